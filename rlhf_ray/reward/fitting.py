@@ -73,7 +73,8 @@ def fit(
         settings = settings.for_people()
     changes = store.since(0)
     if (comparisons := changes.held) is None:
-        raise SettingError(f"{store.path} has no active label to fit a reward model to; collect labels first.")
+        remedy = f"it is damaged ({'; '.join(store.problems)})" if store.problems else "collect labels first"
+        raise SettingError(f"{store.path} has no active label to fit a reward model to: {remedy}.")
     if observation_space is None or action_space is None:
         observation_space, action_space = spaces_of(comparisons.pairs.left, comparisons.pairs.right)
     check_clips(comparisons, observation_space, action_space, str(store.path))

@@ -4,33 +4,80 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.arrays import BoolArray, IntArray
+from rlhf_ray.store import weights
 from rlhf_ray.store.clips import DamagedClipError, Pack
-from rlhf_ray.store.files import FOLDERS, NUMBERED, Files, number_of
-from rlhf_ray.store.schema import counting, in_order, rows_holding, take, touches_merges, with_columns
+from rlhf_ray.store.files import AMENDMENTS, FOLDERS, LAST, NUMBERED, Files, number_of
+from rlhf_ray.store.schema import (
+    ANSWERS,
+    amending,
+    answered,
+    counting,
+    in_order,
+    keys,
+    rows_holding,
+    take,
+    touches_merges,
+    with_columns,
+)
 from rlhf_ray.store.snapshot import Snapshot
 
 log = logging.getLogger("rlhf_ray.store")
 
 _T = TypeVar("_T", pa.Table, Pack)
 
+MARKED_SINCE = 3
+"""Minor version of the format since which a new store has a marker."""
+
+
+@dataclass(frozen=True, order=True)
+class Marker:
+    """What the store holds at least: the name of the one file in ``last/``, by which a reader notices that other files are gone.
+
+    Attributes:
+        last: number of the newest event.
+        amendments: number of rows that take back or replace an answer (`amending`).
+        weighs: whether weights of annotators were set.
+    """
+
+    last: int
+    amendments: int
+    weighs: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.last:012d}-{self.amendments:012d}{'-weights' if self.weighs else ''}"
+
+    @staticmethod
+    def newest(names: Iterable[str]) -> Marker | None:
+        """Return the newest of the markers with these file names."""
+        found = (re.search(r"(\d{12})-(\d{12})(-weights)?$", name) for name in names)
+        return max((Marker(int(of[1]), int(of[2]), bool(of[3])) for of in found if of), default=None)
+
 
 class Contents:
     """The segments and packs of the store in ``files``, as of the last `refresh`.
 
     Attributes:
-        segments: the segments' tables, by file name.
+        segments: the segments' tables, by file name: those in ``labels/``, and in ``amendments/`` copies of some of their rows.
         packs: the packs, by file name.
         unreadable: damaged files and a description of the damage. They are ignored.
         last_number: the largest sequence number seen.
+        marker: the store's marker; None in stores of before format 1.3, or if it was deleted.
+        missing: numbers of the events that no readable segment holds, ascending.
+        doubt: answers with lower numbers don't count, because a missing event may have taken them back; 0 for none.
+        doubtful: ids of these answers.
     """
 
     def __init__(self, files: Files):
@@ -39,6 +86,13 @@ class Contents:
         self.packs: dict[str, Pack] = {}
         self.unreadable: dict[str, str] = {}
         self.last_number = max((number_of(name) for name in files.list("quarantine")), default=0)
+        self.marker: Marker | None = None
+        self.missing: IntArray = np.arange(0)
+        self.doubt = 0
+        self.doubtful: set[str] = set()
+        self._numbers: set[int] = set()
+        self._looked: tuple[object, ...] = ()
+        self._answered: set[tuple[str, str]] | None = None
         self._clips: dict[str, tuple[int, int]] = {}
         self._rows: pa.Table | None = None
         self._events: pa.Table | None = None
@@ -47,6 +101,7 @@ class Contents:
     def refresh(self) -> None:
         """Read new files and drop deleted ones."""
         vanished = False
+        self.marker = self.read_marker()  # before the events, which are written before it
         for attempt in range(100):
             labels, clips = self.listing()
             vanished |= _drop(self.segments, labels) | _drop(self.packs, clips)
@@ -58,16 +113,17 @@ class Contents:
             except FileNotFoundError:  # compacted since the listing; the next listing has the replacement
                 if attempt == 99:
                     raise
-        # Names are sorted, and their numbers have a fixed width.
-        self.last_number = max([self.last_number, *(number_of(names[-1]) for names in (labels, clips) if names)])
+        marked = 0 if self.marker is None else self.marker.last
+        self.last_number = max([self.last_number, marked, *map(number_of, (*labels, *clips))])
         self.unreadable = {name: why for name, why in self.unreadable.items() if name in {*labels, *clips}}
         if vanished:
             self._index()
+        self._look_for_gaps()
 
     def rows(self) -> pa.Table:
         """Return all rows in order, including those of merges that were undone."""
         if self._rows is None:
-            self._rows = in_order(list(self.segments.values()))
+            self._rows = in_order([self._beyond_doubt(table) for table in self.segments.values()])
         return self._rows
 
     def events(self) -> pa.Table:
@@ -126,7 +182,109 @@ class Contents:
             for row in np.flatnonzero(pack.damaged)
         ]
         moved = [f"{name}: damaged, moved to quarantine" for name in self.files.list("quarantine")]
-        return [*self.unreadable.values(), *rows, *moved]
+        return [*self.unreadable.values(), *rows, *self._gaps(), *self._gone(), *moved]
+
+    def read_marker(self) -> Marker | None:
+        """Read the marker anew."""
+        return Marker.newest(self.files.list(LAST))
+
+    def mark(self, added: int = 0, *, weighs: bool = False) -> None:
+        """Renew the marker: after ``added`` rows that take back or replace answers, or after weights were set."""
+        of = self.marker
+        if of is None:  # one of the missing events may have taken an answer back
+            found = self._amendments() + bool(len(self.missing))
+            of = Marker(0, found - added, self.files.exists(weights.FILE))
+        self.files.mark(str(Marker(self.last_number, of.amendments + added, of.weighs or weighs)))
+
+    def amending(self, rows: pa.Table) -> BoolArray:
+        """Find the rows among new ``rows`` that take back or replace an answer (`schema.amending`)."""
+        if self._answered is None:
+            self._answered = {key for table in self.segments.values() for key in answered(table)}
+        return amending(rows, self._answered)
+
+    def incomplete(self) -> dict[str, pa.Table]:
+        """Return the rows that take back or replace an answer and are missing in ``labels/`` or in ``amendments/``, by folder."""
+        rows, there = self.rows(), {folder: self._keys(folder) for folder in ("labels", AMENDMENTS)}
+        amends, names = amending(rows).tolist(), keys(rows)
+        absent = {
+            AMENDMENTS: [i for i, key in enumerate(names) if amends[i] and key not in there[AMENDMENTS]],
+            "labels": [i for i, key in enumerate(names) if key not in there["labels"]],
+        }
+        return {folder: take(rows, np.array(found, np.int64)) for folder, found in absent.items() if found}
+
+    def _keys(self, folder: str) -> set[tuple[str, str | None]]:
+        """Return the `keys` of the rows in the segments of a folder."""
+        return {key for name, of in self.segments.items() if name.startswith(folder) for key in keys(of)}
+
+    def _amendments(self) -> int:
+        """Count the rows that take back or replace an answer, including those of which only the copy is left."""
+        rows, copied = in_order(list(self.segments.values())), self._keys(AMENDMENTS)
+        return sum(found or key in copied for found, key in zip(amending(rows).tolist(), keys(rows), strict=True))
+
+    def _look_for_gaps(self) -> None:
+        """Find the numbers of missing events, and the answers that these may have taken back."""
+        state = (len(self._numbers), self.last_number, self.marker, *sorted(self.segments), *sorted(self.unreadable))
+        if len(self._numbers) >= self.last_number and not len(self.missing):
+            return
+        if state == self._looked:
+            return
+        self._looked, before = state, (self.doubt, self.missing.tolist())
+        # Events after the marker may be on their way in.
+        put_away = (*self.unreadable, *self.files.list("quarantine"))
+        known = self.last_number if self.marker is None else max([self.marker.last, *map(number_of, put_away)])
+        self.missing = np.setdiff1d(np.arange(1, known + 1), np.fromiter(self._numbers, np.int64))
+        self.doubt, self.doubtful = 0, set()
+        if len(self.missing) and (self.marker is None or self._amendments() < self.marker.amendments):
+            self.doubt = int(self.missing[-1])
+            self.doubtful = {
+                event
+                for table in self.segments.values()
+                for event, gone in zip(table["event_id"].to_pylist(), self._in_doubt(table).to_pylist(), strict=True)
+                if gone
+            }
+        if (self.doubt, self.missing.tolist()) != before:
+            self._index()
+            for problem in self._gaps():
+                log.warning("%s: %s", self.files.root, problem)
+
+    def _in_doubt(self, table: pa.Table) -> pa.Array:
+        """Find the answers that don't count because of `doubt`."""
+        answers = pc.is_in(table["kind"], value_set=pa.array(ANSWERS))
+        return pc.and_(answers, pc.less(table["sequence"], self.doubt))
+
+    def _beyond_doubt(self, table: pa.Table) -> pa.Table:
+        return table.filter(pc.invert(self._in_doubt(table))) if self.doubt else table
+
+    def _gaps(self) -> list[str]:
+        """Describe the missing events, and what follows from that."""
+        missing = self.missing
+        parts = np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1) if len(missing) else []
+        gaps = [f"labels: events {part[0]} to {part[-1]} are missing" for part in parts]
+        if self.doubtful:
+            gaps.append(
+                f"labels: {len(self.doubtful)} answers before event {self.doubt} don't count, because a missing event may have "
+                "taken them back; put an intact copy of the missing file into labels/"
+            )
+        return gaps
+
+    def _gone(self) -> list[str]:
+        """Describe the files that are gone, except those with events."""
+        found = []
+        if lost := self.snapshot().lost:
+            found.append(f"labels: {lost} are ignored because a fragment is missing or damaged")
+        rows = self.rows()  # those of an undone merge, too
+        named = {name for side in ("left_id", "right_id") for name in rows[side].to_pylist() if name is not None}
+        if gone := len(named - self._clips.keys()):
+            found.append(f"clips: {gone} fragments of stored events are missing or damaged")
+        if self.marker is not None:  # otherwise there are no copies yet
+            for folder, missing in self.incomplete().items():
+                other = "labels" if folder == AMENDMENTS else AMENDMENTS
+                found.append(
+                    f"{folder}: {len(missing)} events are in {other}/ alone; the next commit writes them here too"
+                )
+        if self.marker is None and json.loads(self.files.read("store.json")).get("minor", 0) >= MARKED_SINCE:
+            found.append(f"{LAST}: the marker of the newest event is missing; the next commit writes it")
+        return found
 
     def listing(self) -> tuple[list[str], list[str]]:
         """Return the names of the current segments and packs.
@@ -137,6 +295,7 @@ class Contents:
         before: set[str] | None = None
         while True:
             labels, clips = (self.files.list(folder) for folder in FOLDERS)
+            labels += self.files.list(AMENDMENTS)
             if before is not None and before <= {*labels, *clips}:
                 return list(filter(NUMBERED.search, labels)), list(filter(NUMBERED.search, clips))
             before = {*labels, *clips}
@@ -162,6 +321,9 @@ class Contents:
                 self._event_ids = None
             else:
                 self._event_ids.update(table["event_id"].to_pylist())
+        self._numbers.update(table["sequence"].to_pylist())
+        if self._answered is not None:
+            self._answered |= answered(table)
         self._rows = self._events = None
         return table
 
@@ -176,7 +338,8 @@ class Contents:
                 self._clips.setdefault(clip, (number, row))
 
     def _index(self) -> None:
-        self._rows = self._events = self._event_ids = None
+        self._rows = self._events = self._event_ids = self._answered = None
+        self._numbers = {number for table in self.segments.values() for number in table["sequence"].to_pylist()}
         self._clips = {}
         for number, pack in enumerate(self.packs.values()):
             self._note(number, pack)

@@ -18,6 +18,8 @@ from rlhf_ray.data.atomic import flush, left_over, whole_file
 from rlhf_ray.data.errors import SettingError
 
 FOLDERS = ("labels", "clips")
+AMENDMENTS, LAST = "amendments", "last"
+"""Folders of the copies of events that take others back, and of the marker (`Contents.marker`)."""
 NUMBERED = re.compile(r"(\d+)-[0-9a-f]{32}\.(?:parquet|arrow)$")
 """Matches the name of a segment or a pack."""
 
@@ -73,9 +75,10 @@ class LocalFiles:
 
     def make(self) -> None:
         """Create the store's folders if missing."""
-        if not all((self.root / folder).is_dir() for folder in FOLDERS):
+        folders = (*FOLDERS, AMENDMENTS, LAST)
+        if not all((self.root / folder).is_dir() for folder in folders):
             with _explained(f"creating folders in {self.root}", "free space or repair the disk, then repeat"):
-                for folder in FOLDERS:
+                for folder in folders:
                     (self.root / folder).mkdir(parents=True, exist_ok=True)
                 flush(self.root)
 
@@ -112,6 +115,18 @@ class LocalFiles:
         with _explained(f"writing {file}", remedy), whole_file(file) as sink:
             write(sink)
 
+    def mark(self, name: str) -> None:
+        """Leave an empty file of this name in ``last/``, in place of those with a lower one. Doesn't wait for the disk.
+
+        Logs nothing and raises nothing if it fails: the marker is then older than the last event.
+        """
+        folder = self.root / LAST
+        with contextlib.suppress(OSError):
+            os.close(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o666))
+            for earlier in os.listdir(folder):
+                if earlier < name:
+                    os.unlink(folder / earlier)
+
     def delete(self, name: str) -> None:
         """Delete the file if it exists."""
         with contextlib.suppress(FileNotFoundError):
@@ -127,7 +142,7 @@ class LocalFiles:
 
     def settle(self) -> None:
         """Make durable what a dead writer may have renamed last, and delete its unfinished files."""
-        for folder in (self.root, *(self.root / name for name in FOLDERS)):
+        for folder in (self.root, *(self.root / name for name in (*FOLDERS, AMENDMENTS))):
             for name in os.listdir(folder):
                 if left_over(name):
                     with contextlib.suppress(OSError):
@@ -189,6 +204,14 @@ class RemoteFiles:
         with _explained(f"writing {self.root}/{name}", remedy), self._system.open_output_stream(self._at(name)) as sink:
             sink.write(buffer.getbuffer())
 
+    def mark(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            with self._system.open_output_stream(self._at(f"{LAST}/{name}")) as sink:
+                sink.write(b"\n")  # some object stores take an empty object for a folder
+            for earlier in self.list(LAST):
+                if earlier < f"{LAST}/{name}":
+                    self._system.delete_file(f"{self._folder}/{earlier}")
+
     def delete(self, name: str) -> None:
         self.forget(name)
         with contextlib.suppress(FileNotFoundError):
@@ -232,3 +255,30 @@ def store_of(path: str) -> str:
     """Return the store's path: ``path``, or the store inside it if ``path`` is a run folder."""
     inside = Path(path) / "preferences"
     return str(inside) if (inside / "store.json").exists() else path
+
+
+def claim(folder: Path) -> None:
+    """Create the folder for a new store. Refuse a folder that holds anything else."""
+    if folder.exists() and any(not file.name.startswith(".tmp-") for file in folder.iterdir()):
+        raise ValueError(
+            f"{folder} is neither empty nor a preference store (it has no store.json); name another folder."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def copy_file(source: Files, target: Files, name: str) -> None:
+    """Copy a file, as a hard link if possible. Replaces the target's."""
+    if isinstance(source, LocalFiles) and isinstance(target, LocalFiles):
+        old, new = source.root / name, target.root / name
+        if new.exists() and new.samefile(old):
+            return
+        new.unlink(missing_ok=True)
+        try:
+            os.link(old, new)
+            return
+        except FileNotFoundError:
+            raise
+        except OSError:  # another disk, or a file system without hard links
+            pass
+    content = source.read(name)
+    target.write(name, lambda sink: sink.write(content))

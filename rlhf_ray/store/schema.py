@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.arrays import BoolArray, IntArray
 from rlhf_ray.data.comparisons import pair_id
 
-FORMAT, MAJOR, MINOR = "rlhf_ray.preferences", 1, 2
+FORMAT, MAJOR, MINOR = "rlhf_ray.preferences", 1, 3
 
 Kind = Literal["label", "supersede", "retract", "skip", "flag", "check"]
 
@@ -46,6 +47,9 @@ LABELS = pa.schema(
 )
 """One row per event; `Event` describes the columns. ``sequence`` defines the order; timestamps don't. ``merge`` is the id of the
 merge that brought the event from another store; null for the store's own events."""
+
+ANSWERS = ("label", "supersede")
+"""Kinds of events that are trained on."""
 
 UNDECIDED = "incomparable"
 """``extra.answer`` of a skip by someone who can't decide; other skips only postpone the pair."""
@@ -172,6 +176,56 @@ def counting(rows: pa.Table) -> pa.Table:
 def touches_merges(rows: pa.Table) -> bool:
     """Return whether any row came with a merge or undoes one."""
     return rows["merge"].null_count < len(rows) or bool(pa.compute.any(pa.compute.equal(rows["kind"], UNDO)).as_py())
+
+
+def amending(rows: pa.Table, answered: Collection[tuple[str, str]] = ()) -> BoolArray:
+    """Find the rows without which an earlier answer would count that doesn't.
+
+    Args:
+        rows: rows in order.
+        answered: pair and annotator of the answers before them.
+
+    Returns:
+        ``[n]`` bool: True for retracts and supersedes, undone merges, and an annotator's later answers to a pair.
+    """
+    found, seen = [], set[tuple[str, str]]()
+    names = ("kind", "target", "pair_id", "annotator")
+    for kind, target, *key in zip(*(rows[name].to_pylist() for name in names), strict=True):
+        again = False
+        if kind in ANSWERS:
+            again = (key[0], key[1]) in answered or (key[0], key[1]) in seen
+            seen.add((key[0], key[1]))
+        found.append(again or target is not None or kind == UNDO)
+    return np.array(found, dtype=bool)
+
+
+def answered(rows: pa.Table) -> set[tuple[str, str]]:
+    """Return pair and annotator of the answers among ``rows``."""
+    columns = (rows[name].to_pylist() for name in ("kind", "pair_id", "annotator"))
+    return {(pair, annotator) for kind, pair, annotator in zip(*columns, strict=True) if kind in ANSWERS}
+
+
+def keys(rows: pa.Table) -> list[tuple[str, str | None]]:
+    """Return what identifies each row: the event's id, and the merge that brought it."""
+    return list(zip(rows["event_id"].to_pylist(), rows["merge"].to_pylist(), strict=True))
+
+
+def check_version(path: Path | str, description: bytes) -> None:
+    """Check the content of a store's ``store.json``.
+
+    Raises:
+        ValueError: it is damaged, or of another major version.
+    """
+    try:
+        found = json.loads(description)
+        name, major = found["format"], found["major"]
+    except (ValueError, KeyError, TypeError) as error:
+        expected = json.dumps({"format": FORMAT, "major": MAJOR, "minor": MINOR})
+        raise ValueError(f"{path}/store.json is damaged ({error}); replace its content with {expected}.") from error
+    if name != FORMAT or major != MAJOR:
+        raise ValueError(
+            f"{path} has format {name} {major}; this version reads {FORMAT} {MAJOR}. Use the version that wrote it, or a newer one."
+        )
 
 
 def _once(table: pa.Table, *names: str) -> pa.Table:

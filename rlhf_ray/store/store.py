@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,8 +24,8 @@ from rlhf_ray.measure.agreement import AnnotatorAgreement
 from rlhf_ray.store import merges, upkeep, weights
 from rlhf_ray.store.answers import Presses, agreement_in, presses_in
 from rlhf_ray.store.clips import DamagedClipError, Rows, gather
-from rlhf_ray.store.contents import Contents, log
-from rlhf_ray.store.files import Files, LocalFiles, open_files
+from rlhf_ray.store.contents import Contents, Marker, log
+from rlhf_ray.store.files import AMENDMENTS, LAST, LocalFiles, claim, copy_file, open_files
 from rlhf_ray.store.schema import (
     FORMAT,
     LABELS,
@@ -34,6 +33,7 @@ from rlhf_ray.store.schema import (
     MINOR,
     UNDECIDED,
     Event,
+    check_version,
     holding,
     rows_holding,
     scripted_event_id,
@@ -100,8 +100,16 @@ class PreferenceStore:
 
     @property
     def problems(self) -> list[str]:
-        """Damage found so far, by this object or by the writer that quarantined it. `verify` looks for more."""
-        return self._contents.problems()
+        """Damage found so far, by this object or by the writer that quarantined it, and files that are gone.
+
+        `verify` looks for more.
+        """
+        problems = self._contents.problems()
+        try:
+            self.weights()
+        except ValueError as error:
+            problems.append(str(error))
+        return problems
 
     def commit(self, comparisons: Comparisons, *, annotator: str, annotator_type: str = "scripted") -> int:
         """Store the answers as those of ``annotator``. They are on disk when this returns.
@@ -292,15 +300,27 @@ class PreferenceStore:
             OSError: the write failed. The earlier weights stay in force.
         """
         weights.check(annotator, weight)
-        weights.write(self._files, self.weights() | {annotator: float(weight)})
+        try:
+            known = self.weights()
+        except weights.WeightsMissingError:
+            known = {}
+        self._weigh(known | {annotator: float(weight)})
 
     def weights(self) -> dict[str, float]:
         """Return the weights that were set with `weigh`, by annotator. All other annotators have weight 1.
 
         Raises:
-            ValueError: the weights file is damaged.
+            ValueError: the weights file is damaged, or missing although weights were set.
         """
-        return weights.read(self._files)
+        marker = self._contents.marker
+        return weights.read(self._files, were_set=marker is not None and marker.weighs)
+
+    def _weigh(self, all_weights: Mapping[str, float]) -> None:
+        """Replace all weights."""
+        weights.write(self._files, all_weights)
+        self._contents.refresh()
+        self._files.make()
+        self._contents.mark(weighs=True)
 
     def people_answered(self) -> bool:
         """Return whether a person gave any of the active comparisons, rather than a script or an import."""
@@ -338,7 +358,8 @@ class PreferenceStore:
         merges.check_one_family({str(self.path): self.families(), source: other.families()})
         before = len(self)
         events = other.events()
-        new = take(events, self._new(events["event_id"].to_pylist()))
+        # An answer that may have been taken back here, by an event that is missing, must not come back.
+        new = take(events, self._new(events["event_id"].to_pylist(), never=self._contents.doubtful))
         wanted = {name for side in ("left_id", "right_id") for name in new[side].to_pylist()}
         for pack in other._contents.packs.values():
             rows = pack[np.array([i for i in pack.intact() if pack.ids[i] in wanted], np.int64)]
@@ -348,7 +369,7 @@ class PreferenceStore:
         if len(new):
             self._append(merges.brought(new, source, added))
         if added:
-            weights.write(self._files, mine | added)
+            self._weigh(mine | added)
         return len(self) - before
 
     def merges(self) -> list[merges.MergeRecord]:
@@ -380,7 +401,7 @@ class PreferenceStore:
         last, mine = done[-1], self.weights()
         kept = {name: weight for name, weight in mine.items() if last.weights.get(name) != weight}
         if kept != mine:
-            weights.write(self._files, kept)
+            self._weigh(kept)
         self._append(merges.taken_back(last.id, []))
         return f"{last.comparisons} comparisons from {last.source}, merged {last.time:%Y-%m-%d %H:%M} UTC"
 
@@ -415,12 +436,15 @@ class PreferenceStore:
         """Copy the store to ``path``, with hard links if both are on one disk (files are immutable)."""
         target = open_files(path)
         target.make()
+        marker = self._contents.read_marker()  # before the events, which are written before it
         for _ in range(100):
             labels, clips = self._contents.listing()
             decided = [weights.FILE] if self._files.exists(weights.FILE) else []
             try:
                 for name in ["store.json", *decided, *clips, *labels]:
-                    _copy(self._files, target, name)
+                    copy_file(self._files, target, name)
+                if marker is not None:
+                    target.mark(str(marker))
                 return
             except FileNotFoundError as error:  # compacted in the meantime
                 vanished = error
@@ -488,26 +512,36 @@ class PreferenceStore:
 
     def _prepare(self, create: bool) -> None:
         if self._files.exists("store.json"):
-            _check_version(self.path, self._files.read("store.json"))
+            check_version(self.path, self._files.read("store.json"))
         elif not create:
             raise ValueError(
                 f"{self.path} is not a preference store: it has no store.json. A run's is its folder preferences."
             )
         else:
             if isinstance(self._files, LocalFiles):
-                _claim(self._files.root)
+                claim(self._files.root)
             content = json.dumps({"format": FORMAT, "major": MAJOR, "minor": MINOR}) + "\n"
             self._files.write("store.json", lambda sink: sink.write(content.encode()))
         if create:  # after store.json: a process killed here leaves a folder that the next one accepts as a store
             self._files.make()
+            if not any(self._files.list(folder) for folder in (LAST, "labels")):
+                self._files.mark(str(Marker(0, 0)))
 
     def _begin(self) -> None:
-        """Prepare for a write: settle the files, refresh, quarantine damage."""
-        if not self._settled:
+        """Prepare for a write: settle the files, refresh, quarantine damage, renew copies and marker."""
+        self._files.make()
+        renew = not self._settled
+        if renew:
             self._files.settle()
             self._settled = True
         self._contents.refresh()
+        renew |= bool(self._contents.unreadable)
         upkeep.quarantine(self._contents)
+        for folder, rows in self._contents.incomplete().items() if renew else ():
+            upkeep.write_segment(self._contents, rows, folder)
+            self._contents.refresh()
+        if self._contents.marker is None:
+            self._contents.mark()
 
     def _check_kind(self, clips: Fragments) -> None:
         """Refuse fragments that can't be loaded together with those of the active comparisons."""
@@ -518,9 +552,9 @@ class PreferenceStore:
         if held and given.family not in held:
             merges.check_one_family({str(self.path): held, "the commit": {given.family: merges.in_words(given)}})
 
-    def _new(self, events: list[str]) -> IntArray:
-        """Return the positions of events that are not stored yet, counting duplicates once."""
-        first = {event: i for i, event in reversed(list(enumerate(events)))}
+    def _new(self, events: list[str], never: Collection[str] = ()) -> IntArray:
+        """Return the positions of events that are not stored yet, counting duplicates once, and none of ``never``."""
+        first = {event: i for i, event in reversed(list(enumerate(events))) if event not in never}
         return np.array(sorted(i for event, i in first.items() if event not in self._contents.event_ids), np.int64)
 
     def _store_clips(self, names: Sequence[list[str]], clips: Sequence[Fragments]) -> None:
@@ -545,49 +579,15 @@ class PreferenceStore:
         start = self._contents.last_number + 1
         numbers = pa.array(range(start, start + len(table)), pa.int64())
         self._settled = False
-        upkeep.write_segment(self._contents, table.set_column(0, "sequence", numbers))
+        table = table.set_column(0, "sequence", numbers)
+        amends = self._contents.amending(table)
+        upkeep.write_segment(self._contents, table)
+        if amends.any():
+            upkeep.write_segment(self._contents, table.filter(pa.array(amends)), AMENDMENTS)
         self._settled = True
         self._contents.refresh()
+        self._contents.mark(int(amends.sum()))
         try:
             upkeep.compact(self._contents, COMPACT_AT)
         except OSError as error:  # the events are stored; the next commit tries again
             log.warning("Can't compact the store: %s", error)
-
-
-def _check_version(path: Path | str, description: bytes) -> None:
-    try:
-        found = json.loads(description)
-        name, major = found["format"], found["major"]
-    except (ValueError, KeyError, TypeError) as error:
-        expected = json.dumps({"format": FORMAT, "major": MAJOR, "minor": MINOR})
-        raise ValueError(f"{path}/store.json is damaged ({error}); replace its content with {expected}.") from error
-    if name != FORMAT or major != MAJOR:
-        raise ValueError(
-            f"{path} has format {name} {major}; this version reads {FORMAT} {MAJOR}. Use the version that wrote it, or a newer one."
-        )
-
-
-def _claim(folder: Path) -> None:
-    """Create the folder for a new store. Refuse a folder that holds anything else."""
-    if folder.exists() and any(not file.name.startswith(".tmp-") for file in folder.iterdir()):
-        raise ValueError(
-            f"{folder} is neither empty nor a preference store (it has no store.json); name another folder."
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-
-
-def _copy(source: Files, target: Files, name: str) -> None:
-    if isinstance(source, LocalFiles) and isinstance(target, LocalFiles):
-        old, new = source.root / name, target.root / name
-        if new.exists() and new.samefile(old):
-            return
-        new.unlink(missing_ok=True)
-        try:
-            os.link(old, new)
-            return
-        except FileNotFoundError:
-            raise
-        except OSError:  # another disk, or a file system without hard links
-            pass
-    content = source.read(name)
-    target.write(name, lambda sink: sink.write(content))

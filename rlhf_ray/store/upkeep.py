@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from rlhf_ray.store.clips import Pack, Rows
 from rlhf_ray.store.contents import Contents, hash_of, log
-from rlhf_ray.store.files import FOLDERS, NUMBERED
+from rlhf_ray.store.files import AMENDMENTS, FOLDERS, NUMBERED
 from rlhf_ray.store.schema import FORMAT, MAJOR, MINOR, in_order
 
 SMALL_SEGMENT = 4096
@@ -24,12 +24,12 @@ SMALL_PACK = 32 << 20
 """A pack with fewer bytes of fragments is small."""
 
 
-def write_segment(contents: Contents, events: pa.Table) -> str:
-    """Write numbered events as a segment, durably. Return its name."""
+def write_segment(contents: Contents, events: pa.Table, folder: str = "labels") -> str:
+    """Write numbered events as a segment in ``folder``, durably. Return its name."""
     content = io.BytesIO()
     pq.write_table(events, content, write_page_checksum=True)
     last = pa.compute.max(events["sequence"]).as_py()
-    name = f"labels/{last:012d}-{hash_of(content.getvalue())}.parquet"
+    name = f"{folder}/{last:012d}-{hash_of(content.getvalue())}.parquet"
     contents.files.write(name, lambda sink: sink.write(content.getbuffer()))
     return name
 
@@ -47,16 +47,23 @@ def compact(contents: Contents, at_least: int) -> None:
     The replacement is durable before the originals are deleted. An interrupted compaction leaves duplicates, which readers
     ignore.
     """
-    segments = {name: table for name, table in contents.segments.items() if len(table) < SMALL_SEGMENT}
-    if len(segments) >= at_least:
-        written = write_segment(contents, in_order(list(segments.values())))
-        for name in segments.keys() - {written}:  # joining the same events again gives the same name
-            contents.files.delete(name)
+    joined = False
+    for folder in ("labels", AMENDMENTS):
+        segments = {
+            name: table
+            for name, table in contents.segments.items()
+            if len(table) < SMALL_SEGMENT and name.startswith(folder)
+        }
+        if len(segments) >= at_least and not contents.doubt:  # answers that don't count may have been given again
+            joined = True
+            written = write_segment(contents, in_order(list(segments.values())), folder)
+            for name in segments.keys() - {written}:  # joining the same events again gives the same name
+                contents.files.delete(name)
     packs = [pack for pack in contents.packs.values() if pack.fragments.nbytes < SMALL_PACK]
     if len(packs) >= at_least:
         for group in _groups(packs):
             _rewrite(contents, group)
-    if max(len(segments), len(packs)) >= at_least:
+    if joined or len(packs) >= at_least:
         contents.refresh()
 
 
@@ -106,17 +113,11 @@ def verify(contents: Contents) -> Verification:
             if pack.fragments[row : row + 1].ids() != [pack.ids[row]]:
                 problems.append(f"{name}: fragment {pack.ids[row]} doesn't match its id")
     problems += contents.problems()
-    for folder in FOLDERS:
+    for folder in (*FOLDERS, AMENDMENTS):
         problems += [
             f"{name}: not a file of the store" for name in contents.files.list(folder) if not NUMBERED.search(name)
         ]
-    snapshot, numbers = contents.snapshot(), contents.rows()["sequence"].to_numpy()
-    if snapshot.lost:
-        problems.append(f"labels: {snapshot.lost} are ignored because a fragment is missing or damaged")
-    # Sequence numbers are consecutive, so a gap reveals a missing file.
-    missing = np.setdiff1d(np.arange(1, contents.last_number + 1), numbers)
-    for gap in np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1) if len(missing) else []:
-        problems.append(f"labels: events {gap[0]} to {gap[-1]} are missing")
+    snapshot = contents.snapshot()
     clips = len({name for pack in contents.packs.values() for name in pack.ids})
     return Verification(tuple(problems), len(contents.events()), len(snapshot), clips)
 

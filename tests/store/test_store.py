@@ -355,7 +355,7 @@ def test_the_format_is_what_the_documentation_of_existing_stores_says(tmp_path: 
     assert json.loads((tmp_path / "store.json").read_text()) == {
         "format": "rlhf_ray.preferences",
         "major": 1,
-        "minor": 2,
+        "minor": 3,
     }
     assert LABELS.names == [
         *("sequence", "event_id", "kind", "target", "pair_id", "left_id", "right_id", "preference"),
