@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,9 @@ def test_the_weights_file_is_plain(tmp_path: Path) -> None:
     store = PreferenceStore(tmp_path)
     store.commit(some_comparisons(1), annotator="oracle")
     store.weigh("anna", 0.5)
-    assert json.loads((tmp_path / "annotators.json").read_text()) == {"weights": {"anna": 0.5}}
+    content = json.loads((tmp_path / "annotators.json").read_text())
+    assert content.pop("sha256") == hashlib.sha256(b'{"anna": 0.5}').hexdigest()
+    assert content == {"weights": {"anna": 0.5}}
     assert store.verify().problems == ()
 
 

@@ -36,13 +36,13 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -
 def test_info_counts_what_there_is(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
     about = json.loads(run(capsys, "info", stored, "--json"))
     assert (about["comparisons"], about["events"], about["clips"]) == (6, 6, 12)
-    assert about["format"] == "rlhf_ray.preferences 1.2"
+    assert about["format"] == "rlhf_ray.preferences 1.3"
     assert about["annotators"] == {"oracle": 6}
     assert about["kinds"] == {"label": 6}
     assert about["files"] == {"labels": 3, "clips": 3, "quarantine": 0}
     assert about["bytes"]["clips"] > 0
     printed = run(capsys, "info", stored)
-    for words in ("rlhf_ray.preferences 1.2", "6 oracle", "6 label", "3 files"):
+    for words in ("rlhf_ray.preferences 1.3", "6 oracle", "6 label", "3 files"):
         assert words in printed
 
 
