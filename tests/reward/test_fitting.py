@@ -218,7 +218,7 @@ def test_a_store_by_itself_has_no_environment_and_one_can_be_given(
 
 
 def test_without_a_store_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "STORE is" in fails_with(capsys)
+    assert "needs STORE" in fails_with(capsys)
     with pytest.raises(SystemExit) as error:
         cli.main(["fit", "--help"])
     assert error.value.code == 0
