@@ -58,7 +58,6 @@ class Fit:
     seed: int = 0
     """Random seed for initial weights and batch order."""
     reward_model: RewardModelSettings = field(default_factory=RewardModelSettings)
-    """Settings of the fit. label_noise None: 0.1 if people gave any of the labels."""
 
 
 def run(words: list[str]) -> None:
