@@ -32,10 +32,11 @@ class Tune(Experiment):
     """
 
     vary: tuple[str, ...] = ()
-    """Settings to vary, instead of the preset's search space: ppo.gamma=0.95,0.98 (these values), ppo.gamma=0.9..0.99 (a range),
-    reward_model.learning_rate=1e-4..1e-2:log (a range, log scale). Takes one or more."""
-    trials: int = 4
-    """Number of trials, each with settings drawn from the search space."""
+    """Settings to vary, instead of the preset's search space: ppo.gamma=0.95,0.98 (each of these values, in all combinations with
+    other lists), ppo.gamma=choice:0.95,0.98 (drawn from them), ppo.gamma=0.9..0.99 (a range),
+    reward_model.learning_rate=1e-4..1e-2:log (a range, log scale). Takes one or more, and may be repeated."""
+    trials: int | None = None
+    """Number of trials. None: one per combination of listed values; at least 4 if settings are drawn from ranges or choices."""
     repeat: int = 1
     """Number of seeds for each draw of settings: it takes this many trials, and their mean objective ranks it."""
     concurrent: int | None = None
@@ -76,14 +77,16 @@ def run(words: list[str]) -> None:
     name, rest = words[0], words[1:]
     experiment = preset(name)
     defaults = Tune(**vars(experiment))
-    command: Tune = parse_arguments(Tune, f"rlhf-ray tune {name}", rest, defaults)
+    command: Tune = parse_arguments(Tune, f"rlhf-ray tune {name}", _together(rest), defaults)
     check_agent(command, defaults)
     with nothing_to_save():
         from rlhf_ray.runs.train import quiet
+        from rlhf_ray.sweeps import grid
         from rlhf_ray.sweeps.running import sweep
     quiet()
     plan = plan_of(command, name)
     plan.check()
+    print(grid.told(plan.space, plan.trials, command.trials, plan.repeat, plan.search), flush=True)
     folder = command.run_dir or new_folder(f"tune-{Path(name).stem}", command.seed)
     _begin(plan, run_path(folder).absolute(), lambda path: sweep(plan, path))
 
@@ -102,18 +105,22 @@ def _begin(plan: Plan, folder: Path, turn: Callable[[Path], object]) -> None:
 
 def plan_of(command: Tune, name: str) -> Plan:
     """The plan that the command line describes."""
+    from rlhf_ray.sweeps import grid
     from rlhf_ray.sweeps.running import Plan
     from rlhf_ray.sweeps.space import parse
 
-    space = tune_configs.load(name).search_space() if name in tune_configs.names() and not command.vary else {}
     experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
     asks_people = experiment.preferences.asks_people
+    space = tune_configs.load(name).search_space() if name in tune_configs.names() and not command.vary else {}
+    space = parse(command.vary, experiment) if command.vary else {of: grid.listed(space[of]) for of in space}
+    if command.trials is not None and command.trials < 1:
+        raise SettingError(f"--trials is {command.trials}; it must be 1 or more.")
     metric: Metric
     metric = ("likelihood" if asks_people else "return") if command.metric == "auto" else command.metric
     return Plan(
         experiment=experiment,
-        space=parse(command.vary, experiment) if command.vary else space,
-        trials=command.trials,
+        space=space,
+        trials=grid.count(space, command.trials),
         repeat=command.repeat,
         # Annotators answer one trial's questions at a time.
         concurrent=1 if asks_people and command.concurrent is None else command.concurrent,
@@ -125,6 +132,22 @@ def plan_of(command: Tune, name: str) -> Plan:
         tracker=command.tracker,
         name=name,
     )
+
+
+def _together(words: list[str]) -> list[str]:
+    """Gather the words of several ``--vary`` after one: the parser would keep the last only."""
+    others: list[str] = []
+    varied: list[str] = []
+    place = others
+    for word in words:
+        option, _, value = word.partition("=")
+        if option == "--vary":
+            place = varied
+            varied += [value] if value else []
+        else:
+            place = others if word.startswith("--") and "." not in option else place
+            place.append(word)
+    return [*others, "--vary", *varied] if varied else others
 
 
 def _resumed(words: list[str]) -> Path:

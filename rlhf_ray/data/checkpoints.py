@@ -59,9 +59,14 @@ def _fill(folder: Path, write: Callable[[Path], object], unlisted: str) -> None:
         if isinstance(inner, OSError) and inner.errno is not None:
             raise OSError(inner.errno, os.strerror(inner.errno), inner.filename) from error
         raise
+    add_manifest(folder, unlisted)
+
+
+def add_manifest(folder: Path, unlisted: str) -> None:
+    """Write the manifest of a checkpoint: a hash per file, except below the subfolder ``unlisted``."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     names = {str(file.relative_to(folder)): file for file in files if unlisted not in file.relative_to(folder).parts}
-    manifest = {name: _digest(file) for name, file in names.items()}
+    manifest = {name: _digest(file) for name, file in names.items() if name != MANIFEST}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
 
 

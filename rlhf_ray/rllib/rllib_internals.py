@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,10 @@ from ray.rllib.utils.metrics import (
     NUM_MODULE_STEPS_TRAINED_LIFETIME,
     WEIGHTS_SEQ_NO,
 )
+from ray.tune.logger import CSVLoggerCallback
 from ray.tune.registry import ENV_CREATOR, _global_registry
+from ray.tune.result import EXPR_PROGRESS_FILE
+from ray.tune.utils import flatten_dict
 from ray.util.debug import log_once
 
 from rlhf_ray.data.seeds import number_of
@@ -187,6 +192,32 @@ class _RayIfRunning:
 
 
 env_runner_group.ray = _RayIfRunning()
+
+
+def _log_row(self: Any, iteration: int, trial: Any, result: dict[str, Any]) -> None:
+    """Write a result to the trial's progress.csv, as one table whatever the results hold (called by Tune).
+
+    Tune's own method writes the columns of a session's first result. In a restored session, these are others, in another order,
+    below the header of the first session.
+    """
+    if trial not in self._trial_files:
+        self._setup_trial(trial)
+    values = flatten_dict({name: value for name, value in result.items() if name != "config"}, delimiter="/")
+    writer, file = self._trial_csv[trial], self._trial_files[trial]
+    if writer is None or not values.keys() <= set(writer.fieldnames):
+        with Path(trial.local_path, EXPR_PROGRESS_FILE).open(newline="") as before:
+            header, *rows = list(csv.reader(before)) or [[]]
+        file.truncate(0)
+        writer = csv.DictWriter(file, list(dict.fromkeys((*header, *values))))
+        writer.writeheader()
+        # Shorter rows were cut by a kill.
+        writer.writerows(dict(zip(header, row, strict=True)) for row in rows if len(row) == len(header))
+        self._trial_csv[trial] = writer
+    writer.writerow(values)
+    file.flush()
+
+
+CSVLoggerCallback.log_trial_result = _log_row
 
 
 @contextlib.contextmanager

@@ -25,8 +25,10 @@ from rlhf_ray.data.places import in_job
 from rlhf_ray.runs.folder import make_folder
 from rlhf_ray.runs.trackers import PROJECT, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment, from_json, to_json
+from rlhf_ray.sweeps import grid, state
 from rlhf_ray.sweeps.results import SweepOutcome, collect, conclude
 from rlhf_ray.sweeps.space import PLACED, Space, apply, check, describe, extremes
+from rlhf_ray.sweeps.state import PLAN as PLAN  # where callers look for it
 from rlhf_ray.sweeps.strategies import (
     Schedule,
     Search,
@@ -41,13 +43,8 @@ FAILURES = 10
 """Maximum restarts of a trial from its last checkpoint after its process died or raised: enough for a cluster of spot machines that
 loses a trial a few times, but finite for an environment that always raises."""
 
-KEPT = 4
-"""Newest checkpoints kept per trial. With fewer, one that another trial is about to copy could be deleted."""
-
 SEEDS = "seeds"
 """Subfolder of the sweep with trainings of the best settings with other seeds."""
-
-PLAN = "sweep.json"
 
 
 def tell(what: str) -> None:
@@ -143,6 +140,7 @@ def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> SweepO
     make_folder(folder)
     values = plan.to_json() | {"modules": found_in_all(map(consent.module_of, plan.experiment.own_names()))}
     write_text(folder / PLAN, json.dumps(values, indent=2) + "\n")
+    state.keep(folder, folder, {})
     # The schedulers use these generators.
     random.seed(plan.experiment.seed)
     np.random.seed(plan.experiment.seed)
@@ -150,7 +148,8 @@ def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> SweepO
     samples = plan.trials * plan.repeat
     if plan.repeat > 1 and plan.search == "random":
         space["seed"], samples = tune.grid_search([plan.experiment.seed + i for i in range(plan.repeat)]), plan.trials
-    search = searcher(plan.search, plan.experiment.seed, at_once, plan.repeat)
+    points = grid.points(plan.space, plan.trials, plan.experiment.seed)
+    search = searcher(plan.search, plan.experiment.seed, at_once, plan.repeat, points)
     schedule = scheduler(plan.schedule, plan.space, plan.experiment.total_env_steps)
     return _finish(plan, folder, _tuner(plan, folder, space, search, samples, schedule, say), say)
 
@@ -159,29 +158,43 @@ def go_on(folder: Path, say: Callable[[str], None] = tell) -> SweepOutcome:
     """Resume the sweep in ``folder``, each trial from its last checkpoint.
 
     Raises:
-        SettingError: ``folder`` has no sweep, or none of its trials has started.
+        SettingError: ``folder`` has no sweep, one of its files is damaged (nothing is changed then), or no trial has started.
     """
     plan = read_plan(folder)
-    if not tune.Tuner.can_restore(str(folder)):
+    if not state.has_started(folder):
         raise SettingError(f"--resume is {folder}, but no trial of its sweep has started: start the sweep again.")
     concurrency(plan, say)
-    tuner = tune.Tuner.restore(str(folder), trainable=TRIALS[plan.experiment.agent], resume_errored=True)
-    return _finish(plan, folder, tuner, say)
+    return _finish(plan, folder, _restored(plan, folder), say)
+
+
+def _restored(plan: Plan, folder: Path) -> tune.Tuner:
+    """Return a tuner that resumes what is in ``folder``."""
+    state.put_back(folder)
+    with state.named(folder / state.TUNER):
+        return tune.Tuner.restore(str(folder), trainable=TRIALS[plan.experiment.agent], resume_errored=True)
 
 
 def read_plan(folder: Path) -> Plan:
     """Read the plan of the sweep in ``folder``, with its search space as `describe` gives it.
 
     Raises:
-        SettingError: there is no sweep in ``folder``.
+        SettingError: there is no sweep in ``folder``, or one of its files is damaged.
     """
-    if not (folder / PLAN).exists():
+    if not (folder / PLAN).exists() and not state.has_state(folder) and not state.has_started(folder):
         raise SettingError(f"{folder} is not a sweep's folder: it has no {PLAN}.")
-    values = json.loads((folder / PLAN).read_text())
-    look_in_all(values.pop("modules", None))
-    experiment = from_json(Experiment, values["experiment"])
+    for part in (folder, folder / SEEDS):
+        state.check(part)
+    with state.named(folder / PLAN):
+        values = json.loads((folder / PLAN).read_text())
+        modules = values.pop("modules", None)
+        try:
+            experiment = from_json(Experiment, values.pop("experiment"))
+        except SettingError as error:
+            raise SettingError(f"{folder / PLAN}: {error}") from error
+        plan = Plan(experiment=experiment, **values)
+    look_in_all(modules)
     consent.check(experiment.own_names(), folder / PLAN)
-    return Plan(**values | {"experiment": experiment})
+    return plan
 
 
 def concurrency(plan: Plan, say: Callable[[str], None] = lambda what: None) -> int:
@@ -255,7 +268,7 @@ def _common(plan: Plan, experiment: Experiment) -> dict[str, Any]:
 def _tuner(
     plan: Plan, folder: Path, space: Space, search: Any, samples: int, schedule: Any, say: Callable[[str], None]
 ) -> tune.Tuner:
-    callbacks: list[Any] = [Announcer(say)]
+    callbacks: list[Any] = [Announcer(say), state.Keeper()]
     if plan.tracker == "wandb":
         from ray.air.integrations.wandb import WandbLoggerCallback
 
@@ -280,7 +293,7 @@ def _tuner(
             storage_path=str(folder.parent),
             failure_config=tune.FailureConfig(max_failures=FAILURES),
             checkpoint_config=tune.CheckpointConfig(
-                checkpoint_at_end=True, checkpoint_frequency=plan.experiment.checkpoint_every, num_to_keep=KEPT
+                checkpoint_at_end=True, checkpoint_frequency=plan.experiment.checkpoint_every, num_to_keep=state.KEPT
             ),
             callbacks=callbacks,
             verbose=0,  # Tune's own table would have a column per setting
@@ -294,7 +307,7 @@ def _name(trial: Any) -> str:
 
 
 def _finish(plan: Plan, folder: Path, tuner: tune.Tuner, say: Callable[[str], None]) -> SweepOutcome:
-    outcome = collect(_fit(tuner), plan.to_json(), plan.trials * plan.repeat)
+    outcome = collect(_fit(tuner, folder), plan.to_json(), plan.trials * plan.repeat)
     if outcome.best is not None and outcome.complete and plan.seeds:
         outcome = dataclasses.replace(outcome, seeds=_with_other_seeds(plan, folder / SEEDS, outcome, say))
     conclude(outcome, plan.experiment, folder, say)
@@ -308,8 +321,8 @@ def _with_other_seeds(
     assert outcome.best is not None
     best = apply(plan.experiment, outcome.best["settings"])
     say(f"training the best settings with {plan.seeds} other seeds")
-    if tune.Tuner.can_restore(str(folder)):
-        tuner = tune.Tuner.restore(str(folder), trainable=TRIALS[plan.experiment.agent], resume_errored=True)
+    if state.has_started(folder):
+        tuner = _restored(plan, folder)
     else:
         seeds = tune.grid_search([plan.experiment.seed + i for i in range(plan.repeat, plan.repeat + plan.seeds)])
         alone = dataclasses.replace(plan, experiment=best, schedule="none", space={}, repeat=1)
@@ -317,15 +330,18 @@ def _with_other_seeds(
         tuner = _tuner(
             plan, folder, {"seed": seeds, TRIAL: _common(plan, best)}, search, 1, scheduler("none", {}, 0), say
         )
-    return collect(_fit(tuner), {**plan.to_json(), "space": {"seed": {}}, "repeat": 1}, plan.seeds).trials
+    return collect(_fit(tuner, folder), {**plan.to_json(), "space": {"seed": {}}, "repeat": 1}, plan.seeds).trials
 
 
-def _fit(tuner: tune.Tuner) -> tune.ResultGrid:
+def _fit(tuner: tune.Tuner, folder: Path) -> tune.ResultGrid:
     # Not every result has an objective; don't let Tune fail because of that.
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     # No tracebacks for lost trials: `Announcer` reports them in one line, and `error.txt` in the trial's folder has the details.
     os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
-    return tuner.fit()
+    with state.restored_or_stopped(folder):
+        results = tuner.fit()
+    state.keep_results(folder, results)
+    return results
 
 
 class Announcer(tune.Callback):  # type: ignore[misc]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from ray import tune
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform
@@ -15,6 +17,7 @@ from rlhf_ray.data.plain import plain
 from rlhf_ray.data.whole import whole_number
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.settings import Experiment, from_json, to_json
+from rlhf_ray.sweeps.grid import Listed
 
 Space = dict[str, Any]
 """Maps names of settings (``ppo.gamma``, ``seed``) to Tune's samplers."""
@@ -99,10 +102,35 @@ def kinds() -> dict[str, Any]:
     return found
 
 
-def parse(words: Sequence[str], experiment: Experiment) -> Space:
-    """Parse the words of ``--vary``.
+FORMS = "NAME=A,B,C (each of these values), NAME=choice:A,B,C (drawn from them), NAME=LOW..HIGH (a range) or NAME=LOW..HIGH:log"
+"""The forms of a word of ``--vary``."""
 
-    ``NAME=A,B,C`` is a choice, ``NAME=LOW..HIGH`` a range, and ``NAME=LOW..HIGH:log`` a range on a logarithmic scale.
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+
+_RANGE = re.compile(
+    rf"(?P<kind>[a-z_]*)[:(=\[\s]*(?P<low>{_NUMBER})\s*(?:\.{{2,}}|,|:|-|\bto\b|;)+\s*(?P<high>{_NUMBER})(?P<rest>.*)",
+    re.IGNORECASE,
+)
+"""What may be meant as a range: two numbers, maybe after the name of a distribution."""
+
+_SAMPLERS = (
+    "uniform",
+    "loguniform",
+    "quniform",
+    "qloguniform",
+    "randint",
+    "lograndint",
+    "qrandint",
+    "randn",
+    "normal",
+    "range",
+    "log",
+)
+"""Names of distributions, of Tune and others, that people write before a range."""
+
+
+def parse(words: Sequence[str], experiment: Experiment) -> Space:
+    """Parse the words of ``--vary``, in one of the forms `FORMS`.
 
     Args:
         words: the words.
@@ -112,51 +140,127 @@ def parse(words: Sequence[str], experiment: Experiment) -> Space:
         The search space.
 
     Raises:
-        SettingError: a word has another form, or a value is invalid.
+        SettingError: a word has another form, a value is invalid, or a setting is named twice.
     """
-    space = dict(_parse(word) for word in words)
+    space: Space = {}
+    for word in words:
+        name, domain = _parse(word)
+        if name in space:
+            raise SettingError(f"--vary is {word!r}, but {name} is varied already: give all its values in one word.")
+        space[name] = domain
     check(space, experiment)
     return space
 
 
 def _parse(word: str) -> tuple[str, Domain]:
     name, equals, text = word.partition("=")
-    name = name.removeprefix("--").replace("-", "_")
+    name, text = name.removeprefix("--").replace("-", "_"), text.strip()
     kind = kinds().get(name)
     if not equals or not text or kind is None:
         what = f"there is no setting {name!r}" if equals and text else "the values are missing"
         if near := did_you_mean(name, kinds()) if kind is None else "":
             raise SettingError(f"--vary is {word!r}, but there is no setting {name!r}; {near}")
         raise SettingError(
-            f"--vary is {word!r}, but {what}: write NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C, with the name of a setting "
-            "from `rlhf-ray train PRESET --help`, such as ppo.learning_rate."
+            f"--vary is {word!r}, but {what}: write {FORMS}, with the name of a setting from `rlhf-ray train PRESET --help`, as "
+            "ppo.learning_rate."
         )
-    if ".." not in text:
-        return name, tune.choice(_values(text))
-    bounds, _, scale = text.partition(":")
+    numbers, whole = _takes(kind, int, float), _takes(kind, int) and not _takes(kind, float)
+    sampler, colon, of_choice = text.partition(":")
+    if colon and sampler == "choice":
+        return name, tune.choice(_values(word, of_choice, numbers))
+    named = re.match(r"[a-z_]+(?=[:(=\[])", text)
+    if ".." in text and not named and numbers:
+        return name, _range(word, name, text, whole)
+    if named and (numbers or named[0] in (*_SAMPLERS, "choice", "grid", "grid_search")):
+        raise SettingError(_advice(word, name, text))
+    values = _values(word, text, numbers)
+    if whole:  # 1e5
+        values = [int(value) if isinstance(value, float) and value.is_integer() else value for value in values]
+    if whole and any(isinstance(value, float) for value in values):
+        raise SettingError(
+            f"--vary is {word!r}, but {name} takes whole numbers: write {name}=1,2,3 or {name}=1..3, for example."
+        )
+    if numbers and not all(_is_number(value, kind, whole) for value in values):
+        raise SettingError(_advice(word, name, text))
+    if repeated := [value for i, value in enumerate(values) if value in values[:i]]:
+        raise SettingError(f"--vary is {word!r}, which has {repeated[0]} twice: give each value once.")
+    return name, Listed(values)
+
+
+def _takes(kind: Any, *types: type) -> bool:
+    """Return whether a setting's type is one of ``types``, or a union with one of them."""
+    return get_origin(kind) is not tuple and any(one in types for one in (kind, *get_args(kind)))
+
+
+def _is_number(value: Any, kind: Any, whole: bool) -> bool:
+    """Return whether a setting of numbers takes the value: a number, or another value of its type, such as None or "auto"."""
+    if value is None or isinstance(value, str):
+        return value in _others(kind)
+    return isinstance(value, int if whole else int | float)
+
+
+def _others(kind: Any) -> list[Any]:
+    return [None if one is type(None) else one for part in (kind, *get_args(kind)) for one in (part, *get_args(part))]
+
+
+def _range(word: str, name: str, text: str, whole: bool) -> Domain:
+    bounds, colon, scale = text.partition(":")
     low, _, high = bounds.partition("..")
-    whole = int in (kind, *get_args(kind))
     try:
         ends = (whole_number(low), whole_number(high)) if whole else (float(low), float(high))
-        if scale not in ("", "log") or ends[0] >= ends[1] or (scale and ends[0] <= 0):
+        if (scale or colon) not in ("", "log") or ends[0] >= ends[1] or (scale and ends[0] <= 0):
             raise ValueError
     except ValueError:
+        meant = _RANGE.fullmatch(text)
+        if meant is not None and (scale or colon) != "log" and not whole and float(meant["low"]) < float(meant["high"]):
+            raise SettingError(_advice(word, name, text)) from None
         raise SettingError(
             f"--vary is {word!r}; write {name}=LOW..HIGH or {name}=LOW..HIGH:log with two {'whole ' if whole else ''}numbers, LOW "
             "below HIGH, and both above 0 on a logarithmic scale."
         ) from None
     if whole:  # Tune excludes the upper end
-        return name, (tune.lograndint if scale else tune.randint)(ends[0], ends[1] + 1)
-    return name, (tune.loguniform if scale else tune.uniform)(*ends)
+        return (tune.lograndint if scale else tune.randint)(ends[0], ends[1] + 1)
+    return (tune.loguniform if scale else tune.uniform)(*ends)
 
 
-def _values(text: str) -> list[Any]:
+def _advice(word: str, name: str, text: str) -> str:
+    """Say how a word in the syntax of other tools is written here."""
+    sampler = re.split(r"[:(=\[]", text, maxsplit=1)[0].strip()
+    if text.startswith("[") and text.endswith("]"):
+        return f"--vary is {word!r}; write {name}={text[1:-1]} to try each of these values."
+    if sampler in ("choice", "grid", "grid_search"):
+        values = text[len(sampler) :].strip(":=()[] ")
+        drawn = f", or {name}=choice:{values} to draw from them" if values else ""
+        return f"--vary is {word!r}; write {name}={values or 'A,B'} to try each of these values{drawn}."
+    found = _RANGE.fullmatch(text)
+    if found is not None and float(found["low"]) < float(found["high"]):
+        log = ":log" if "log" in found["kind"].lower() or "log" in found["rest"].lower() else ""
+        ends, scale = f"{found['low']}..{found['high']}", " on a logarithmic scale" if log else ""
+        both = f"{found['low']},{found['high']}"
+        return f"--vary is {word!r}; write {name}={ends}{log} for a range{scale}, or {name}={both} for two values."
+    return f"--vary is {word!r}; write {FORMS.replace('NAME', name)}."
+
+
+def _values(word: str, text: str, numbers: bool) -> list[Any]:
     """Parse the values in ``A,B,C``: JSON numbers, booleans, null and lists, or words."""
     try:
         values: list[Any] = json.loads(f"[{text}]")
     except ValueError:
-        values = [word.strip() for word in text.split(",")]
+        values = [_value(one.strip(), numbers) for one in text.split(",")]
+    if "" in values or not values:
+        raise SettingError(f"--vary is {word!r}, which has an empty value: remove a comma.")
     return values
+
+
+def _value(text: str, numbers: bool) -> Any:
+    """Parse a value that is no JSON: Python's numbers, True, False and None, or a word."""
+    known = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in known:
+        return known[text.lower()]
+    if numbers:
+        with contextlib.suppress(ValueError):  # .5 and 1e-3
+            return int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text)
+    return text.strip("'\"")
 
 
 def check(space: Space, experiment: Experiment) -> None:
@@ -166,9 +270,13 @@ def check(space: Space, experiment: Experiment) -> None:
         SettingError: one doesn't, or nothing varies.
     """
     if not space:
-        raise SettingError("Nothing varies: name at least one setting with --vary NAME=LOW..HIGH or NAME=A,B,C.")
+        raise SettingError(f"Nothing varies: name at least one setting with --vary, as {FORMS}.")
     for name, domain in space.items():
         for value in extremes(domain):
+            if get_origin(kinds().get(name)) is tuple and not isinstance(value, list | tuple):
+                raise SettingError(
+                    f"{name}={value!r}: its values are lists; write {name}=[64,64],[256,256], for example."
+                )
             changed = apply(experiment, {name: value})
             changed.check_questions()
             check_parts(changed.preferences, changed.reward_model)
@@ -188,14 +296,14 @@ def extremes(domain: Any) -> list[Any]:
 
 
 def describe(domain: Any) -> dict[str, Any]:
-    """Describe a sampler as JSON values: ``values`` of a choice, or ``low``, ``high`` and ``log`` of a range.
+    """Describe a sampler as JSON values: ``values`` of a choice (``each`` if each is tried), or ``low``, ``high``, ``log``.
 
     Returns a description (from a resumed sweep) unchanged.
     """
     if isinstance(domain, dict):
         return domain
     if isinstance(domain, Categorical):
-        return {"values": list(domain.categories)}
+        return {"values": list(domain.categories)} | ({"each": True} if isinstance(domain, Listed) else {})
     if isinstance(domain, Float | Integer):
         low, high = extremes(domain)
         return {"low": low, "high": high, "log": isinstance(domain.get_sampler(), LogUniform)}

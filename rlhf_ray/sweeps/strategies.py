@@ -6,6 +6,7 @@ import importlib.util
 import math
 import random
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -94,7 +95,7 @@ def check_strategies(search: Search, schedule: Schedule, space: Space, trials: i
         )
 
 
-def searcher(search: Search, seed: int, concurrent: int, repeat: int = 1) -> Any:
+def searcher(search: Search, seed: int, concurrent: int, repeat: int = 1, points: Sequence[dict[str, Any]] = ()) -> Any:
     """Build the searcher.
 
     Args:
@@ -103,10 +104,16 @@ def searcher(search: Search, seed: int, concurrent: int, repeat: int = 1) -> Any
         concurrent: maximum number of concurrent trials; 0 for no limit.
         repeat: number of trials for each draw of settings, numbered from 0 in their configs. A searcher that uses
             results sees their mean. For ``random``, a grid of seeds in the search space repeats them.
+        points: for ``random``, settings of the first draws (`rlhf_ray.sweeps.grid.points`).
     """
     if search == "random":
         # The same draw for all values of a grid, such as the seeds.
-        return BasicVariantGenerator(max_concurrent=concurrent, random_state=seed, constant_grid_search=repeat > 1)
+        return BasicVariantGenerator(
+            points_to_evaluate=list(points),
+            max_concurrent=concurrent,
+            random_state=seed,
+            constant_grid_search=repeat > 1,
+        )
     import optuna
     from ray.tune.search.optuna import OptunaSearch
 

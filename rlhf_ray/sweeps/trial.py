@@ -11,6 +11,7 @@ from ray.tune import PlacementGroupFactory, Trainable
 from ray.tune.search.repeater import TRIAL_INDEX
 
 from rlhf_ray.data.atomic import write_text
+from rlhf_ray.data.checkpoints import add_manifest
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.measure.true_return import evaluate
@@ -131,6 +132,7 @@ class Measured(LearnsFromPreferences):
             super().save_checkpoint(checkpoint_dir)
         else:
             (Path(checkpoint_dir) / REFUSAL).write_text(self._refusal)
+        add_manifest(Path(checkpoint_dir), unlisted=PREFERENCES)
 
     def _measure(self, result: dict[str, Any]) -> float | None:
         """Return the objective if a measurement is due and possible; else None."""

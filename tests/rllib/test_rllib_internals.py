@@ -1,8 +1,10 @@
 """The private side of RLlib that is used, held to the installed RLlib: each name is there and does what we use it for."""
 
+import csv
 import inspect
 import logging
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env import env_runner_group, single_agent_env_runner
 from ray.rllib.utils import torch_utils
 from ray.rllib.utils.actor_manager import FaultTolerantActorManager
+from ray.tune.logger import CSVLoggerCallback
 from ray.tune.registry import ENV_CREATOR, _global_registry
 from ray.util.debug import reset_log_once
 
@@ -163,3 +166,25 @@ def test_the_learner_and_the_env_runner_are_rllibs_own_but_for_what_they_import(
     assert issubclass(PPOLearner, PPOConfig().get_default_learner_class())
     assert issubclass(EnvRunner, single_agent_env_runner.SingleAgentEnvRunner)
     assert "torch.optim.Adam(params)" in inspect.getsource(TorchLearner.configure_optimizers_for_module)
+
+
+def test_progress_csv_is_one_table_after_a_restore_with_other_columns(tmp_path: Path) -> None:
+    class Trial:
+        local_path, checkpoint = str(tmp_path), None
+
+        def init_local_path(self) -> None: ...
+
+    trial = Trial()
+    first, second = CSVLoggerCallback(), CSVLoggerCallback()
+    first.log_trial_result(1, trial, {"steps": 1, "ring": {"labels": 5.0}, "config": {}})
+    first.log_trial_result(2, trial, {"steps": 2, "ring": {"labels": 6.0, "ties": 1}})
+    with (tmp_path / "progress.csv").open("a") as table:
+        table.write("3,")  # a kill cut the row
+    second.log_trial_result(3, trial, {"time": 9.5, "ring": {"ties": 2, "labels": 7.0}, "steps": 3})
+    second.log_trial_result(4, trial, {"steps": 4})
+    rows = list(csv.DictReader((tmp_path / "progress.csv").open()))
+    assert [row["steps"] for row in rows] == ["1", "2", "3", "4"]
+    assert [row["ring/labels"] for row in rows] == ["5.0", "6.0", "7.0", ""]
+    assert [row["ring/ties"] for row in rows] == ["", "1", "2", ""]
+    assert [row["time"] for row in rows] == ["", "", "9.5", ""]
+    assert all(None not in row and None not in row.values() for row in rows)

@@ -67,9 +67,9 @@ def test_what_is_varied_can_be_named_on_the_command_line() -> None:
         "ppo.gamma": {"low": 0.95, "high": 0.99, "log": False},
         "ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
         "ppo.epochs": {"low": 2, "high": 4, "log": False},
-        "ppo.hidden": {"values": [[32, 32], [64, 64]]},
-        "preferences.selection": {"values": ["random", "disagreement"]},
-        "reward_model.bootstrap": {"values": [True, False]},
+        "ppo.hidden": {"values": [[32, 32], [64, 64]], "each": True},
+        "preferences.selection": {"values": ["random", "disagreement"], "each": True},
+        "reward_model.bootstrap": {"values": [True, False], "each": True},
     }
     assert {space["ppo.epochs"].sample() for _ in range(100)} == {2, 3, 4}
 
@@ -83,7 +83,7 @@ def test_what_is_varied_can_be_named_on_the_command_line() -> None:
         ("ppo.gamma=0.99..0.9", "LOW below HIGH"),
         ("ppo.epochs=1.5..3", "whole numbers"),
         ("ppo.learning_rate=0..1:log", "above 0"),
-        ("ppo.learning_rate=0.1..1:exp", "NAME=LOW..HIGH|ppo.learning_rate=LOW..HIGH:log"),
+        ("ppo.learning_rate=0.1..1:exp", "write ppo.learning_rate=0.1..1 for a range"),
         ("ppo.gamma=0.9,1.5", "ppo.gamma is 1.5"),
         ("ppo.gamma=0.9..1.5", "ppo.gamma is 1.5"),
         ("preferences.selection=random,clever", "preferences.selection is 'clever'"),

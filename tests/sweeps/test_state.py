@@ -1,0 +1,162 @@
+"""A sweep resumes from whole files or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ray.tune.execution.tune_controller import TuneController
+
+from rlhf_ray.data.checkpoints import add_manifest
+from rlhf_ray.settings import SettingError
+from rlhf_ray.sweeps import state
+from rlhf_ray.sweeps.running import read_plan
+
+STATE, SEARCH = "experiment_state-2026-01-02_03-04-05.json", "basic-variant-state-2026-01-02_03-04-05.json"
+CHECKPOINT = "trial_0/checkpoint_000002"
+
+
+def a_sweep(folder: Path) -> Path:
+    """A sweep of one trial that was killed, with its state of before as Tune wrote it."""
+    trial = folder / "trial_0"
+    for number in (1, 2):
+        (trial / f"checkpoint_{number:06d}").mkdir(parents=True)
+        (trial / f"checkpoint_{number:06d}" / "weights").write_bytes(bytes(range(100)))
+        add_manifest(trial / f"checkpoint_{number:06d}", "preferences")
+    (folder / "sweep.json").write_text(json.dumps({"experiment": {}, "trials": 1}))
+    (folder / "tuner.pkl").write_bytes(pickle.dumps({"name": "a sweep"}))
+    (folder / SEARCH).write_bytes(pickle.dumps({"counter": 1}))
+    (folder / STATE).write_text(json.dumps({"trial_data": [], "runner_data": {"_iteration": 12}, "stats": {}}))
+    (trial / "result.json").write_text('{"env_steps": 1000}\n{"env_steps": 2000}\n')
+    (trial / "progress.csv").write_text("env_steps\n1000\n2000\n")
+    state.keep(folder, folder, {"trial_0": (trial, str(folder / CHECKPOINT))})
+    return folder
+
+
+def delete(file: Path) -> None:
+    file.unlink()
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 1
+    file.write_bytes(content)
+
+
+FILES = [
+    *("sweep.json", "tuner.pkl", SEARCH, STATE),
+    *(f"state/{name}" for name in ("sweep.json", "tuner.pkl", SEARCH, STATE, "digests.json")),
+    *("trial_0/result.json", "trial_0/progress.csv", f"{CHECKPOINT}/weights"),
+]
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", [delete, empty, cut, flip])
+def test_a_damaged_file_is_named_and_nothing_is_changed(
+    tmp_path: Path, file: str, damage: Callable[[Path], None]
+) -> None:
+    folder = a_sweep(tmp_path / "sweep")
+    state.check(folder)
+    damage(folder / file)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(SettingError) as error:
+        read_plan(folder)
+    said = str(error.value)
+    assert said.startswith(f"{folder / file} is ")
+    assert "nothing was changed" in said
+    assert "\n" not in said
+    assert "bug report" not in said
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("file", ["tuner.pkl", STATE, f"{CHECKPOINT}/weights", "trial_0/result.json", f"state/{STATE}"])
+def test_the_remedy_helps(tmp_path: Path, file: str) -> None:
+    folder = a_sweep(tmp_path / "sweep")
+    cut(folder / file)
+    with pytest.raises(SettingError) as error:
+        state.check(folder)
+    command = str(error.value).split("nothing was changed. ")[1].split(": ", 1)[1].rstrip(".")
+    subprocess.run(["sh", "-c", command], check=True)
+    state.check(folder)
+
+
+def test_a_kill_while_tune_copies_its_files_leaves_a_sweep_to_resume(tmp_path: Path) -> None:
+    folder = a_sweep(tmp_path / "sweep")
+    before = {name: (folder / name).read_bytes() for name in (STATE, "trial_0/result.json", "trial_0/progress.csv")}
+    (folder / STATE).write_text(json.dumps({"trial_data": [], "runner_data": {"_iteration": 30}}))
+    with (folder / "trial_0" / "result.json").open("a") as rows:
+        rows.write('{"env_steps": 3000}\n')
+    state.keep(folder, folder, {"trial_0": (folder / "trial_0", None)})
+    newest = (folder / STATE).read_bytes()
+    for name, content in before.items():  # Tune's copy in the background has not come so far
+        (folder / name).write_bytes(content)
+    state.check(folder)
+    state.put_back(folder)
+    assert (folder / STATE).read_bytes() == newest
+
+
+def test_rows_after_the_state_are_kept_and_one_cut_by_the_kill_is_not(tmp_path: Path) -> None:
+    folder = a_sweep(tmp_path / "sweep")
+    with (folder / "trial_0" / "result.json").open("a") as rows:
+        rows.write('{"env_steps": 3000}\n{"env_st')
+    state.check(folder)
+    state.put_back(folder)
+    lines = (folder / "trial_0" / "result.json").read_text().splitlines()
+    assert [json.loads(line)["env_steps"] for line in lines] == [1000, 2000, 3000]
+    # Tune deletes the checkpoints in its state again.
+    assert sorted(path.name for path in (folder / "trial_0").glob("checkpoint_*")) == [
+        "checkpoint_000000",
+        "checkpoint_000001",
+        "checkpoint_000002",
+    ]
+
+
+@pytest.mark.parametrize("file", ["tuner.pkl", STATE, SEARCH, "sweep.json"])
+@pytest.mark.parametrize("damage", [empty, cut])
+def test_a_sweep_of_an_earlier_version_is_read_as_far_as_it_can_be(
+    tmp_path: Path, file: str, damage: Callable[[Path], None]
+) -> None:
+    folder = a_sweep(tmp_path / "sweep")
+    shutil.rmtree(folder / "state")
+    state.check(folder)
+    damage(folder / file)
+    with pytest.raises(SettingError, match=f"{file} is (empty|damaged); nothing was changed"):
+        read_plan(folder)
+
+
+@pytest.mark.parametrize("file", ["tuner.pkl", STATE])
+def test_a_sweep_of_an_earlier_version_needs_tunes_files(tmp_path: Path, file: str) -> None:
+    folder = a_sweep(tmp_path / "sweep")
+    shutil.rmtree(folder / "state")
+    (folder / file).unlink()
+    with pytest.raises(SettingError, match="is missing; nothing was changed"):
+        state.check(folder)
+
+
+def test_tune_starts_no_sweep_anew_that_it_cannot_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: object) -> None:
+        raise IndexError("no trial")
+
+    monkeypatch.setattr(TuneController, "resume", fails)
+
+    def as_tune_calls_it() -> None:
+        with contextlib.suppress(Exception):
+            TuneController.resume(None)  # type: ignore[arg-type,call-arg]
+
+    with pytest.raises(SettingError, match="IndexError: no trial"), state.restored_or_stopped(tmp_path):
+        as_tune_calls_it()
+    assert TuneController.resume is fails
