@@ -10,10 +10,12 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import node, services, utils, worker
+from ray._private import node, ray_constants, services, utils, worker
+from ray._private.runtime_env import packaging
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 LOGGER = "ray._private.worker"
@@ -119,3 +121,16 @@ def hush_ray() -> None:
     if driver.connected and hasattr(driver, "gcs_error_subscriber"):
         driver.threads_stopped.set()
         driver.gcs_error_subscriber.close()
+
+
+UPLOAD_LIMIT = min(ray_constants.DASHBOARD_CLIENT_MAX_SIZE, packaging.GCS_STORAGE_MAX_SIZE)
+"""Bytes that the dashboard takes as a job's working directory."""
+
+
+def uploaded(folder: Path) -> list[Path]:
+    """Return what Ray uploads of ``folder``: all but what .gitignore, .rayignore and Ray's own list exclude."""
+    found: list[Path] = []
+    with_gitignore = os.environ.get(ray_constants.RAY_RUNTIME_ENV_IGNORE_GITIGNORE, "0") != "1"
+    excluded = packaging._get_excludes(folder, ray_constants.get_runtime_env_default_excludes())
+    packaging._dir_travel(folder, [excluded], found.append, include_gitignore=with_gitignore)
+    return found

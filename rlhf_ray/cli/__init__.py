@@ -18,6 +18,7 @@ from rlhf_ray.cli.help import Usage, asks_help
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import DEBUG, cause, debugging, explain
 from rlhf_ray.data.nearest import did_you_mean
+from rlhf_ray.runs import last_words
 from rlhf_ray.runs.interruption import leave, nothing_to_save, sigterm_as_ctrl_c
 
 COMMANDS = {
@@ -70,6 +71,9 @@ USAGE = Usage(
 )
 
 
+PLAY = ("train", "evaluate", "record", "label", "interpret", "tune", "fit")
+"""Commands that may run a user's code, such as an environment, in this process."""
+
 PLAIN = {"−": "-", "–": "-", "…": "...", "±": "+-", "×": "x"}
 
 
@@ -97,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not debugging():  # otherwise Ray prints tracebacks of errors that we report in one line
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     try:
-        _run(words)
+        _run(words, as_program=arguments is None)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of stdout has closed the pipe (`| head`). Avoid Python's complaint when it flushes at exit.
@@ -117,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         leave(0)
 
 
-def _run(words: list[str]) -> None:
+def _run(words: list[str], as_program: bool) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(USAGE.shown())
         return
@@ -138,6 +142,8 @@ def _run(words: list[str]) -> None:
         )
     if threading.current_thread() is threading.main_thread():
         sigterm_as_ctrl_c()
+    if command in PLAY and as_program:
+        last_words.begin()
     module, _, function = COMMANDS[command].partition(":")
     with nothing_to_save():  # imports take a second or more
         from rlhf_ray.data import consent

@@ -208,7 +208,7 @@ def find(rows: Sequence[dict[str, Any]], run: str) -> dict[str, Any]:
     Raises:
         SettingError: no row matches, several match, or the run has ended.
     """
-    named = [row for row in rows if run.rstrip("/") in (row["name"], row["folder"], row["job"])]
+    named = [row for row in rows if run == row["job"] or _ends_with(row["folder"], run)]
     alive = [row for row in named if row["state"] not in ENDED]
     if len(alive) == 1:
         return alive[0]
@@ -221,6 +221,12 @@ def find(rows: Sequence[dict[str, Any]], run: str) -> dict[str, Any]:
     raise SettingError(
         f"No run on this cluster is called {run}; it has {', '.join(str(row['name'] or row['job']) for row in rows) or 'none'}."
     )
+
+
+def _ends_with(folder: str | None, run: str) -> bool:
+    """Return whether ``folder`` is ``run``: its path, its name, or a path to it from a folder above, such as ``runs/NAME``."""
+    parts = Path(run).parts
+    return folder is not None and bool(parts) and Path(folder).parts[-len(parts) :] == parts
 
 
 def in_lines(rows: Sequence[dict[str, Any]]) -> list[str]:

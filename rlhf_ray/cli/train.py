@@ -19,6 +19,7 @@ from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.modules import append_to_path, look_in_all
 from rlhf_ray.data.whole import whole_number
+from rlhf_ray.runs import last_words
 from rlhf_ray.runs.callbacks import CALLBACKS, Callback
 from rlhf_ray.runs.interruption import Interrupted, nothing_to_save
 from rlhf_ray.runs.progress import Counting, Progress
@@ -199,6 +200,7 @@ def _callbacks(names: Sequence[str], resumed: RunFolder | None) -> list[Callback
 @contextlib.contextmanager
 def resumable(folder: RunFolder) -> Iterator[None]:
     """On an interrupt before the first checkpoint, raise KeyboardInterrupt with the command that resumes the run."""
+    last_words.on_sudden_end(f"{last_words.CRASHED}; resume with `rlhf-ray train --resume {folder.path}`.")
     try:
         yield
     except KeyboardInterrupt as stopped:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,12 +17,14 @@ from rlhf_ray.cli.help import asks_help
 from rlhf_ray.cli.presets import check_agent, new_folder, preset, usage_of
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
-from rlhf_ray.runs.interruption import nothing_to_save
+from rlhf_ray.runs import last_words
+from rlhf_ray.runs.interruption import nothing_to_save, sigterm_as_ctrl_c
 from rlhf_ray.runs.trackers import TrackerName
 from rlhf_ray.settings import Experiment
 from rlhf_ray.settings.sweep import Metric, Schedule, Search
 
 if TYPE_CHECKING:
+    from rlhf_ray.sweeps.results import SweepOutcome
     from rlhf_ray.sweeps.running import Plan
 
 
@@ -91,16 +96,34 @@ def run(words: list[str]) -> None:
     _begin(plan, run_path(folder).absolute(), lambda path: sweep(plan, path))
 
 
-def _begin(plan: Plan, folder: Path, turn: Callable[[Path], object]) -> None:
+def _begin(plan: Plan, folder: Path, turn: Callable[[Path], SweepOutcome]) -> None:
     """Start Ray, and list the sweep in `rlhf-ray ps` while it runs."""
     from rlhf_ray.actors.announced import announced
     from rlhf_ray.runs.train import start_ray
 
+    last_words.on_sudden_end(f"{last_words.CRASHED}; resume with `rlhf-ray tune --resume {folder}`.")
     agent = plan.experiment.agent_settings
-    start_ray(cpus=2 + agent.num_env_runners + agent.num_learners)
-    with announced(folder, environment=plan.experiment.environment, sweep=True) as announcement:
-        announcement.tell("tuning")
-        turn(folder)
+    with _resumable(folder):
+        start_ray(cpus=2 + agent.num_env_runners + agent.num_learners)
+        if threading.current_thread() is threading.main_thread():
+            sigterm_as_ctrl_c()  # again: Ray sets a handler of its own when it connects to a cluster
+        with announced(folder, environment=plan.experiment.environment, sweep=True) as announcement:
+            announcement.tell("tuning")
+            outcome = turn(folder)
+    if outcome.trials and all(trial["status"] == "failed" for trial in outcome.trials):
+        sys.exit(f"rlhf-ray: no trial has run to its end; the first failed with: {outcome.trials[0]['error']}")
+
+
+@contextlib.contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """On an interrupt, raise KeyboardInterrupt with the command that resumes the sweep, if a trial has started."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        from rlhf_ray.sweeps.state import has_started
+
+        next_step = f"resume with `rlhf-ray tune --resume {folder}`" if has_started(folder) else "start the sweep again"
+        raise KeyboardInterrupt(f"stopped; {next_step}") from stopped
 
 
 def plan_of(command: Tune, name: str) -> Plan:

@@ -18,6 +18,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 
 from rlhf_ray.actors import access
 from rlhf_ray.actors.cluster import look
+from rlhf_ray.cluster.upload import check_upload
 from rlhf_ray.data.places import in_job
 
 ADDRESS = "http://127.0.0.1:8265"
@@ -93,11 +94,14 @@ def submit(
 
     Raises:
         NoAccessError: the cluster doesn't answer.
+        SettingError: ``working_dir`` is too large to upload.
     """
     variables = {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"], "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WITHIN)}
     runtime_env: dict[str, Any] = {"env_vars": variables | (env or {})}
     if working_dir is not None:
         runtime_env["working_dir"] = str(working_dir)
+        if excluded := check_upload(working_dir):
+            runtime_env["excludes"] = excluded
     try:
         job: str = client.submit_job(
             entrypoint=shlex.join(["rlhf-ray", *words]),

@@ -54,7 +54,7 @@ _OURS = str(Path(__file__).parents[1]) + os.sep
 _LIBRARIES = (sys.prefix + os.sep, sys.base_prefix + os.sep, sysconfig.get_path("stdlib") + os.sep, "<")
 
 
-def _in_code_of_a_user(error: BaseException) -> str:
+def in_code_of_a_user(error: BaseException) -> str:
     """Return where a user's own code (a teacher, a network, …) raised, or called code that raised; empty if none did.
 
     The program that starts a training calls everything and doesn't count.
@@ -77,7 +77,7 @@ def _in_code_of_a_user(error: BaseException) -> str:
 
 def explain(error: BaseException) -> str:
     """Describe in one line what went wrong, where, and the remedy."""
-    where_raised = _in_code_of_a_user(error)
+    where_raised = in_code_of_a_user(error)
     error = cause(error)
     if isinstance(error, PartError):
         return f"{error} --debug shows the full traceback."
@@ -126,7 +126,7 @@ def blaming(parts: Mapping[str, str]) -> Iterator[None]:
     except Exception as error:
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this frame
         own = {name: setting for setting, name in parts.items() if ":" in name}
-        where = "" if isinstance(error, _SAYS_IT) or not own else _in_code_of_a_user(error)
+        where = "" if isinstance(error, _SAYS_IT) or not own else in_code_of_a_user(error)
         if not where:
             raise
         names = [name for name in own if name.partition("(")[0] in _names_at_work(error)] or list(own)

@@ -1,5 +1,7 @@
 """Makes environments, single or vectorised, from their names."""
 
+import contextlib
+import dataclasses
 import difflib
 import functools
 import logging
@@ -7,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import find_highest_version, parse_env_id
+from gymnasium.envs.registration import find_highest_version, load_env_creator, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlhf_ray.data import modules
@@ -217,6 +219,17 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
     )
 
 
+def _by_object(spec: Any) -> Any:
+    """Return a registered environment with objects in place of names in ``__main__``, another module in other processes."""
+    changed = {}
+    for name in ("entry_point", "vector_entry_point"):
+        entry = getattr(spec, name, None)
+        if isinstance(entry, str) and entry.startswith("__main__:"):
+            with contextlib.suppress(AttributeError):  # making the environment says what is missing
+                changed[name] = load_env_creator(entry)
+    return dataclasses.replace(spec, **changed) if changed else spec
+
+
 class EnvCreator:
     """Makes the environment ``name`` from RLlib's env config: one, or ``num_envs`` copies if that is given.
 
@@ -228,7 +241,7 @@ class EnvCreator:
 
     def __init__(self, name: str):
         self.name = name
-        self._registered = gymnasium.registry.get(name)
+        self._registered = _by_object(gymnasium.registry.get(name))
 
     def __call__(self, context: Any) -> Any:
         """Make the environment, or vector environment, with the options in ``context`` (a mapping)."""

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,16 @@ ATTEMPTS = 30
 """Iterations without any steps before a run gives up. Env runners restart within a few, unless the environment has a fault."""
 
 
+@contextlib.contextmanager
+def _faults_first(faults: str) -> Iterator[None]:
+    """Context manager: if env runners have reported a fault of the environment, an error inside is its consequence."""
+    try:
+        yield
+    except Exception:
+        raise_fault(faults)
+        raise
+
+
 class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
     """A mixin to put before an RLlib `Algorithm`, with `PreferenceConfig` in its config: the learner sees a learned reward.
 
@@ -93,7 +103,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         self.iterating: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         """Context manager around each iteration. It may abort one: `save_to_path` then saves the state before it."""
         self._gauges = Gauges(self._run_name())
-        with spread_env_runners(), seeded_without_compiler():
+        with spread_env_runners(), seeded_without_compiler(), _faults_first(self.config.faults):
             super().setup(config)
         seed_learners(self, of.seed)
         self._ahead = RolloutsAhead(self, of.agent_settings.max_policy_age)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import ray
 from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
@@ -34,7 +35,12 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any, **keywords: Any):
         with seeded_without_compiler():
-            super().__init__(*arguments, **keywords)
+            try:
+                super().__init__(*arguments, **keywords)
+            except Exception as error:  # RLlib goes on without it, and fails later for another reason
+                if isinstance(fault := cause(error), Fault) and ray.is_initialized():
+                    tell(keywords["config"].faults, fault)
+                raise
         if self.config.seed is not None:
             # The predecessor of a restarted env runner has used the streams of this seed.
             begin_runner(self, self.config.seed, unused=bool(self.worker_index) and was_restarted())
@@ -65,9 +71,14 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
         result = super().apply(watched, *arguments, **keywords)
         if fault is not None:
-            tell_cluster(self.config.faults, json.dumps([type(fault).__name__, str(fault)]))
+            tell(self.config.faults, fault)
             raise fault
         return result
+
+
+def tell(faults: str, fault: Fault) -> None:
+    """Report a fault under ``faults``."""
+    tell_cluster(faults, json.dumps([type(fault).__name__, str(fault)]))
 
 
 def raise_fault(faults: str) -> None:

@@ -380,7 +380,8 @@ class Announcer(tune.Callback):  # type: ignore[misc]
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
         """Report a measurement or a refusal (called by Tune)."""
         if REFUSAL in result:
-            self.say(f"{trial}: can't run: {result[REFUSAL]}")
+            after = f"failed after {result[ENV_STEPS]:.0f} env steps" if result[ENV_STEPS] else "can't run"
+            self.say(f"{trial}: {after}: {result[REFUSAL]}")
         if OBJECTIVE in result:
             self.say(f"{trial}: env steps {result[ENV_STEPS]:.0f}, objective {result[OBJECTIVE]:.4g}")
 

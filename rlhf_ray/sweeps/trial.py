@@ -7,13 +7,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray.tune import PlacementGroupFactory, Trainable
 from ray.tune.search.repeater import TRIAL_INDEX
 
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.checkpoints import add_manifest
-from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
-from rlhf_ray.data.failures import cause
+from rlhf_ray.data.errors import CallbackError, FaultyEnvironmentError, LostClipsError, SettingError
+from rlhf_ray.data.failures import cause, explain, in_code_of_a_user
 from rlhf_ray.measure.true_return import evaluate
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.choice import preference_config
@@ -53,6 +54,16 @@ def settings_of(config: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def final(error: Exception) -> str | None:
+    """Return what to say of an error that the trial would repeat if Tune restarted it; None for others, such as a lost process."""
+    found = cause(error)
+    if isinstance(found, LostClipsError | OSError | ray.exceptions.RayError):
+        return None
+    if isinstance(found, SettingError | FaultyEnvironmentError | CallbackError) or in_code_of_a_user(error):
+        return explain(error)
+    return None
+
+
 class Measured(LearnsFromPreferences):
     """A mixin to put before an algorithm that learns from preferences, which makes it a trial of a sweep.
 
@@ -87,8 +98,10 @@ class Measured(LearnsFromPreferences):
         if self._refusal is None:
             try:
                 self._begin(config)
-            except (SettingError, FaultyEnvironmentError) as error:
-                self._refusal = str(error)
+            except Exception as error:
+                if (why := final(error)) is None:
+                    raise
+                self._refusal = why
 
     def _begin(self, config: Any) -> None:
         super().setup(config)
@@ -109,10 +122,11 @@ class Measured(LearnsFromPreferences):
             return {"done": True, REFUSAL: self._refusal, ENV_STEPS: 0, SETTINGS: self._settings}
         try:
             result: dict[str, Any] = super().step()
-        except Exception as error:  # Tune would restart the trial ten times, with the same result
-            if not isinstance(fault := cause(error), FaultyEnvironmentError):
+        except Exception as error:
+            if (why := final(error)) is None:
                 raise
-            return {"done": True, REFUSAL: str(fault), ENV_STEPS: self.env_steps, SETTINGS: self._settings}
+            self._refusal = why
+            return {"done": True, REFUSAL: why, ENV_STEPS: self.env_steps, SETTINGS: self._settings}
         result |= {ENV_STEPS: self.env_steps, SETTINGS: self._settings}
         objective = self._measure(result)
         if objective is not None:

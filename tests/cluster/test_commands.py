@@ -65,7 +65,7 @@ def test_a_job_whose_run_goes_on_is_listed_once_and_the_oldest_is_first() -> Non
     assert len({frozenset(row) for row in rows}) == 1  # all have the same columns
 
 
-@pytest.mark.parametrize("word", ["a", "/home/ada/runs/a", "/home/ada/runs/a/", "job-1"])
+@pytest.mark.parametrize("word", ["a", "/home/ada/runs/a", "/home/ada/runs/a/", "runs/a", "./runs/a/", "job-1"])
 def test_a_run_is_found_by_its_name_its_folder_and_its_job(word: str) -> None:
     rows = commands.listed([run("a", "job-1"), run("b", "job-2")], [])
     assert commands.find(rows, word)["name"] == "a"
@@ -77,6 +77,8 @@ def test_what_cannot_be_stopped_is_said() -> None:
         ("a", "/home/ada/runs/a, /shared/a"),
         ("job-3", r"already ended \(failed\)"),
         ("c", "it has job-3, a, a"),
+        ("uns/a", "it has job-3, a, a"),
+        ("/runs/a", "it has job-3, a, a"),
     ):
         with pytest.raises(SettingError, match=message):
             commands.find(rows, word)

@@ -174,3 +174,20 @@ def test_an_id_that_a_script_registered_is_known_where_the_environment_is_made()
         assert env.spec.max_episode_steps == 7
     finally:
         gymnasium.registry.pop("Scripted-v0", None)
+
+
+def test_a_class_of_the_script_itself_is_known_where_the_environment_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gymnasium.envs.classic_control import PendulumEnv
+
+    script = sys.modules["__main__"]
+    monkeypatch.setattr(script, "Own", PendulumEnv, raising=False)
+    gymnasium.register("Own-v0", entry_point="__main__:Own", max_episode_steps=7)
+    try:
+        taken_along = cloudpickle.dumps(EnvCreator("Own-v0"))
+        del gymnasium.registry["Own-v0"]
+        monkeypatch.delattr(script, "Own")  # another process has another __main__
+        env = cloudpickle.loads(taken_along)({})
+        assert env.spec.max_episode_steps == 7
+        assert isinstance(env.unwrapped, PendulumEnv)
+    finally:
+        gymnasium.registry.pop("Own-v0", None)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from ray import tune
+from ray.exceptions import RayActorError
 
-from rlhf_ray.data.errors import FaultyEnvironmentError
+from rlhf_ray.data.errors import FaultyEnvironmentError, LostClipsError, SettingError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.envs.checked import CheckedEnv
 from rlhf_ray.rllib import PreferencePPOConfig
+from rlhf_ray.settings import to_json
+from rlhf_ray.sweeps.trial import ENV_STEPS, REFUSAL, TRIAL, SweepTrial, final
+from tests.whole_runs import small
 
 
 def make_late(context: Any) -> Any:
@@ -82,3 +88,40 @@ def test_a_fault_among_the_first_clips_ends_the_run_at_once() -> None:
     finally:
         algorithm.stop()
     assert "late, step 10 of episode 3: step() raised SystemExit" in str(cause(error.value))
+
+
+@pytest.mark.usefixtures("ring_in_process")
+def test_a_trial_of_a_sweep_ends_with_the_environments_fault_and_is_not_restarted(tmp_path: Path) -> None:
+    gym.register("Late-v0", entry_point=lambda: make_late({"last": 900}).env, max_episode_steps=20)
+    try:
+        experiment = to_json(replace(small(), environment="Late-v0"))
+        trial = SweepTrial({TRIAL: {"experiment": experiment, "metric": "return", "episodes": 1, "seed": 0}})
+        try:
+            while REFUSAL not in (result := trial.train()):
+                assert not result["done"]
+            trial.save(str(tmp_path))
+        finally:
+            trial.stop()
+    finally:
+        del gym.registry["Late-v0"]
+    assert result["done"]
+    assert "step() raised SystemExit: the simulator is gone" in result[REFUSAL]
+    assert result[ENV_STEPS] > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SettingError("episodes differ in length"), "episodes differ in length"),
+        (FaultyEnvironmentError("step() raised"), "step() raised"),
+        (OSError(28, "No space left on device"), None),
+        (LostClipsError("a rollout is lost"), None),
+        (RayActorError(), None),
+        (RuntimeError("RLlib's own"), None),
+    ],
+)
+def test_only_errors_that_would_come_again_end_a_trial(error: Exception, said: str | None) -> None:
+    wrapped = RuntimeError("RLlib wraps it")
+    wrapped.__cause__ = error
+    found = final(wrapped)
+    assert found == said

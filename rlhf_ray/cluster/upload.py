@@ -1,0 +1,78 @@
+"""What `rlhf-ray submit --working-dir` uploads: checked first, because Ray fails or hangs with no word of the reason."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import Counter
+from pathlib import Path
+
+from rlhf_ray.actors.ray_internals import UPLOAD_LIMIT, uploaded
+from rlhf_ray.data.errors import SettingError
+
+LARGEST = 3
+"""Number of large files and folders to name."""
+
+REMEDY = (
+    "Name what the job doesn't need in .gitignore or .rayignore (the same form, for Ray only), or give a smaller folder"
+)
+
+
+def check_upload(folder: Path, limit: int = UPLOAD_LIMIT) -> list[str]:
+    """Check the folder that a job uploads.
+
+    Args:
+        folder: the folder.
+        limit: bytes that the cluster takes.
+
+    Returns:
+        Patterns that exclude what can't be uploaded: pipes, sockets, devices and links to nothing, which Ray would open.
+
+    Raises:
+        SettingError: the folder is too large, or a file can't be read; names the largest ones and the remedy.
+    """
+    folder = folder.absolute()
+    excluded, sizes = [], {}
+    for path in uploaded(folder):
+        relative = path.relative_to(folder)
+        try:
+            kind = path.stat()
+        except OSError:
+            excluded.append(_pattern(relative))  # a link to nothing
+            continue
+        if stat.S_ISREG(kind.st_mode):
+            sizes[relative] = kind.st_size
+        elif not stat.S_ISDIR(kind.st_mode):
+            excluded.append(_pattern(relative))
+            continue
+        if not os.access(path, os.R_OK):
+            raise SettingError(
+                f"--working-dir is {folder}, and {relative} in it can't be read: make it readable, or name it in .rayignore."
+            )
+    total = sum(sizes.values())
+    if total >= limit:
+        folders: Counter[str] = Counter()
+        for path, size in sizes.items():
+            folders[f"{path.parts[0]}/" if len(path.parts) > 1 else str(path)] += size
+        files = sorted(sizes, key=lambda path: -sizes[path])
+        parts = ", ".join(f"{name} {_size(size)}" for name, size in folders.most_common(LARGEST))
+        single = ", ".join(f"{path} {_size(sizes[path])}" for path in files[:LARGEST] if len(path.parts) > 1)
+        raise SettingError(
+            f"--working-dir is {folder}, {_size(total)}, but Ray takes less than {_size(limit)}. The largest parts are {parts}"
+            f"{f'; the largest files {single}' if single else ''}. {REMEDY}."
+        )
+    return excluded
+
+
+def _pattern(path: Path) -> str:
+    """Return the pattern of .gitignore that matches this path only."""
+    return "/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", path.as_posix())
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
