@@ -92,7 +92,7 @@ def test_a_fault_among_the_first_clips_ends_the_run_at_once() -> None:
 
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_trial_of_a_sweep_ends_with_the_environments_fault_and_is_not_restarted(tmp_path: Path) -> None:
-    gym.register("Late-v0", entry_point=lambda: make_late({"last": 900}).env, max_episode_steps=20)
+    gym.register("Late-v0", entry_point=lambda: make_late({"last": 550}).env, max_episode_steps=20)
     try:
         experiment = to_json(replace(small(), environment="Late-v0"))
         trial = SweepTrial({TRIAL: {"experiment": experiment, "metric": "return", "episodes": 1, "seed": 0}})
