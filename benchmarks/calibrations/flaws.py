@@ -12,10 +12,10 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.gridworld import AGENT, GOAL, KEY, WALL, enters_goal
+from rlhf_ray.interpret.reward.regions import regions_in
 from rlhf_ray.interpret.reward.sections import counterfactuals, shortcuts
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
-from rlhf_ray.runs.interpret import regions_in
 
 PENDULUM, CART, CAR = "Pendulum-v1", "CartPole-v1", "rlhf_ray/MountainCar-v0"
 RANDOM, KEYS, TWO = "rlhf_ray/RandomGoal-v0", "rlhf_ray/Key-v0", "rlhf_ray/TwoGoals-v0"
