@@ -10,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from rlhf_ray import envs
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 
 ActBest = Callable[[Array, Array], Array]
@@ -57,6 +56,8 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
     Returns:
         Mean and standard deviation over episodes, and the spread of the actions.
     """
+    from rlhf_ray import envs  # slow to import; the command line reads the rest of this file for its help
+
     copies = min(episodes, 20)
     if envs.is_natively_vectorised(environment):
         env: Any = envs.make_vector_env(environment, copies)
@@ -92,6 +93,8 @@ def action_spread(actions: Array) -> float:
 
 def with_an_end(environment: str) -> gym.Env[Any, Any]:
     """Make the environment with a step limit: its own, or `LONGEST` if it has none, since some episodes would never end."""
+    from rlhf_ray import envs  # as in `evaluate`
+
     return ended(envs.make_env(environment))
 
 

@@ -189,8 +189,9 @@ def test_a_checkpoint_holds_the_answers_up_to_then_and_no_pickle(undisturbed: Ou
     copy = PreferenceStore(folder / "checkpoint" / "preferences").load()
     assert copy is not None
     assert same_comparisons(copy, undisturbed.comparisons[: sum(LABELS[:CHECKPOINT])])
-    kinds = {file.suffix for file in (folder / "checkpoint").rglob("*") if file.is_file()}
-    assert kinds == {".json", ".npz", ".arrow", ".parquet"}
+    files = {file for file in (folder / "checkpoint").rglob("*") if file.is_file()}
+    assert {file.parent.name for file in files if not file.suffix} == {"last"}  # the store's marker
+    assert {file.suffix for file in files} == {".json", ".npz", ".arrow", ".parquet", ""}
 
 
 def test_labels_that_are_there_count_and_bring_the_gradient_steps_of_their_rounds(

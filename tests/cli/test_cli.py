@@ -164,7 +164,7 @@ def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(
     assert values.keys() == expected | {"reward_model"}
     scored = values["reward_model"]
     assert scored["overall"]["accuracy"]["mean"] == pytest.approx(result["held_out_accuracy"])
-    assert {"returns", "returns_rank"} <= scored["correlations"].keys()
+    assert "returns_rank" in scored["correlations"]
     assert (values["env_steps"], values["comparisons"], values["seed"]) == (2800, 40, 5)
     assert int(RewardEnsemble.load(tmp_path / "moved" / "reward_model").version) == 3
 

@@ -142,8 +142,8 @@ def test_submit_explains_itself_and_names_what_is_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")  # is put back afterwards
-    assert "-- COMMAND" in said(capsys, "submit")
-    assert "-- COMMAND" in said(capsys, "submit", "--address", NOBODY)
+    for words in (("submit",), ("submit", "--address", NOBODY)):
+        assert "no command is given; write it after --" in said(capsys, *words)
     assert "which does not exist" in said(capsys, "submit", "--working-dir", str(tmp_path / "x"), "--", "ps")
 
 

@@ -236,7 +236,8 @@ def test_a_loss_of_ones_own_fits_as_the_built_in_one(monkeypatch: pytest.MonkeyP
     assert named(IMITATION, TRAINERS, "loss") == (name,)
     monkeypatch.setattr(pc, "their_loss", their_loss, raising=False)
     of = given(name, "imitation.algorithms.preference_comparisons:their_loss")
-    assert make_loss(of) is their_loss
+    differences, answers = torch.tensor([[-1.0, 0.0, 2.0]]), torch.tensor([0.0, 0.5, 1.0])
+    torch.testing.assert_close(make_loss(of)(differences, answers, 0.0), their_loss(differences, answers, 0.0))
     rewards = []
     for loss in (of.loss, "bradley_terry"):
         trainer = trainer_of(some_comparisons(20), loss=loss)

@@ -193,7 +193,7 @@ def test_keys_have_the_answers_of_theirs() -> None:
     (row,) = [row for row in ROWS if row.page == DRLHP and "on [the page]" in row.ours[0] and "←" in row.ours[0]]
     shown = re.findall(r"←|→|↓|\bx\b", row.ours[0])
     source = (STATIC / "keys.js").read_text()
-    answers = dict(re.findall(r'^  (\w+): \{ text: "[^"]*", keys: \["(\w+)"', source, re.MULTILINE))
+    answers = dict(re.findall(r'^  (\w+): \{ text: t\("[^"]*"\), keys: \["(\w+)"', source, re.MULTILINE))
     names = {"←": "ArrowLeft", "→": "ArrowRight", "↓": "ArrowDown", "x": "x"}
     meant = [next(answer for answer, key in answers.items() if key == names[each]) for each in shown]
     assert meant == ["left", "right", "equal", "incomparable"]

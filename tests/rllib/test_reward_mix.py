@@ -125,7 +125,10 @@ def test_the_setting_reaches_the_learners_module(kind: Any, share: float) -> Non
     assert spec.build().mix == share
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0, "half", float("nan")])
-def test_other_shares_are_refused(share: Any) -> None:
-    with pytest.raises(SettingError, match=f"reward_mix is '?{share}.*--true-reward"):
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(-0.1, "--true-reward"), (1.0, "--true-reward"), (float("nan"), "--true-reward"), ("half", "it must be a number")],
+)
+def test_other_shares_are_refused(share: Any, said: str) -> None:
+    with pytest.raises(SettingError, match=f"reward_mix is '?{share}.*{said}"):
         Experiment(reward_mix=share)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlhf_ray.data import atomic, checkpoints
-from rlhf_ray.store import files, store
+from rlhf_ray.store import files
 
 
 class PowerCutError(BaseException):
@@ -131,7 +131,6 @@ class FaultyRun(FaultyDisk):
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().install(monkeypatch)
-        monkeypatch.setattr(store, "os", self)
         for module in (atomic, checkpoints):
             monkeypatch.setattr(module, "shutil", self)
         for name in ("write_bytes", "write_text"):

@@ -191,8 +191,8 @@ def test_a_subject_made_in_python_has_the_parts_that_the_command_line_has():
     pendulum = gym.spaces.Box(-8, 8, (3,), np.float32)
     assert parts(pendulum, "Pendulum-v1").names == ("cos(angle)", "sin(angle)", "angular velocity")
     assert parts(pendulum, "no_such:Thing-v0").names == ("feature 0", "feature 1", "feature 2")
-    maze = make_env("rlhf_ray/EmptyMaze4-v0")
-    assert parts(maze.observation_space, "rlhf_ray/EmptyMaze4-v0").kind == "cell"
+    world = make_env("rlhf_ray/FixedGoal-v0")
+    assert parts(world.observation_space, "rlhf_ray/FixedGoal-v0").kind == "cell"
     assert parts(gym.spaces.Discrete(5)) is None
 
 
