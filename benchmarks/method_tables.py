@@ -347,8 +347,8 @@ def plot_budgets(path: Path) -> None:
 def main() -> None:
     """Write the tables and the plots."""
     PAGE.write_text(filled(PAGE.read_text()))
-    for name in ("learning", "coinrun"):
-        if not Table(name).missing():
+    for name in ("presets", "learning", "coinrun"):
+        if name == "presets" or not Table(name).missing():
             plot_curves(name, PAGE.parent / f"{name}.png")
     if not Table("parts").missing():
         plot_parts(PAGE.parent / "parts.png")
