@@ -113,7 +113,8 @@ class _Numbers:
         # Of the observations' dtype, because comparing with another one costs a conversion.
         size = np.maximum(np.where(np.isfinite(low), abs(low), 0), np.where(np.isfinite(high), abs(high), 0))
         slack = ROUNDING * np.where(size > 0, size, 1.0) * (self.dtype.kind == "f")
-        self.low, self.high = (low - slack).astype(self.dtype), (high + slack).astype(self.dtype)
+        with np.errstate(over="ignore"):  # the largest float and a little more: infinite, so no bound
+            self.low, self.high = (low - slack).astype(self.dtype), (high + slack).astype(self.dtype)
 
     def __call__(self, given: Any) -> Array:
         values = self._array(given)
