@@ -62,8 +62,9 @@ def test_a_fast_variant_runs_to_its_end(name: str, tmp_path: Path) -> None:
         # Where an episode ends, an environment copy is reset, which is no step.
         left = experiment.total_env_steps - algorithm.env_steps
         assert 0 <= left < experiment.agent_settings.iteration_env_steps
-        assert result["preferences"]["comparisons"] == 8
-        # A fit for each round. An asynchronous run may end before its second; one whose first answers are ties gathers more first
+        asynchronous = experiment.preferences.mode == "asynchronous"
+        assert result["preferences"]["comparisons"] in ((4, 8) if asynchronous else (8,))
+        # A fit for each round. An asynchronous run may end before its second round is answered; one whose first answers are ties gathers more first
         # clips and has no steps left for its second round.
         assert result["preferences"]["reward_version"] in (1, 2)
         assert math.isfinite(result["learners"]["default_policy"]["learned_reward_mean"])
