@@ -64,8 +64,8 @@ def test_a_fast_variant_runs_to_its_end(name: str, tmp_path: Path) -> None:
         assert 0 <= left < experiment.agent_settings.iteration_env_steps
         asynchronous = experiment.preferences.mode == "asynchronous"
         assert result["preferences"]["comparisons"] in ((4, 8) if asynchronous else (8,))
-        # A fit for each round. An asynchronous run may end before its second round is answered; one whose first answers are ties gathers more first
-        # clips and has no steps left for its second round.
+        # A fit for each round. An asynchronous run may end before its second round is answered; one whose first answers are ties
+        # gathers more first clips and has no steps left for its second round.
         assert result["preferences"]["reward_version"] in (1, 2)
         assert math.isfinite(result["learners"]["default_policy"]["learned_reward_mean"])
     finally:
