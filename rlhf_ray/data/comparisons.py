@@ -22,6 +22,8 @@ class Pairs:
         ids: ``n`` ids computed from the fragments' content: the same pair has the same id everywhere.
         reward_version: version of the reward model that selected the pairs; 0 if none did.
         recent_return: mean true return of the fragments that the pairs were drawn from; None if unknown. Only teachers see it.
+        recent_spread: how far apart the true returns of those fragments are: the 95 % quantile of the differences of random pairs
+            (`rlhf_ray.data.returns.spread_of`); None if unknown. Only teachers see it.
     """
 
     left: Fragments
@@ -29,6 +31,7 @@ class Pairs:
     ids: tuple[str, ...]
     reward_version: int = 0
     recent_return: float | None = None
+    recent_spread: float | None = None
 
     def __len__(self) -> int:
         return len(self.left)

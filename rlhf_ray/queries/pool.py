@@ -16,6 +16,7 @@ from rlhf_ray.data.arrays import Array, IntArray
 from rlhf_ray.data.comparisons import Pairs, pair_id
 from rlhf_ray.data.failures import blaming
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.data.returns import spread_of
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.queries.selection import SELECTIONS, Candidates, choose, random_pairs
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, ResolvedFragments, RewardModelSettings
@@ -170,16 +171,16 @@ class ClipPool:
             drawn = self._new_pairs(pool, asked, count * self.preferences.oversampling, rng)
             network = self._make_ensemble[2].network
             with blaming({"preferences.selection": self.preferences.selection, "reward_model.network": network}):
-                returns = None if reward is None else self._returns(reward, pool)
-                index = choose(self.selection, Candidates(drawn, pool.read_only(), returns, count, asked), count, rng)
+                learned = None if reward is None else self._returns(reward, pool)
+                index = choose(self.selection, Candidates(drawn, pool.read_only(), learned, count, asked), count, rng)
         if len(index) == 0:
             return 0, None
         self._asked[number] = [(names[left], names[right]) for left, right in index]
         ids = tuple(pair_id(*pair) for pair in self._asked[number])
-        recent = float(pool.returns().mean())
-        return len(index), Pairs(
-            pool[index[:, 0]], pool[index[:, 1]], ids, version, None if np.isnan(recent) else recent
-        )
+        returns = pool.returns()
+        known = not np.isnan(recent := float(returns.mean()))
+        of_recent = (recent, spread_of(returns)) if known else (None, None)
+        return len(index), Pairs(pool[index[:, 0]], pool[index[:, 1]], ids, version, *of_recent)
 
     def unlabelled(self, count: int, number: int) -> Pairs | None:
         """Draw ``count`` random pairs that were not asked about, for methods that learn from pairs without answers.

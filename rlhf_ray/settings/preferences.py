@@ -48,8 +48,9 @@ class PreferenceSettings:
     teacher: str = "oracle"
     """Who answers: oracle (always prefers the higher true return); stochastic (Boltzmann-rational in the true return); mistake,
     skip, equal or myopic (B-Pref's); soft (answers stochastic's probability); several of these joined by +, as in
-    stochastic+mistake; population (six annotators who err differently); human (people at the labelling page); or module:Name for
-    your own teacher (`rlhf_ray.teachers.Teacher`)."""
+    stochastic+mistake; human_like (skips and errs as people do where returns are close); systematic (judges close pairs by a wrong
+    feature); inverted (the opposite of oracle); guessing (at random); population (six annotators who err differently); human
+    (people at the labelling page); or module:Name for your own teacher (`rlhf_ray.teachers.Teacher`)."""
     gatherer: str = "scripted"
     """How answers are gathered, except people's: scripted (asks the teacher), or module:Name for your own gatherer
     (`rlhf_ray.queries.gatherers.Gatherer`), such as a labelling service."""
@@ -69,7 +70,7 @@ class PreferenceSettings:
     """With teacher=myopic: weight (0 < x ≤ 1) of each step relative to the next one, so that late steps count most."""
     teacher_discount: float = 1.0
     """Discount factor per step (0 < x ≤ 1) of the returns that a scripted teacher compares: early steps count most. Not used by
-    population."""
+    population, human_like and systematic."""
     skips_count: bool = False
     """Whether a skipped pair ("can't tell") uses up one comparison of the budget. If not, another pair is asked in its place."""
     answer_seconds: float = 0.0

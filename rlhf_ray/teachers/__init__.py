@@ -8,9 +8,11 @@ from typing import Any
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.settings import PreferenceSettings
-from rlhf_ray.teachers.population import Annotator, Feature, Population, six_annotators
+from rlhf_ray.teachers.human_like import HumanLike
+from rlhf_ray.teachers.population import Annotator, Population, six_annotators
 from rlhf_ray.teachers.simulated import Oracle, SimulatedTeacher, Stochastic
-from rlhf_ray.teachers.teacher import Answers, Teacher, true_returns
+from rlhf_ray.teachers.teacher import Answers, Feature, Teacher, true_returns
+from rlhf_ray.teachers.wrong import Guessing, Inverted, Systematic
 
 PRESETS: dict[str, tuple[str, ...]] = {
     "oracle": (),
@@ -56,7 +58,13 @@ TEACHERS = _Teachers(
     "preferences.teacher",
     Teacher,
     {name: partial(simulated, name) for name in PRESETS}
-    | {"population": lambda settings: six_annotators(settings.rationality)},
+    | {
+        "human_like": HumanLike,
+        "systematic": Systematic,
+        "inverted": lambda settings: Inverted(SimulatedTeacher("inverted", discount=settings.teacher_discount)),
+        "guessing": Guessing,
+        "population": lambda settings: six_annotators(settings.rationality),
+    },
     others=("human",),
 )
 """Built-in teachers by name."""
@@ -67,10 +75,14 @@ __all__ = [
     "Annotator",
     "Answers",
     "Feature",
+    "Guessing",
+    "HumanLike",
+    "Inverted",
     "Oracle",
     "Population",
     "SimulatedTeacher",
     "Stochastic",
+    "Systematic",
     "Teacher",
     "simulated",
     "six_annotators",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,11 +12,7 @@ from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.teachers.simulated import SimulatedTeacher
-from rlhf_ray.teachers.teacher import Answers, Teacher
-
-Feature = Callable[[Fragments], FloatArray]
-"""What an annotator looks at: ``[n, k]`` floats of ``n`` fragments."""
-
+from rlhf_ray.teachers.teacher import Answers, Feature, Teacher, plain
 
 GUESSING = 0.5
 """Share of reversed answers of an annotator who guesses: answers reversed more often would tell the right one again."""
@@ -66,7 +62,7 @@ class Annotator:
 
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
         """See `Teacher.answer`."""
-        answers = _plain(self.teacher.answer(copy.deepcopy(pairs), rng))  # it may change its inputs in place
+        answers = plain(self.teacher.answer(copy.deepcopy(pairs), rng))  # it may change its inputs in place
         if self.drift or self.alike:
             answers = np.where(rng.random(len(pairs)) < self.error_rates(pairs), 1 - answers, answers)
         if self.side_bias:
@@ -116,7 +112,7 @@ class Population:
         preferences = np.full(len(pairs), np.nan, dtype=np.float32)
         for number, annotator in enumerate(self.annotators):
             if (mine := who == number).any():
-                preferences[mine] = _plain(annotator.answer(pairs[mine], rng))
+                preferences[mine] = plain(annotator.answer(pairs[mine], rng))
         return Answers(preferences, tuple(self.annotators[number].name for number in who.tolist()))
 
 
@@ -146,7 +142,3 @@ def _seen(fragments: Fragments) -> FloatArray:
     """The observations as one row per fragment, images scaled to [0, 1]."""
     seen: FloatArray = fragments.observations.reshape(len(fragments), -1).astype(np.float64)
     return seen / 255.0 if fragments.observations.dtype == np.uint8 else seen
-
-
-def _plain(answers: FloatArray | Answers) -> FloatArray:
-    return answers.preferences if isinstance(answers, Answers) else answers

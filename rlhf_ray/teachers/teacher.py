@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +10,10 @@ import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.fragments import Fragments
+
+Feature = Callable[[Fragments], FloatArray]
+"""What an annotator looks at: ``[n, k]`` floats of ``n`` fragments."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,11 @@ class Teacher(Protocol):
             tell"). Or `Answers`, for a teacher that speaks for several annotators.
         """
         ...
+
+
+def plain(answers: FloatArray | Answers) -> FloatArray:
+    """Return the preferences alone."""
+    return answers.preferences if isinstance(answers, Answers) else answers
 
 
 def true_returns(pairs: Pairs) -> tuple[FloatArray, FloatArray]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.data.returns import differences, rounding, settled
+from rlhf_ray.data.returns import differences, rounding, settled, spread_of
 
 
 def exact(rewards: FloatArray) -> list[Fraction]:
@@ -79,3 +79,17 @@ def test_small_differences_of_large_returns_count() -> None:
     assert np.isnan(differences(left * np.nan, right)).all()
     assert settled(np.zeros((2, 3))).tolist() == [0.0, 0.0]
     assert settled(np.empty((0, 3))).shape == (0,)
+
+
+def test_the_spread_is_a_quantile_of_the_distances_of_random_pairs() -> None:
+    rng = np.random.default_rng(0)
+    for count in (2, 3, 100, 256):
+        returns = rng.normal(5.0, 3.0, count)
+        apart = [abs(one - other) for i, one in enumerate(returns) for other in returns[:i]]
+        assert spread_of(returns) == pytest.approx(np.quantile(apart, 0.95))
+    assert spread_of(np.array([])) == spread_of(np.array([3.0])) == spread_of(np.full(1000, 3.0)) == 0.0
+    assert np.isnan(spread_of(np.array([1.0, np.nan])))
+    # Many: a normal distribution's distances are normal with twice the variance; 1.96 of it has 95 % within.
+    many = rng.normal(5.0, 3.0, 50_000)
+    assert spread_of(many) == pytest.approx(1.96 * 3.0 * np.sqrt(2), rel=0.02)
+    assert spread_of(many) == spread_of(many[::-1])

@@ -320,3 +320,24 @@ def test_pairs_tell_the_mean_return_of_the_pool() -> None:
     blind = dataclasses.replace(some_fragments(4), rewards=np.full((4, 5), np.nan))
     pool.add(_clips(4, fragments=blind))
     assert _pairs(pool.propose(3, 1, None)).recent_return is None
+
+
+def test_pairs_tell_how_far_apart_the_returns_of_the_pool_are_whatever_came_first_and_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    pool, turned = _pool(pool=60), _pool(pool=60)
+    for version in range(3):
+        pool.add(_clips(version, n=20))
+        turned.add(_clips(2 - version, n=20))
+    returns = np.concatenate([of.returns() for of in (_clips(version, n=20).fragments for version in range(3)) if of])
+    apart = np.abs(returns[:, None] - returns)[np.triu_indices(60, 1)]
+    spread = _pairs(pool.propose(3, 0, None)).recent_spread
+    assert spread == pytest.approx(np.quantile(apart, 0.95))
+    assert _pairs(turned.propose(3, 0, None)).recent_spread == spread
+    pool.save(tmp_path)
+    again = _pool(pool=60)
+    again.load(tmp_path)
+    assert _pairs(again.propose(3, 1, None)).recent_spread == spread
+    blind = dataclasses.replace(some_fragments(4), rewards=np.full((4, 5), np.nan))
+    pool.add(_clips(4, fragments=blind))
+    assert _pairs(pool.propose(3, 1, None)).recent_spread is None
