@@ -109,7 +109,7 @@ def run(words: list[str]) -> None:
         raise SettingError(str(error)) from error
     reward.save(command.out)
     write_curve(passes, command.out)
-    metrics = report.metrics() | {"label_noise": reward.settings.label_noise or 0.0, "weights": weights}
+    metrics = report.metrics() | {"label_noise": reward.settings.label_noise, "weights": weights}
     write_text(command.out / fit_rewards.REPORT, json.dumps(plain(metrics), indent=2) + "\n")
     if command.environment is None:
         print(

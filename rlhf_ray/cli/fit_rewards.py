@@ -32,7 +32,6 @@ ELSEWHERE = {
     "weight_decay": None,
     "window": None,
     "label_noise": None,
-    "annotator_errors": None,
     "annotator_rationality": None,
     "largest_log_odds": None,
     "adaptive_l2": None,

@@ -139,8 +139,6 @@ class _Labelling:
     ):
         self.store = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
         self.spaces = spaces_of(fragments)
-        if self.store.people_answered():
-            reward_model = reward_model.for_people()
         self.preferences, self.reward_model, self.seed = preferences, reward_model, seed
         self.pool = ClipPool.of(fragments, self.store.pairs(), preferences, reward_model, self.spaces, seed)
         self.gatherer = ScriptedGatherer(self._commit, preferences, seed, self._skip)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 
+from rlhf_ray.reward.annotators import ErrorRate
 from rlhf_ray.store.answers import Presses
 
 RECENT_ANSWERS = 50
@@ -46,8 +47,12 @@ class FitReport:
     comparisons; NaN for a single member."""
     gradient_steps: int
     seconds: float
-    error_rates: dict[str, float]
-    """The probability that each annotator answers the opposite; empty without `RewardModelSettings.annotator_errors`."""
+    wrong: ErrorRate | None = None
+    """The estimated share of wrong answers among all; None if no member of the ensemble could judge any."""
+    error_rates: dict[str, ErrorRate] = field(default_factory=dict)
+    """Each annotator's estimated error rate; empty if no member could judge any answer."""
+    suspicions: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Answers that are more likely wrong than right, with that probability, by pair id and annotator."""
     rationalities: dict[str, float] = field(default_factory=dict)
     """The factor of the log odds of each annotator's answers; empty without `RewardModelSettings.annotator_rationality`."""
     l2: float = 0.0
@@ -64,7 +69,13 @@ class FitReport:
         """Return the values by the names of metrics, with one per annotator or method as ``error_rate/NAME``."""
         values = dict(vars(self))
         values["fit_seconds"] = values.pop("seconds")
-        named = (("error_rates", "error_rate"), ("rationalities", "rationality"), ("methods", "method"))
+        wrong, rates = values.pop("wrong"), values.pop("error_rates")
+        values["suspicious_answers"] = len(values.pop("suspicions"))
+        for name, found in {"": wrong, **{f"/{name}": rate for name, rate in rates.items()}}.items():
+            if found is not None:
+                values |= {f"error_rate{name}": found.rate, f"error_rate_low{name}": found.low}
+                values[f"error_rate_high{name}"] = found.high
+        named = (("rationalities", "rationality"), ("methods", "method"))
         for of, metric in named:
             values |= {f"{metric}/{name}": value for name, value in values.pop(of).items()}
         for name, presses in values.pop("chosen").items():

@@ -51,8 +51,7 @@ def fit(
         observation_space: observation space of the environment that the fragments come from. None: made from the fragments
             (`rlhf_ray.data.spaces.spaces_of`), as is the action space then. A run on the reward needs the environment's own.
         action_space: action space of that environment.
-        settings: networks and optimiser; defaults to `RewardModelSettings()`. If people gave any of the labels, their label noise
-            is modelled as in a training that asks people (`RewardModelSettings.for_people`).
+        settings: networks and optimiser; defaults to `RewardModelSettings()`.
         held_out_share: share of the labels, in [0, 1), excluded from the fit to measure accuracy.
         updates: gradient steps; by default ``settings.initial_epochs`` passes over the labels, if set, otherwise `PASSES`, and at
             least ``settings.initial_updates`` steps.
@@ -69,8 +68,6 @@ def fit(
     settings = settings or RewardModelSettings()
     if not isinstance(store, PreferenceStore):
         store = PreferenceStore(store, create=False)
-    if store.people_answered():
-        settings = settings.for_people()
     changes = store.since(0)
     if (comparisons := changes.held) is None:
         remedy = f"it is damaged ({'; '.join(store.problems)})" if store.problems else "collect labels first"

@@ -21,7 +21,8 @@ class Loss(Protocol):
         Args:
             return_difference: ``[..., n]`` float32: return of the left fragment minus return of the right one, per member.
             preferences: ``[n]`` float32: the answers: 1 left, 0 right, 0.5 equally good.
-            label_noise: share of answers assumed to be random: one number, or ``[n]``.
+            label_noise: share of answers assumed to be random, half of them wrong: one number, or ``[n]``. Above 1, from 1 to 2,
+                for answers of an inverted annotator, of which more than half are wrong.
 
         Returns:
             ``[..., n]`` float32.
@@ -42,7 +43,7 @@ def log_likelihood_loss(return_difference: Tensor, preferences: Tensor, label_no
     Args:
         return_difference: ``[..., n]`` float32: return of the left fragment minus return of the right one.
         preferences: ``[n]`` float32: the answers; 0.5 is a tie, with its minimum at equal returns.
-        label_noise: share of answers assumed to be random (half of them wrong): one number, or ``[n]``. Default 0.
+        label_noise: twice the share of wrong answers: one number, or ``[n]``, from 0 to 2. Default 0.
 
     Returns:
         The loss of each comparison, ``[..., n]``, in nats.
@@ -53,6 +54,15 @@ def log_likelihood_loss(return_difference: Tensor, preferences: Tensor, label_no
     left = label_noise / 2 + (1 - label_noise) * torch.sigmoid(return_difference)
     right = label_noise / 2 + (1 - label_noise) * torch.sigmoid(-return_difference)
     return -(preferences * left.log() + (1 - preferences) * right.log())
+
+
+def log_likelihood_slope(return_difference: Tensor, preferences: Tensor, label_noise: float | Tensor = 0.0) -> Tensor:
+    """Derivative of `log_likelihood_loss` by the return differences, without autograd. Arguments and shape are the same."""
+    left = torch.sigmoid(return_difference)
+    if not isinstance(label_noise, Tensor) and label_noise == 0.0:
+        return left - preferences
+    said = label_noise / 2 + (1 - label_noise) * left
+    return (said - preferences) / (said * (1 - said)) * (1 - label_noise) * left * (1 - left)
 
 
 LOSSES: Registry[Any] = Registry("reward_model.loss", Loss, {"bradley_terry": log_likelihood_loss})

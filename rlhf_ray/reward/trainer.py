@@ -20,11 +20,11 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.measure.held_out import brier_scores, calibration_error, log_likelihoods, probabilities_of
 from rlhf_ray.optim.adam import AdamW
 from rlhf_ray.optim.flat import FlatAdamW
-from rlhf_ray.reward.annotators import PRIOR, annotator_model
+from rlhf_ray.reward.annotators import PRIOR, ErrorRate, annotator_model
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.fit_report import ANONYMOUS, RECENT_ANSWERS, FitReport
 from rlhf_ray.reward.fused import FusedMLPs
-from rlhf_ray.reward.likelihood import discounts, make_loss
+from rlhf_ray.reward.likelihood import discounts, log_likelihood_slope, make_loss
 from rlhf_ray.reward.methods import FitLabels, make_methods
 from rlhf_ray.reward.networks import is_built_in
 from rlhf_ray.reward.networks.convolving import steps_that_fit
@@ -39,7 +39,8 @@ BACKWARD_STEPS = 8192
 """Most steps times members per backward pass (gradients accumulate): more exceeds a core's cache, fewer costs overhead."""
 
 ESTIMATES = 7
-"""Estimates of the annotators' model within a fit, at equal distances, besides the one after it: the rest of the fit uses them."""
+"""Estimates of the annotators' model within the first fit, at equal distances, besides the one after it: the rest of the fit uses
+them. Later fits start from the last one's."""
 
 
 def device_for(settings: RewardModelSettings) -> torch.device:
@@ -114,10 +115,14 @@ class RewardTrainer:
         """The side that each annotator chose, as shown."""
         self.weights: dict[str, float] = {}
         """See `weigh`."""
-        self.error_rates: dict[str, float] = {}
-        """Each annotator's error rate from the last fit, with `RewardModelSettings.annotator_errors`."""
+        self.wrong: ErrorRate | None = None
+        """The share of wrong answers, from the last fit; None before, or if no member could judge any."""
+        self.error_rates: dict[str, ErrorRate] = {}
+        """Each annotator's error rate from the last fit."""
         self.rationalities: dict[str, float] = {}
         """Each annotator's rationality from the last fit, with `RewardModelSettings.annotator_rationality`."""
+        self.suspicions: dict[tuple[str, str], float] = {}
+        """The probability that an answer is wrong, from the last fit, by the keys of those more likely wrong than right."""
         self.methods = make_methods(settings)
         self.l2 = None
         if settings.adaptive_l2:
@@ -222,8 +227,7 @@ class RewardTrainer:
                 f"infinite: lower it, or fix reward_model.network ({of.network}), reward_model.loss ({of.loss}){methods}."
             )
         self._normalise(rewards)
-        if self.settings.models_annotators:
-            self._estimate_annotators(data, rewards, counted, train)  # for the next fit
+        self._estimate_annotators(data, rewards, counted, train)  # for the next fit
         self.ensemble.version += 1
         return self._report(data, rewards, counted, train, steps, time.perf_counter() - started)
 
@@ -231,8 +235,9 @@ class RewardTrainer:
         """Return the label noise and the rationality of each comparison; one number if it is the same for all."""
         noise: float | Tensor = self.settings.label_noise or 0.0
         rationality: float | Tensor = 1.0
-        if self.settings.annotator_errors:
-            noise = torch.tensor([2 * self.error_rates.get(annotator, PRIOR) for _, annotator in self.keys])
+        if self.settings.label_noise is None:
+            rates = {name: found.rate for name, found in self.error_rates.items()}
+            noise = torch.tensor([2 * rates.get(annotator, PRIOR) for _, annotator in self.keys])
         if self.settings.annotator_rationality:
             rationality = torch.tensor([self.rationalities.get(annotator, 1.0) for _, annotator in self.keys])
         return noise, rationality
@@ -256,7 +261,7 @@ class RewardTrainer:
         judged = self.l2 is not None or stopping is not None or after_pass is not None
         held_out = counted[data.held_out[counted] & ~torch.isin(counted, train)]
         pool = self._unlabelled(unlabelled)
-        estimates = ESTIMATES if self.settings.models_annotators else 0
+        estimates = ESTIMATES if self.settings.models_annotators and not int(self.ensemble.version) else 0
         due = [updates * number / (estimates + 1) for number in range(1, estimates + 1)]
         taken = 0
         while True:
@@ -339,18 +344,25 @@ class RewardTrainer:
         preferred = torch.where(data.preferences > 0.5, 1.0, -1.0) * self._return_differences(rewards)
         seen = (data.weights > 0) & ~data.held_out
         seen[:, train] = data.weights[:, train] > 0  # held out or not
-        errors, rationalities = annotator_model(
+        found = annotator_model(
             preferred[:, decided].numpy(),
             ~seen[:, decided].numpy(),
             np.array([names[name] for name in of], np.int64),
             len(names),
-            errors=self.settings.annotator_errors,
             rationality=self.settings.annotator_rationality,
         )
-        if self.settings.annotator_errors:
-            self.error_rates = dict(zip(names, errors.tolist(), strict=True))
+        if found is None:
+            self.wrong, self.error_rates, self.rationalities, self.suspicions = None, {}, {}, {}
+            return data
+        self.wrong = found.everyone
+        self.error_rates = dict(zip(names, found.of, strict=True))
         if self.settings.annotator_rationality:
-            self.rationalities = dict(zip(names, rationalities.tolist(), strict=True))
+            self.rationalities = dict(zip(names, found.rationalities.tolist(), strict=True))
+        self.suspicions = {
+            self.keys[row]: chance
+            for row, chance in zip(decided.tolist(), found.suspicion.tolist(), strict=True)
+            if chance > 0.5
+        }
         noise, rationality = self._of_annotators()
         return replace(data, noise=noise, rationality=rationality)
 
@@ -364,14 +376,14 @@ class RewardTrainer:
     def _set_gradient(self, fused: FusedMLPs, data: StackedComparisons, batch: Tensor) -> None:
         """Set the gradient of the weighted mean loss over ``batch``, as `_backward` does."""
         of = self.settings
-        plain = of.loss == "bradley_terry" and of.largest_log_odds is None and not of.models_annotators
-        plain = plain and not of.label_noise
+        plain = of.loss == "bradley_terry" and of.largest_log_odds is None and not of.annotator_rationality
 
         def of_differences(member: int, rows: Tensor, differences: Tensor) -> Tensor:
             weights = (data.weights[member].index_select(0, rows) / len(batch)).to(self.device)
             preferences = data.preferences.index_select(0, rows).to(self.device)
             if plain:
-                return (torch.sigmoid(differences) - preferences) * weights
+                noise = rows_of(data.noise, rows, self.device)
+                return log_likelihood_slope(differences, preferences, noise) * weights
             with torch.enable_grad():
                 leaf = differences.detach().requires_grad_()
                 noise = rows_of(data.noise, rows, self.device)
@@ -431,8 +443,10 @@ class RewardTrainer:
             },
             "generator": self.generator.get_state().numpy(),
             "keys": [list(key) for key in self.keys],
-            "error_rates": dict(self.error_rates),
+            "wrong": None if self.wrong is None else vars(self.wrong),
+            "error_rates": {name: vars(found) for name, found in self.error_rates.items()},
             "rationalities": dict(self.rationalities),
+            "suspicions": [[*key, chance] for key, chance in self.suspicions.items()],
             "l2": 0.0 if self.l2 is None else self.l2.coefficient,
             "methods": [method.state() for method in self.methods],
         }
@@ -458,8 +472,11 @@ class RewardTrainer:
         self.generator.set_state(torch.as_tensor(np.array(state["generator"])))
         self.keys, self._chosen, self._data = [], [], None
         self.weigh(changes.weights)
-        self.error_rates = dict(state["error_rates"])
+        wrong, rates = state.get("wrong"), state["error_rates"]
+        self.wrong = None if wrong is None else ErrorRate(**wrong)
+        self.error_rates = {name: ErrorRate(**found) for name, found in rates.items() if isinstance(found, dict)}
         self.rationalities = dict(state.get("rationalities", {}))
+        self.suspicions = {(pair, of): chance for pair, of, chance in state.get("suspicions", ())}
         if self.l2 is not None and state.get("l2"):
             self.l2.coefficient = float(state["l2"])
         for method, kept in zip(self.methods, state.get("methods", ()), strict=False):
@@ -572,8 +589,10 @@ class RewardTrainer:
             chosen=self._presses(counted),
             gradient_steps=steps,
             seconds=seconds,
+            wrong=self.wrong,
             error_rates=dict(self.error_rates),
             rationalities=dict(self.rationalities),
+            suspicions=dict(self.suspicions),
             l2=0.0 if self.l2 is None else self.l2.coefficient,
             methods={name: value for method in self.methods for name, value in method.metrics().items()},
             held_out_log_likelihood=float(log_likelihoods(predicted, said).mean()) if len(said) else float("nan"),

@@ -7,7 +7,7 @@ import copy
 import functools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -391,7 +391,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         limit = None if env.spec is None else env.spec.max_episode_steps
         notes = envs.notes(env)
         env.close()  # type: ignore[no-untyped-call]
-        of = self._as_people_answer(self.settings())
+        of = self.settings()
         check_parts(of.preferences, of.reward_model)
         fragments = of.resolved_fragments(limit)
         if limit is not None and limit < fragments.length:
@@ -420,16 +420,6 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         if self.demonstrations_from is not None:
             self._check_demonstrations(observation_space, action_space, self.demonstrations_from)
         return Checked(of, observation_space, action_space, limit, fragments, ensemble.reads_history, tuple(notes))
-
-    def _as_people_answer(self, of: Experiment) -> Experiment:
-        """Return the experiment with people's label noise if people answer, or gave labels that the training starts from."""
-        people = of.preferences.asks_people
-        if self.labels_from is not None and not people:
-            try:
-                people = PreferenceStore(self.labels_from, create=False).people_answered()
-            except ValueError as error:
-                raise SettingError(str(error)) from error
-        return replace(of, reward_model=of.reward_model.for_people()) if people else of
 
     def _check_pretraining(self, of: Experiment, observation_space: gym.Space[Any]) -> None:
         """Refuse unsupervised pretraining where it can't work."""
@@ -546,8 +536,6 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         config.callbacks_class = [ClipCutter, *others]
         policy = config.policy_module_spec()
         of = checked.experiment
-        # A checkpoint forgets the path of the labels that decided it.
-        config._set("reward_model", {"label_noise": of.reward_model.label_noise})
         spaces = checked.observation_space, checked.action_space
         reward = reward_spec(
             of.reward_model, *spaces, pretrains=of.preferences.pretraining_env_steps > 0, mix=of.reward_mix

@@ -18,14 +18,13 @@ from rlhf_ray.settings.fragments import STARTS, FragmentSettings, ResolvedFragme
 from rlhf_ray.settings.labelling import LabellingSettings
 from rlhf_ray.settings.ppo import PolicyMemory, PolicyNetwork, PPOSettings
 from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings
-from rlhf_ray.settings.reward_model import PEOPLES_NOISE, Activation, InputNormalisation, Output, RewardModelSettings
+from rlhf_ray.settings.reward_model import Activation, InputNormalisation, Output, RewardModelSettings
 from rlhf_ray.settings.sac import SACSettings
 from rlhf_ray.settings.supervised import SUPERVISED_MODEL, Balance, SupervisedSettings
 
 __all__ = [
     "NO_QUESTIONS",
     "PARTS",
-    "PEOPLES_NOISE",
     "STARTS",
     "SUPERVISED_MODEL",
     "Activation",

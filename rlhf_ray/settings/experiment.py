@@ -167,6 +167,7 @@ def from_json(kind: type[_S], values: dict[str, Any]) -> _S:
     if not isinstance(values, dict):
         raise SettingError(f"{kind.__name__} is {values!r}; it must be an object of settings and their values.")
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    values = {name: value for name, value in values.items() if (kind.__name__, name) not in FORMER}
     groups = {group: of for group, of in _GROUPS.items() if kind is Experiment}
     inside = [f"{group}.{name}" for group, of in groups.items() for name in of.__dataclass_fields__]
     require_known(values, known, next((group for group, of in _GROUPS.items() if of is kind), kind.__name__), inside)
@@ -178,6 +179,9 @@ def from_json(kind: type[_S], values: dict[str, Any]) -> _S:
         arguments[name] = tuple(value) if isinstance(value, list) else value
     return kind(**arguments)
 
+
+FORMER = {("RewardModelSettings", "annotator_errors")}
+"""Settings of earlier versions, by class, whose runs still open: what they asked for is always done now."""
 
 _GROUPS: dict[str, Any] = {
     "fragments": FragmentSettings,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_ray.settings.checks import Precision, name_parts, name_several, require, require_layers, require_values
@@ -80,12 +80,8 @@ class RewardModelSettings:
     window: int | None = None
     """Number of newest comparisons used in a fit; older ones stay in the store. None: all."""
     label_noise: float | None = None
-    """Fraction (0 ≤ x < 1) of answers assumed to be random. None: 0.1 if people answer, or gave labels that a training or a fit
-    starts from (Christiano et al. 2017, section 2.2.3), otherwise 0."""
-    annotator_errors: bool = False
-    """Whether to estimate each annotator's error rate during and after each fit and use it instead of label_noise. For several
-    annotators of differing care; needs some hundred answers. Selections don't use it: preferences.selection=information_gain
-    assumes answers without errors then, and with label_noise that noise."""
+    """Fraction (0 ≤ x < 1) of answers assumed to be random, half of them wrong. None: twice each annotator's error rate, which each
+    fit estimates from answers that members of the ensemble were not fitted to (`rlhf_ray.reward.annotators`)."""
     annotator_rationality: bool = False
     """Whether to estimate each annotator's rationality during and after each fit: how much a difference between two fragments
     decides their answers, relative to the others. For several annotators; needs some hundred answers."""
@@ -157,12 +153,6 @@ class RewardModelSettings:
         noise = self.label_noise
         valid = noise is None or 0 <= noise < 1
         require(valid, "reward_model.label_noise", noise, "it must be at least 0 and below 1, or None for the default")
-        require(
-            not (self.annotator_errors and self.label_noise),
-            "reward_model.label_noise",
-            self.label_noise,
-            "reward_model.annotator_errors replaces it: set only one of them",
-        )
         limit = self.largest_log_odds
         require(
             limit is None or limit > 0,
@@ -189,7 +179,7 @@ class RewardModelSettings:
     @property
     def models_annotators(self) -> bool:
         """Whether anything is estimated about annotators."""
-        return self.annotator_errors or self.annotator_rationality
+        return self.label_noise is None or self.annotator_rationality
 
     def first_updates(self, answers: int, least_epochs: float = 0.0) -> int:
         """Gradient steps of the first fit.
@@ -201,13 +191,3 @@ class RewardModelSettings:
         epochs = least_epochs if self.initial_epochs is None else self.initial_epochs
         in_passes = math.ceil(epochs * max(1, answers) / self.batch_size)
         return in_passes if self.initial_epochs is not None else max(self.initial_updates, in_passes)
-
-    def for_people(self) -> RewardModelSettings:
-        """These settings with people's label noise, unless label_noise or annotator_errors is set."""
-        if self.label_noise is not None or self.annotator_errors:
-            return self
-        return replace(self, label_noise=PEOPLES_NOISE)
-
-
-PEOPLES_NOISE = 0.1
-"""Default of `RewardModelSettings.label_noise` for people."""

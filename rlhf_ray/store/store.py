@@ -322,10 +322,6 @@ class PreferenceStore:
         self._files.make()
         self._contents.mark(weighs=True)
 
-    def people_answered(self) -> bool:
-        """Return whether a person gave any of the active comparisons, rather than a script or an import."""
-        return "human" in self.snapshot().labels["annotator_type"].to_pylist()
-
     def events(self) -> pa.Table:
         """Return all events in order, without those that were undone, as a table with the columns `LABELS`."""
         self._contents.refresh()

@@ -127,8 +127,6 @@ class Teaching:
             preferences or PreferenceSettings(), mode="synchronous" if waits else "asynchronous"
         )
         reward_model = reward_model or RewardModelSettings()
-        if preferences.asks_people:
-            reward_model = reward_model.for_people()
         with torch.random.fork_rng(devices=[]):  # must not affect the agent's random numbers
             self.ensemble = RewardEnsemble(*self.spaces, reward_model)
         self.ensemble.check_steps("the wrappers ask for the rewards of")

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from rlhf_ray.data.comparisons import Changes, Comparisons
-from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.reward.annotators import PRIOR, annotator_model
-from rlhf_ray.settings import RewardModelSettings, SettingError
+from rlhf_ray.reward import RewardTrainer, annotators
+from rlhf_ray.reward.annotators import PRIOR, AnnotatorModel, ErrorRate, annotator_model
+from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
-SMALL = RewardModelSettings(hidden=(8,), annotator_errors=True)
+SMALL = RewardModelSettings(hidden=(8,))
 TRUE = (0.0, 0.1, 0.3)
 NAMES = ("anna", "bert", "cora")
 
@@ -34,48 +35,92 @@ def trainer_of(settings: RewardModelSettings, seed: int = 0, held_out_share: flo
     return RewardTrainer(settings, VECTORS, FORCES, held_out_share=held_out_share, seed=seed)
 
 
+def model_of(differences: Any, unseen: Any, whose: Any, annotators: int, **of: Any) -> AnnotatorModel:
+    found = annotator_model(
+        np.asarray(differences, float), np.asarray(unseen, bool), np.asarray(whose, np.int64), annotators, **of
+    )
+    assert found is not None
+    return found
+
+
+def rates_of(found: AnnotatorModel) -> Any:
+    return np.array([each.rate for each in found.of])
+
+
 @pytest.mark.parametrize("sureness", [0.5, 1.0, 6.0])
 def test_the_estimate_is_near_however_sure_the_model_is_of_itself(sureness: float) -> None:
     rng = np.random.default_rng(0)
-    n, rates = 6000, np.array(TRUE)
-    whose = rng.integers(3, size=n)
+    n, rates = 6000, np.array([0.0, 0.1, 0.3, 0.9])
+    whose = rng.integers(4, size=n)
     logits = rng.normal(0, 3, n)
     truth = rng.random(n) < 1 / (1 + np.exp(-logits))
     given = truth ^ (rng.random(n) < rates[whose])
     preferred = np.where(given, logits, -logits) * sureness
     unseen = rng.random((3, n)) < 0.4
-    found, _ = annotator_model(
-        np.where(unseen, preferred, 50.0), unseen, whose, 3
-    )  # those that saw it find everything right
-    assert np.abs(found - rates).max() < 0.03
-    assert found.max() <= 0.5
+    # Members that saw an answer find it right.
+    found = model_of(np.where(unseen, preferred, 50.0), unseen, whose, 4)
+    assert np.abs(rates_of(found) - rates).max() < 0.03
+    assert all(each.low - 0.005 <= rate <= each.high for each, rate in zip(found.of, rates, strict=True))
+    assert [each.wrong > 0.99 for each in found.of] == [False, False, False, True]
+    assert found.everyone.rate == pytest.approx((given != truth).mean(), abs=0.03)
+
+
+def test_it_is_the_posterior_computed_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    # If the model is sure of every comparison, the posterior of a rate is that of a coin, computed here cell by cell.
+    monkeypatch.setattr(annotators, "TEMPERATURES", np.array([0.02]))
+    n, wrong = 120, 18
+    differences = np.where(np.arange(n) < wrong, -50.0, 50.0)[None]
+    found = model_of(differences, np.ones((1, n)), np.zeros(n), 1).of[0]
+    rates = (np.arange(100) + 0.5) / 100
+    prior = 0.9 * stats.beta(1, 10).pdf(rates) / stats.beta(1, 10).pdf(rates).sum() + 0.1 / 100
+    posterior = stats.binom(n, rates).pmf(wrong) * prior
+    posterior /= posterior.sum()
+    assert found.rate == pytest.approx(float(posterior @ rates), abs=2e-3)
+    inside = (rates > found.low) & (rates < found.high)
+    assert 0.95 <= posterior[inside].sum() < 0.98
+    assert found.answers == n
+
+
+@pytest.mark.parametrize(("errors", "most"), [(0.0, 0.04), (0.1, 0.06), (0.2, 0.06), (0.3, 0.08)])
+def test_of_two_hundred_answers_the_rate_is_found(errors: float, most: float) -> None:
+    rng = np.random.default_rng(1)
+    apart = []
+    for _ in range(20):
+        logits = rng.normal(0, 1, 120)  # judged: out of bag or held out
+        right = rng.random(120) < 1 / (1 + np.exp(-np.abs(logits) / 0.15))  # the model's own mistakes
+        given = (logits > 0) ^ ~right ^ (rng.random(120) < errors)
+        found = model_of(np.where(given, logits, -logits)[None], np.ones((1, 120)), np.zeros(120), 1)
+        apart.append(found.everyone.rate - errors)
+    assert abs(np.mean(apart)) < most / 2
+    assert np.sqrt(np.mean(np.square(apart))) < most
 
 
 def test_of_whom_nothing_is_known_the_prior_is_said() -> None:
-    differences = np.zeros((2, 4))
     unseen = np.array([[True] * 4, [False] * 4])
-    assert annotator_model(differences, unseen, np.zeros(4, np.int64), 1)[0] == pytest.approx(
-        PRIOR
-    )  # the model knows nothing
-    found, _ = annotator_model(np.full((1, 300), 9.0), np.ones((1, 300), bool), np.zeros(300, np.int64), 2)
-    assert found[0] < 0.01
-    assert found[1] == PRIOR
-    opposite, _ = annotator_model(
-        np.concatenate([np.full((1, 300), 9.0), np.full((1, 100), -9.0)], 1),
-        np.ones((1, 400), bool),
-        np.repeat([0, 1], [300, 100]),
-        2,
-    )
-    assert opposite[1] == pytest.approx(0.5)
+    found = model_of(np.zeros((2, 4)), unseen, np.zeros(4), 1)
+    assert rates_of(found) == pytest.approx(PRIOR)  # the model knows nothing
+    found = model_of(np.full((1, 300), 9.0), np.ones((1, 300)), np.zeros(300), 2)
+    assert rates_of(found) == pytest.approx([0.0, PRIOR], abs=0.01)
+    assert found.of[0].low == 0.0
+    assert (found.of[1].answers, found.of[1].low) == (0, 0.0)
 
 
-def test_where_no_member_can_be_asked_all_are() -> None:
-    settings = dataclasses.replace(SMALL, bootstrap=False)
-    trainer = trainer_of(settings, held_out_share=0.0)
+def test_an_annotator_with_swapped_keys_is_inverted_not_ignored() -> None:
+    differences = np.concatenate([np.full((1, 300), 9.0), np.full((1, 100), -9.0)], 1)
+    found = model_of(differences, np.ones((1, 400)), np.repeat([0, 1], [300, 100]), 2)
+    assert found.of[1].rate > 0.95
+    assert found.of[1].wrong > 0.999
+    assert found.everyone.rate == pytest.approx(0.25, abs=0.03)
+    assert (found.suspicion > 0.9).tolist() == [False] * 300 + [True] * 100
+
+
+def test_where_no_member_can_judge_nothing_is_said() -> None:
+    assert annotator_model(np.ones((2, 5)), np.zeros((2, 5), bool), np.zeros(5, np.int64), 1) is None
+    trainer = trainer_of(dataclasses.replace(SMALL, bootstrap=False), held_out_share=0.0)
     trainer.add(answers(30, 0))
-    rates = trainer.fit(20).error_rates
-    assert set(rates) == set(NAMES)
-    assert all(0 < rate <= 0.5 for rate in rates.values())
+    report = trainer.fit(20)
+    assert (report.wrong, report.error_rates, report.suspicions) == (None, {}, {})
+    assert not any(name.startswith("error_rate") for name in report.metrics())
 
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.soak)])
@@ -84,7 +129,7 @@ def test_the_estimates_are_near_and_the_reward_better_than_without(seeds: int) -
     accuracies: dict[bool, list[float]] = {False: [], True: []}
     for seed in range(seeds):
         for errors, found in accuracies.items():
-            trainer = trainer_of(RewardModelSettings(annotator_errors=errors), seed)
+            trainer = trainer_of(RewardModelSettings(label_noise=None if errors else 0.0), seed)
             trainer.add(answers(600, seed))
             for updates in (200, 60, 60, 60):
                 report = trainer.fit(updates)
@@ -92,12 +137,10 @@ def test_the_estimates_are_near_and_the_reward_better_than_without(seeds: int) -
                 trainer.ensemble.fragment_returns(s).mean(0) for s in (unseen.pairs.left, unseen.pairs.right)
             )
             found.append(float(((left > right) == (unseen.preferences > 0.5)).mean()))
+            estimate = np.array([report.error_rates[name].rate for name in NAMES])
             if errors:
-                estimate = np.array([report.error_rates[name] for name in NAMES])
                 assert np.abs(estimate - TRUE).max() < 0.1
                 assert (np.diff(estimate) > 0.02).all()
-            else:
-                assert report.error_rates == {}
     assert all(better > plain + 0.02 for plain, better in zip(*accuracies.values(), strict=True)), accuracies
 
 
@@ -106,7 +149,7 @@ def test_the_rates_of_a_fit_are_those_the_next_one_uses() -> None:
     for rates in ({}, {"anna": PRIOR, "bert": PRIOR}, {"anna": 0.4}):
         trainer = trainer_of(SMALL, held_out_share=0.0)
         trainer.add(answers(20, 0, (0.0, 0.5)))
-        trainer.error_rates = dict[str, float](rates)
+        trainer.error_rates = {name: ErrorRate(rate, 0.0, 1.0, 9) for name, rate in dict[str, float](rates).items()}
         losses = trainer.fit(1).train_loss
         gradients.append(losses)
     assert gradients[0] == gradients[1] != gradients[2]
@@ -134,11 +177,6 @@ def test_a_restored_trainer_has_the_rates() -> None:
     assert reports[0] == reports[1]
 
 
-def test_the_estimate_and_label_noise_exclude_each_other() -> None:
-    with pytest.raises(SettingError, match=r"reward_model\.label_noise.*annotator_errors replaces it"):
-        RewardModelSettings(annotator_errors=True, label_noise=0.1)
-
-
 def test_rationality_is_found_next_to_errors() -> None:
     rng = np.random.default_rng(0)
     n, rates, betas = 9000, np.array([0.0, 0.1, 0.2]), np.array([0.5, 1.0, 2.0])
@@ -147,20 +185,20 @@ def test_rationality_is_found_next_to_errors() -> None:
     truth = rng.random(n) < 1 / (1 + np.exp(-betas[whose] * differences))
     given = truth ^ (rng.random(n) < rates[whose])
     preferred = np.where(given, differences, -differences)[None] * 3.0  # the model is too sure of itself
-    errors, rationalities = annotator_model(preferred, np.ones((1, n), bool), whose, 4, rationality=True)
+    found = model_of(preferred, np.ones((1, n)), whose, 4, rationality=True)
+    errors, rationalities = rates_of(found), found.rationalities
     assert np.abs(errors[:3] - rates).max() < 0.04
     assert rationalities[:3] / rationalities[1] == pytest.approx(betas, rel=0.4)
-    assert errors[3] == PRIOR
+    assert errors[3] == pytest.approx(PRIOR)
     assert rationalities[3] == pytest.approx(1.0)  # nothing is known of the fourth
 
 
 def test_a_fit_scales_the_log_odds_by_each_annotators_rationality() -> None:
-    settings = dataclasses.replace(SMALL, annotator_errors=False, annotator_rationality=True, label_noise=0.0)
+    settings = dataclasses.replace(SMALL, annotator_rationality=True, label_noise=0.0)
     trainer = trainer_of(settings)
     trainer.add(answers(60, 0))
     report = trainer.fit(20)
-    assert set(report.rationalities) == set(NAMES)
-    assert report.error_rates == {}
+    assert set(report.rationalities) == set(report.error_rates) == set(NAMES)
     trainer.rationalities = {"anna": 2.0, "bert": 0.5, "cora": 1.0}
     of_annotators = trainer._of_annotators()[1]
     assert isinstance(of_annotators, torch.Tensor)
