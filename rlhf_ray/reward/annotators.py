@@ -30,10 +30,12 @@ COVERAGE = 0.95
 """Probability that an error rate is in its interval."""
 
 
-def _prior() -> FloatArray:
+def _prior(*, inverted: bool = True) -> FloatArray:
+    """Return the prior probability of each of `RATES`; without those above one half if nobody can be ``inverted``."""
     typical = (1 - RATES) ** (TYPICAL - 1)
     prior: FloatArray = (1 - ODD) * typical / typical.sum() + ODD / len(RATES)
-    return prior
+    prior = np.where(inverted | (RATES < 0.5), prior, 1e-12)
+    return prior / prior.sum()
 
 
 PRIOR = float(_prior() @ RATES)
@@ -89,7 +91,8 @@ def annotator_model(
     the return difference in favour of the answer, and ``T`` one temperature for all (after Dawid and Skene 1979). ``s`` is averaged
     over the ensemble members that were not fitted to it: for a member that was, every answer looks right. The posterior of ε is
     computed on a grid, averaged over the posterior of T. With rationalities, T and each β maximise the likelihood, with a
-    log-normal prior on β.
+    log-normal prior on β. What most answers say is right by definition: the rate of all answers together, or of the only annotator,
+    is below one half.
 
     Args:
         differences: ``[members, n]`` float: return of the preferred fragment minus return of the other one.
@@ -110,7 +113,7 @@ def annotator_model(
     means = [(0.5 + 0.5 * np.tanh(differences / (2 * of))).mean(0, where=unseen) for of in TEMPERATURES]
     chances: FloatArray = np.clip(np.array(means).reshape(len(TEMPERATURES), -1), 1e-6, 1 - 1e-6)
     fits = np.stack([_sums(np.log(rate + (1 - 2 * rate) * chances), whose, annotators) for rate in RATES], 1)
-    prior = np.log(_prior())[None, :, None]
+    prior = np.log(_prior(inverted=np.count_nonzero(np.bincount(whose)) > 1))[None, :, None]
     evidence = _log_sum(fits + prior, 1)  # [temperatures, annotators]
     logs = np.log(TEMPERATURES)
     usual = -((logs - np.log(USUAL)) ** 2) / (2 * AROUND**2)
@@ -126,7 +129,7 @@ def annotator_model(
         total = evidence.sum(1) + usual
         weights = np.repeat(np.exp(total - _log_sum(total, 0))[:, None], annotators, 1)
     posterior = (np.exp(fits + prior - evidence[:, None]) * weights[:, None]).sum(0)  # [rates, annotators]
-    together = fits.sum(2) + prior[:, :, 0]
+    together = fits.sum(2) + np.log(_prior(inverted=False))[None]
     of_all = (np.exp(together - _log_sum(together, 1)[:, None]) * weights.mean(1)[:, None]).sum(0)
     counts = np.bincount(whose, minlength=annotators)
     of = tuple(_summary(posterior[:, number], int(counts[number])) for number in range(annotators))

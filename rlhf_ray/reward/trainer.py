@@ -42,6 +42,9 @@ ESTIMATES = 7
 """Estimates of the annotators' model within the first fit, at equal distances, besides the one after it: the rest of the fit uses
 them. Later fits start from the last one's."""
 
+MOST_WRONG = 0.35
+"""Largest mean error rate that the likelihood assumes."""
+
 
 def device_for(settings: RewardModelSettings) -> torch.device:
     """Return the device to fit on.
@@ -236,11 +239,20 @@ class RewardTrainer:
         noise: float | Tensor = self.settings.label_noise or 0.0
         rationality: float | Tensor = 1.0
         if self.settings.label_noise is None:
-            rates = {name: found.rate for name, found in self.error_rates.items()}
-            noise = torch.tensor([2 * rates.get(annotator, PRIOR) for _, annotator in self.keys])
+            noise = 2 * self._rates()
         if self.settings.annotator_rationality:
             rationality = torch.tensor([self.rationalities.get(annotator, 1.0) for _, annotator in self.keys])
         return noise, rationality
+
+    def _rates(self) -> Tensor:
+        """Return the error rate that the likelihood uses for each comparison, ``[n]`` float32.
+
+        Were their mean one half, the answers would say nothing, and weight decay would make the reward constant: it is at most
+        `MOST_WRONG`.
+        """
+        found = {name: of.rate for name, of in self.error_rates.items()}
+        rates = torch.tensor([found.get(annotator, PRIOR) for _, annotator in self.keys])
+        return (rates - (rates.mean() - MOST_WRONG).clamp_min(0.0)).clamp_min(0.0)
 
     def _descend(
         self,
