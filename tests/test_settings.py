@@ -82,6 +82,8 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("preferences", {"rationality": -1.0}, "preferences.rationality", "-1.0", "0 or more"),
     ("preferences", {"mode": "both"}, "preferences.mode", "'both'", "synchronous, asynchronous"),
     ("preferences", {"answer_seconds": -1.0}, "preferences.answer_seconds", "-1.0", "0 or more"),
+    ("preferences", {"answer_seconds": 1.0, "answer_spread": -0.5}, "preferences.answer_spread", "-0.5", "0 or more"),
+    ("preferences", {"answer_spread": 0.5}, "preferences.answer_spread", "0.5", "set that to seconds above 0"),
     ("preferences", {"minimum_comparisons": 0}, "preferences.minimum_comparisons", "0", "between 1 and"),
     ("preferences", {"minimum_comparisons": 501}, "preferences.minimum_comparisons", "501", "comparisons=500"),
     ("preferences", {"max_open_questions": 0}, "preferences.max_open_questions", "0", "1 or more"),
@@ -303,11 +305,19 @@ def _other(kind: type[Any], name: str, value: Any) -> Any:
     return value + 1
 
 
+NEEDS: dict[str, dict[str, Any]] = {
+    "human_share": {"mode": "asynchronous"},
+    "annotators": {"teacher": "population"},
+    "answer_spread": {"answer_seconds": 1.0},
+}
+"""Other settings that a setting makes sense with."""
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_setting_survives_json(group: str) -> None:
     kind = GROUPS[group]
     for field in dataclasses.fields(kind):
-        needs = {"mode": "asynchronous"} if field.name == "human_share" else {}
+        needs = NEEDS.get(field.name, {})
         changed = kind(**needs, **{field.name: _other(kind, field.name, getattr(kind(), field.name))})
         assert changed != kind()
         assert from_json(kind, json.loads(json.dumps(to_json(changed)))) == changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,6 +12,9 @@ import ray
 from rlhf_ray.actors.gatherer import GathererProgress
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.queries.gatherers import DESERTED
+
+logger = logging.getLogger(__name__)
 
 LOST = (ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
 """Errors from reading an object whose node is gone."""
@@ -57,6 +61,8 @@ class Askings:
         """Number of the last event that it stored, if it reports that."""
         self.pages: int | None = None
         """Number of open labelling pages; None without people."""
+        self.deserted = False
+        """Whether all annotators have left."""
         self._serve = serve
         self._pairs: dict[int, Any] = {}
         self._open: dict[int, int] = {}
@@ -122,6 +128,9 @@ class Askings:
         stored = progress.changes != self._changes or bool(progress.unknown)
         self._changes = progress.changes
         self.last, self.failed_commits, self.pages = progress.last, progress.failed, progress.pages
+        if progress.deserted and not self.deserted:
+            logger.warning(DESERTED)
+        self.deserted = progress.deserted
         return stored
 
     def _forget(self, number: int) -> int:

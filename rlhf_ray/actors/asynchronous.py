@@ -84,6 +84,8 @@ class AsynchronousRing:
         """Environment steps when the newest version was made."""
         self._starved_at = -1
         """Iteration in which no pair was possible; new fragments end this."""
+        self._deserted_at = -1
+        """Iteration in which all scripted annotators had left; another one looks again."""
         self._gathering = False
         """Whether initial fragments are being collected."""
         self._report = PoolReport()
@@ -365,6 +367,8 @@ class AsynchronousRing:
             with self.meters[askings.name].busy(if_=askings.open > 0) as done:
                 if await askings.listen(self._read):
                     self._unfitted = True
+                if askings.deserted:
+                    self._deserted_at = self._advances
                 done(max(0, before - askings.open))
             if always and self.people is not None:
                 self.people.look()
@@ -470,6 +474,8 @@ class AsynchronousRing:
     def _to_ask(self, askings: Askings) -> int:
         """Return the number of pairs to send to a gatherer now."""
         if not self.asks or not self.collecting or self._starved_at == self._advances or self._skips.hopeless:
+            return 0
+        if askings.deserted and self._deserted_at == self._advances:
             return 0
         before = self._labels_before
         due = before + questions(self._allowed() - before, self.source.share, self.source.share > 0)

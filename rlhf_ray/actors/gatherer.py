@@ -43,6 +43,7 @@ class GathererProgress:
         failed: number of failed commits since it started.
         serving: whether people can reach it.
         pages: number of open labelling pages; None without people.
+        deserted: whether all annotators have left.
     """
 
     changes: int
@@ -52,6 +53,7 @@ class GathererProgress:
     failed: int = 0
     serving: bool = True
     pages: int | None = None
+    deserted: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ class GathererActor:
             tuple(number for number in numbers if number not in self._left),
             self._last,
             self._failed,
+            deserted=bool(getattr(self._gatherer, "deserted", False)),
         )
 
     def end(self) -> None:

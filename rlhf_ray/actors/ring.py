@@ -232,6 +232,8 @@ class Members:
         """Reference of the newest version of the reward model."""
         self.extended = False
         """Whether the training that is resumed had another total of environment steps, so that its progress went back."""
+        self._answered: dict[str, int] = {}
+        """Answers by annotator, as last counted."""
         self._state: Any = None
         """Reference of the reward trainer's state."""
 
@@ -250,7 +252,7 @@ class Members:
     async def ask(self, askings: Askings, count: int) -> int:
         """Select ``count`` pairs and send them to a gatherer. Return how many: fewer if no more pairs are possible."""
         number = self.asked
-        found, pairs = self.pool.propose.options(num_returns=2).remote(count, number, self.reward)
+        found, pairs = self.pool.propose.options(num_returns=2).remote(count, number, self.reward, self._answered)
         chosen: int = await found
         if chosen:
             self.asked += 1
@@ -272,6 +274,7 @@ class Members:
     async def tally(self, until: int | None = None) -> Tally:
         """Count the store's active comparisons (`PreferenceStore.tally`)."""
         tally: Tally = await self.store.tally.remote(until)
+        self._answered = dict(tally.by_annotator)
         return tally
 
     async def fit(self, updates: int, until: int | None = None, progress: float = 0.0) -> FitReport | None:

@@ -158,7 +158,7 @@ class SynchronousRing:
         self._skips.note(tally)
         self._skips.forget()
         while True:
-            used, skipped = self._skips.used(tally), tally.skipped
+            used, before = self._skips.used(tally), tally
             allowed = self.schedule.allowed(progress, used, tally.ties, training=number > 0)
             asked = 0
             for askings in self.members.gatherers:
@@ -173,8 +173,9 @@ class SynchronousRing:
             await self._answers(stop, allowed)
             tally = await self._tally()
             self._skips.note(tally)
-            replaces = tally.skipped > skipped and self._skips.used(tally) < allowed
-            more = replaces or (self.schedule.watches and number == 0)
+            replaces = tally.skipped > before.skipped and self._skips.used(tally) < allowed
+            answered = (tally.held, tally.skipped) != (before.held, before.skipped)  # else nobody is left to ask
+            more = replaces or (self.schedule.watches and number == 0 and answered)
             if stop() or self._skips.hopeless or not more:
                 return tally
 

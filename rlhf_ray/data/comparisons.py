@@ -24,6 +24,7 @@ class Pairs:
         recent_return: mean true return of the fragments that the pairs were drawn from; None if unknown. Only teachers see it.
         recent_spread: how far apart the true returns of those fragments are: the 95 % quantile of the differences of random pairs
             (`rlhf_ray.data.returns.spread_of`); None if unknown. Only teachers see it.
+        answered: number of answers by annotator that were there when the pairs were drawn; None if unknown. Only teachers see it.
     """
 
     left: Fragments
@@ -32,6 +33,7 @@ class Pairs:
     reward_version: int = 0
     recent_return: float | None = None
     recent_spread: float | None = None
+    answered: Mapping[str, int] | None = None
 
     def __len__(self) -> int:
         return len(self.left)

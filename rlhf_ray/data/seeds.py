@@ -12,7 +12,16 @@ from typing import Literal
 import numpy as np
 
 Stream = Literal[
-    "pairs", "answers", "rollouts", "fragments", "films", "recordings", "unlabelled", "exploration", "first actions"
+    "pairs",
+    "answers",
+    "rollouts",
+    "fragments",
+    "films",
+    "recordings",
+    "unlabelled",
+    "exploration",
+    "first actions",
+    "waits",
 ]
 
 Process = Literal["algorithm", "env runners", "evaluation", "learners"]
@@ -27,6 +36,7 @@ _NUMBERS: dict[Stream, int] = {
     "unlabelled": 7,
     "exploration": 8,
     "first actions": 9,
+    "waits": 10,
 }
 """Number of each stream. Existing numbers must not change: runs of earlier versions resume with them."""
 

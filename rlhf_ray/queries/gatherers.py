@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import reprlib
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +20,10 @@ from rlhf_ray.data.registry import Registry
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.teachers import TEACHERS, Answers, Teacher
+from rlhf_ray.teachers.teacher import absent
+
+DESERTED = "All annotators have left: nothing more is asked, and the labels so far are all."
+"""What is said when a gatherer is ``deserted``."""
 
 Commit = Callable[[Comparisons], None]
 """Stores answers durably before it returns. Idempotent: storing the same answers again changes nothing."""
@@ -51,7 +57,7 @@ class ScriptedGatherer:
 
     Args:
         commit: stores answers.
-        settings: names the teacher; ``answer_seconds`` is the time per answer.
+        settings: names the teacher; ``answer_seconds`` and ``answer_spread`` are the time per answer.
         seed: the run's seed.
         skip: stores skips; by default, skipped pairs are only left out of the answers.
 
@@ -66,21 +72,35 @@ class ScriptedGatherer:
         seed: int,
         skip: Skip = lambda pairs, annotators: None,
     ):
-        self.commit, self.skip, self.seconds, self.seed = commit, skip, settings.answer_seconds, seed
-        self._named = settings.teacher
+        self.commit, self.skip, self.settings, self.seed = commit, skip, settings, seed
+        self.deserted = False
+        """Whether nobody was there to answer some of the last pairs: all annotators have left."""
+        self._counts: Counter[str] = Counter()
+        """Asynchronous: the answers of each annotator, with those to pairs that were asked before the newest but answered since."""
+        entries = [entry.teacher for entry in settings.annotator_entries]
+        self._named = {"preferences.teacher": settings.teacher} | {
+            f"preferences.annotators[{i}]": name for i, name in enumerate(entries)
+        }
         self.teacher: Teacher = TEACHERS.make(settings.teacher, settings=settings)
 
     def ask(self, number: int, pairs: Pairs) -> None:
-        """See `Gatherer.ask`. Commits one answer every ``answer_seconds``, or all at once if that is 0."""
+        """See `Gatherer.ask`. Commits one answer every ``answer_seconds`` on average, or all at once if that is 0."""
         shown = copy.deepcopy(pairs)  # a teacher may change its inputs in place
-        with blaming({"preferences.teacher": self._named}):
+        if self.settings.mode == "asynchronous":
+            self._counts |= Counter(pairs.answered or {})
+            shown = replace(shown, answered=dict(self._counts))
+        with blaming(self._named):
             answers = self.teacher.answer(shown, generator(self.seed, "answers", number))
         said = self._checked(answers, len(pairs))
-        if not self.seconds:
-            self._store(pairs, said, np.arange(len(pairs)))
+        there = np.flatnonzero(~absent(said, len(pairs)))
+        self._counts.update(said.annotators[i] for i in there if not np.isnan(said.preferences[i]))
+        self.deserted = len(there) < len(pairs)
+        if not self.settings.answer_seconds:
+            self._store(pairs, said, there)
             return
-        for i in range(len(pairs)):
-            time.sleep(self.seconds)
+        waits = answer_waits(self.settings, len(there), generator(self.seed, "waits", number))
+        for i, seconds in zip(there, waits.tolist(), strict=True):
+            time.sleep(seconds)
             self._store(pairs, said, np.array([i]))
 
     def _store(self, pairs: Pairs, said: Answers, index: IntArray) -> None:
@@ -102,6 +122,16 @@ class ScriptedGatherer:
                 "return a number from 0 (right) to 1 (left), or NaN to skip it, for each pair: an array of shape (pairs,)."
             )
         return Answers(preferences.astype(np.float32), tuple(names))
+
+
+def answer_waits(settings: PreferenceSettings, count: int, rng: np.random.Generator) -> FloatArray:
+    """Draw the seconds that each of ``count`` answers takes, ``[count]`` float64.
+
+    Log-normal, with mean ``answer_seconds`` and standard deviation ``answer_spread`` of the logarithm.
+    """
+    sigma = settings.answer_spread
+    waits: FloatArray = settings.answer_seconds * np.exp(sigma * rng.standard_normal(count) - sigma**2 / 2)
+    return waits
 
 
 def _outside(preferences: FloatArray) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.recordings import MANIFEST, Recording
 from rlhf_ray.data.spaces import spaces_of
-from rlhf_ray.queries.gatherers import ScriptedGatherer
+from rlhf_ray.queries.gatherers import DESERTED, ScriptedGatherer
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.queries.pool import ClipPool
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.queries.skips import Skips
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore, Tally
+
+logger = logging.getLogger(__name__)
 
 
 def load_recorded(path: Path | str, fragments: FragmentSettings | None = None, seed: int = 0) -> Fragments:
@@ -153,14 +156,19 @@ class _Labelling:
         """Ask until ``due`` labels are there, as far as that is possible."""
         self.skips.note(self.tally)
         self.skips.forget()
+        known = self.gatherer.deserted
         while (missing := due - self.skips.used(self.tally)) > 0 and not self.skips.hopeless:
             # The store's last event numbers the batch: another one when labelling continues in the same store.
-            pairs = self.pool.propose(missing, self.tally.last, self.reward)[1]
+            pairs = self.pool.propose(missing, number := self.tally.last, self.reward, dict(self.tally.by_annotator))[1]
             if pairs is None:
                 return
-            self.gatherer.ask(self.tally.last, pairs)
+            self.gatherer.ask(number, pairs)
             self.tally = self.store.tally()
             self.skips.note(self.tally)
+            if self.gatherer.deserted:
+                if not known:
+                    logger.warning(DESERTED)
+                return
 
     def fit(self, progress: float) -> None:
         """Fit a new version of the reward model, if the selection needs one, as a training does at this ``progress``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,13 +148,20 @@ class ClipPool:
         """Never propose these pairs of fragment ids, in either order: they were asked before this pool."""
         self._asked[BEFORE] = list(dict.fromkeys([*self._asked.get(BEFORE, []), *pairs]))
 
-    def propose(self, count: int, number: int, reward: dict[str, Array] | None) -> tuple[int, Pairs | None]:
+    def propose(
+        self,
+        count: int,
+        number: int,
+        reward: dict[str, Array] | None,
+        answered: Mapping[str, int] | None = None,
+    ) -> tuple[int, Pairs | None]:
         """Select ``count`` pairs to ask about, excluding those of earlier batches.
 
         Args:
             count: number of pairs wanted.
             number: the batch number; seeds the random choices.
             reward: the newest version of the reward ensemble (`RewardEnsemble.state`), for selections that use it; or None.
+            answered: number of answers by annotator so far, which the pairs take to the teacher; None if unknown.
 
         Returns:
             The number of pairs and the pairs: at most ``count``; 0 and None if no pair is possible.
@@ -179,8 +186,15 @@ class ClipPool:
         ids = tuple(pair_id(*pair) for pair in self._asked[number])
         returns = pool.returns()
         known = not np.isnan(recent := float(returns.mean()))
-        of_recent = (recent, spread_of(returns)) if known else (None, None)
-        return len(index), Pairs(pool[index[:, 0]], pool[index[:, 1]], ids, version, *of_recent)
+        return len(index), Pairs(
+            pool[index[:, 0]],
+            pool[index[:, 1]],
+            ids,
+            version,
+            recent_return=recent if known else None,
+            recent_spread=spread_of(returns) if known else None,
+            answered=answered,
+        )
 
     def unlabelled(self, count: int, number: int) -> Pairs | None:
         """Draw ``count`` random pairs that were not asked about, for methods that learn from pairs without answers.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -21,7 +22,7 @@ from rlhf_ray.settings.sac import SACSettings
 _S = TypeVar("_S")
 
 PARTS = {
-    "preferences": ("teacher", "gatherer", "selection", "schedule"),
+    "preferences": ("teacher", "annotators", "gatherer", "selection", "schedule"),
     "reward_model": ("network", "loss", "methods"),
 }
 """Settings that name a part: a built-in one, or your own as ``module:Name``."""
@@ -122,7 +123,8 @@ class Experiment:
         """The names ``module:Name`` of the user's own parts and environment."""
         values = [getattr(getattr(self, group), name) for group, names in PARTS.items() for name in names]
         parts = [part for value in values for part in ((value,) if isinstance(value, str) else value)]
-        joined = (name for part in parts for name in part.split("+"))  # as in my_parts:Mine+k_center
+        # As in my_parts:Mine+k_center, and the annotator my_parts:Mine=2@30.
+        joined = (name for part in parts for name in re.split("[=@]", part)[0].split("+"))
         return [name for name in (self.environment, *joined) if ":" in name]
 
     def resolved_fragments(self, horizon: int | None = None) -> ResolvedFragments:

@@ -6,7 +6,8 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rlhf_ray.settings.checks import name_parts, require, require_values
+from rlhf_ray.settings.annotators import AnnotatorEntry, read_annotator
+from rlhf_ray.settings.checks import name_parts, name_several, require, require_values
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,12 @@ class PreferenceSettings:
     """Who answers: oracle (always prefers the higher true return); stochastic (Boltzmann-rational in the true return); mistake,
     skip, equal or myopic (B-Pref's); soft (answers stochastic's probability); several of these joined by +, as in
     stochastic+mistake; human_like (skips and errs as people do where returns are close); systematic (judges close pairs by a wrong
-    feature); inverted (the opposite of oracle); guessing (at random); population (six annotators who err differently); human
+    feature); inverted (the opposite of oracle); guessing (at random); population (annotators, or six who err differently); human
     (people at the labelling page); or module:Name for your own teacher (`rlhf_ray.teachers.Teacher`)."""
+    annotators: tuple[str, ...] = ()
+    """With teacher=population: its annotators, each a teacher's name, as in oracle oracle=2 inverted human_like@30: with =SHARE for
+    another relative share of the questions than 1, and @ANSWERS for one who leaves after that many answers. The second oracle is
+    called oracle_2 in the store. None: six built-in annotators who err in six ways."""
     gatherer: str = "scripted"
     """How answers are gathered, except people's: scripted (asks the teacher), or module:Name for your own gatherer
     (`rlhf_ray.queries.gatherers.Gatherer`), such as a labelling service."""
@@ -70,11 +75,14 @@ class PreferenceSettings:
     """With teacher=myopic: weight (0 < x ≤ 1) of each step relative to the next one, so that late steps count most."""
     teacher_discount: float = 1.0
     """Discount factor per step (0 < x ≤ 1) of the returns that a scripted teacher compares: early steps count most. Not used by
-    population, human_like and systematic."""
+    human_like, systematic and the six built-in annotators of population."""
     skips_count: bool = False
     """Whether a skipped pair ("can't tell") uses up one comparison of the budget. If not, another pair is asked in its place."""
     answer_seconds: float = 0.0
-    """Seconds the scripted teacher takes per answer, to simulate a slow teacher."""
+    """Seconds the scripted teacher takes per answer, on average, to simulate a slow teacher."""
+    answer_spread: float = 0.0
+    """With answer_seconds: standard deviation (0 or more) of the logarithm of the seconds per answer, which are log-normal. 0: each
+    answer takes the same time."""
     held_out_share: float = 0.1
     """Fraction (0 ≤ x < 1) of comparisons held out from fits to measure held-out accuracy. Chosen by a hash of their ids."""
     allow_variable_horizon: bool = False
@@ -92,6 +100,15 @@ class PreferenceSettings:
     def __post_init__(self) -> None:
         require_values(self, "preferences", unbounded="rationality")
         name_parts(self, "teacher", "gatherer", "selection", "schedule")
+        name_several(self, "annotators")
+        require(
+            not self.annotators or self.teacher == "population",
+            "preferences.annotators",
+            self.annotators,
+            f"they answer with preferences.teacher=population, but it is {self.teacher!r}: set it, or remove them",
+        )
+        for entry in self.annotators:
+            read_annotator(entry, "preferences.annotators")
         require(
             self.comparisons >= 0,
             "preferences.comparisons",
@@ -147,6 +164,14 @@ class PreferenceSettings:
         discount = self.teacher_discount
         require(0 < discount <= 1, "preferences.teacher_discount", discount, "it must be above 0 and at most 1")
         require(self.answer_seconds >= 0, "preferences.answer_seconds", self.answer_seconds, "it must be 0 or more")
+        spread = self.answer_spread
+        require(spread >= 0, "preferences.answer_spread", spread, "it must be 0 or more")
+        require(
+            spread == 0 or self.answer_seconds > 0,
+            "preferences.answer_spread",
+            spread,
+            "it spreads preferences.answer_seconds, which is 0: set that to seconds above 0",
+        )
         require(
             least <= self.first_fit_comparisons <= self.comparisons,
             "preferences.minimum_comparisons",
@@ -181,6 +206,15 @@ class PreferenceSettings:
         if given != "auto":
             return given
         return self.comparisons if self.rounds == 0 else min(self.comparisons, max(1, round(self.comparisons / 4)))
+
+    @property
+    def annotator_entries(self) -> tuple[AnnotatorEntry, ...]:
+        """`annotators`, read.
+
+        Raises:
+            SettingError: one is no annotator of a population.
+        """
+        return tuple(read_annotator(entry, "preferences.annotators") for entry in self.annotators)
 
     def steepness_over(self, env_steps: int | None) -> float:
         """The steepness of the schedule in a training of ``env_steps`` environment steps (None: unknown).

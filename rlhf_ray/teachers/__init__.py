@@ -9,9 +9,10 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.teachers.human_like import HumanLike
+from rlhf_ray.teachers.leaving import Leaving, Renamed
 from rlhf_ray.teachers.population import Annotator, Population, six_annotators
 from rlhf_ray.teachers.simulated import Oracle, SimulatedTeacher, Stochastic
-from rlhf_ray.teachers.teacher import Answers, Feature, Teacher, true_returns
+from rlhf_ray.teachers.teacher import NOBODY, Answers, Feature, Teacher, true_returns
 from rlhf_ray.teachers.wrong import Guessing, Inverted, Systematic
 
 PRESETS: dict[str, tuple[str, ...]] = {
@@ -44,18 +45,18 @@ class _Teachers(Registry[Teacher]):
         if len(joined) > 1:
             wrong = next(preset for preset in joined if preset not in PRESETS)
             raise SettingError(
-                f"preferences.teacher is {name!r}, but {wrong!r} can't be joined by +; only {', '.join(PRESETS)} can."
+                f"{self.setting} is {name!r}, but {wrong!r} can't be joined by +; only {', '.join(PRESETS)} can."
             )
         teacher = super().make(name, **offered)
         if not isinstance(teacher.name, str) or not teacher.name:
             raise SettingError(
-                f"preferences.teacher is {name!r}, whose name is {teacher.name!r}; it must be a text, the annotator's in the store."
+                f"{self.setting} is {name!r}, whose name is {teacher.name!r}; it must be a text, the annotator's in the store."
             )
         return teacher
 
 
-TEACHERS = _Teachers(
-    "preferences.teacher",
+ANNOTATORS = _Teachers(
+    "preferences.annotators",
     Teacher,
     {name: partial(simulated, name) for name in PRESETS}
     | {
@@ -63,13 +64,40 @@ TEACHERS = _Teachers(
         "systematic": Systematic,
         "inverted": lambda settings: Inverted(SimulatedTeacher("inverted", discount=settings.teacher_discount)),
         "guessing": Guessing,
-        "population": lambda settings: six_annotators(settings.rationality),
     },
-    others=("human",),
 )
+"""Built-in teachers who are one annotator each, by name."""
+
+
+def population(settings: PreferenceSettings) -> Population:
+    """Make the population of ``settings.annotators``; of six annotators (`six_annotators`) if there are none.
+
+    A second annotator of one name is called ``oracle_2``, and so on.
+
+    Raises:
+        SettingError: an annotator is no teacher.
+    """
+    entries = settings.annotator_entries
+    if not entries:
+        return six_annotators(settings.rationality)
+    annotators: dict[str, Teacher] = {}
+    for entry in entries:
+        teacher = ANNOTATORS.make(entry.teacher, settings=settings)
+        name, number = teacher.name, 2
+        while name in annotators:
+            name, number = f"{teacher.name}_{number}", number + 1
+        if name != teacher.name:
+            teacher = Renamed(teacher, name)
+        annotators[name] = teacher if entry.after is None else Leaving(teacher, entry.after)
+    return Population(list(annotators.values()), [entry.share for entry in entries])
+
+
+TEACHERS = _Teachers("preferences.teacher", Teacher, {**ANNOTATORS.parts, "population": population}, others=("human",))
 """Built-in teachers by name."""
 
 __all__ = [
+    "ANNOTATORS",
+    "NOBODY",
     "PRESETS",
     "TEACHERS",
     "Annotator",
@@ -78,12 +106,15 @@ __all__ = [
     "Guessing",
     "HumanLike",
     "Inverted",
+    "Leaving",
     "Oracle",
     "Population",
+    "Renamed",
     "SimulatedTeacher",
     "Stochastic",
     "Systematic",
     "Teacher",
+    "population",
     "simulated",
     "six_annotators",
     "true_returns",

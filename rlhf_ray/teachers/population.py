@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.teachers.simulated import SimulatedTeacher
-from rlhf_ray.teachers.teacher import Answers, Feature, Teacher, plain
+from rlhf_ray.teachers.teacher import NOBODY, Answers, Feature, Teacher, absent, plain
 
 GUESSING = 0.5
 """Share of reversed answers of an annotator who guesses: answers reversed more often would tell the right one again."""
@@ -24,13 +26,15 @@ class Annotator:
     The answer of ``teacher`` is reversed with probability ``alike * exp(-distance / scale) + drift * version``, where ``version``
     is the newer policy version of the pair (0 for random actions) and ``distance`` the root mean square difference of what the
     annotator looks at. The drift ends where the sum is one half: a tired annotator guesses. Then, with probability
-    ``abs(side_bias)``, the annotator answers the preferred side without looking. Errors depend on the pair alone, so a resumed run
+    ``abs(side)``, the annotator answers the preferred side without looking, where ``side`` is ``side_bias + side_drift * version``
+    within [-1, 1]. Errors depend on the pair alone, so a resumed run
     repeats them.
 
     Args:
         teacher: what the annotator means to answer, under this teacher's name. Its own ``mistake`` is a constant error rate.
         side_bias: from -1 (always right) over 0 (none) to 1 (always left).
         drift: error rate added per policy version, up to a rate of `GUESSING`: the annotator tires. 0 or more.
+        side_drift: side bias added per policy version: above 0 for a tired annotator who answers left, below 0 for right.
         alike: error rate added for fragments that look the same, in [0, 1].
         scale: distance at which ``alike`` has fallen to 1/e, above 0; in the units of the feature.
         feature: what the annotator looks at, in place of the observations (images in [0, 1]).
@@ -45,6 +49,7 @@ class Annotator:
         *,
         side_bias: float = 0.0,
         drift: float = 0.0,
+        side_drift: float = 0.0,
         alike: float = 0.0,
         scale: float = 1.0,
         feature: Feature | None = None,
@@ -52,40 +57,42 @@ class Annotator:
         for parameter, value, valid, rule in (
             ("side_bias", side_bias, -1 <= side_bias <= 1, "between -1 (right) and 1 (left)"),
             ("drift", drift, drift >= 0, "0 or more"),
+            ("side_drift", side_drift, np.isfinite(side_drift), "a finite number"),
             ("alike", alike, 0 <= alike <= 1, "between 0 and 1"),
             ("scale", scale, scale > 0, "above 0"),
         ):
             if not valid:
                 raise SettingError(f"{parameter} of the annotator {teacher.name} is {value}; it must be {rule}.")
         self.name, self.teacher, self.side_bias = teacher.name, teacher, side_bias
-        self.drift, self.alike, self.scale, self.feature = drift, alike, scale, feature or _seen
+        self.drift, self.side_drift = drift, side_drift
+        self.alike, self.scale, self.feature = alike, scale, feature or _seen
 
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
         """See `Teacher.answer`."""
         answers = plain(self.teacher.answer(copy.deepcopy(pairs), rng))  # it may change its inputs in place
         if self.drift or self.alike:
             answers = np.where(rng.random(len(pairs)) < self.error_rates(pairs), 1 - answers, answers)
-        if self.side_bias:
-            blind = (rng.random(len(pairs)) < abs(self.side_bias)) & (answers != 0.5) & ~np.isnan(answers)
-            answers = np.where(blind, float(self.side_bias > 0), answers)
+        if self.side_bias or self.side_drift:
+            side = np.clip(self.side_bias + self.side_drift * _version(pairs), -1.0, 1.0)
+            blind = (rng.random(len(pairs)) < np.abs(side)) & (answers != 0.5) & ~np.isnan(answers)
+            answers = np.where(blind, side > 0, answers)
         return answers.astype(np.float32)
 
     def error_rates(self, pairs: Pairs) -> FloatArray:
         """Compute the probability that each answer is reversed, ``[n]`` float64, beyond the mistakes of `teacher`."""
-        versions = np.maximum(pairs.left.policy_versions, pairs.right.policy_versions)
         rates: FloatArray = np.zeros(len(pairs))
         if self.alike:
             apart = np.sqrt(np.mean((self.feature(pairs.left) - self.feature(pairs.right)) ** 2, axis=1))
             rates = self.alike * np.exp(-apart / self.scale)
-        tired: FloatArray = np.minimum(self.drift * np.maximum(versions, 0), np.maximum(GUESSING - rates, 0.0))
+        tired: FloatArray = np.minimum(self.drift * _version(pairs), np.maximum(GUESSING - rates, 0.0))
         return rates + tired
 
 
 class Population:
-    """Annotators who share the pairs: each pair goes to one of them, drawn at random.
+    """Annotators who share the pairs: each pair goes to one of them, drawn at random among those who have not left (`Leaving`).
 
     Answers are stored under each annotator's name, so `RewardModelSettings.annotator_errors` can estimate their error rates. As a
-    part of your own, write a function that returns a `Population`.
+    part of your own, name its annotators in `PreferenceSettings.annotators`, or write a function that returns a `Population`.
 
     Args:
         annotators: at least one teacher, such as an `Annotator`, each with its own name.
@@ -110,10 +117,23 @@ class Population:
         """See `Teacher.answer`."""
         who = rng.choice(len(self.annotators), size=len(pairs), p=self.shares)
         preferences = np.full(len(pairs), np.nan, dtype=np.float32)
-        for number, annotator in enumerate(self.annotators):
-            if (mine := who == number).any():
-                preferences[mine] = plain(annotator.answer(pairs[mine], rng))
-        return Answers(preferences, tuple(self.annotators[number].name for number in who.tolist()))
+        names, counts = [NOBODY] * len(pairs), Counter(pairs.answered or {})
+        here, asked = np.ones(len(self.annotators), dtype=bool), np.arange(len(pairs))
+        while len(asked):
+            refused = []
+            for number in np.unique(who).tolist():
+                annotator, mine = self.annotators[number], asked[who == number]
+                said = annotator.answer(replace(pairs[mine], answered=dict(counts)), rng)
+                preferences[mine], gone = plain(said), absent(said, len(mine))
+                for i in mine[~gone].tolist():
+                    names[i] = annotator.name
+                counts[annotator.name] += int((~np.isnan(preferences[mine])).sum())
+                here[number] &= not gone.any()
+                refused.append(mine[gone])
+            asked = np.sort(np.concatenate(refused)) if here.any() else asked[:0]
+            shares = self.shares * here
+            who = rng.choice(len(shares), size=len(asked), p=shares / shares.sum()) if len(asked) else asked
+        return Answers(preferences, tuple(names))
 
 
 def six_annotators(rationality: float) -> Population:
@@ -136,6 +156,11 @@ def six_annotators(rationality: float) -> Population:
             Annotator(SimulatedTeacher("short_sighted"), alike=0.5),
         ]
     )
+
+
+def _version(pairs: Pairs) -> IntArray:
+    """The newer policy version of each pair; 0 for random actions."""
+    return np.maximum(np.maximum(pairs.left.policy_versions, pairs.right.policy_versions), 0)
 
 
 def _seen(fragments: Fragments) -> FloatArray:

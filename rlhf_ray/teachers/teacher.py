@@ -8,12 +8,15 @@ from typing import Protocol
 
 import numpy as np
 
-from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 
 Feature = Callable[[Fragments], FloatArray]
 """What an annotator looks at: ``[n, k]`` floats of ``n`` fragments."""
+
+NOBODY = ""
+"""In place of an annotator's name, with NaN for the preference: nobody is there to answer the pair."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,8 @@ class Answers:
 
     Attributes:
         preferences: ``[n]`` float32: as `Teacher.answer` returns them.
-        annotators: ``n`` names: who answered each pair.
+        annotators: ``n`` names: who answered or skipped each pair; `NOBODY` (the empty text), with NaN, for a pair that nobody was
+            asked about: an annotator has left. In a `Population` another one gets the pair; else it has neither answer nor skip.
     """
 
     preferences: FloatArray
@@ -52,6 +56,13 @@ class Teacher(Protocol):
 def plain(answers: FloatArray | Answers) -> FloatArray:
     """Return the preferences alone."""
     return answers.preferences if isinstance(answers, Answers) else answers
+
+
+def absent(answers: FloatArray | Answers, count: int) -> BoolArray:
+    """Return for which of ``count`` pairs nobody was there."""
+    if not isinstance(answers, Answers):
+        return np.zeros(count, dtype=bool)
+    return np.array([name == NOBODY for name in answers.annotators]) & np.isnan(answers.preferences)
 
 
 def true_returns(pairs: Pairs) -> tuple[FloatArray, FloatArray]:

@@ -1,4 +1,6 @@
+import dataclasses
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import name_of
-from rlhf_ray.queries.gatherers import ScriptedGatherer
+from rlhf_ray.queries.gatherers import ScriptedGatherer, answer_waits
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.teachers import Answers
 from tests.made_up import joined, same_fragments, some_comparisons
@@ -64,6 +66,43 @@ def test_a_slow_teacher_commits_each_answer_when_it_is_there_and_answers_as_a_qu
     assert np.array_equal(
         slow.preferences, _answers(PreferenceSettings(teacher="stochastic", rationality=0.1), 3).preferences
     )
+
+
+def test_the_time_of_an_answer_is_log_normal_with_the_mean_of_the_settings() -> None:
+    settings = PreferenceSettings(answer_seconds=4.0, answer_spread=0.8)
+    n = 200_000
+    waits = answer_waits(settings, n, np.random.default_rng(0))
+    assert (waits > 0).all()
+    assert abs(waits.mean() - 4.0) < 4 * 4.0 * np.sqrt((np.exp(0.64) - 1) / n)
+    logs = np.log(waits)
+    assert abs(logs.mean() - (np.log(4.0) - 0.32)) < 4 * 0.8 / np.sqrt(n)
+    assert abs(logs.std() - 0.8) < 4 * 0.8 / np.sqrt(2 * n)
+    same = answer_waits(PreferenceSettings(answer_seconds=4.0), 9, np.random.default_rng(0))
+    assert np.array_equal(same, np.full(9, 4.0))
+
+
+def test_a_spread_of_times_changes_no_answer() -> None:
+    plain = PreferenceSettings(teacher="stochastic", rationality=0.1)
+    slow = PreferenceSettings(teacher="stochastic", rationality=0.1, answer_seconds=1e-6, answer_spread=1.0)
+    assert np.array_equal(_answers(plain, 3).preferences, _answers(slow, 3).preferences)
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_pairs_that_nobody_is_there_for_are_neither_answered_nor_skipped(mode: Any) -> None:
+    committed: list[Comparisons] = []
+    skipped: list[str] = []
+    settings = PreferenceSettings(teacher="population", annotators=("oracle@5", "guessing@2"), mode=mode)
+    gatherer = ScriptedGatherer(
+        committed.append, settings, 0, lambda pairs, names: skipped.extend([*pairs.ids, *names])
+    )
+    gatherer.ask(0, dataclasses.replace(PAIRS[:20], answered={"oracle": 1}))
+    assert Counter(joined(committed).annotators) == {"oracle": 4, "guessing": 2}
+    assert gatherer.deserted
+    assert not skipped
+    # Pairs that were drawn before those answers were counted: the asynchronous gatherer knows its own.
+    gatherer.ask(1, dataclasses.replace(PAIRS[20:40], answered={"oracle": 1}))
+    again = {"oracle": 4, "guessing": 2} if mode == "synchronous" else {}
+    assert Counter(joined(committed).annotators) == Counter({"oracle": 4, "guessing": 2}) + Counter(again)
 
 
 class _Panel:

@@ -86,6 +86,13 @@ def test_labelling_continues_in_a_store_with_pairs_that_were_not_asked(tmp_path:
     assert sorted(again.ids()) == sorted(found.ids())
 
 
+def test_labelling_ends_when_all_annotators_have_left(tmp_path: Path) -> None:
+    found = load_recorded(_recorded(tmp_path / "steps.npz"), FragmentSettings(length=5))
+    leaving = _preferences(teacher="population", annotators=("oracle@3", "guessing@2"))
+    for _ in range(2):  # another labelling in the same store finds nobody either
+        assert label_recorded(found, tmp_path / "store", leaving).by_annotator == {"oracle": 3, "guessing": 2}
+
+
 def test_a_teacher_that_skips_everything_ends(tmp_path: Path) -> None:
     found = load_recorded(_recorded(tmp_path / "steps.npz"), FragmentSettings(length=5))
     tally = label_recorded(found, tmp_path / "store", _preferences(teacher="skip", skip=1.0, comparisons=150))
