@@ -91,8 +91,8 @@ class Annotator:
 class Population:
     """Annotators who share the pairs: each pair goes to one of them, drawn at random among those who have not left (`Leaving`).
 
-    Answers are stored under each annotator's name, so `RewardModelSettings.annotator_errors` can estimate their error rates. As a
-    part of your own, name its annotators in `PreferenceSettings.annotators`, or write a function that returns a `Population`.
+    Answers are stored under each annotator's name, so that error rates can be estimated. For a population of your own, name its
+    annotators in `PreferenceSettings.annotators`, or write a function that returns a `Population`.
 
     Args:
         annotators: at least one teacher, such as an `Annotator`, each with its own name.
