@@ -21,6 +21,7 @@ from rlhf_ray.measure.held_out import brier_scores, calibration_error, log_likel
 from rlhf_ray.optim.adam import AdamW
 from rlhf_ray.optim.flat import FlatAdamW
 from rlhf_ray.reward.annotators import PRIOR, ErrorRate, annotator_model
+from rlhf_ray.reward.averaging import WeightAverage
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.fit_report import ANONYMOUS, RECENT_ANSWERS, FitReport
 from rlhf_ray.reward.fused import FusedMLPs
@@ -111,6 +112,10 @@ class RewardTrainer:
         else:
             self.optimizer = AdamW(self.ensemble.networks.parameters(), **of_adam)
             self._step = self.optimizer.step
+        fused = self._fused
+        self._average = WeightAverage(
+            list(self.ensemble.networks.parameters()) if fused is None else [fused.flat.values]
+        )
         self.generator = torch.Generator().manual_seed(seed)
         self.keys: list[tuple[str, str]] = []
         """Pair id and annotator of each comparison, in the order they were added."""
@@ -276,6 +281,7 @@ class RewardTrainer:
         estimates = ESTIMATES if self.settings.models_annotators and not int(self.ensemble.version) else 0
         due = [updates * number / (estimates + 1) for number in range(1, estimates + 1)]
         taken = 0
+        self._average.begin()
         while True:
             if judged:
                 losses = self._judge(data, train, held_out, taken)
@@ -301,9 +307,13 @@ class RewardTrainer:
                     if self.l2 is not None:
                         self.l2.add_gradient(networks.parameters())
                     self._step()
+                    self._average.add()
                     taken += 1
-        if stopping is not None:
+        if stopping is None:
+            self._average.end()
+        else:
             stopping.restore_best()
+            self._average.restart()
         return taken, data
 
     def _unlabelled(self, pairs: Pairs | None) -> dict[str, Tensor] | None:
@@ -453,6 +463,7 @@ class RewardTrainer:
                 str(parameter): {name: np.array(value.cpu()) for name, value in moments.items()}
                 for parameter, moments in optimizer["state"].items()
             },
+            "average": self._average.state(),
             "generator": self.generator.get_state().numpy(),
             "keys": [list(key) for key in self.keys],
             "wrong": None if self.wrong is None else vars(self.wrong),
@@ -481,6 +492,9 @@ class RewardTrainer:
             for parameter, moments in state["optimizer"].items()
         }
         self.optimizer.load_state_dict(optimizer)
+        self._average.restart()
+        if "average" in state:
+            self._average.load_state(state["average"])
         self.generator.set_state(torch.as_tensor(np.array(state["generator"])))
         self.keys, self._chosen, self._data = [], [], None
         self.weigh(changes.weights)
