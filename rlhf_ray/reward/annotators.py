@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,9 @@ SPREAD = 1.0
 
 COVERAGE = 0.95
 """Probability that an error rate is in its interval."""
+
+MOST_WRONG = 0.35
+"""Largest mean error rate that the likelihood assumes."""
 
 
 def _prior(*, inverted: bool = True) -> FloatArray:
@@ -139,6 +143,20 @@ def annotator_model(
     wrong = rates * (1 - right)
     suspicion[judged] = wrong / (wrong + (1 - rates) * right)
     return AnnotatorModel(_summary(of_all, len(whose)), of, rationalities, suspicion)
+
+
+def likelihood_rates(rates: Mapping[str, float], annotators: Sequence[str]) -> FloatArray:
+    """Return the error rate that the likelihood uses for each answer, ``[n]`` float32: its annotator's, or `PRIOR`.
+
+    Were their mean one half, the answers would say nothing, and weight decay would make the reward constant: it is lowered to
+    `MOST_WRONG`.
+
+    Args:
+        rates: estimated error rates by annotator.
+        annotators: who gave each of the ``n`` answers.
+    """
+    found = np.array([rates.get(name, PRIOR) for name in annotators], np.float32)
+    return np.clip(found - max(0.0, float(found.mean()) - MOST_WRONG), 0.0, 1.0)
 
 
 def _summary(posterior: FloatArray, answers: int) -> ErrorRate:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 STEPS = 50
-"""Gradient steps that the average is about. On 100 to 200 answers to Pendulum, 20 to 30 % of them wrong, the worst of 25 consecutive
-versions had a correlation with the true reward on all states of 0.79 and 0.60, in place of 0.69 and 0.48."""
+"""Gradient steps that the average is about. On 100 to 200 answers to Pendulum, 20 and 30 % of them wrong, the worst of 25 versions
+had a correlation with the true reward on all states of 0.79 and 0.60, in place of 0.69 and 0.48."""
 
 
 class WeightAverage:
@@ -43,8 +43,7 @@ class WeightAverage:
             self._mean = [tensor.detach().clone() for tensor in self._tensors]
         self._steps += 1
         share = max(1 / self._steps, 1 / STEPS)
-        for mean, tensor in zip(self._mean, self._tensors, strict=True):
-            mean.lerp_(tensor.detach(), share)
+        torch._foreach_lerp_(self._mean, self._tensors, share)
 
     @torch.no_grad()
     def end(self) -> None:

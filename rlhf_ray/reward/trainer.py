@@ -20,7 +20,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.measure.held_out import brier_scores, calibration_error, log_likelihoods, probabilities_of
 from rlhf_ray.optim.adam import AdamW
 from rlhf_ray.optim.flat import FlatAdamW
-from rlhf_ray.reward.annotators import PRIOR, ErrorRate, annotator_model
+from rlhf_ray.reward.annotators import ErrorRate, annotator_model, likelihood_rates
 from rlhf_ray.reward.averaging import WeightAverage
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.fit_report import ANONYMOUS, RECENT_ANSWERS, FitReport
@@ -42,9 +42,6 @@ BACKWARD_STEPS = 8192
 ESTIMATES = 7
 """Estimates of the annotators' model within the first fit, at equal distances, besides the one after it: the rest of the fit uses
 them. Later fits start from the last one's."""
-
-MOST_WRONG = 0.35
-"""Largest mean error rate that the likelihood assumes."""
 
 
 def device_for(settings: RewardModelSettings) -> torch.device:
@@ -112,10 +109,7 @@ class RewardTrainer:
         else:
             self.optimizer = AdamW(self.ensemble.networks.parameters(), **of_adam)
             self._step = self.optimizer.step
-        fused = self._fused
-        self._average = WeightAverage(
-            list(self.ensemble.networks.parameters()) if fused is None else [fused.flat.values]
-        )
+        self._average = WeightAverage(list(self.ensemble.networks.parameters()))
         self.generator = torch.Generator().manual_seed(seed)
         self.keys: list[tuple[str, str]] = []
         """Pair id and annotator of each comparison, in the order they were added."""
@@ -244,20 +238,11 @@ class RewardTrainer:
         noise: float | Tensor = self.settings.label_noise or 0.0
         rationality: float | Tensor = 1.0
         if self.settings.label_noise is None:
-            noise = 2 * self._rates()
+            rates = {name: found.rate for name, found in self.error_rates.items()}
+            noise = 2 * torch.as_tensor(likelihood_rates(rates, [annotator for _, annotator in self.keys]))
         if self.settings.annotator_rationality:
             rationality = torch.tensor([self.rationalities.get(annotator, 1.0) for _, annotator in self.keys])
         return noise, rationality
-
-    def _rates(self) -> Tensor:
-        """Return the error rate that the likelihood uses for each comparison, ``[n]`` float32.
-
-        Were their mean one half, the answers would say nothing, and weight decay would make the reward constant: it is at most
-        `MOST_WRONG`.
-        """
-        found = {name: of.rate for name, of in self.error_rates.items()}
-        rates = torch.tensor([found.get(annotator, PRIOR) for _, annotator in self.keys])
-        return (rates - (rates.mean() - MOST_WRONG).clamp_min(0.0)).clamp_min(0.0)
 
     def _descend(
         self,

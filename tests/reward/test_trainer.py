@@ -17,6 +17,8 @@ from rlhf_ray.store.answers import Presses
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, joined, some_comparisons
 
 SMALL = RewardModelSettings(hidden=(8,), batch_size=8, normalize_inputs="none")
+CERTAIN = dataclasses.replace(SMALL, label_noise=0.0)
+"""Takes answers for certain: estimates of errors depend on all members and on held-out answers."""
 
 
 def _trainer(
@@ -216,7 +218,8 @@ def test_members_do_not_touch_each_other(
             return drawn
 
         monkeypatch.setattr(stacked, "bootstrap_weights", weights)
-        trainer = _trainer(SMALL, comparisons, observations=observations, actions=actions)
+        # Without an estimate of errors, for which members judge each other's comparisons.
+        trainer = _trainer(CERTAIN, comparisons, observations=observations, actions=actions)
         trainer.fit(5)
         states.append(trainer.ensemble.state())
     one, other = states
@@ -253,12 +256,12 @@ def test_without_bootstrap_every_comparison_counts_once(
 
 def test_what_is_held_out_does_not_influence_the_weights_at_all() -> None:
     comparisons = some_comparisons(40)
-    trainer = _trainer(SMALL, comparisons, held_out_share=0.3)
+    trainer = _trainer(CERTAIN, comparisons, held_out_share=0.3)
     held_out = np.array([name in _held_out(trainer) for name in comparisons.pairs.ids])
     trainer.fit(20)
     for where, same in ((held_out, True), (~held_out, False)):
         flipped = np.where(where, 1 - comparisons.preferences, comparisons.preferences)
-        other = _trainer(SMALL, Comparisons(comparisons.pairs, flipped), held_out_share=0.3)
+        other = _trainer(CERTAIN, Comparisons(comparisons.pairs, flipped), held_out_share=0.3)
         other.fit(20)
         assert _same(trainer, other) == same
 
@@ -325,7 +328,7 @@ def test_a_window_leaves_out_all_but_the_newest_comparisons() -> None:
     other = dataclasses.replace(old, preferences=1 - old.preferences)
     trainers = []
     for first in (old, other):
-        trainer = _trainer(dataclasses.replace(SMALL, window=12), joined([first, new]))
+        trainer = _trainer(dataclasses.replace(CERTAIN, window=12), joined([first, new]))
         report = trainer.fit(5)
         assert report.comparisons == 32
         trainers.append(trainer)
@@ -333,7 +336,7 @@ def test_a_window_leaves_out_all_but_the_newest_comparisons() -> None:
     trainers[0].add(some_comparisons(3, seed=3))
     trainers[0].fit(5)
     assert not _same(*trainers)
-    everything = _trainer(SMALL, joined([old, new]))
+    everything = _trainer(CERTAIN, joined([old, new]))
     everything.fit(5)
     assert not _same(everything, trainers[1])
 
