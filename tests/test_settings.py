@@ -340,13 +340,10 @@ def test_wrong_settings_of_the_page_are_refused(setting: str, value: Any, remedy
         LabellingSettings(**{setting: value})
 
 
-def test_who_is_asked_and_what_noise_that_means() -> None:
+def test_who_is_asked() -> None:
     assert PreferenceSettings(teacher="human").people_share == 1.0
     assert PreferenceSettings(mode="asynchronous", human_share=0.3).people_share == 0.3
     assert not PreferenceSettings(teacher="human").without_questions().asks_people
-    assert RewardModelSettings().for_people().label_noise == 0.1
-    assert RewardModelSettings(label_noise=0.3).for_people().label_noise == 0.3
-    assert RewardModelSettings(annotator_errors=True).for_people().label_noise is None
     with pytest.raises(SettingError, match=r"human_share is 0.3; .*needs preferences.mode=asynchronous"):
         PreferenceSettings(human_share=0.3)
 

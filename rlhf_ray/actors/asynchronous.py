@@ -405,6 +405,8 @@ class AsynchronousRing:
                 await self._read()
                 continue
             self._published_at = self._moment.env_steps
+            if self.people is not None:
+                self.people.error_rates = fit.error_rates
             with self._published:
                 self._news = fit
                 self._fits_held += rounds

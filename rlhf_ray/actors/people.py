@@ -6,13 +6,14 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rlhf_ray.actors.askings import Askings
 from rlhf_ray.actors.page_handle import PageHandle
 from rlhf_ray.labelling.desk import Ending, Situation
 from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.labelling.waiting import PeopleWait, Waiting
+from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.queries.schedule import LabelSchedule
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ class People:
         self._answered_at: float | None = None
         self.waiting_for = "the agent's first clips"
         """What the page waits for before the next questions, in words."""
+        self.error_rates: Mapping[str, ErrorRate] = {}
+        """Each annotator's error rate, by the newest fit."""
         self.gathered: float | None = None
         """Share of the first clips that are made, while the page waits for these."""
         self.on_wait: Callable[[PeopleWait], None] = _log
@@ -117,6 +120,7 @@ class People:
                 first_labels=None if version else self.schedule.first_fit,
                 next_question=self._next_question(answered) if version else None,
                 ending=self._ending,
+                error_rates=self.error_rates,
             )
         )
 

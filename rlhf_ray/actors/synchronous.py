@@ -144,6 +144,9 @@ class SynchronousRing:
                 self.say(FIRST_FIT)
             fit = await self.members.fit(updates, tally.last, number / max(1, self.schedule.rounds))
         self.answered, self.skipped, self.round_number = tally.held, tally.skipped, number
+        if fit is not None and self.people is not None:
+            self.people.error_rates = fit.error_rates
+            self.people.tell(self.source.env_steps, self.version, self.answered)
         spent = self._skips.used(tally) - tally.held - (used - before)  # on skips in this round
         wanted = max(0, due - used - spent) - self.schedule.held_back
         return RoundReport(number, wanted, self.answered - before, self.answered, fit, fit is not None)

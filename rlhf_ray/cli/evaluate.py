@@ -52,6 +52,7 @@ def run(words: list[str]) -> None:
         if getattr(command, name) < 1:
             raise SettingError(f"--{name.replace('_', '-')} is {getattr(command, name)}; it must be 1 or more.")
 
+    from rlhf_ray.measure.error_rates import newest_rates
     from rlhf_ray.measure.true_return import episodes_of, evaluate
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.policies import newest_policy
@@ -100,6 +101,8 @@ def run(words: list[str]) -> None:
     )
     if scored is not None:
         _tell_scores(scored)
+    if reward is not None and (wrong := newest_rates(folder.rows())[0]) is not None:
+        print(f"by the reward model, {wrong.sentence()}")
     if distances is not None:
         _tell_distances(distances)
     if command.video is not None:

@@ -134,17 +134,18 @@ def _as_in(experiment: Experiment) -> Fit:
 
 
 def _of_annotators(labels: Mapping[str, int], weights: Mapping[str, float], report: FitReport) -> list[str]:
-    """Say of each annotator what the fit used and found: one line each, none if all labels count the same."""
+    """Say what the fit used and found: a line for all answers, then one for each annotator; none if all labels count the same."""
+    lines = [] if report.wrong is None else [report.wrong.sentence()]
     if not (weights.keys() & labels.keys() or report.error_rates or report.rationalities):
-        return []
-    lines = []
+        return lines
     for name, count in labels.items():
         known = [f"{count} labels"]
         if (weight := weights.get(name, 1.0)) != 1.0:
             known.append(f"weight {weight:g}" if weight else "weight 0: left out")
-        for word, found in (("error rate", report.error_rates), ("rationality", report.rationalities)):
-            if name in found:
-                known.append(f"{word} {found[name]:.2f}")
+        if name in report.error_rates:
+            known.append(f"error rate {report.error_rates[name]}")
+        if name in report.rationalities:
+            known.append(f"rationality {report.rationalities[name]:.2f}")
         lines.append(f"{name}: {', '.join(known)}")
     return lines
 

@@ -20,7 +20,8 @@ class Metric:
         unit: unit; empty for a count.
         kind: int for whole numbers, else float.
         tag: what the metric has one value per; empty for a single value.
-        gauge: whether it is exported to Prometheus.
+        whole: with a tag: whether there is one value for all too, under the name alone.
+        gauge: whether it is exported to Prometheus; with ``whole``, the value for all.
         bar: the terminal bar that shows it; empty for none.
         label: its name in that bar.
         among: the metric that counts the answers behind it, which is shown beside it; empty for none.
@@ -31,6 +32,7 @@ class Metric:
     unit: str = ""
     kind: type[int] | type[float] = float
     tag: str = ""
+    whole: bool = False
     gauge: bool = True
     bar: str = ""
     label: str = ""
@@ -209,9 +211,29 @@ METRICS: dict[str, Metric] = {
         ),
         Metric("gradient_steps", "Gradient steps of the fit.", kind=int),
         Metric("fit_seconds", "Time of the fit.", "s"),
-        Metric(
-            "error_rate", "Estimated share of wrong answers of an annotator.", "share", tag="annotator", gauge=False
+        *(
+            Metric(f"error_rate{what}", f"{of} of all, or of an annotator.", unit, kind, "annotator", whole=True)
+            for what, of, unit, kind in (
+                ("", "Estimated share of wrong answers,", "share", float),
+                ("_low", "Lower end of its 95 % interval,", "share", float),
+                ("_high", "Upper end of its 95 % interval,", "share", float),
+                ("_answers", "Answers that the estimate is from,", "comparisons", int),
+                ("_inverted", "Probability that more than half of the answers are wrong,", "share", float),
+            )
         ),
+        *(
+            Metric(f"error_rate_{what}", of, "share", tag="annotator", gauge=False)
+            for what, of in (
+                ("earlier", "Error rate of the older half of an annotator's answers."),
+                ("earlier_low", "Lower end of its 95 % interval."),
+                ("earlier_high", "Upper end of its 95 % interval."),
+                ("newest", "Error rate of an annotator's newest 30 answers."),
+                ("newest_low", "Lower end of its 95 % interval."),
+                ("newest_high", "Upper end of its 95 % interval."),
+                ("rose", "Probability that the newest answers have the higher error rate."),
+            )
+        ),
+        Metric("suspicious_answers", "Answers that are more likely wrong than right.", "comparisons", int),
         Metric(
             "rationality",
             "Estimated rationality of an annotator, relative to the others.",
@@ -232,9 +254,9 @@ METRICS: dict[str, Metric] = {
 def metric_of(name: str) -> tuple[Metric, str] | None:
     """Return the declaration for ``name`` in ``metrics.jsonl`` and the value of its tag; None if undeclared.
 
-    ``error_rate/ada`` is `error_rate` of ada; ``fitting_queue`` is `stage_queue` of fitting.
+    ``error_rate/ada`` is `error_rate` of ada, ``error_rate`` that of all answers; ``fitting_queue`` is `stage_queue` of fitting.
     """
-    if (metric := METRICS.get(name)) is not None and not metric.tag:
+    if (metric := METRICS.get(name)) is not None and (not metric.tag or metric.whole):
         return metric, ""
     head, _, tag = name.partition("/")
     if tag and head in METRICS:

@@ -9,8 +9,8 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -29,6 +29,7 @@ from rlhf_ray.labelling.questions import Answer, QuestionQueue, Shown
 from rlhf_ray.labelling.recorder import GroupCommit
 from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
+from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.settings.labelling import Channels, Zoom
 from rlhf_ray.store import Event
 
@@ -138,6 +139,7 @@ class Situation:
         gathered: share of the first clips that are made, while these are waited for.
         first_labels: number of labels after which training starts; None once it has started.
         next_question: estimated time of the next question, in seconds since 1970; None if unknown.
+        error_rates: each annotator's error rate, by the newest fit.
     """
 
     wanted: int | None = None
@@ -148,6 +150,7 @@ class Situation:
     gathered: float | None = None
     first_labels: int | None = None
     next_question: float | None = None
+    error_rates: Mapping[str, ErrorRate] = field(default_factory=dict)
 
 
 def about(seconds: float, texts: Texts = IN_ENGLISH) -> str:
@@ -395,7 +398,7 @@ class Desk:
     async def statistics(self) -> dict[str, Any]:
         """Statistics of all annotators; see `rlhf_ray.labelling.statistics.statistics`."""
         events, weights = await self.store.events(), await self.store.weights()
-        return await asyncio.to_thread(statistics, events, weights)
+        return await asyncio.to_thread(statistics, events, weights, self._situation.error_rates)
 
     async def knows(self, annotator: str) -> bool:
         """Whether the store has events of ``annotator``."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 from rlhf_ray.data.comparisons import side_of
 from rlhf_ray.measure.agreement import AnnotatorAgreement, agreement
 from rlhf_ray.measure.agreement import alpha as alpha  # re-exported for callers
+from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.store.answers import Presses, agreement_in, count_presses
 from rlhf_ray.store.schema import holding
 
@@ -23,7 +24,9 @@ _COLUMNS = (
 _Row = dict[str, Any]
 
 
-def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]:
+def statistics(
+    events: pa.Table, weights: Mapping[str, float], error_rates: Mapping[str, ErrorRate] | None = None
+) -> dict[str, Any]:
     """Compute all statistics as JSON values; None for values without data. Only valid answers count.
 
     Agreement is among people; scripted teachers appear only in ``agreement_with_scripted``. Excluded annotators (weight 0) are
@@ -32,6 +35,7 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
     Args:
         events: `PreferenceStore.events`.
         weights: `PreferenceStore.weights`.
+        error_rates: each annotator's error rate, by the run's newest fit.
 
     Returns:
         ``labels``: number of valid labels. Over pairs with labels of several people, of which there are ``shared_pairs``:
@@ -48,6 +52,8 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
           ``self_consistency``: fraction of repeated pairs with the same answer as before;
         - ``agreement``, ``agreement_with_scripted``: fraction of others' answers to the same pairs that are equal;
         - each of these shares with the ending ``_of``: the number of answers behind it;
+        - ``error_rate``, ``error_rate_low``, ``error_rate_high``: share of answers that are wrong by the reward model, with a 95 %
+          interval; ``error_rate_kind``: see `ErrorRate.kind`;
         - ``weight``.
     """
     rows: list[_Row] = events.select(_COLUMNS).to_pylist()
@@ -111,6 +117,7 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
             "agreement_of": len(with_people),
             "agreement_with_scripted": _share(with_scripted),
             "agreement_with_scripted_of": len(with_scripted),
+            **_errors((error_rates or {}).get(name)),
             "weight": weights.get(name, 1.0),
         }
 
@@ -135,6 +142,11 @@ def _values(labels: int, agreed: AnnotatorAgreement, annotators: list[dict[str, 
         "chance_agreement": agreed.chance,
         "annotators": annotators,
     }
+
+
+def _errors(of: ErrorRate | None) -> dict[str, Any]:
+    known = (None,) * 4 if of is None else (of.rate, of.low, of.high, of.kind)
+    return dict(zip(("error_rate", "error_rate_low", "error_rate_high", "error_rate_kind"), known, strict=True))
 
 
 TIE = "equal"

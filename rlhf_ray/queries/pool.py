@@ -179,7 +179,9 @@ class ClipPool:
             network = self._make_ensemble[2].network
             with blaming({"preferences.selection": self.preferences.selection, "reward_model.network": network}):
                 learned = None if reward is None else self._returns(reward, pool)
-                index = choose(self.selection, Candidates(drawn, pool.read_only(), learned, count, asked), count, rng)
+                noise = 0.0 if reward is None else float(reward.get("label_noise", 0.0))
+                candidates = Candidates(drawn, pool.read_only(), learned, count, asked, noise)
+                index = choose(self.selection, candidates, count, rng)
         if len(index) == 0:
             return 0, None
         self._asked[number] = [(names[left], names[right]) for left, right in index]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.measure.error_rates import COVERAGE, NEWEST, Drift
+from rlhf_ray.measure.error_rates import ErrorRate as ErrorRate  # re-exported for callers
 
 RATES: FloatArray = (np.arange(100) + 0.5) / 100
 """Grid of error rates. Above one half, the annotator is more often wrong than right: inverted."""
@@ -27,9 +29,6 @@ look like an unsure model: of 200 labels with 30 % wrong, 16 % were found. (Chos
 SPREAD = 1.0
 """Prior of an annotator's rationality: its logarithm has this standard deviation around 0."""
 
-COVERAGE = 0.95
-"""Probability that an error rate is in its interval."""
-
 MOST_WRONG = 0.35
 """Largest mean error rate that the likelihood assumes."""
 
@@ -38,30 +37,13 @@ def _prior(*, inverted: bool = True) -> FloatArray:
     """Return the prior probability of each of `RATES`; without those above one half if nobody can be ``inverted``."""
     typical = (1 - RATES) ** (TYPICAL - 1)
     prior: FloatArray = (1 - ODD) * typical / typical.sum() + ODD / len(RATES)
-    prior = np.where(inverted | (RATES < 0.5), prior, 1e-12)
-    return prior / prior.sum()
+    possible: FloatArray = np.where(inverted | (RATES < 0.5), prior, 1e-12)
+    normalised: FloatArray = possible / possible.sum()
+    return normalised
 
 
 PRIOR = float(_prior() @ RATES)
 """The error rate of an annotator without data: the prior's mean."""
-
-
-@dataclass(frozen=True)
-class ErrorRate:
-    """An estimated error rate: the probability that an answer is the opposite of the right one.
-
-    Attributes:
-        rate: in [0, 1]: the posterior mean. Above 0.5: the annotator is inverted.
-        low, high: an interval that holds the rate with probability `COVERAGE`.
-        answers: number of answers that the estimate is from.
-        wrong: posterior probability that the rate is above one half.
-    """
-
-    rate: float
-    low: float
-    high: float
-    answers: int
-    wrong: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,12 +55,14 @@ class AnnotatorModel:
         of: each annotator's error rate.
         rationalities: ``[annotators]`` float64 above 0: β, relative to the typical annotator.
         suspicion: ``[n]`` float64: the probability that each answer is wrong; NaN where no member can judge it.
+        drifts: per annotator: the error rates of the older half of the answers and of the newest; None for one with too few.
     """
 
     everyone: ErrorRate
     of: tuple[ErrorRate, ...]
     rationalities: FloatArray
     suspicion: FloatArray
+    drifts: tuple[Drift | None, ...]
 
 
 def annotator_model(
@@ -102,14 +86,14 @@ def annotator_model(
         differences: ``[members, n]`` float: return of the preferred fragment minus return of the other one.
         unseen: ``[members, n]`` bool: True where the member was not fitted to the comparison. A comparison that every member
             was fitted to is ignored.
-        whose: ``[n]`` int: the index of the annotator.
+        whose: ``[n]`` int: the index of the annotator. Comparisons are ordered by age, the oldest first.
         annotators: number of annotators.
         rationality: whether to estimate rationalities; otherwise they are 1.
 
     Returns:
         The estimates; None if every member was fitted to every comparison.
     """
-    judged = unseen.any(0)
+    judged: BoolArray = np.asarray(unseen.any(0))
     if not judged.any():
         return None
     differences, unseen, whose = differences[:, judged].astype(np.float64), unseen[:, judged], whose[judged]
@@ -117,7 +101,7 @@ def annotator_model(
     means = [(0.5 + 0.5 * np.tanh(differences / (2 * of))).mean(0, where=unseen) for of in TEMPERATURES]
     chances: FloatArray = np.clip(np.array(means).reshape(len(TEMPERATURES), -1), 1e-6, 1 - 1e-6)
     fits = np.stack([_sums(np.log(rate + (1 - 2 * rate) * chances), whose, annotators) for rate in RATES], 1)
-    prior = np.log(_prior(inverted=np.count_nonzero(np.bincount(whose)) > 1))[None, :, None]
+    prior = np.log(_prior(inverted=bool(np.count_nonzero(np.bincount(whose)) > 1)))[None, :, None]
     evidence = _log_sum(fits + prior, 1)  # [temperatures, annotators]
     logs = np.log(TEMPERATURES)
     usual = -((logs - np.log(USUAL)) ** 2) / (2 * AROUND**2)
@@ -142,21 +126,43 @@ def annotator_model(
     right = (chances * weights[:, whose]).sum(0)
     wrong = rates * (1 - right)
     suspicion[judged] = wrong / (wrong + (1 - rates) * right)
-    return AnnotatorModel(_summary(of_all, len(whose)), of, rationalities, suspicion)
+    drifts = tuple(_drift(chances[:, whose == number], weights[:, number]) for number in range(annotators))
+    return AnnotatorModel(_summary(of_all, len(whose)), of, rationalities, suspicion, drifts)
+
+
+def _drift(chances: FloatArray, weights: FloatArray) -> Drift | None:
+    """Compare an annotator's newest answers with the older half; None if these overlap.
+
+    Args:
+        chances: ``[temperatures, n]``: the probability of each answer, were there no errors; the oldest first.
+        weights: ``[temperatures]``: the posterior of the temperature.
+    """
+    if chances.shape[1] < 2 * NEWEST:
+        return None
+    parts = [chances[:, : chances.shape[1] // 2], chances[:, -NEWEST:]]
+    found = []
+    for part in parts:
+        likelihoods = np.stack([np.log(rate + (1 - 2 * rate) * part).sum(1) for rate in RATES])
+        fits = likelihoods + np.log(_prior())[:, None]  # [rates, temperatures]
+        found.append((np.exp(fits - _log_sum(fits, 0)) * weights).sum(1))
+    before, now = (posterior / posterior.sum() for posterior in found)
+    rose = float((now * (np.cumsum(before) - before / 2)).sum())
+    return Drift(_summary(before, parts[0].shape[1]), _summary(now, NEWEST), rose)
 
 
 def likelihood_rates(rates: Mapping[str, float], annotators: Sequence[str]) -> FloatArray:
     """Return the error rate that the likelihood uses for each answer, ``[n]`` float32: its annotator's, or `PRIOR`.
 
     Were their mean one half, the answers would say nothing, and weight decay would make the reward constant: it is lowered to
-    `MOST_WRONG`.
+    `MOST_WRONG`. None becomes 0 or 1: of an answer that a network is sure of, the likelihood's slope would be NaN.
 
     Args:
         rates: estimated error rates by annotator.
         annotators: who gave each of the ``n`` answers.
     """
     found = np.array([rates.get(name, PRIOR) for name in annotators], np.float32)
-    return np.clip(found - max(0.0, float(found.mean()) - MOST_WRONG), 0.0, 1.0)
+    lowered: FloatArray = np.clip(found - max(0.0, float(found.mean()) - MOST_WRONG), float(RATES[0]), float(RATES[-1]))
+    return lowered
 
 
 def _summary(posterior: FloatArray, answers: int) -> ErrorRate:

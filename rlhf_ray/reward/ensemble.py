@@ -28,7 +28,7 @@ from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 FORMAT = "rlhf_ray.reward/1"
 MOST_STEPS = 4096
 """Most steps of a forward pass without gradients: bounds its memory."""
-LATER = ("deviation_weight", "window")
+LATER = ("deviation_weight", "window", "label_noise")
 """Scalar buffers that older saved reward models lack; `RewardEnsemble` gives them their defaults."""
 
 
@@ -58,6 +58,7 @@ class RewardEnsemble(nn.Module):
         deviation_weight: scalar float32: see `combine`. Starts as `RewardModelSettings.deviation_weight`.
         window: scalar int64: most steps that a step's reward depends on, itself included: the length of the fitted fragments if the
             network reads history, otherwise 1.
+        label_noise: scalar float32: the mean share of random answers that the last fit found; 0 before the first.
         reads_history: whether the network reads the steps before.
     """
 
@@ -66,6 +67,7 @@ class RewardEnsemble(nn.Module):
     version: Tensor
     deviation_weight: Tensor
     window: Tensor
+    label_noise: Tensor
 
     def __init__(self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings):
         super().__init__()
@@ -78,6 +80,7 @@ class RewardEnsemble(nn.Module):
         self.register_buffer("version", torch.zeros((), dtype=torch.int64))
         self.register_buffer("deviation_weight", torch.tensor(float(settings.deviation_weight)))
         self.register_buffer("window", torch.ones((), dtype=torch.int64))
+        self.register_buffer("label_noise", torch.zeros(()))
         self.reads_history = reads_history(self.networks)
         self._that_fit = steps_that_fit(self.networks)
         self.eval()
@@ -264,6 +267,7 @@ class RewardEnsemble(nn.Module):
         """Load a version (called by torch). Versions of before these buffers have the settings' weight, and no history."""
         state_dict.setdefault(f"{prefix}deviation_weight", torch.tensor(float(self.settings.deviation_weight)))
         state_dict.setdefault(f"{prefix}window", torch.ones((), dtype=torch.int64))
+        state_dict.setdefault(f"{prefix}label_noise", torch.zeros(()))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def state(self) -> dict[str, Array]:

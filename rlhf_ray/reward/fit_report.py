@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 
-from rlhf_ray.reward.annotators import ErrorRate
+from rlhf_ray.measure.error_rates import Drift, ErrorRate
 from rlhf_ray.store.answers import Presses
 
 RECENT_ANSWERS = 50
@@ -51,6 +51,8 @@ class FitReport:
     """The estimated share of wrong answers among all; None if no member of the ensemble could judge any."""
     error_rates: dict[str, ErrorRate] = field(default_factory=dict)
     """Each annotator's estimated error rate; empty if no member could judge any answer."""
+    drifts: dict[str, Drift] = field(default_factory=dict)
+    """The error rates of each annotator's older half of the answers and of the newest, where there are enough of them."""
     suspicions: dict[tuple[str, str], float] = field(default_factory=dict)
     """Answers that are more likely wrong than right, with that probability, by pair id and annotator."""
     rationalities: dict[str, float] = field(default_factory=dict)
@@ -71,10 +73,11 @@ class FitReport:
         values["fit_seconds"] = values.pop("seconds")
         wrong, rates = values.pop("wrong"), values.pop("error_rates")
         values["suspicious_answers"] = len(values.pop("suspicions"))
-        for name, found in {"": wrong, **{f"/{name}": rate for name, rate in rates.items()}}.items():
+        for name, found in {"": wrong, **rates}.items():
             if found is not None:
-                values |= {f"error_rate{name}": found.rate, f"error_rate_low{name}": found.low}
-                values[f"error_rate_high{name}"] = found.high
+                values |= found.metrics(name)
+        for name, drift in values.pop("drifts").items():
+            values |= drift.metrics(name)
         named = (("rationalities", "rationality"), ("methods", "method"))
         for of, metric in named:
             values |= {f"{metric}/{name}": value for name, value in values.pop(of).items()}

@@ -90,6 +90,10 @@ class Gauges:
             if value is None or found is None or not found[0].gauge:
                 continue
             metric, tag = found
+            if metric.whole:
+                if not tag:
+                    self._set(metric.name, float(value))
+                continue
             self._set(metric.name, float(value), **({metric.tag: tag} if metric.tag else {}))
 
     def _set(self, name: str, value: float, **tags: str) -> None:

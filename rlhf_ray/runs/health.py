@@ -1,14 +1,15 @@
 """Health: alarms for training that fails without an error.
 
 Each alarm is a function of the metrics so far (the rows of ``metrics.jsonl``); it returns the problem, with numbers, and a remedy,
-or None. `Health` calls all of them after each iteration. Thresholds lie outside the range of runs that learned well.
+or None. `Health` calls all of them after each iteration; those about wrong answers are in `rlhf_ray.runs.answer_alarms`. Thresholds
+lie outside the range of runs that learned well.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -20,11 +21,13 @@ from rlhf_ray.labelling.waiting import NOBODY_AFTER, spoken
 from rlhf_ray.measure import held_out
 from rlhf_ray.measure.true_return import LONGEST
 from rlhf_ray.queries.schedule import PROBE, TIES, held_back
+from rlhf_ray.runs.alarm import Alarm as Alarm  # re-exported for callers
+from rlhf_ray.runs.alarm import Row, Rows, presses_of, talk_to
+from rlhf_ray.runs.answer_alarms import drifting_answers, inverted_answers, no_information, wrong_answers
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
-from rlhf_ray.store.answers import FEW_ANSWERS, Presses
+from rlhf_ray.store.answers import FEW_ANSWERS
 
-Row = dict[str, Any]
-Rows = Sequence[Row]
+Check = Callable[[Rows], Alarm | None]
 
 QUIET = 10
 """Iterations without a finding after which an alarm is cleared, so that a value oscillating around its threshold alarms once."""
@@ -66,24 +69,6 @@ STARVING_ITERATIONS = 20
 """Consecutive iterations in asynchronous mode; more, because people take their time to answer."""
 
 
-@dataclass(frozen=True)
-class Alarm:
-    """A problem in training.
-
-    Attributes:
-        name: fixed name of the alarm.
-        message: the finding, with numbers.
-        remedy: how to fix it.
-    """
-
-    name: str
-    message: str
-    remedy: str
-
-
-Check = Callable[[Rows], Alarm | None]
-
-
 class Alarms(Callback):
     """Adds to each iteration's metrics ``alarms``, the names of active alarms, and ``raised``, the new ones."""
 
@@ -116,6 +101,10 @@ class Health:
             partial(entropy_collapse, action_space=action_space),
             one_sided_answers,
             equal_answers,
+            no_information,
+            inverted_answers,
+            drifting_answers,
+            wrong_answers,
             below_chance,
             clips_alike,
             labels_held_back,
@@ -246,7 +235,7 @@ def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Alarm | None:
 
 def one_sided_answers(rows: Rows) -> Alarm | None:
     """Nearly all recent answers of an annotator are for the fragment shown on one side, although sides are random."""
-    odd = {name: of for name, of in _presses(rows).items() if of.one_sided}
+    odd = {name: of for name, of in presses_of(rows).items() if of.one_sided}
     if not odd:
         return None
     told = [
@@ -257,14 +246,14 @@ def one_sided_answers(rows: Rows) -> Alarm | None:
     return Alarm(
         "one_sided_answers",
         f"{'; '.join(told)}.",
-        f"Sides are random, so about half should be. They may press the same button every time: {_talk_to(odd)}. Check "
+        f"Sides are random, so about half should be. They may press the same button every time: {talk_to(odd)}. Check "
         "that the page shows both clips.",
     )
 
 
 def equal_answers(rows: Rows) -> Alarm | None:
     """An annotator answers "equally good" nearly always, and others don't, so that it isn't the fragments."""
-    presses = _presses(rows)
+    presses = presses_of(rows)
     equal = {name: of for name, of in presses.items() if of.mostly_equal}
     others = [of for of in presses.values() if of.answers >= FEW_ANSWERS and not of.mostly_equal]
     if not equal or not others or clips_alike(rows) or labels_held_back(rows):
@@ -274,7 +263,7 @@ def equal_answers(rows: Rows) -> Alarm | None:
     return Alarm(
         "equal_answers",
         f"{'; '.join(told)} are “equally good”; of the others' answers, {100 * usual:.0f} %.",
-        f"Ties teach little. They may press the same button every time: {_talk_to(equal)}.",
+        f"Ties teach little. They may press the same button every time: {talk_to(equal)}.",
     )
 
 
@@ -388,33 +377,13 @@ def held_out_answers(row: Row) -> int:
     return int(row.get("held_out") or 0) if value is None else int(value)
 
 
-def _presses(rows: Rows) -> dict[str, Presses]:
-    """What each annotator chose in their newest answers, as of the newest fit that tells."""
-    for row in reversed(rows):
-        sides = {side: {} for side in ("left", "right", "equal")}  # type: dict[str, dict[str, int]]
-        for metric, value in row.items():
-            head, _, name = metric.partition("/")
-            if name and (side := head.removeprefix("chosen_")) in sides and value is not None:
-                sides[side][name] = int(value)
-        names = dict.fromkeys(name for of in sides.values() for name in of)
-        if names:
-            return {name: Presses(**{side: of.get(name, 0) for side, of in sides.items()}) for name in names}
-    return {}
-
-
 def _who_says_equal(rows: Rows) -> str:
     """Name the annotators whose newest answers are nearly all ties; empty if there are none."""
-    equal = {name: of for name, of in _presses(rows).items() if of.answers >= PROBE and of.equal > TIES * of.answers}
+    equal = {name: of for name, of in presses_of(rows).items() if of.answers >= PROBE and of.equal > TIES * of.answers}
     if not equal:
         return ""
     names = ", ".join(f"{name} ({of.equal} of the last {of.answers})" for name, of in equal.items())
-    return f" If fragments do differ: “equally good” is nearly the only answer of {names}; {_talk_to(equal)}."
-
-
-def _talk_to(names: Iterable[str]) -> str:
-    """Say what to do about the annotators ``names``."""
-    commands = ", ".join(f"`rlhf-ray store weigh RUN {name} 0`" for name in names)
-    return f"talk to {' and '.join(names)}, or leave their answers out ({commands})"
+    return f" If fragments do differ: “equally good” is nearly the only answer of {names}; {talk_to(equal)}."
 
 
 class _Moves:

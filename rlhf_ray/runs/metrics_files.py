@@ -43,7 +43,7 @@ class CSVFile(Callback):
         """Write the rows of a resumed run anew: some may be of iterations that will be repeated."""
         self._path = run.folder.metrics_csv
         self._rows = run.folder.rows
-        self._columns = [name for name, metric in METRICS.items() if not metric.tag]
+        self._columns = [name for name, metric in METRICS.items() if not metric.tag or metric.whole]
         if self._path.exists():
             with self._path.open(newline="") as file:
                 self._columns = next(csv.reader(file), self._columns)

@@ -20,6 +20,7 @@ from rich.table import Table
 from rlhf_ray.data.metrics import METRICS, share_of
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.waiting import PeopleWait, spoken
+from rlhf_ray.measure.error_rates import newest_rates
 from rlhf_ray.measure.true_return import episodes_of
 from rlhf_ray.queries.schedule import gathered
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
@@ -161,6 +162,8 @@ class Progress(Callback):
         self._chosen_told = False
         self._known: dict[str, str] = {}
         """Last known values of metrics that not every iteration has, formatted."""
+        self._wrong = ""
+        """How many answers look wrong, by the last fit that tells."""
         self._last_line = -self.LINE_EVERY
         self._nobody_told = False
 
@@ -192,8 +195,10 @@ class Progress(Callback):
             self._bars.stop()
 
     def on_start(self, run: TrainingRun) -> None:
-        """Remember the folder."""
+        """Remember the folder, and what a resumed run knows of wrong answers."""
         self._folder = run.folder
+        if (wrong := newest_rates(run.folder.rows())[0]) is not None:
+            self._wrong = wrong.sentence()
         self._waits = Waits(self._say, run.folder.path)
 
     def on_stage(self, stage: str) -> None:
@@ -232,6 +237,8 @@ class Progress(Callback):
             value = metrics.get(metric.name)
             if metric.bar and value is not None and math.isfinite(value):
                 self._known[metric.name] = f"{metric.label} {metric.text(value, metrics.get(metric.among))}"
+        if (wrong := newest_rates([metrics])[0]) is not None:
+            self._wrong = wrong.sentence()
         done = {"env steps": metrics["env_steps"]}
         if self.experiment.preferences.comparisons:  # otherwise the reward model is given
             done |= {"labels": metrics["comparisons"], "reward fits": metrics["reward_version"]}
@@ -250,7 +257,8 @@ class Progress(Callback):
 
     def _notes(self, bar: str) -> list[str]:
         """The last known values of this bar's metrics."""
-        return [self._known[name] for name, metric in METRICS.items() if metric.bar == bar and name in self._known]
+        notes = [self._known[name] for name, metric in METRICS.items() if metric.bar == bar and name in self._known]
+        return [*notes, self._wrong] if bar == "reward fits" and self._wrong else notes
 
     def _tell_choices(self, metrics: dict[str, Any]) -> None:
         """Print the values chosen for auto settings, and how ties were handled."""
@@ -299,6 +307,8 @@ class Progress(Callback):
         ]
         if outcome.held_out_accuracy is not None:
             parts.insert(1, f"held-out accuracy {share_of(outcome.held_out_accuracy, outcome.held_out_decided)}")
+        if self._wrong:
+            parts.insert(1 + (outcome.held_out_accuracy is not None), self._wrong)
         if outcome.normalised is not None:
             parts.insert(0, f"normalised return {outcome.normalised:.2f} (0 random, 1 trained on the true reward)")
         if outcome.interrupted:

@@ -25,6 +25,7 @@ from rlhf_ray.measure.held_out import (
     scores_by,
 )
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.annotators import likelihood_rates
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.store import PreferenceStore
 
@@ -73,7 +74,7 @@ def score_reward(
         reward: the reward model.
         store: the store that it was fitted to.
         held_out_share: `PreferenceSettings.held_out_share` of the fits: it decides which comparisons were held out.
-        error_rates: each annotator's error rate, with `RewardModelSettings.annotator_errors`.
+        error_rates: each annotator's error rate, if `RewardModelSettings.label_noise` is None; without one, a typical rate.
         rationalities: each annotator's rationality, with `RewardModelSettings.annotator_rationality`.
 
     Returns:
@@ -92,8 +93,8 @@ def score_reward(
     comparisons = snapshot.gather(chosen)
     said, who = comparisons.preferences, comparisons.annotators
     noise: float | Array = reward.settings.label_noise or 0.0
-    if error_rates:
-        noise = np.array([2 * error_rates.get(name, noise / 2) for name in who])
+    if reward.settings.label_noise is None:
+        noise = 2 * likelihood_rates(error_rates or {}, snapshot.annotators)[chosen]
     sides = (comparisons.pairs.left, comparisons.pairs.right)
     left, right = (reward.fragment_returns(side) for side in sides)
     differences = (left - right) * np.array([(rationalities or {}).get(name, 1.0) for name in who])

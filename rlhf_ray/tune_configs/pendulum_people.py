@@ -19,8 +19,8 @@ experiment = dataclasses.replace(
         comparisons=150,  # about ten minutes of labelling
         initial_comparisons=40,  # before PPO's first step, so that it starts with a mostly correct reward
     ),
-    # People make mistakes: by default, reward_model.label_noise assumes that a tenth of people's answers are random (Christiano et
-    # al. 2017, section 2.2.3).
+    # People make mistakes: by default (reward_model.label_noise=None), each fit estimates how many of each annotator's answers are
+    # wrong. Christiano et al. (2017, section 2.2.3) assume that a tenth are random.
 )
 
 
@@ -33,5 +33,5 @@ def search_space() -> dict[str, Any]:
 
     return {
         "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),
-        "reward_model.label_noise": tune.choice([0.05, 0.1, 0.2]),
+        "reward_model.label_noise": tune.choice([None, 0.1, 0.2]),
     }

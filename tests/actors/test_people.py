@@ -177,6 +177,7 @@ def test_rounds_wait_for_people_when_they_are_asked_to(tmp_path: Path) -> None:
         second = ring.advance(moment(0.25, 400))
         assert second.answered == second.wanted > 0
         assert second.fit is not None
+        assert ring.people.error_rates == second.fit.error_rates
 
 
 @pytest.mark.soak

@@ -205,7 +205,7 @@ class FakeDesk:
 
     async def statistics(self) -> dict[str, Any]:
         def row(
-            name: str, labels: int, seconds: float, left: float, catch: float | None, agreement: float
+            name: str, labels: int, seconds: float, left: float, catch: float | None, agreement: float, wrong: Any
         ) -> dict[str, Any]:
             return {
                 "name": name,
@@ -224,14 +224,15 @@ class FakeDesk:
                 "self_consistency_of": 0 if catch is None else 3,
                 "agreement": agreement,
                 "agreement_of": 14,
+                **dict(zip(("error_rate", "error_rate_low", "error_rate_high", "error_rate_kind"), wrong, strict=True)),
                 "weight": self.weights.get(name, 1.0),
             }
 
         rows = [
-            row("ada", 128, 2.4, 0.49, 0.96, 0.91),
-            row("grace", 96, 3.1, 0.53, 0.92, 0.88),
-            row("hurried", 210, 0.7, 0.81, 0.55, 0.57),
-            row("new", 2, 5.0, 0.5, None, 1.0),
+            row("ada", 128, 2.4, 0.49, 0.96, 0.91, (0.02, 0.0, 0.05, "few")),
+            row("grace", 96, 3.1, 0.53, 0.92, 0.88, (0.12, 0.08, 0.17, "some")),
+            row("hurried", 210, 0.7, 0.81, 0.55, 0.57, (0.47, 0.36, 0.58, "guesses")),
+            row("new", 2, 5.0, 0.5, None, 1.0, (None,) * 4),
         ]
         shared = {"shared_pairs": 40, "alpha": 0.71, "alpha_words": "good enough for tentative conclusions"}
         return {"labels": 436, **shared, "raw_agreement": 0.86, "chance_agreement": 0.52, "annotators": rows}

@@ -15,6 +15,7 @@ from rlhf_ray.labelling import leases
 from rlhf_ray.labelling.desk import Given, Showing, Situation, about
 from rlhf_ray.labelling.open_pages import OPEN_FOR, OpenPages
 from rlhf_ray.labelling.questions import Answer
+from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.office import Office, pairs_of
 
@@ -498,8 +499,10 @@ def test_statistics_and_weights_are_the_stores(office: Office) -> None:
         assert office.desk.changes == before + 1
         with pytest.raises(ValueError, match="weight"):
             await office.desk.weigh("ada", -1.0)
+        office.desk.tell(Situation(error_rates={"ada": ErrorRate(0.12, 0.08, 0.17, 40)}))
         return await office.desk.statistics()
 
     values = asyncio.run(session())
     assert values["labels"] == 1
+    assert [(one["error_rate"], one["error_rate_kind"]) for one in values["annotators"]] == [(0.12, "some")]
     assert [(one["name"], one["labels"], one["weight"]) for one in values["annotators"]] == [("ada", 1, 0.5)]

@@ -284,6 +284,8 @@ def test_statistics_and_the_owners_weights(visit, desk):
     expect(row).to_contain_text("81 %")
     expect(row.locator("[data-title='Check accuracy']")).to_have_text("55 % (9)")
     expect(row.locator("[data-title='A chosen']")).to_have_class("odd")
+    expect(row.locator("[data-title='Wrong answers']")).to_have_text("47 % (36–58 %)")
+    expect(row.locator("[data-title='Wrong answers']")).to_have_class("odd")
     expect(page.locator("#figures")).to_contain_text("good enough for tentative conclusions")
     expect(page.locator("#figures")).to_contain_text("40 shared pairs; by chance 52 %")
     weight = page.locator("[data-name=hurried]")

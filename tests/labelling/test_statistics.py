@@ -11,6 +11,7 @@ import pytest
 
 from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.measure.agreement import alpha
+from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.store import Event, PreferenceStore
 from tests.made_up import some_fragments
 
@@ -164,3 +165,13 @@ def test_only_what_holds_counts(tmp_path: Path) -> None:
     anna = each["anna"]
     assert (anna["labels"], anna["skips"], anna["incomparable"]) == (1, 2, 1)
     assert (anna["seconds_per_label"], anna["left_share"], anna["agreement"]) == (1.0, 0.0, None)
+
+
+def test_the_newest_fits_error_rates_are_beside_the_answers(tmp_path: Path) -> None:
+    store = PreferenceStore(tmp_path)
+    store.record([label("a1", "anna", 1.0), label("b1", "bert", 0.0)], CLIPS)
+    found = statistics(store.events(), {}, {"anna": ErrorRate(0.85, 0.7, 0.95, 40, 0.999)})
+    anna, bert = found["annotators"]
+    names = ("error_rate", "error_rate_low", "error_rate_high", "error_rate_kind")
+    assert [anna[name] for name in names] == [0.85, 0.7, 0.95, "inverted"]
+    assert [bert[name] for name in names] == [None] * 4

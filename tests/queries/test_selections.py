@@ -76,7 +76,11 @@ def test_information_gain_ignores_what_nobody_can_know_and_entropy_does_not() ->
     gain = _made("information_gain").score(of, _rng())
     assert gain[0] == pytest.approx(0.0, abs=1e-9)
     assert gain[1] == pytest.approx(math.log(2), abs=0.01)
-    assert _made("information_gain", label_noise=0.5).score(of, _rng())[1] < 0.2
+    noisy = _made("information_gain", label_noise=0.5).score(of, _rng())
+    assert noisy[1] < 0.2
+    estimated = dataclasses.replace(of, label_noise=0.5)
+    assert (_made("information_gain").score(estimated, _rng()) == noisy).all()
+    assert (_made("information_gain", label_noise=0.0).score(estimated, _rng()) == gain).all()
 
 
 @pytest.mark.parametrize("name", ["disagreement_logits", "disagreement_labels", "entropy", "information_gain"])

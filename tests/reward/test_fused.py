@@ -16,7 +16,7 @@ KINDS: list[dict[str, Any]] = [
     {"ensemble_size": 1, "activation": "tanh", "normalize_inputs": "none", "weight_decay": 0.0},
     {"activation": "relu", "hidden": (8,), "discount": 0.9, "use_next_state": True, "use_done": True},
     {"hidden": (8, 6, 4), "label_noise": 0.2, "adaptive_l2": True},
-    {"largest_log_odds": 0.01, "annotator_errors": True, "annotator_rationality": True},
+    {"largest_log_odds": 0.01, "annotator_rationality": True},
     {"ensemble_size": 2, "early_stopping": 2, "window": 40, "normalize_inputs": "ema"},
 ]
 

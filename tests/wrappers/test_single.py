@@ -514,9 +514,7 @@ def test_every_argument_is_documented_under_its_name(kind: Any) -> None:
 
 
 def test_the_status_tells_what_a_run_measures_of_fits_and_labels(in_process: SimpleNamespace) -> None:
-    reward_model = dataclasses.replace(
-        REWARD_MODEL, annotator_errors=True, annotator_rationality=True, methods=("rime",)
-    )
+    reward_model = dataclasses.replace(REWARD_MODEL, annotator_rationality=True, methods=("rime",))
     skips = PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=4, teacher="skip", skip=1.0)
     with make(reward_model=reward_model, preferences=skips, wait="always") as env:
         assert set(env.status()) >= {"skipped", "comparisons", "env_steps"}  # before the first fit too
@@ -527,7 +525,8 @@ def test_the_status_tells_what_a_run_measures_of_fits_and_labels(in_process: Sim
     assert held == 1
     assert report is not None
     assert status["skipped"] > 0
-    assert {f"error_rate/{name}": rate for name, rate in report.error_rates.items()}.items() <= status.items()
+    rates = {f"error_rate/{name}": found.rate for name, found in report.error_rates.items()}
+    assert rates.items() <= status.items()
     assert {f"rationality/{name}": factor for name, factor in report.rationalities.items()}.items() <= status.items()
     assert report.methods
     assert {f"method/{name}": value for name, value in report.methods.items()}.items() <= status.items()

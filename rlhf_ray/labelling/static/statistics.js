@@ -54,6 +54,13 @@ const COLUMNS = [
     text: (row) => shareOf(row, "agreement_with_scripted"),
     optional: (row) => row.agreement_with_scripted == null,
   },
+  {
+    title: t("Wrong answers"),
+    means: t("share of answers that look wrong to the reward model, with its 95 % interval; near half, they say nothing; near all, the keys may be mixed up"),
+    text: (row) => (row.error_rate == null ? NONE : `${percent(row.error_rate)} (${number(100 * row.error_rate_low)}–${percent(row.error_rate_high)})`),
+    odd: (row) => ["guesses", "inverted"].includes(row.error_rate_kind),
+    optional: (row) => row.error_rate == null,
+  },
 ];
 
 /**

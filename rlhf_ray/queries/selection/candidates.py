@@ -28,6 +28,7 @@ class Candidates:
             the difference of two is the pair's logit. None before the first reward version.
         count: number of pairs wanted, at least 1: those with the highest scores are asked about.
         asked: ``[k, 2]`` int64: the pairs asked earlier whose fragments are both still in ``fragments``, as positions there.
+        label_noise: the share of random answers that the newest fit found; 0 before the first.
     """
 
     index: IntArray
@@ -35,6 +36,7 @@ class Candidates:
     returns: FloatArray | None
     count: int = 1
     asked: IntArray = field(default_factory=_no_pairs)
+    label_noise: float = 0.0
 
     @cached_property
     def logits(self) -> FloatArray:

@@ -24,7 +24,8 @@ class InformationGain:
 
     The answer's own randomness does not count: pairs that every member finds even score 0. Bıyık et al. (2019, APReL) use the same
     score for samples from a posterior; here the members stand for the posterior. ``reward_model.label_noise`` adds the noise that
-    the likelihood assumes. Estimates for single annotators are not used: who will answer is not known yet.
+    the likelihood assumes; with None, what the newest fit found (`Candidates.label_noise`). Estimates for single annotators
+    are not used: who will answer is not known yet.
 
     Args:
         reward_model: settings of the likelihood; none by default.
@@ -33,11 +34,12 @@ class InformationGain:
     needs_reward = True
 
     def __init__(self, reward_model: RewardModelSettings | None = None):
-        self.noise = (reward_model.label_noise if reward_model is not None else None) or 0.0
+        self.noise = None if reward_model is None else reward_model.label_noise
 
     def score(self, candidates: Candidates, rng: np.random.Generator) -> FloatArray:
         """See `Selection.score`."""
-        probabilities = self.noise / 2 + (1 - self.noise) * candidates.probabilities.astype(np.float64)
+        noise = candidates.label_noise if self.noise is None else self.noise
+        probabilities = noise / 2 + (1 - noise) * candidates.probabilities.astype(np.float64)
         gain: FloatArray = entropy(probabilities.mean(axis=0)) - entropy(probabilities).mean(axis=0)
         return gain
 

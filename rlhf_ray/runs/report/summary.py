@@ -9,6 +9,7 @@ from typing import Any
 
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.metrics import METRICS, described, metric_of
+from rlhf_ray.measure.error_rates import newest_rates
 from rlhf_ray.measure.held_out import PredictionScores
 from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.measure.true_return import LONGEST
@@ -138,6 +139,8 @@ def reading(run: Run) -> str:
         sentences.append(
             f"The reward model agrees with {percent(accuracy)} of the held-out answers{among}; chance is 50%."
         )
+    if (wrong := newest_rates(run.rows)[0]) is not None:
+        sentences.append(f"By the reward model, {wrong.sentence()}.")
     return " ".join(sentences)
 
 
@@ -273,6 +276,9 @@ def notes(run: Run) -> list[Note]:
         )
         chosen = count_presses(zip(run.comparisons.annotators, run.comparisons.chosen, strict=True))
         found += [_chosen(name, presses) for name, presses in chosen.items()]
+    for name, rate in newest_rates(run.rows)[1].items():
+        meaning = f"By the reward model, {rate.sentence(name)}."
+        found.append(Note(f"Error rate of {name}", f"{rate}", meaning, rate.kind in ("guesses", "inverted")))
     return found
 
 

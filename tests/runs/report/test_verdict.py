@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.progress import Progress
@@ -154,6 +155,30 @@ def test_the_progress_line_keeps_the_last_known_values(capsys: pytest.CaptureFix
     first, second = capsys.readouterr().out.splitlines()
     assert "true return -20.0, learned 4.0, held-out accuracy 0.90 (1 answer)" in first
     assert second == first
+
+
+def test_wrong_answers_are_said_in_the_same_words_in_the_terminal_and_in_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment(preferences=PreferenceSettings(comparisons=50)))
+    row = {"raised": [], "iteration": 1, "env_steps": 5, "comparisons": 40, "reward_version": 1}
+    some, guessed = ErrorRate(0.12, 0.08, 0.17, 30), ErrorRate(0.5, 0.4, 0.6, 80, 0.5)
+    rows = [row | some.metrics() | guessed.metrics("ben"), row | {"iteration": 2}]
+    folder.metrics.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    said = "about 12 % of the answers look wrong (8–17 %)"
+    for shown in (rows, rows[1:]):  # anew, and resumed
+        progress = Progress(folder.experiment())
+        progress.LINE_EVERY = -1.0
+        if shown is not rows:
+            progress.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
+        for one in shown:
+            progress.on_metrics(dict(one))
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == len(shown)
+        assert all(said in line for line in lines)
+    page = write_report(folder.path).read_text()
+    assert f"By the reward model, {said}." in page
+    assert "about 50 % of ben&#39;s answers look wrong (40–60 %), as if guessed" in page
 
 
 def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:

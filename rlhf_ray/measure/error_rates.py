@@ -1,0 +1,181 @@
+"""Error rates of answers: what is known of one, and the same words for it wherever a user looks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+COVERAGE = 0.95
+"""Probability that an error rate is in its interval."""
+
+FEW = 20
+"""Answers below which nothing is said of an annotator."""
+
+GUESSED = 0.4, 0.6
+"""Error rates between which answers say practically nothing: at 0.4, an answer has 3 % of the information of a sure one."""
+GUESSING_WITHIN = 0.25, 0.75
+"""Bounds of the interval of such a rate; a wider one says that too little is known."""
+
+INVERTED = 0.95
+"""Probability of an error rate above one half from which answers count as inverted."""
+
+WIDE, WIDE_FROM_0 = 0.4, 0.2
+"""Width of an interval, and of one that starts at 0, above which too little is known."""
+
+ROSE, ROSE_BY = 0.995, 0.1
+"""Probability of a higher error rate in the newest answers, and its least difference, from which an annotator clearly drifts. After
+each of many fits, the newest answers are compared again."""
+
+NEWEST = 30
+"""Newest answers of an annotator that are compared with the older half of them."""
+
+Kind = Literal["unknown", "few", "guesses", "inverted", "some"]
+"""What an error rate says of answers: too little is known, few or none are wrong, all are as good as guessed, most are wrong, or
+some are wrong."""
+
+
+@dataclass(frozen=True)
+class ErrorRate:
+    """An estimated error rate: the probability that an answer is the opposite of the right one.
+
+    Attributes:
+        rate: in [0, 1]: the posterior mean. Above 0.5: the annotator is inverted.
+        low, high: an interval that holds the rate with probability `COVERAGE`.
+        answers: number of answers that the estimate is from.
+        wrong: posterior probability that the rate is above one half.
+    """
+
+    rate: float
+    low: float
+    high: float
+    answers: int
+    wrong: float = 0.0
+
+    @property
+    def kind(self) -> Kind:
+        """What the rate says: the only place that decides it."""
+        narrow = self.low > GUESSING_WITHIN[0] and self.high < GUESSING_WITHIN[1]
+        if self.answers >= FEW and GUESSED[0] <= self.rate <= GUESSED[1] and narrow:
+            return "guesses"
+        if self.wrong > INVERTED:
+            return "inverted"
+        few = self.low < 0.005
+        if self.high - self.low > (WIDE_FROM_0 if few else WIDE):
+            return "unknown"
+        return "few" if few else "some"
+
+    @property
+    def interval(self) -> str:
+        """The interval in percent, such as "8–17 %"."""
+        return f"{100 * self.low:.0f}–{100 * self.high:.0f} %"
+
+    def __str__(self) -> str:
+        """Such as "0.12 (0.08–0.17)"; with "inverted" or "guesses" where it is that."""
+        said = self.kind if self.kind in ("inverted", "guesses") else ""
+        return f"{self.rate:.2f} ({self.low:.2f}–{self.high:.2f}{said and f', {said}'})"
+
+    def sentence(self, name: str = "") -> str:
+        """Say how many answers of the annotator ``name`` look wrong, or of all: "about 12 % of the answers look wrong (8–17 %)"."""
+        of = f"{name}'s answers" if name else "the answers"
+        some = f"about {100 * self.rate:.0f} % of {of} look wrong ({self.interval})"
+        match self.kind:
+            case "few":
+                return f"few or none of {of} look wrong ({self.interval})"
+            case "unknown":
+                return f"it is unclear how many of {of} are wrong ({self.interval})"
+            case "guesses" if name:
+                return f"{some}, as if guessed"
+            case "inverted" if name:
+                return f"{some}, as if inverted"
+            case _:
+                return some
+
+    def metrics(self, name: str = "") -> dict[str, float]:
+        """Return the values by the names of metrics: of the annotator ``name``, or of all answers."""
+        values = {"": self.rate, "_low": self.low, "_high": self.high}
+        values |= {"_answers": self.answers, "_inverted": self.wrong}
+        return {f"error_rate{what}{name and f'/{name}'}": value for what, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Drift:
+    """An annotator's error rate in the newest answers, beside that in the older half.
+
+    Attributes:
+        earlier: of the older half.
+        newest: of the newest answers.
+        rose: posterior probability that the second is above the first.
+    """
+
+    earlier: ErrorRate
+    newest: ErrorRate
+    rose: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the error rate has clearly risen."""
+        return self.rose > ROSE and self.newest.rate - self.earlier.rate > ROSE_BY
+
+    def sentence(self, name: str) -> str:
+        """Say how the error rate of the annotator ``name`` has changed."""
+        now, before = (f"{100 * of.rate:.0f} %" for of in (self.newest, self.earlier))
+        return (
+            f"About {now} of {name}'s newest {NEWEST} answers look wrong ({self.newest.interval}), and of the older half about "
+            f"{before} ({self.earlier.interval})."
+        )
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """Return the values by the names of metrics, of the annotator ``name``."""
+        values = {f"{part}{what}": getattr(getattr(self, part), of) for part in _PARTS for what, of in _OF_PART.items()}
+        return {f"error_rate_{what}/{name}": value for what, value in (values | {"rose": self.rose}).items()}
+
+
+_PARTS = ("earlier", "newest")
+_OF_PART = {"": "rate", "_low": "low", "_high": "high"}
+
+
+def newest_rates(rows: Sequence[Mapping[str, Any]]) -> tuple[ErrorRate | None, dict[str, ErrorRate]]:
+    """Return the newest estimate of all answers' error rate, and each annotator's, from the metrics so far: those of one fit."""
+    for row in reversed(rows):
+        of = {name.partition("/")[2] for name in row if name.partition("/")[0] == "error_rate"}
+        found = {name: rate for name in sorted(of) if (rate := _rate(row, name)) is not None}
+        if found:
+            return found.pop("", None), found
+    return None, {}
+
+
+def newest_drifts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Drift]:
+    """Return each annotator's drift, from the metrics of the newest fit; its rates lack the numbers of answers."""
+    for row in reversed(rows):
+        if any(name.partition("/")[0] == "error_rate" for name in row):
+            names = [of for name in row if (parts := name.partition("/"))[0] == "error_rate_rose" and (of := parts[2])]
+            return {name: drift for name in names if (drift := _drift(row, name)) is not None}
+    return {}
+
+
+def _drift(row: Mapping[str, Any], name: str) -> Drift | None:
+    parts = [_numbers(row, (f"error_rate_{part}{what}/{name}" for what in _OF_PART)) for part in _PARTS]
+    rose = _numbers(row, (f"error_rate_rose/{name}",))
+    if rose is None or None in parts:
+        return None
+    earlier, newest = (ErrorRate(of[0], of[1], of[2], answers=0) for of in parts if of is not None)
+    return Drift(earlier, newest, rose[0])
+
+
+def _rate(row: Mapping[str, Any], name: str) -> ErrorRate | None:
+    """Read the estimate from a row of metrics; None if it is missing, or has no interval: of an earlier version."""
+    ends = ("", "_low", "_high", "_answers", "_inverted")
+    numbers = _numbers(row, (f"error_rate{what}{name and f'/{name}'}" for what in ends))
+    if numbers is None:
+        return None
+    rate, low, high, answers, wrong = numbers
+    return ErrorRate(rate, low, high, int(answers), wrong)
+
+
+def _numbers(row: Mapping[str, Any], names: Iterable[str]) -> list[float] | None:
+    """Read finite numbers from a row of metrics; None if one is missing."""
+    values = [row.get(name) for name in names]
+    numbers = [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
+    return numbers if len(numbers) == len(values) else None
