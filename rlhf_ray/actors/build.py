@@ -98,6 +98,7 @@ def start_people(members: Members, schedule: LabelSchedule, page: PageSettings) 
     executor.started()
     actor = executor.start(LabellingPage, "page", page, executor.find("store"))
     handle = PageHandle(actor, executor.get, page.settings.port, page.port_file)
+    members.suspect = handle.suspect
     most = of.max_open_questions if of.mode == "asynchronous" else None
     people = People(
         handle,

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from rlhf_ray.actors.gatherer import PATIENCE, GathererProgress
+from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.desk import Desk, Situation
@@ -24,6 +25,7 @@ from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event
+from rlhf_ray.store.answers import Suspicions
 
 TRY_EVERY = 0.1
 """Seconds between attempts to bind a port that is in use."""
@@ -69,6 +71,11 @@ class ActorStore:
     async def events(self) -> pa.Table:
         """See `PreferenceStore.events`."""
         return await self._store.events.remote()
+
+    async def clips(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
+        """See `PreferenceStore.clips`."""
+        found: tuple[IntArray, Fragments | None] = await self._store.clips.remote(list(names))
+        return found
 
     async def count(self) -> int:
         """Return the number of active comparisons."""
@@ -172,6 +179,10 @@ class LabellingPage:
     async def tell(self, situation: Situation | None, episode: Episode | None = None) -> None:
         """See `Desk.tell`."""
         self.desk.tell(situation, episode)
+
+    async def suspect(self, suspicions: Suspicions) -> None:
+        """See `Desk.suspect`."""
+        self.desk.suspect(suspicions)
 
     async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
         """See `rlhf_ray.actors.gatherer.GathererActor.wait`.

@@ -15,6 +15,7 @@ from rlhf_ray.actors.askings import LOST
 from rlhf_ray.labelling.desk import Ending, Situation
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import remember_port, remembered_port
+from rlhf_ray.store.answers import Suspicions
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class PageHandle:
         self._wait_until: float | None = None
         self._situation: Situation | None = None
         self._episode: Any = None
+        self._suspicions: Suspicions = {}
         while not self._serves(get(self._serve())):
             pass
 
@@ -67,6 +69,11 @@ class PageHandle:
         if situation != self._situation:
             self._situation = situation
             self.actor.tell.remote(situation)
+
+    def suspect(self, suspicions: Suspicions) -> None:
+        """Send the answers that the newest fit finds more likely wrong than right. Doesn't wait."""
+        self._suspicions = suspicions
+        self.actor.suspect.remote(suspicions)
 
     def farewell(self, ending: Ending, within: float, stop: Callable[[], bool] = lambda: False) -> None:
         """Tell all open pages that labelling is over.
@@ -90,6 +97,7 @@ class PageHandle:
     def _serve(self) -> Any:
         """Send the state to the page, which may have been restarted, and start it. Return a reference for `_serves`."""
         self.actor.tell.remote(self._situation)
+        self.actor.suspect.remote(self._suspicions)
         if self._episode is not None:  # separately, since a film can be lost with its node
             self.actor.tell.remote(None, self._episode)
         waiting = self._wait_until is None or time.monotonic() < self._wait_until

@@ -24,6 +24,7 @@ from rlhf_ray.reward.fitting import check_clips
 from rlhf_ray.reward.methods import unlabelled_pairs
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from rlhf_ray.store import PreferenceStore, Tally
+from rlhf_ray.store.answers import Suspicions
 
 STATE, LABELS = "ring", "preferences"
 """Subfolders of a checkpoint: the ring's state, and the labels."""
@@ -234,6 +235,8 @@ class Members:
         """Whether the training that is resumed had another total of environment steps, so that its progress went back."""
         self._answered: dict[str, int] = {}
         """Answers by annotator, as last counted."""
+        self.suspect: Callable[[Suspicions], None] = lambda suspicions: None
+        """Called with the answers that each fit finds more likely wrong than right, and with those of a checkpoint."""
         self._state: Any = None
         """Reference of the reward trainer's state."""
 
@@ -294,6 +297,7 @@ class Members:
         _, self.reward, self._state = result
         self.executor.keep(self._state)  # in case the trainer's node is lost
         self.version = made.report.version
+        self.suspect(made.report.suspicions)
         return made.report if made.report.gradient_steps else None
 
     async def _restore(self) -> None:
@@ -343,6 +347,7 @@ class Members:
             self._state = self.executor.put(state["trainer"])
             self.reward = self.executor.put(state["trainer"]["ensemble"])
             await self._restore()
+            self.suspect({(pair, of): chance for pair, of, chance in state["trainer"].get("suspicions", ())})
         for askings, kept in zip(self.gatherers, state["open"], strict=False):
             await askings.ask_again(kept, self.executor.put)
 

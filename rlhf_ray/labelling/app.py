@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyCookie
 from pydantic import BaseModel, ConfigDict, Field
 
+from rlhf_ray.data.comparisons import Side
 from rlhf_ray.labelling.desk import Desk, Given
 from rlhf_ray.labelling.guard import Guard, Limiter, RefusedError, parse_hosts, too_fast
 from rlhf_ray.labelling.questions import Answer
@@ -32,6 +33,7 @@ HOLDING = 36
 EventId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 PageId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 """Made by each page when it opens: one annotator may have several pages open."""
+ONLY_THE_OWNER = "Only the owner (the first annotator) looks at answers again."
 Count = Annotated[int, Field(ge=0, le=2**31)]
 
 
@@ -81,6 +83,14 @@ class LeaseNames(Body):
 
     leases: list[Lease] = Field(max_length=HOLDING)
     page: PageId | None = None
+
+
+class Review(Body):
+    """``POST /api/reviews``: ``answer`` by screen side; the same as before keeps the answer ``target``."""
+
+    event_id: EventId
+    target: Annotated[str, Field(min_length=1, max_length=200)]
+    answer: Side
 
 
 class Weight(Body):
@@ -158,8 +168,8 @@ async def who_am_i(me: Me, request: Request) -> dict[str, Any]:
 async def questions(wish: Wish, me: Me, desk: TheDesk) -> dict[str, Any]:
     """The next questions, and the labelling progress."""
     shown = await desk.next(me.name, wish.count, wish.holding, wish.page)
-    progress = await desk.progress(me.name) | await desk.over(wish.page, len(wish.holding) + len(shown))
-    return {"questions": [asdict(showing) for showing in shown], "progress": progress}
+    over = await desk.over(wish.page, len(wish.holding) + len(shown))
+    return {"questions": [asdict(showing) for showing in shown], "progress": await progress_of(me, desk) | over}
 
 
 @api.post("/answers")
@@ -208,7 +218,29 @@ async def episode(desk: TheDesk) -> dict[str, Any] | None:
 @api.get("/progress")
 async def progress(me: Me, desk: TheDesk) -> dict[str, Any]:
     """Labelling progress."""
-    return await desk.progress(me.name) | await desk.over()
+    return await progress_of(me, desk) | await desk.over()
+
+
+async def progress_of(me: Person, desk: Desk) -> dict[str, Any]:
+    """`Desk.progress`, and for the owner ``doubts``: the number of answers to look at again."""
+    return await desk.progress(me.name) | {"doubts": len(await desk.doubts()) if me.owner else 0}
+
+
+@api.get("/doubts")
+async def doubts(me: Me, desk: TheDesk) -> dict[str, Any]:
+    """The answers that are more likely wrong than right; owner only."""
+    if not me.owner:
+        raise HTTPException(403, ONLY_THE_OWNER)
+    return {"doubts": [asdict(doubt) for doubt in await desk.doubts()]}
+
+
+@api.post("/reviews")
+async def review(given: Review, me: Answering, desk: TheDesk) -> dict[str, bool]:
+    """Keep or change an answer; owner only. Responds once it is durable."""
+    if not me.owner:
+        raise HTTPException(403, ONLY_THE_OWNER)
+    await desk.review(me.name, given.event_id, given.target, given.answer)
+    return {"saved": True}
 
 
 @api.get("/statistics")
@@ -269,7 +301,7 @@ def create_app(
 
 
 def add_pages(app: FastAPI, texts: Texts) -> None:
-    """Serve the two pages and their files. Files are read once and looked up by name in a dict: no request can name a path."""
+    """Serve the pages and their files. Files are read once and looked up by name in a dict: no request can name a path."""
     own = files("rlhf_ray.labelling").joinpath("static").iterdir()
     static = {
         file.name: (file.read_bytes(), TYPES[file.name.rpartition(".")[2]])
@@ -281,6 +313,8 @@ def add_pages(app: FastAPI, texts: Texts) -> None:
         for name, (content, of) in static.items()
         if name.endswith(".html")
     }
+    # The same page with other scripts: for answers that were given before.
+    static["again.html"] = (static["index.html"][0].replace(b"static/main.js", b"static/again.js"), TYPES["html"])
     static["texts.js"] = (texts.script().encode(), TYPES["js"])
 
     def send(name: str, request: Request) -> Response:
@@ -300,6 +334,10 @@ def add_pages(app: FastAPI, texts: Texts) -> None:
     @app.get("/statistics", include_in_schema=False)
     async def statistics_page(request: Request) -> Response:
         return send("statistics.html", request)
+
+    @app.get("/again", include_in_schema=False)
+    async def again_page(request: Request) -> Response:
+        return send("again.html", request)
 
     @app.get("/static/{name}", include_in_schema=False)
     async def static_file(name: str, request: Request) -> Response:

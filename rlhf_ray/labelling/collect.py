@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.app import create_app
@@ -55,6 +56,10 @@ class LocalStore:
     async def events(self) -> pa.Table:
         """See `PreferenceStore.events`."""
         return await self._do(self.store.events)
+
+    async def clips(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
+        """See `PreferenceStore.clips`."""
+        return await self._do(self.store.clips, names)
 
     async def count(self) -> int:
         """Number of valid comparisons."""

@@ -17,7 +17,8 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
-from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.comparisons import Pairs, Side
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.returns import settled
@@ -27,11 +28,13 @@ from rlhf_ray.labelling.leases import Lease, Leases
 from rlhf_ray.labelling.open_pages import OpenPages
 from rlhf_ray.labelling.questions import Answer, QuestionQueue, Shown
 from rlhf_ray.labelling.recorder import GroupCommit
+from rlhf_ray.labelling.second_looks import Doubt, SecondLooks, replacing
 from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.settings.labelling import Channels, Zoom
 from rlhf_ray.store import Event
+from rlhf_ray.store.answers import REVIEWED_BY, Suspicions
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,9 @@ class Store(Protocol):
 
     async def events(self) -> pa.Table:
         """See `PreferenceStore.events`."""
+
+    async def clips(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
+        """See `PreferenceStore.clips`."""
 
     async def count(self) -> int:
         """Number of valid comparisons."""
@@ -204,6 +210,8 @@ class Desk:
         self._about: dict[str, tuple[int, int, float]] = {}
         """Per pair: its newest policy version, its reward version, and its frames per second at speed 1."""
         self._films = Films(films, channels, zoom)
+        self._looks = SecondLooks(store.events, store.clips, self._films, self._screen)
+        self._reviewing = asyncio.Lock()
         self._under_way: dict[str, tuple[_Meaning, asyncio.Task[None]]] = {}
         self._situation = Situation()
         self.pages = OpenPages()
@@ -260,6 +268,10 @@ class Desk:
         self._situation = situation or self._situation
         if episode is not None:
             self._episode = (episode, time.monotonic())
+
+    def suspect(self, suspicions: Suspicions) -> None:
+        """Take the answers that the newest fit finds more likely wrong than right, for `doubts`."""
+        self._looks.suspect(suspicions)
 
     # Called by the page.
 
@@ -331,6 +343,36 @@ class Desk:
         self._own_total[annotator] = max(0, self._own_total.get(annotator, 0) - 1)
         self._stored()
         return self._showing(annotator, shown)
+
+    async def doubts(self) -> list[Doubt]:
+        """The answers to look at again, the likeliest wrong first; see `rlhf_ray.labelling.second_looks`."""
+        return await self._looks.listed(self.changes)
+
+    async def review(self, owner: str, event_id: str, target: str, answer: Side) -> None:
+        """Store what ``owner`` thinks of the answer ``target``: the same to keep it, another to change it.
+
+        The new answer replaces the old one as its annotator's, with a note of who looked at it again; it is not listed any more.
+        Idempotent per event id.
+
+        Raises:
+            ValueError: the answer was taken back or replaced meanwhile, or is not suspicious; or the event id is another event's.
+            OSError: the answer could not be stored; retry.
+        """
+        async with self._reviewing:
+            await self._recall()
+            meaning = _Meaning(owner, target, answer)
+            if (stored := self._meanings.get(event_id)) is not None or event_id in self._under_way:
+                if stored != meaning:
+                    raise ValueError(USED_ID)
+                return
+            row = await self._looks.find(target)
+            if row is None:
+                raise ValueError("This answer was changed meanwhile, or is no longer in doubt.")
+            values = replacing(row, owner, answer)
+            await self._recorder.store(self._event(row["annotator"], event_id, "supersede", None, **values))
+            self._meanings[event_id] = meaning
+            self.queue.replaced(row["annotator"], target, event_id, answer)
+            self._stored()
 
     async def renew(self, annotator: str, leases: Sequence[str], page: str | None = None) -> list[str]:
         """Renew the leases of ``annotator`` on this ``page``; returns those that the page has lost."""
@@ -426,8 +468,9 @@ class Desk:
         for row in rows:
             extra = json.loads(row["extra"] or "{}")
             said = "undo" if row["kind"] == "retract" else extra.get("answer", "")
-            about = row["target"] if row["kind"] == "retract" else extra.get("lease")
-            self._meanings.setdefault(row["event_id"], _Meaning(row["annotator"], about, said))
+            about = row["target"] or extra.get("lease")
+            who = extra.get(REVIEWED_BY, row["annotator"])
+            self._meanings.setdefault(row["event_id"], _Meaning(who, about, said))
             if row["annotator_type"] != "human":
                 continue
             if "lease" in extra:
@@ -510,12 +553,16 @@ class Desk:
 
     def _showing(self, annotator: str, shown: Shown) -> Showing:
         lease = self._leases.write(Lease(annotator, shown, time.time()))
+        return Showing(lease, *self._screen(shown), self.queue.lease_seconds)
+
+    def _screen(self, shown: Shown) -> tuple[FilmInfo, FilmInfo, float]:
+        """The films by screen side, and their frames per second at speed 1."""
         left, right = self._films.info(shown.left), self._films.info(shown.right)
         if shown.swapped:
             left, right = right, left
         frames = max(left.frames, right.frames)
         fps = self._about.get(shown.key, (0, 0, min(self.fps, (frames - 1) / SHORTEST_CLIP)))[2]
-        return Showing(lease, left, right, fps, self.queue.lease_seconds)
+        return left, right, fps
 
     def _reason(self, annotator: str) -> str:
         situation, texts = self._situation, self.texts

@@ -277,6 +277,13 @@ class QuestionQueue:
             return shown
         return None
 
+    def replaced(self, annotator: str, event: str, by: str, answer: Answer) -> None:
+        """The answer of ``annotator`` with event id ``event`` was replaced by event ``by``, which undo takes back now."""
+        given = self._given.get(annotator, deque())
+        for at, (known, shown, _) in enumerate(given):
+            if known == event:
+                given[at] = (by, shown, answer)
+
     def done(self, number: int) -> int:
         """Number of answered questions in a round."""
         questions = [self._questions[key] for key in self._numbers[number]]

@@ -1,18 +1,20 @@
-"""What stored answers tell about those who gave them: which side they chose as shown, and how far they agree."""
+"""What stored answers tell about those who gave them: which side they chose, how far they agree, and what may be wrong."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute
 
 from rlhf_ray.data.comparisons import Side, side_of
 from rlhf_ray.measure.agreement import AnnotatorAgreement, agreement
-from rlhf_ray.store.schema import rows_holding, take
+from rlhf_ray.store.schema import holding, rows_holding, take
 
 ONE_SIDED = 4.0
 """Standard errors from one half, for a fair coin: reached by 16 of 16 answers for one side, or 40 of 50."""
@@ -22,6 +24,12 @@ FEW_ANSWERS = 20
 
 MOSTLY = 0.8
 """Share of "equally good" above which nearly all answers are."""
+
+REVIEWED_BY = "reviewed_by"
+"""Key of ``extra`` in an answer that somebody looked at again and kept or changed: who. It stands."""
+
+Suspicions = Mapping[tuple[str, str], float]
+"""How likely answers are wrong, by pair id and annotator."""
 
 
 @dataclass(frozen=True)
@@ -97,3 +105,21 @@ def agreement_in(events: pa.Table, weights: Mapping[str, float]) -> AnnotatorAgr
             pair = frozenset((left, right))
             said.setdefault(pair, {})[who] = side_of(preference, swapped=first.setdefault(pair, left) != left)
     return agreement([list(answers.values()) for answers in said.values()])
+
+
+def doubtful(events: pa.Table, suspicions: Suspicions) -> list[tuple[float, dict[str, Any]]]:
+    """Return the rows of the active answers in ``suspicions`` with how likely they are wrong, the likeliest first.
+
+    Leaves out answers that somebody has looked at again (`REVIEWED_BY`).
+
+    Args:
+        events: `PreferenceStore.events`.
+        suspicions: how likely which answers are wrong.
+    """
+    among = pa.array({pair for pair, _ in suspicions}, pa.string())
+    # Retractions need not name their pair.
+    either = (pa.compute.is_in(events["pair_id"], among), pa.compute.is_valid(events["target"]))
+    events = events.filter(pa.compute.or_(*either))
+    numbers = [(suspicions[key], row) for key, row in holding(events).items() if key in suspicions]
+    rows = [(chance, events.slice(row, 1).to_pylist()[0]) for chance, row in sorted(numbers, reverse=True)]
+    return [(chance, row) for chance, row in rows if REVIEWED_BY not in json.loads(row["extra"] or "{}")]

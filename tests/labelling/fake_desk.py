@@ -24,8 +24,10 @@ from fastapi import FastAPI, Response
 from PIL import Image
 from starlette.types import Receive, Scope, Send
 
+from rlhf_ray.data.comparisons import Side
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import FilmInfo, Given, Showing
+from rlhf_ray.labelling.second_looks import Doubt
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 
@@ -77,6 +79,7 @@ class FakeDesk:
         fail_answers: the next so many answers raise OSError.
         pixelated: how the films say they want to be shown.
         told: what `progress` tells, over what it would.
+        doubted, reviews: answers to look at again, and who said what of which.
     """
 
     pairs: int = 200
@@ -100,6 +103,8 @@ class FakeDesk:
     heard_the_end: set[str | None] = field(default_factory=set)
     doubled: int = 0
     calls: int = 0
+    doubted: list[Doubt] = field(default_factory=list)
+    reviews: list[tuple[str, str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.open = deque(range(self.pairs))
@@ -164,6 +169,24 @@ class FakeDesk:
         for lease in leases:
             if (leased := self.leases.get(lease)) and leased.annotator == annotator:
                 self.open.appendleft(self.leases.pop(lease).pair)
+
+    def doubt(self, number: int, annotator: str, answer: Side) -> Doubt:
+        """Add an answer to look at again."""
+        films = self.make_film(2 * number, 24), self.make_film(2 * number + 1, 24)
+        self.doubted.append(Doubt(f"{number:032x}", annotator, answer, 0.9 - number / 100, *films, fps=15.0))
+        return self.doubted[-1]
+
+    async def doubts(self) -> list[Doubt]:
+        return self.doubted
+
+    async def review(self, owner: str, event_id: str, target: str, answer: Side) -> None:
+        if self.fail_answers:
+            self.fail_answers -= 1
+            raise OSError("disk full")
+        if target not in {one.event_id for one in self.doubted} | {event for _, event, _ in self.reviews}:
+            raise ValueError("This answer was changed meanwhile, or is no longer in doubt.")
+        self.doubted = [one for one in self.doubted if one.event_id != target]
+        self.reviews.append((target, event_id, answer))
 
     async def film(self, film_id: str) -> bytes | None:
         return self.sheets.get(film_id)
@@ -258,13 +281,13 @@ class Served:
 
 def attentive(app: FastAPI) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """The app, but for who sees a new pair sooner than people do."""
-    file = files("rlhf_ray.labelling").joinpath("static", "main.js").read_text()
+    file = files("rlhf_ray.labelling").joinpath("static", "playback.js").read_text()
     changed, count = re.subn(r"const TOO_SOON_MS = 250;", f"const TOO_SOON_MS = {TOO_SOON_MS};", file)
     assert count == 1
     script = Response(changed, media_type="text/javascript", headers={"cache-control": "no-cache"})
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await (script if scope["path"] == "/static/main.js" else app)(scope, receive, send)
+        await (script if scope["path"] == "/static/playback.js" else app)(scope, receive, send)
 
     return answer
 

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import re
+from dataclasses import asdict
 from functools import partial
 
 import pytest
@@ -462,6 +463,26 @@ def test_others_numbers_are_the_owners_alone(ada, grace):
     assert (own["labels"], own["shared_pairs"], own["alpha"], own["raw_agreement"]) == (436, 0, None, None)
 
 
+def test_only_the_owner_looks_at_answers_again(ada, grace, desk):
+    assert ada.get("/api/doubts").json() == {"doubts": []}
+    assert ada.get("/api/progress").json()["doubts"] == 0
+    doubt = desk.doubt(1, "grace", "left")
+    assert ada.get("/api/doubts").json() == {"doubts": [asdict(doubt)]}
+    assert ask(ada) != []
+    assert [client.get("/api/progress").json()["doubts"] for client in (ada, grace)] == [1, 0]
+    review = {"event_id": EVENT, "target": doubt.event_id, "answer": "left"}
+    assert grace.get("/api/doubts").status_code == grace.post("/api/reviews", json=review).status_code == 403
+    for answer in ("skip", "flag", "", None):
+        assert ada.post("/api/reviews", json=review | {"answer": answer}).status_code == 422
+    desk.fail_answers = 1
+    assert ada.post("/api/reviews", json=review).status_code == 503
+    assert ada.post("/api/reviews", json=review).json() == {"saved": True}
+    assert desk.reviews == [(doubt.event_id, EVENT, "left")]
+    assert ada.get("/api/progress").json()["doubts"] == 0
+    other = review | {"event_id": "f" * 32, "target": "e" * 32}
+    assert ada.post("/api/reviews", json=other).status_code == 400
+
+
 def test_a_lease_is_its_annotators(ada, grace):
     lease = ask(ada)[0]["lease"]
     assert grace.post("/api/answers", json=answer(lease)).status_code == 400
@@ -519,7 +540,7 @@ def test_the_limiter_fills_again_and_forgets():
 
 
 def test_the_pages_bring_all_they_need_and_nothing_inline(stranger):
-    for path in ("/", "/statistics"):
+    for path in ("/", "/statistics", "/again"):
         html = stranger.get(path).text
         assert not re.search(r"<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=|https?://", html)
         found = re.findall(r'(?:src|href)="(static/[^"]+)"', html)
@@ -529,7 +550,7 @@ def test_the_pages_bring_all_they_need_and_nothing_inline(stranger):
 
 
 def test_modules_are_small_and_import_only_each_other(stranger):
-    seen, queue = set(), ["main.js", "statistics.js"]
+    seen, queue = set(), ["main.js", "statistics.js", "again.js"]
     while queue:
         name = queue.pop()
         seen.add(name)

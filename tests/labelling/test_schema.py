@@ -58,7 +58,7 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_every_operation_is_tried():
-    assert len(OPERATIONS) == 13
+    assert len(OPERATIONS) == 15
     assert all(
         operation.definition.raw.get("security") for operation in OPERATIONS if operation.label != "POST /api/session"
     )

@@ -18,6 +18,7 @@ export const ACTIONS = {
   forward: { text: t("Next frame"), keys: ["."] },
   slower: { text: t("Slower"), keys: ["["] },
   faster: { text: t("Faster"), keys: ["]"] },
+  keep: { text: t("Keep the answer"), keys: ["Enter"] },
   help: { text: t("This help"), keys: ["?"] },
 };
 /** Actions that repeat while a key is held down. */
@@ -29,9 +30,13 @@ export const nameOf = (key) => NAMES[/** @type {keyof typeof NAMES} */ (key)] ??
 
 /** The page's keyboard shortcuts. */
 export class Keys {
-  /** @param {(action: string, key: string) => void} onAction */
-  constructor(onAction) {
+  /**
+   * @param {(action: string, key: string) => void} onAction
+   * @param {string[]} actions those of this page
+   */
+  constructor(onAction, actions) {
     this._onAction = onAction;
+    this._actions = actions;
     /** @type {Record<string, string[]>} */
     this._keys = {};
     const changed = kept("keys", /** @type {Record<string, string[]>} */ ({}));
@@ -75,7 +80,7 @@ export class Keys {
     if (target.closest("input:not([type=checkbox]), select, textarea")) return;
     // A focused button or link handles these keys itself.
     if ((event.key === " " || event.key === "Enter") && target.closest("button, a, summary")) return;
-    const actions = Object.keys(this._keys);
+    const actions = this._actions;
     const key = names.find((name) => actions.some((action) => this._keys[action].includes(name)));
     const action = actions.find((action) => key !== undefined && this._keys[action].includes(key));
     if (!action) return;
@@ -118,7 +123,8 @@ export class Keys {
       cap.textContent = this._on && key ? nameOf(key) : "";
     }
     byId("keys").replaceChildren(
-      ...Object.entries(ACTIONS).map(([action, { text }]) => {
+      ...this._actions.map((action) => {
+        const { text } = ACTIONS[action];
         const keys = this._keys[action].map(nameOf).join(` ${t("or")} `) || t("none");
         const asking = this._asking === action;
         const attributes = { type: "button", class: "cap", "data-for": action, "aria-label": t("{action}: {keys}. Change", { action: text, keys }) };

@@ -4,7 +4,7 @@ import { byId, keep, kept, newId, say } from "./dom.js";
 import { showEpisodes } from "./episode.js";
 import { ACTIONS, Keys } from "./keys.js";
 import { Outbox } from "./outbox.js";
-import { Player } from "./player.js";
+import { flash, onPress, Playback, TOO_SOON_MS } from "./playback.js";
 import { showProgress } from "./progress.js";
 import { close, load, PAGE, Questions } from "./questions.js";
 import { showRefused } from "./refused.js";
@@ -15,18 +15,11 @@ import { Watch } from "./watch.js";
 
 const UNDO_DEEP = 50;
 const PROGRESS_EVERY_MS = 10000;
-/**
- * Ignore presses within this time of a new pair: they were meant for the previous pair or are accidental. Seeing a new pair and
- * choosing takes people more than 0.3 s.
- */
-const TOO_SOON_MS = 250;
-const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const pair = byId("pair");
-const scrub = /** @type {HTMLInputElement} */ (byId("scrub"));
-const canvases = [byId("left"), byId("right")].map((element) => /** @type {HTMLCanvasElement} */ (element));
 
 const watch = new Watch();
-const player = new Player(canvases, showPlayer);
+const playback = new Playback();
+const { player } = playback;
 const questions = new Questions(
   advance,
   showProgress,
@@ -48,18 +41,6 @@ let undoing = false;
 let answered = 0;
 /** Whether the pair on screen was shown before (undo): it may be answered at once. */
 let again = false;
-/** Whether films autoplay. Pausing one pair also keeps the next one paused. */
-let playing = !calm.matches;
-
-/** @param {Player} shown */
-function showPlayer(shown) {
-  pair.dataset.playing = String(shown.playing);
-  scrub.max = String(Math.max(1, shown.length - 1));
-  scrub.value = String(Math.max(0, shown.frame));
-  scrub.setAttribute("aria-valuetext", t("frame {frame} of {count}", { frame: shown.frame + 1, count: shown.length }));
-  byId("frame").textContent = shown.length ? `${shown.frame + 1} / ${shown.length}` : "–";
-  byId("speed").textContent = `${shown.speed}×`;
-}
 
 /** Show the current question, or the waiting state if there is none. */
 function show() {
@@ -67,12 +48,11 @@ function show() {
   pair.dataset.state = question ? "asking" : "waiting";
   pair.dataset.lease = question?.showing.lease ?? "";
   for (const button of document.querySelectorAll("[data-answer]")) button.setAttribute("aria-disabled", String(!question));
-  player.playing = playing;
-  player.show(question?.films ?? [], question?.showing.fps ?? 1);
+  playback.show(question?.films ?? [], question?.showing.fps ?? 1);
   watch.start();
   again = false;
   byId("next").textContent = question ? t("Pair {number}. A or B?", { number: answered + 1 }) : "";
-  if (question && !playing && calm.matches && !kept("told-of-less-motion", false)) {
+  if (question && !playback.playing && playback.calm.matches && !kept("told-of-less-motion", false)) {
     keep("told-of-less-motion", true);
     say(t("Clips are paused because your system requests reduced motion. Press play or tap the clips."), 9);
   }
@@ -153,38 +133,10 @@ async function undo() {
   }
 }
 
-/** Flash the button of the given answer. @param {string} answer */
-function flash(answer) {
-  const button = document.querySelector(`[data-answer="${answer}"]`);
-  button?.classList.remove("taken");
-  requestAnimationFrame(() => button?.classList.add("taken"));
-}
-
-/** Toggle playback. */
-function pause() {
-  player.toggle();
-  playing = player.playing;
-}
-
-/** @param {number} by */
-function accelerate(by) {
-  player.accelerate(by);
-  if (player.speed > 1 && !kept("warned-of-flicker", false)) {
-    keep("warned-of-flicker", true);
-    say(t("Faster playback makes flicker faster too. If the clips flash, slow down: flashing can harm people with photosensitive epilepsy."), 9);
-  }
-}
-
 /** @type {Record<string, () => void>} */
 const actions = {
   undo,
-  pause,
-  restart: () => player.restart(),
-  back: () => player.step(-1),
-  forward: () => player.step(1),
-  slower: () => accelerate(-1),
-  faster: () => accelerate(1),
-  help: () => /** @type {HTMLDialogElement} */ (byId("help")).showModal(),
+  ...playback.actions,
   refused: () => /** @type {HTMLDialogElement} */ (byId("refused")).showModal(),
 };
 
@@ -232,28 +184,16 @@ function begin(me) {
   byId("work").hidden = false;
   if (!outbox) {
     outbox = new Outbox(me.name, showSaved);
-    showEpisodes(playing);
+    showEpisodes(playback.playing);
     // Show the others' progress too while this page is idle.
     setInterval(() => document.hidden || call("GET", "api/progress").then(showProgress, () => {}), PROGRESS_EVERY_MS);
   }
   questions.start();
 }
 
-new Keys(act);
+new Keys(act, Object.keys(ACTIONS).filter((action) => action !== "keep"));
+onPress(act);
 show();
-document.addEventListener("click", (event) => {
-  const button = event.target instanceof Element ? event.target.closest("button") : null;
-  // Blur after a mouse click, or the space bar would press the button again instead of pausing.
-  if (event.detail > 0 && document.activeElement instanceof HTMLElement && !document.querySelector("dialog[open]")) document.activeElement.blur();
-  if (button?.dataset.answer) respond(button.dataset.answer, null);
-  else if (button?.dataset.action) act(button.dataset.action, null);
-});
-scrub.addEventListener("input", () => player.seek(Number(scrub.value)));
-scrub.addEventListener("pointerup", () => scrub.blur());
-calm.addEventListener("change", () => {
-  playing = player.playing = !calm.matches;
-  showPlayer(player);
-});
 // Instructions too long for the space above the clips are truncated; "More" shows them in full.
 const [instructions, more] = [byId("instructions"), byId("more")];
 new ResizeObserver(() => {
@@ -272,7 +212,7 @@ swipes(/** @type {HTMLElement} */ (pair.querySelector(".panes")), {
     byId("drag").textContent = side === "left" ? `← ${t("A is better")}` : `${t("B is better")} →`;
   },
   onSwipe: (side) => respond(side, null),
-  onTap: () => questions.current && pause(),
+  onTap: () => questions.current && playback.actions.pause(),
 });
 onEntrance(() => {
   byId("work").hidden = true;

@@ -20,7 +20,7 @@ const part = (done, total) => t("{done} of {total}", { done: short(done), total:
  * @param {any} progress the response of `GET /api/progress`
  */
 export function showProgress(progress) {
-  const { labels = 0, wanted, own = 0, per_minute: perMinute, queue, env_steps: steps, total_env_steps: total, first_labels: first, reason, ended, over } = progress;
+  const { labels = 0, wanted, own = 0, per_minute: perMinute, queue, doubts, env_steps: steps, total_env_steps: total, first_labels: first, reason, ended, over } = progress;
   const bar = /** @type {HTMLProgressElement} */ (byId("bar"));
   bar.hidden = !wanted;
   if (wanted) Object.assign(bar, { max: wanted, value: Math.min(labels, wanted) });
@@ -36,5 +36,8 @@ export function showProgress(progress) {
   if (queue != null) rows.push([t("Waiting for you"), short(queue)]);
   if (steps != null) rows.push([t("Agent steps"), total ? part(steps, total) : short(steps)]);
   byId("numbers").replaceChildren(...rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+  const again = byId("again");
+  again.hidden = !doubts;
+  if (doubts) again.textContent = doubts === 1 ? t("1 answer to look at again") : t("{count} answers to look at again", { count: doubts });
   byId("reason").textContent = over || reason || t("Loading the next clips …");
 }

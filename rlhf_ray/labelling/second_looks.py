@@ -1,0 +1,137 @@
+"""Second looks: answers of people that are more likely wrong than right, for the owner to keep or change."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.comparisons import Side, side_of
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.data.images import is_image
+from rlhf_ray.labelling.films import FilmInfo
+from rlhf_ray.labelling.kept_films import Films
+from rlhf_ray.labelling.questions import Shown
+from rlhf_ray.store.answers import REVIEWED_BY, Suspicions, doubtful
+from rlhf_ray.store.schema import holding
+
+MOST = 20
+"""Maximum number of answers listed at once."""
+
+_Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """An answer that is more likely wrong than right, with its clips as they were shown.
+
+    Attributes:
+        event_id: the answer's event.
+        annotator: who gave it.
+        answer: the answer, by screen side.
+        chance: how likely it is wrong.
+        left, right: the films, by screen side.
+        fps: frames per second at speed 1.
+    """
+
+    event_id: str
+    annotator: str
+    answer: Side
+    chance: float
+    left: FilmInfo
+    right: FilmInfo
+    fps: float
+
+
+class SecondLooks:
+    """Which answers to look at again.
+
+    Args:
+        events: reads the store's events.
+        clips: reads clips from the store (`PreferenceStore.clips`).
+        films: the films that can be shown; those of image clips are made again from the store.
+        screen: returns what a pair looks like: the films by screen side, and their frames per second.
+    """
+
+    def __init__(
+        self,
+        events: Callable[[], Awaitable[pa.Table]],
+        clips: Callable[[Sequence[str]], Awaitable[tuple[IntArray, Fragments | None]]],
+        films: Films,
+        screen: Callable[[Shown], tuple[FilmInfo, FilmInfo, float]],
+    ):
+        self._events, self._clips, self._films, self._screen = events, clips, films, screen
+        self._suspicions: Suspicions = {}
+        self._fits = 0
+        self._made: tuple[tuple[int, int], list[Doubt]] = ((-1, 0), [])
+        """The list, and the number of fits and of changes to the store that it is of."""
+        self._making = asyncio.Lock()
+
+    def suspect(self, suspicions: Suspicions) -> None:
+        """Take the newest fit's suspicions in place of all earlier ones."""
+        self._suspicions, self._fits = suspicions, self._fits + 1
+
+    async def listed(self, changes: int) -> list[Doubt]:
+        """The answers to look at again, the likeliest wrong first; at most `MOST`.
+
+        Args:
+            changes: the store's number of changes: the list is made again when it has grown.
+        """
+        async with self._making:
+            state = self._fits, changes
+            if self._made[0] != state:
+                rows: list[tuple[float, _Row]] = []
+                if self._suspicions:
+                    rows = await asyncio.to_thread(doubtful, await self._events(), self._suspicions)
+                    rows = await self._showable([one for one in rows if one[1]["annotator_type"] == "human"])
+                self._made = state, [self._doubt(*one) for one in rows]
+            return self._made[1]
+
+    def _doubt(self, chance: float, row: _Row) -> Doubt:
+        shown = _shown(row)
+        answer = side_of(row["preference"], shown.swapped)
+        return Doubt(row["event_id"], row["annotator"], answer, chance, *self._screen(shown))
+
+    async def find(self, event_id: str) -> _Row | None:
+        """The active answer with this event id, if it is suspicious or was looked at before."""
+        events = await self._events()
+
+        def find() -> _Row | None:
+            ids = events["event_id"].to_pylist()
+            found = [(key, row) for key, row in holding(events).items() if ids[row] == event_id]
+            for key, row in found:
+                values: _Row = events.slice(row, 1).to_pylist()[0]
+                if key in self._suspicions or REVIEWED_BY in json.loads(values["extra"] or "{}"):
+                    return values
+            return None
+
+        return await asyncio.to_thread(find)
+
+    async def _showable(self, rows: list[tuple[float, _Row]]) -> list[tuple[float, _Row]]:
+        """Those with films; makes lost films of image clips again, for the likeliest."""
+        lost = {row[side] for _, row in rows[:MOST] for side in ("left_id", "right_id") if row[side] not in self._films}
+        if lost:
+            names = sorted(lost)
+            there, clips = await self._clips(names)
+            if clips is not None and is_image(clips.observations[0, 0]):
+                for i, at in enumerate(there):
+                    self._films.put_images(names[at], clips.observations[i])
+        return [one for one in rows if one[1]["left_id"] in self._films and one[1]["right_id"] in self._films][:MOST]
+
+
+def replacing(row: _Row, owner: str, answer: Side) -> dict[str, Any]:
+    """The values of an event with which ``owner`` replaces the answer ``row``, with a note of who did and what it was."""
+    shown = _shown(row)
+    same = ("left_id", "right_id", "presented_swapped", "policy_version", "reward_version")
+    extra = {"answer": answer, "before": side_of(row["preference"], shown.swapped), REVIEWED_BY: owner}
+    preference = {"preference": shown.preference(answer)}
+    return {name: row[name] for name in same} | {"target": row["event_id"], "extra": extra} | preference
+
+
+def _shown(row: _Row) -> Shown:
+    return Shown(row["left_id"], row["right_id"], bool(row["presented_swapped"]))

@@ -1,0 +1,251 @@
+"""Answers to look at again: which are listed, and what keeping and changing them stores."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.labelling import second_looks
+from rlhf_ray.labelling.desk import Desk
+from rlhf_ray.labelling.questions import QuestionQueue
+from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.settings import RewardModelSettings
+from rlhf_ray.store import Event, PreferenceStore
+from rlhf_ray.store.answers import doubtful
+from tests.labelling.office import SECRET, Office, films_of, pairs_of
+from tests.made_up import FORCES, VECTORS, some_comparisons
+
+REVIEWS = ("a" * 32, "b" * 32, "c" * 32)
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Office:
+    return Office(tmp_path / "store")
+
+
+async def answer_all(office: Office, pairs: Pairs, who: str = "bob") -> None:
+    await office.ask(0, pairs)
+    for shown in await office.desk.next(who, len(pairs), []):
+        await office.give(who, shown, "left")
+
+
+async def listed(office: Office) -> list[tuple[str, float]]:
+    """The answers to look at again, by pair."""
+    pair_of = {row["event_id"]: row["pair_id"] for row in office.rows()}
+    return [(pair_of[doubt.event_id], doubt.chance) for doubt in await office.desk.doubts()]
+
+
+def reopened(office: Office, pairs: Pairs) -> Office:
+    """As after a restart of the page."""
+    again = Office(Path(office.store.path))
+    again.desk.show(films_of(pairs))
+    return again
+
+
+def test_the_likeliest_wrong_come_first_as_they_were_shown(office: Office) -> None:
+    pairs = pairs_of(4)
+    of = pairs.ids
+
+    async def session() -> list[Any]:
+        await answer_all(office, pairs)
+        assert await office.desk.doubts() == []
+        office.desk.suspect({(of[0], "bob"): 0.6, (of[2], "bob"): 0.9, (of[3], "ada"): 0.95, ("none", "bob"): 1.0})
+        return await office.desk.doubts()
+
+    doubts = asyncio.run(session())
+    rows = {row["event_id"]: row for row in office.rows()}
+    assert [(rows[one.event_id]["pair_id"], one.chance) for one in doubts] == [(of[2], 0.9), (of[0], 0.6)]
+    for one in doubts:
+        row = rows[one.event_id]
+        assert (one.annotator, one.answer) == ("bob", "left")
+        left, right = ("right_id", "left_id") if row["presented_swapped"] else ("left_id", "right_id")
+        assert (one.left.id, one.right.id) == (row[left], row[right])
+
+
+def test_a_kept_answer_does_not_come_back_and_a_changed_one_counts(office: Office) -> None:
+    pairs = pairs_of(3)
+    suspicions = {(pair, "bob"): 0.9 - i / 10 for i, pair in enumerate(pairs.ids)}
+
+    async def session() -> None:
+        await answer_all(office, pairs)
+        office.desk.suspect(suspicions)
+        kept, changed, _ = await office.desk.doubts()
+        before = office.store.load()
+        await office.desk.review("ada", REVIEWS[0], kept.event_id, "left")
+        await office.desk.review("ada", REVIEWS[1], changed.event_id, "right")
+        await office.desk.review("ada", REVIEWS[1], changed.event_id, "right")  # sent again
+        assert await listed(office) == [(pairs.ids[2], pytest.approx(0.7))]
+        after = office.store.load()
+        assert before is not None
+        assert after is not None
+        said = [dict(zip(one.pairs.ids, one.preferences.tolist(), strict=True)) for one in (before, after)]
+        assert [said[1][pair] - said[0][pair] for pair in pairs.ids] == [0, 1 - 2 * said[0][pairs.ids[1]], 0]
+        assert set(after.annotators) == {"bob"}  # whoever changed it
+
+        again = reopened(office, pairs)
+        again.desk.suspect(suspicions)
+        assert await listed(again) == [(pairs.ids[2], pytest.approx(0.7))]
+        await again.desk.review("ada", REVIEWS[1], changed.event_id, "right")  # sent again
+        with pytest.raises(ValueError, match="belongs to another event"):
+            await again.desk.review("ada", REVIEWS[1], changed.event_id, "equal")
+
+    asyncio.run(session())
+    first, second = [row for row in office.rows() if row["kind"] == "supersede"]
+    extra = json.loads(second["extra"])
+    assert (extra["reviewed_by"], extra["before"], extra["answer"]) == ("ada", "left", "right")
+    assert json.loads(first["extra"])["answer"] == "left"
+    assert (first["annotator"], first["annotator_type"], first["run_id"]) == ("bob", "human", "run")
+
+
+def test_a_review_can_be_changed_and_an_annotator_can_still_undo(office: Office) -> None:
+    pairs = pairs_of(1)
+
+    async def session() -> None:
+        await answer_all(office, pairs)
+        office.desk.suspect({(pairs.ids[0], "bob"): 0.9})
+        (doubt,) = await office.desk.doubts()
+        await office.desk.review("ada", REVIEWS[0], doubt.event_id, "right")
+        await office.desk.review("ada", REVIEWS[1], REVIEWS[0], "equal")
+        assert office.store.load().preferences.tolist() == [0.5]  # type: ignore[union-attr]
+        with pytest.raises(ValueError, match="changed meanwhile"):
+            await office.desk.review("ada", REVIEWS[2], doubt.event_id, "left")
+        shown = await office.desk.undo("bob", "d" * 32)
+        assert shown is not None
+        assert office.store.load() is None
+        await office.give("bob", shown, "left")
+        assert await listed(office) == [(pairs.ids[0], 0.9)]  # an answer that nobody has looked at again
+
+    asyncio.run(session())
+
+
+def test_what_is_not_in_doubt_cannot_be_changed(office: Office) -> None:
+    pairs = pairs_of(2)
+
+    async def session() -> None:
+        await answer_all(office, pairs)
+        office.desk.suspect({(pairs.ids[0], "bob"): 0.9})
+        events = {row["pair_id"]: row["event_id"] for row in office.rows()}
+        with pytest.raises(ValueError, match="no longer in doubt"):
+            await office.desk.review("ada", REVIEWS[0], events[pairs.ids[1]], "right")
+        office.local.broken = True
+        with pytest.raises(OSError, match="no space"):
+            await office.desk.review("ada", REVIEWS[0], events[pairs.ids[0]], "right")
+        office.local.broken = False
+        await office.desk.review("ada", REVIEWS[0], events[pairs.ids[0]], "right")
+
+    asyncio.run(session())
+    assert sum(row["kind"] == "supersede" for row in office.rows()) == 1
+
+
+def test_only_peoples_answers_whose_clips_can_be_shown_are_listed(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = pairs_of(30)
+    suspicions = {(pair, who): 0.8 for pair in pairs.ids for who in ("bob", "oracle")}
+
+    async def session() -> None:
+        await answer_all(office, pairs)
+        left, right = pairs.left.ids(), pairs.right.ids()
+        scripted = [
+            Event(f"s{i}", "label", "oracle", left[i], right[i], 1.0, annotator_type="scripted") for i in (0, 1)
+        ]
+        office.store.record(scripted)
+        office.desk.suspect(suspicions)
+        assert len(await office.desk.doubts()) == second_looks.MOST
+        assert {one.annotator for one in await office.desk.doubts()} == {"bob"}
+        restarted = Desk(office.local, QuestionQueue(), SECRET, fps=30)
+        restarted.suspect(suspicions)
+        assert await restarted.doubts() == []  # films of vectors are lost
+        restarted.show(films_of(pairs)[:1] + films_of(pairs)[30:31])
+        restarted.suspect(suspicions)
+        assert len(await restarted.doubts()) == 1
+
+    asyncio.run(session())
+
+
+def test_clips_of_images_are_filmed_again(office: Office) -> None:
+    pairs = pairs_of(2, images=True)
+
+    async def session() -> None:
+        await answer_all(office, pairs)
+        restarted = Desk(office.local, QuestionQueue(), SECRET, fps=30)
+        restarted.suspect({(pair, "bob"): 0.8 for pair in pairs.ids})
+        doubts = await restarted.doubts()
+        assert len(doubts) == 2
+        assert (await restarted.film(doubts[0].left.id) or b"")[:4] == b"RIFF"
+
+    asyncio.run(session())
+
+
+def test_a_planted_mistake_is_found_and_the_next_fit_uses_what_the_owner_says(office: Office) -> None:
+    given = some_comparisons(300, 10, seed=3)
+    true = given.preferences.copy()
+    apart = np.abs(given.pairs.left.returns() - given.pairs.right.returns())
+    planted = int(apart.argmax())
+    given.preferences[planted] = 1 - true[planted]
+    names = given.pairs.left.ids(), given.pairs.right.ids()
+    pair = given.pairs.ids[planted]
+    events = [
+        Event(f"{i:032x}", "label", "bob", names[0][i], names[1][i], float(preference))
+        for i, preference in enumerate(given.preferences)
+    ]
+    office.store.record(events, Fragments.concatenate([given.pairs.left, given.pairs.right]))
+    settings = RewardModelSettings(hidden=(8,))
+    trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.1, seed=0)
+    changes = office.store.since(0)
+    trainer.apply(changes)
+    found = trainer.fit(200).suspicions
+    assert found[pair, "bob"] == max(found.values())
+
+    async def session() -> None:
+        office.desk.show(films_of(given.pairs[np.array([planted])]))
+        office.desk.suspect(found)
+        doubt = (await office.desk.doubts())[0]
+        assert doubt.event_id == f"{planted:032x}"
+        other = "right" if doubt.answer == "left" else "left"
+        await office.desk.review("ada", REVIEWS[0], doubt.event_id, other)
+
+    asyncio.run(session())
+    changes = office.store.since(changes.last)
+    assert changes.held is not None
+    assert changes.held.pairs.ids == (pair,)
+    assert changes.held.preferences.tolist() == [true[planted]]
+    trainer.apply(changes)
+    assert (pair, "bob") not in trainer.fit(50).suspicions
+    assert len(PreferenceStore(office.store.path)) == 300
+
+
+def test_without_suspicions_no_event_is_read() -> None:
+    class Unread:
+        def __getattr__(self, name: str) -> Any:
+            async def read(*_: Any) -> None:
+                raise AssertionError(name)
+
+            return read
+
+    desk = Desk(Unread(), QuestionQueue(), SECRET, fps=30)  # type: ignore[arg-type]
+    assert asyncio.run(desk.doubts()) == []
+    desk.suspect({})
+    assert asyncio.run(desk.doubts()) == []
+
+
+def test_an_answer_that_was_taken_back_or_replaced_is_not_doubtful(office: Office) -> None:
+    pairs = pairs_of(1)
+    of = (pairs.left.ids()[0], pairs.right.ids()[0])
+
+    def found() -> list[str]:
+        return [row["event_id"] for _, row in doubtful(office.store.events(), {(pairs.ids[0], "bob"): 0.9})]
+
+    assert found() == []
+    both = Fragments.concatenate([pairs.left, pairs.right])
+    office.store.record([Event("1", "label", "bob", *of, 1.0)], both)
+    assert found() == ["1"]
+    office.store.record([Event("2", "label", "bob", *of, 0.0)])
+    assert found() == ["2"]
+    office.store.record([Event("3", "retract", "bob", target="2")])
+    assert found() == ["1"]
