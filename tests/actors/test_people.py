@@ -84,12 +84,31 @@ def _strangers_are_refused(ring: Any, folder: Path) -> None:
     assert other.client.get("/api/me").status_code == 200
 
 
+def _a_suspicion_reaches_the_owner(ring: Any, person: Person) -> None:
+    """Whose answer the store has at once."""
+    stored = PreferenceStore(person.store).load()
+    assert stored is not None
+    ring.members.suspect({(stored.pairs.ids[0], "ada"): 0.9})
+    _wait(lambda: person.client.get("/api/progress").json()["doubts"] == 1)
+    (doubt,) = person.client.get("/api/doubts").json()["doubts"]
+    assert person.client.get(f"/api/films/{doubt['left']['id']}").status_code == 200
+    person.post("/api/reviews", {"event_id": "e" * 32, "target": doubt["event_id"], "answer": "equal"})
+    assert person.client.get("/api/doubts").json()["doubts"] == []
+    store = PreferenceStore(person.store)
+    changed = store.load()
+    assert changed is not None
+    assert dict(zip(changed.pairs.ids, changed.preferences.tolist(), strict=True))[stored.pairs.ids[0]] == 0.5
+    _wait(lambda: ring.members.read == store.tally().last)  # another fit
+
+
 def test_people_are_asked_strangers_are_not_and_the_reward_is_fitted_to_what_people_say(tmp_path: Path) -> None:
     with _what_actors_are_made_from() as made, people_ring(tmp_path) as ring, _person(ring, tmp_path) as person:
         kept = json.loads((tmp_path / "labelling.json").read_text())
         secrets = [bytes.fromhex(kept["secret"]), *(of["token"].encode() for of in kept["people"].values())]
         assert len(made) >= 4
         assert not [secret for secret in secrets if secret in b"".join(made)]
+        suspected, suspect = [], ring.members.suspect
+        ring.members.suspect = lambda suspicions: (suspected.append(suspicions), suspect(suspicions))
         first = ring.begin(200)
         assert first is not None
         assert first.fit is not None
@@ -110,6 +129,8 @@ def test_people_are_asked_strangers_are_not_and_the_reward_is_fitted_to_what_peo
         assert sheet.headers["content-type"] == "image/webp"
         progress = person.client.get("/api/progress").json()
         assert (progress["wanted"], progress["total_env_steps"]) == (20, 1000)
+        assert len(suspected) == ring.version
+        _a_suspicion_reaches_the_owner(ring, person)
         _strangers_are_refused(ring, tmp_path)
     _all_once(person, tmp_path)
     stored = PreferenceStore(tmp_path / "store").load()
