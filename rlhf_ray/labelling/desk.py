@@ -324,9 +324,7 @@ class Desk:
         if latest is None:
             return None
         event, shown = latest
-        if (
-            shown.left not in self._films or shown.right not in self._films
-        ):  # films are lost: the pair can't be shown again
+        if shown.left not in self._films or shown.right not in self._films:  # lost: the pair can't be shown again
             return None
         if event_id in self._under_way or event_id in self._meanings:
             raise ValueError(USED_ID)
