@@ -34,6 +34,7 @@ from rlhf_ray.data.checkpoints import all_checkpoints, damaged_files, last_check
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
 from rlhf_ray.data.modules import found_in_all, look_in_all
+from rlhf_ray.data.nested import read_nested
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.plain import plain
 from rlhf_ray.settings import Experiment, load_experiment, save_experiment, to_json
@@ -139,6 +140,14 @@ class RunFolder:
             look_in_all(self.about().get("modules"))
         consent.check(experiment.own_names(), self.config)
         return experiment
+
+    def suspicions(self) -> dict[tuple[str, str], float]:
+        """How likely answers are wrong that are more likely wrong than right, by pair id and annotator, at the last checkpoint."""
+        for checkpoint in reversed(all_checkpoints(self.checkpoints)):
+            if (checkpoint / "ring" / "state.json").exists():
+                trainer = read_nested(checkpoint / "ring").get("trainer") or {}
+                return {(pair, who): chance for pair, who, chance in trainer.get("suspicions", ())}
+        return {}
 
     def checkpoint(self) -> Path:
         """The newest whole checkpoint.

@@ -99,14 +99,18 @@ def choose(preferences: FloatArray, count: int) -> IntArray:
 
 
 def show_pairs(comparisons: Comparisons, reward: RewardEnsemble | None, count: int) -> list[Pair]:
-    """Prepare ``count`` of the comparisons (see `choose`) for the report.
+    """Prepare ``count`` of the comparisons (see `choose`) for the report; see `show_those`."""
+    return show_those(comparisons, reward, choose(comparisons.preferences, count))
+
+
+def show_those(comparisons: Comparisons, reward: RewardEnsemble | None, chosen: IntArray) -> list[Pair]:
+    """Prepare some of the comparisons for the report.
 
     Args:
         comparisons: all comparisons of the run.
         reward: the saved reward model, if there is one.
-        count: number of comparisons to show.
+        chosen: positions of those to show.
     """
-    chosen = choose(comparisons.preferences, count)
     shown = comparisons[chosen]
     sides = (shown.pairs.left, shown.pairs.right)
     learned = [np.full(len(shown), np.nan) if reward is None else learned_rewards(reward, s).sum(1) for s in sides]

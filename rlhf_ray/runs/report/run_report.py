@@ -10,20 +10,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.runs.distances import RewardDistances
 from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.runs.report import plots, summary
-from rlhf_ray.runs.report.clips import show_pairs
+from rlhf_ray.runs.report.clips import Pair, show_pairs, show_those
 from rlhf_ray.runs.report.pages import render
 from rlhf_ray.runs.report.summary import Run
 from rlhf_ray.runs.reward_scores import newest_of_annotators, score_reward
 from rlhf_ray.settings import Experiment, to_json
 from rlhf_ray.store import PreferenceStore
+from rlhf_ray.store.answers import doubtful
 
 PAIRS = 6
 """Number of comparisons shown on the page."""
+
+DOUBTS = 4
+"""Number of suspicious answers shown on the page."""
 
 _T = TypeVar("_T")
 
@@ -74,6 +80,13 @@ def read_run(folder: RunFolder) -> Run:
             folder.preferences / "store.json",
             lambda path: score_reward(reward, PreferenceStore(path.parent), share, *newest_of_annotators(rows)),
         )
+    suspicions = attempt(folder.checkpoints, lambda path: folder.suspicions()) or {}
+    doubts = None
+    if suspicions:
+        doubts = attempt(
+            folder.preferences / "store.json",
+            lambda path: doubtful(PreferenceStore(path.parent).events(), suspicions),
+        )
     return Run(
         name=folder.path.name,
         settings=settings,
@@ -84,6 +97,7 @@ def read_run(folder: RunFolder) -> Run:
         reward=reward,
         scores=scores,
         distances=attempt(folder.distances, lambda path: RewardDistances.from_json(_read_object(path))),
+        doubts=tuple(doubts or ()),
         unreadable=tuple(unreadable),
     )
 
@@ -132,6 +146,8 @@ def _page(run: Run) -> str:
         scores=summary.scores(run.scores),
         truth=summary.truth(run.scores, run.distances),
         pairs=pairs,
+        doubts=_doubts(run),
+        doubts_of_people=any(row["annotator_type"] == "human" for _, row in run.doubts),
         alarms=summary.alarms(run),
         notes=summary.notes(run),
         metrics=summary.metrics(run),
@@ -140,6 +156,20 @@ def _page(run: Run) -> str:
         machine=_object(run.about, "machine"),
         command=run.about.get("command"),
     )
+
+
+def _doubts(run: Run) -> list[tuple[Pair, str, float]]:
+    """The likeliest wrong answers: the comparison, who answered, and how likely it is wrong."""
+    if run.comparisons is None:
+        return []
+    found = zip(run.comparisons.pairs.ids, run.comparisons.annotators, strict=True)
+    position = {key: i for i, key in enumerate(found)}
+    keys = [(chance, (row["pair_id"], row["annotator"])) for chance, row in run.doubts]
+    shown = [(position[key], key[1], chance) for chance, key in keys if key in position][:DOUBTS]
+    if not shown:
+        return []
+    pairs = show_those(run.comparisons, run.reward, np.array([at for at, *_ in shown]))
+    return [(pair, who, chance) for pair, (_, who, chance) in zip(pairs, shown, strict=True)]
 
 
 def _object(values: dict[str, Any], name: str) -> dict[str, Any]:

@@ -45,6 +45,8 @@ class Run:
     reward: RewardEnsemble | None = None
     scores: RewardScores | None = None
     distances: RewardDistances | None = None
+    doubts: tuple[tuple[float, dict[str, Any]], ...] = ()
+    """The answers that are more likely wrong than right, with how likely (`doubtful`); the likeliest first."""
     unreadable: tuple[str, ...] = ()
     """Unreadable files, each with the reason."""
 

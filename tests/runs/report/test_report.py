@@ -16,6 +16,7 @@ import pytest
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
+from rlhf_ray.data.nested import write_nested
 from rlhf_ray.data.plain import plain
 from rlhf_ray.envs import make_env
 from rlhf_ray.queries.selection import random_pairs
@@ -32,7 +33,8 @@ from rlhf_ray.settings import (
     save_experiment,
     to_json,
 )
-from rlhf_ray.store import PreferenceStore
+from rlhf_ray.store import Event, PreferenceStore
+from rlhf_ray.store.answers import REVIEWED_BY
 from rlhf_ray.teachers import Oracle
 
 ROUNDS, PER_ROUND, STEPS_PER_ROUND = 6, 6, 2_000
@@ -534,3 +536,37 @@ def test_times() -> None:
     ]
     assert date("2026-01-01T00:30:00+02:00") == "31 December 2025, 22:30 UTC"
     assert date(None) is None
+
+
+def suspect(run: Path, suspicions: dict[tuple[str, str], float]) -> Page:
+    """The report after a checkpoint with these suspicions."""
+    ring = run / "checkpoints" / "00000012" / "ring"
+    ring.mkdir(parents=True, exist_ok=True)
+    write_nested({"trainer": {"suspicions": [[*key, chance] for key, chance in suspicions.items()]}}, ring)
+    return read(write_report(run))[1]
+
+
+def test_answers_to_look_at_again_are_shown_until_somebody_has(run: Path) -> None:
+    title = "Answers to look at again"
+    assert title not in read(run / "report.html")[1].text
+    assert title not in suspect(run, {}).text
+    store = PreferenceStore(run / "preferences")
+    stored = store.snapshot()
+    suspicions = {(pair, "oracle"): 0.99 - 0.01 * i for i, pair in enumerate(stored.ids[1:7])}
+    shown = suspect(run, suspicions)
+    assert "6 answers are more likely wrong than right" in shown.text
+    assert "rlhf-ray links" not in shown.text  # no person's
+    doubts = [int(of["data-doubt"] or 0) for tag, of in shown.tags if tag == "article" and "data-doubt" in of]
+    assert doubts == [2, 3, 4, 5]
+    side = "left" if stored.preferences[1] > 0.5 else "right"
+    assert f"Comparison 2 · oracle prefers the {side} side; wrong with a probability of 99%" in shown.text
+    row = store.events().to_pylist()[1]
+    clips = {name: row[name] for name in ("left_id", "right_id", "preference")}
+    kept = Event("kept", "supersede", "oracle", target=row["event_id"], extra={REVIEWED_BY: "ada"}, **clips)
+    store.record([kept])
+    assert "5 answers are more likely" in suspect(run, suspicions).text
+    store.record([Event("ada's", "label", "ada", *(clips | {"preference": 0.5}).values())])
+    mine = suspect(run, {(row["pair_id"], "ada"): 0.8})
+    assert "1 answer is more likely" in mine.text
+    assert "ada considers both equally good; wrong with a probability of 80%" in mine.text
+    assert "rlhf-ray links" in mine.text
