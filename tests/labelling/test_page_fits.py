@@ -128,5 +128,5 @@ def test_statistics_are_whole_on_a_phone(visit):
         )
         assert max(rights) <= screen[0], screen
     row = page.get_by_role("row").filter(has_text="hurried")  # a table still, for who hears it
-    assert row.get_by_role("cell").count() == 10
+    assert row.get_by_role("cell").count() == 11
     assert page.get_by_role("columnheader", name="Agreement").count() == 1
