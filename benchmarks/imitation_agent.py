@@ -27,6 +27,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import rlhf_ray.envs  # noqa: F401  registers our environments with gymnasium
+from rlhf_ray.data.returns import spread_of
+from rlhf_ray.teachers.human_like import ERROR, ERROR_SCALE
 
 ENVIRONMENTS = 8
 
@@ -137,6 +139,11 @@ def main() -> None:
         "--iterations", type=int, default=60, help='the documentation: "set to 60 for better performance"'
     )
     parser.add_argument("--normalise", action="store_true")
+    parser.add_argument(
+        "--teacher", choices=("oracle", "mistake", "human_like"), default="oracle", help="ours, see --mistake"
+    )
+    parser.add_argument("--mistake", type=float, default=0.1, help="share of wrong answers of --teacher mistake")
+    parser.add_argument("--noise", type=float, default=0.0, help="noise_prob of imitation's PreferenceModel")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--run-dir", type=Path, required=True)
@@ -160,7 +167,7 @@ def main() -> None:
     spaces = venv.observation_space, venv.action_space
     network = BasicRewardNet(*spaces, normalize_input_layer=RunningNorm)
     reward = NormalizedRewardNet(network, RunningNorm) if options.normalise else network
-    model = pc.PreferenceModel(network)
+    model = pc.PreferenceModel(network, noise_prob=options.noise)
     normalising = {
         "features_extractor_class": NormalizeFeaturesExtractor,
         "features_extractor_kwargs": {"normalize_class": RunningNorm},
@@ -184,7 +191,7 @@ def main() -> None:
         network,
         num_iterations=iterations,
         fragmenter=pc.RandomFragmenter(warning_threshold=0, rng=rng),
-        preference_gatherer=pc.SyntheticGatherer(rng=rng),
+        preference_gatherer=gatherer_of(options, rng),
         reward_trainer=pc.BasicRewardTrainer(
             preference_model=model, loss=pc.CrossEntropyRewardLoss(), epochs=10, rng=rng
         ),
@@ -211,6 +218,32 @@ def main() -> None:
     }
     (options.run_dir / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     print(result)
+
+
+def gatherer_of(options: Any, rng: np.random.Generator) -> Any:
+    """Make imitation's own gatherer, which draws answers from returns, or one with our teacher's errors.
+
+    imitation has no skips: who is human-like answers pairs that he would skip, with the errors that he would make.
+    """
+    from imitation.algorithms import preference_comparisons as pc
+
+    if options.teacher == "oracle":
+        return pc.SyntheticGatherer(rng=rng)
+
+    class Erring(pc.PreferenceGatherer):  # type: ignore[misc, name-defined]
+        """Prefers the larger return, but for the teacher's errors."""
+
+        def __call__(self, fragment_pairs: Any) -> Any:
+            """See imitation."""
+            returns = np.array([[np.sum(side.rews) for side in pair] for pair in fragment_pairs])
+            apart = np.abs(returns[:, 0] - returns[:, 1])
+            wrong = np.full(len(apart), options.mistake)
+            if options.teacher == "human_like":
+                wrong = ERROR * np.exp(-apart / spread_of(returns.ravel()) / ERROR_SCALE)
+            preferred = (returns[:, 0] > returns[:, 1]) ^ (rng.random(len(apart)) < wrong)
+            return preferred.astype(np.float32)
+
+    return Erring(rng=rng)
 
 
 def _never_zero(comparisons: int, iterations: int) -> Any:

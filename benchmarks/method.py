@@ -7,6 +7,7 @@
     python benchmarks/method.py teachers      # six teachers, PPO and SAC
     python benchmarks/method.py sac           # PreferenceSAC beside PreferencePPO
     python benchmarks/method.py coinrun       # a procgen game from pixels
+    python benchmarks/method.py people        # teachers that err as people do
     python benchmarks/method.py presets       # twenty seeds of two presets, with the arithmetic of three machines
     python benchmarks/method.py learning      # two tasks, synchronous and asynchronous: the picture in README.md
     python benchmarks/method.py budgets       # ten tasks with 100, 350 and 700 comparisons, beside imitation with 350
@@ -321,6 +322,62 @@ def coinrun() -> list[Cell]:
     ]
 
 
+# People err.
+
+PEOPLE_FIRST_SEED, PEOPLE_SEEDS = 3000, 20
+
+ERRING: Mapping[str, tuple[str, ...]] = {
+    "none wrong": (),
+    "10 % wrong": (*WRONG, "--preferences.mistake", "0.1"),
+    "20 % wrong": (*WRONG, "--preferences.mistake", "0.2"),
+    "30 % wrong": (*WRONG, "--preferences.mistake", "0.3"),
+    "human-like": ("--preferences.teacher", "human_like"),
+    "systematic": ("--preferences.teacher", "systematic"),
+}
+"""How the teacher errs, from the presets alone."""
+
+FOUR = ("--preferences.teacher", "population", "--preferences.annotators", "oracle", "oracle", "oracle")
+
+BESIDE: Mapping[str, tuple[str, ...]] = {
+    "10 % wrong": ("--teacher", "mistake", "--mistake", "0.1", "--noise", "0.2"),
+    "human-like": ("--teacher", "human_like", "--noise", "0.2"),
+}
+"""imitation's options for the same teachers. Its noise model is told the rate, about that of the human-like teacher too."""
+
+
+def people() -> list[Cell]:
+    """The cells of the table: Pendulum on twenty seeds, other tasks on five or three, all with the presets as they are."""
+    first = PEOPLE_FIRST_SEED
+    cells = cells_of("reference", PENDULUM, "true reward", train(PENDULUM, "--true-reward"), first)
+    for seed in range(first, first + PEOPLE_SEEDS):
+        cells += [Cell("people", PENDULUM, name, seed, train(PENDULUM, *words)) for name, words in ERRING.items()]
+    for name in ("inverted", "guessing"):
+        cells += cells_of("people", PENDULUM, f"four, one {name}", train(PENDULUM, *FOUR, name), first)
+    for task in (CARTPOLE, ACROBOT, REACHER, HOPPER, "HalfCheetah-v5"):
+        words = BUDGET_TASKS[task]
+        cells += cells_of("reference", task, "true reward", train(*words, "--true-reward"), first)
+        human = train(*words, "--preferences.comparisons", "350", *ERRING["human-like"])
+        cells += cells_of("people", task, "human-like", human, first)
+    for task, count, name in (
+        (PENDULUM, 50, "none wrong"),
+        (CARTPOLE, 50, "none wrong"),
+        (PENDULUM, 100, "human-like"),
+        (CARTPOLE, 100, "human-like"),
+    ):
+        words = train(*BUDGET_TASKS[task], "--preferences.comparisons", str(count), *ERRING[name])
+        cells += cells_of("people", task, f"{name}, {count} labels", words, first)
+    for task in (PENDULUM, CARTPOLE):
+        steps, comparisons = BUDGETS[task]
+        for name, more in BESIDE.items():
+            words = ("benchmarks/imitation_agent.py", IMITATION_ENVIRONMENTS[task], "--steps", str(steps))
+            words += ("--comparisons", str(comparisons), *more)
+            cells += cells_of("people", task, f"{name}, imitation", words, first)
+            if task != PENDULUM:
+                ours = train(task, *budget_words(task), *ERRING[name])
+                cells += cells_of("people", task, f"{name}, {comparisons} labels", ours, first)
+    return cells
+
+
 # Ten tasks and three budgets.
 
 BUDGETS_FIRST_SEED = 600
@@ -367,6 +424,7 @@ def budgets() -> list[Cell]:
 
 TABLES: Mapping[str, Callable[[], list[Cell]]] = {
     "presets": presets,
+    "people": people,
     "learning": learning,
     "budgets": budgets,
     "imitation": imitation,
