@@ -7,7 +7,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -20,9 +20,10 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.measure.held_out import brier_scores, calibration_error, log_likelihoods, probabilities_of
 from rlhf_ray.optim.adam import AdamW
 from rlhf_ray.optim.flat import FlatAdamW
-from rlhf_ray.reward.annotators import ErrorRate, annotator_model, likelihood_rates
+from rlhf_ray.reward.annotators import annotator_model, likelihood_rates
 from rlhf_ray.reward.averaging import WeightAverage
 from rlhf_ray.reward.ensemble import RewardEnsemble
+from rlhf_ray.reward.estimates import Estimates
 from rlhf_ray.reward.fit_report import ANONYMOUS, RECENT_ANSWERS, FitReport
 from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.reward.likelihood import discounts, log_likelihood_slope, make_loss
@@ -117,14 +118,8 @@ class RewardTrainer:
         """The side that each annotator chose, as shown."""
         self.weights: dict[str, float] = {}
         """See `weigh`."""
-        self.wrong: ErrorRate | None = None
-        """The share of wrong answers, from the last fit; None before, or if no member could judge any."""
-        self.error_rates: dict[str, ErrorRate] = {}
-        """Each annotator's error rate from the last fit."""
-        self.rationalities: dict[str, float] = {}
-        """Each annotator's rationality from the last fit, with `RewardModelSettings.annotator_rationality`."""
-        self.suspicions: dict[tuple[str, str], float] = {}
-        """The probability that an answer is wrong, from the last fit, by the keys of those more likely wrong than right."""
+        self.annotators = Estimates()
+        """What the last fit found about those who answered."""
         self.methods = make_methods(settings)
         self.l2 = None
         if settings.adaptive_l2:
@@ -230,6 +225,8 @@ class RewardTrainer:
             )
         self._normalise(rewards)
         self._estimate_annotators(data, rewards, counted, train)  # for the next fit
+        noise = torch.as_tensor(self._of_annotators()[0]).expand(len(data))[counted]
+        self.ensemble.label_noise.fill_(torch.minimum(noise, 2 - noise).mean())  # inverted answers are not random
         self.ensemble.version += 1
         return self._report(data, rewards, counted, train, steps, time.perf_counter() - started)
 
@@ -238,10 +235,12 @@ class RewardTrainer:
         noise: float | Tensor = self.settings.label_noise or 0.0
         rationality: float | Tensor = 1.0
         if self.settings.label_noise is None:
-            rates = {name: found.rate for name, found in self.error_rates.items()}
+            rates = {name: found.rate for name, found in self.annotators.error_rates.items()}
             noise = 2 * torch.as_tensor(likelihood_rates(rates, [annotator for _, annotator in self.keys]))
         if self.settings.annotator_rationality:
-            rationality = torch.tensor([self.rationalities.get(annotator, 1.0) for _, annotator in self.keys])
+            rationality = torch.tensor(
+                [self.annotators.rationalities.get(annotator, 1.0) for _, annotator in self.keys]
+            )
         return noise, rationality
 
     def _descend(
@@ -359,26 +358,19 @@ class RewardTrainer:
             rationality=self.settings.annotator_rationality,
         )
         if found is None:
-            self.wrong, self.error_rates, self.rationalities, self.suspicions = None, {}, {}, {}
+            self.annotators = Estimates()
             return data
-        self.wrong = found.everyone
-        self.error_rates = dict(zip(names, found.of, strict=True))
-        if self.settings.annotator_rationality:
-            self.rationalities = dict(zip(names, found.rationalities.tolist(), strict=True))
-        self.suspicions = {
-            self.keys[row]: chance
-            for row, chance in zip(decided.tolist(), found.suspicion.tolist(), strict=True)
-            if chance > 0.5
-        }
+        keys = [self.keys[row] for row in decided.tolist()]
+        self.annotators = Estimates.of(found, list(names), keys, rationality=self.settings.annotator_rationality)
         noise, rationality = self._of_annotators()
         return replace(data, noise=noise, rationality=rationality)
 
     def report_nothing(self) -> FitReport:
         """Return a report of the current version when there is nothing to fit: no gradient steps, metrics NaN."""
-        counts = dict.fromkeys(("held_out", "held_out_decided", "ties", "gradient_steps"), 0)
-        whole: dict[str, Any] = counts | {"comparisons": len(self.keys), "error_rates": {}, "chosen": {}}
-        unknown = {field.name: math.nan for field in fields(FitReport)}
-        return FitReport(**unknown | whole | {"version": int(self.ensemble.version), "seconds": 0.0})
+        values: dict[str, Any] = {of.name: math.nan for of in fields(FitReport) if of.default_factory is MISSING}
+        values |= dict.fromkeys(("held_out", "held_out_decided", "ties", "gradient_steps"), 0)
+        values |= {"comparisons": len(self.keys), "version": int(self.ensemble.version), "seconds": 0.0, "wrong": None}
+        return FitReport(**values)
 
     def _set_gradient(self, fused: FusedMLPs, data: StackedComparisons, batch: Tensor) -> None:
         """Set the gradient of the weighted mean loss over ``batch``, as `_backward` does."""
@@ -451,10 +443,7 @@ class RewardTrainer:
             "average": self._average.state(),
             "generator": self.generator.get_state().numpy(),
             "keys": [list(key) for key in self.keys],
-            "wrong": None if self.wrong is None else vars(self.wrong),
-            "error_rates": {name: vars(found) for name, found in self.error_rates.items()},
-            "rationalities": dict(self.rationalities),
-            "suspicions": [[*key, chance] for key, chance in self.suspicions.items()],
+            **self.annotators.state(),
             "l2": 0.0 if self.l2 is None else self.l2.coefficient,
             "methods": [method.state() for method in self.methods],
         }
@@ -483,11 +472,7 @@ class RewardTrainer:
         self.generator.set_state(torch.as_tensor(np.array(state["generator"])))
         self.keys, self._chosen, self._data = [], [], None
         self.weigh(changes.weights)
-        wrong, rates = state.get("wrong"), state["error_rates"]
-        self.wrong = None if wrong is None else ErrorRate(**wrong)
-        self.error_rates = {name: ErrorRate(**found) for name, found in rates.items() if isinstance(found, dict)}
-        self.rationalities = dict(state.get("rationalities", {}))
-        self.suspicions = {(pair, of): chance for pair, of, chance in state.get("suspicions", ())}
+        self.annotators = Estimates.from_state(state)
         if self.l2 is not None and state.get("l2"):
             self.l2.coefficient = float(state["l2"])
         for method, kept in zip(self.methods, state.get("methods", ()), strict=False):
@@ -600,10 +585,7 @@ class RewardTrainer:
             chosen=self._presses(counted),
             gradient_steps=steps,
             seconds=seconds,
-            wrong=self.wrong,
-            error_rates=dict(self.error_rates),
-            rationalities=dict(self.rationalities),
-            suspicions=dict(self.suspicions),
+            **vars(self.annotators),
             l2=0.0 if self.l2 is None else self.l2.coefficient,
             methods={name: value for method in self.methods for name, value in method.metrics().items()},
             held_out_log_likelihood=float(log_likelihoods(predicted, said).mean()) if len(said) else float("nan"),

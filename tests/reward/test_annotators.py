@@ -12,7 +12,9 @@ from scipy import stats
 
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.reward import RewardTrainer, annotators
-from rlhf_ray.reward.annotators import PRIOR, AnnotatorModel, ErrorRate, annotator_model
+from rlhf_ray.reward.annotators import PRIOR, AnnotatorModel, ErrorRate, annotator_model, likelihood_rates
+from rlhf_ray.reward.estimates import Estimates
+from rlhf_ray.reward.likelihood import log_likelihood_loss, log_likelihood_slope
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
@@ -149,13 +151,36 @@ def test_the_rates_of_a_fit_are_those_the_next_one_uses() -> None:
     for rates in ({}, {"anna": PRIOR, "bert": PRIOR}, {"anna": 0.4}):
         trainer = trainer_of(SMALL, held_out_share=0.0)
         trainer.add(answers(20, 0, (0.0, 0.5)))
-        trainer.error_rates = {name: ErrorRate(rate, 0.0, 1.0, 9) for name, rate in dict[str, float](rates).items()}
+        trainer.annotators.error_rates = {
+            name: ErrorRate(rate, 0.0, 1.0, 9) for name, rate in dict[str, float](rates).items()
+        }
         losses = trainer.fit(1).train_loss
         gradients.append(losses)
     assert gradients[0] == gradients[1] != gradients[2]
     noisy = trainer_of(RewardModelSettings(hidden=(8,), label_noise=2 * PRIOR), held_out_share=0.0)
     noisy.add(answers(20, 0, (0.0, 0.5)))
     assert noisy.fit(1).train_loss == pytest.approx(gradients[0], rel=1e-6)
+
+
+def test_no_rate_in_the_likelihood_is_sure() -> None:
+    rates = likelihood_rates({"anna": 0.005, "bert": 0.99, "cora": 0.7}, NAMES)
+    assert rates.min() == pytest.approx(0.005)
+    sure = torch.tensor([200.0, -200.0, 200.0], requires_grad=True)
+    log_likelihood_loss(sure, torch.ones(3), 2 * torch.as_tensor(rates)).sum().backward()
+    slopes = log_likelihood_slope(sure.detach(), torch.ones(3), 2 * torch.as_tensor(rates))
+    assert sure.grad is not None
+    assert bool(torch.isfinite(sure.grad).all() and torch.isfinite(slopes).all())
+
+
+def test_a_reward_model_knows_the_noise_of_its_answers() -> None:
+    for settings, noise in ((SMALL, None), (dataclasses.replace(SMALL, label_noise=0.2), 0.2)):
+        trainer = trainer_of(settings)
+        trainer.add(answers(60, 0))
+        assert float(trainer.ensemble.label_noise) == 0.0
+        report = trainer.fit(20)
+        rates = likelihood_rates({name: of.rate for name, of in report.error_rates.items()}, answers(60, 0).annotators)
+        expected = float(2 * np.minimum(rates, 1 - rates).mean()) if noise is None else noise
+        assert float(trainer.ensemble.label_noise) == pytest.approx(expected, rel=1e-5)
 
 
 def test_ties_tell_nothing_and_who_does_not_count_is_not_estimated() -> None:
@@ -172,9 +197,52 @@ def test_a_restored_trainer_has_the_rates() -> None:
     trainer.add(some)
     trainer.fit(5)
     restored.load_state(trainer.state(), Changes(1, some))
-    assert restored.error_rates == trainer.error_rates != {}
+    assert restored.annotators == trainer.annotators != Estimates()
     reports: list[Any] = [str(dataclasses.replace(one.fit(5), seconds=0.0)) for one in (trainer, restored)]
     assert reports[0] == reports[1]
+
+
+def test_a_state_of_an_earlier_version_opens_without_its_rates() -> None:
+    some = answers(30, 0)
+    trainer, restored = trainer_of(SMALL), trainer_of(SMALL, seed=3)
+    trainer.add(some)
+    trainer.fit(5)
+    state = trainer.state() | {"error_rates": {"anna": 0.1, "bert": 0.4}}
+    for name in ("wrong", "suspicions", "drifts", "rationalities"):
+        del state[name]
+    restored.load_state(state, Changes(1, some))
+    assert restored.annotators == Estimates()
+    assert set(restored.fit(5).error_rates) == set(NAMES)
+
+
+def test_newest_answers_are_compared_with_the_older_half() -> None:
+    rng = np.random.default_rng(5)
+    n = 150
+    logits, whose = rng.normal(0, 1, 2 * n), np.arange(2 * n) % 2
+    wrong = rng.random(2 * n) < np.where((whose == 1) & (np.arange(2 * n) >= 2 * n - 60), 0.5, 0.08)
+    found = model_of(np.where(wrong, -np.abs(logits), np.abs(logits))[None], np.ones((1, 2 * n)), whose, 2)
+    steady, drifted = found.drifts
+    assert steady is not None
+    assert drifted is not None
+    assert steady.rose < 0.95
+    assert drifted.rose > 0.999
+    assert drifted.earlier.rate == pytest.approx(0.08, abs=0.06)
+    assert drifted.newest.rate == pytest.approx(0.5, abs=0.15)
+    assert (drifted.earlier.answers, drifted.newest.answers) == (n // 2, 30)
+    few = model_of(np.ones((1, 59)), np.ones((1, 59)), np.zeros(59), 1)
+    assert few.drifts == (None,)
+
+
+def test_steady_annotators_seldom_seem_to_drift() -> None:
+    rng, seemed = np.random.default_rng(6), 0
+    for number in range(400):
+        logits = rng.normal(0, 1, 120)
+        wrong = rng.random(120) < (0.0, 0.1, 0.3, 0.5)[number % 4]
+        differences = np.where(wrong, -1, 1) * np.abs(logits)
+        found = model_of(differences[None], np.ones((1, 120)), np.zeros(120), 1).drifts[0]
+        assert found is not None
+        seemed += found.clear
+    assert seemed <= 4
 
 
 def test_rationality_is_found_next_to_errors() -> None:
@@ -199,10 +267,10 @@ def test_a_fit_scales_the_log_odds_by_each_annotators_rationality() -> None:
     trainer.add(answers(60, 0))
     report = trainer.fit(20)
     assert set(report.rationalities) == set(report.error_rates) == set(NAMES)
-    trainer.rationalities = {"anna": 2.0, "bert": 0.5, "cora": 1.0}
+    trainer.annotators.rationalities = {"anna": 2.0, "bert": 0.5, "cora": 1.0}
     of_annotators = trainer._of_annotators()[1]
     assert isinstance(of_annotators, torch.Tensor)
     assert of_annotators[:4].tolist() == [2.0, 0.5, 1.0, 2.0]
     restored = trainer_of(settings)
     restored.load_state(trainer.state(), Changes(60, answers(60, 0)))
-    assert restored.rationalities == trainer.rationalities
+    assert restored.annotators.rationalities == trainer.annotators.rationalities

@@ -43,13 +43,14 @@ def fitted(store: PreferenceStore, settings: RewardModelSettings, rounds: int = 
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"label_noise": 0.2, "annotator_rationality": True}, {"annotator_errors": True}, {"discount": 0.5}]
+    "settings", [{}, {"label_noise": 0.2, "annotator_rationality": True}, {"label_noise": 0.0}, {"discount": 0.5}]
 )
 def test_scores_are_those_of_the_fits_report(tmp_path: Path, settings: dict[str, float]) -> None:
     store = PreferenceStore(tmp_path / "store")
     trainer, _ = fitted(store, RewardModelSettings(hidden=(16,), ensemble_size=2, **settings))  # type: ignore[arg-type]
     report = trainer.fit(0)  # with the error rates that it has, instead of those from the fit before
-    found = score_reward(trainer.ensemble, store, SHARE, trainer.error_rates, trainer.rationalities)
+    rates = {name: found.rate for name, found in trainer.annotators.error_rates.items()}
+    found = score_reward(trainer.ensemble, store, SHARE, rates, trainer.annotators.rationalities)
     assert found is not None
     assert found.version == report.version == 4
     assert found.overall.answers == report.held_out
