@@ -42,7 +42,7 @@ def operations(call: Callable[[int], Any], few: int, many: int) -> float:
     return (counts[1] - counts[0]) / (many - few)
 
 
-@pytest.mark.parametrize(("members", "most"), [(1, 62), (3, 165)])
+@pytest.mark.parametrize(("members", "most"), [(1, 72), (3, 200)])
 def test_a_gradient_step_of_an_ensemble_of_mlps(members: int, most: int) -> None:
     of = RewardModelSettings(ensemble_size=members, hidden=(64, 64), batch_size=32)
     trainer = RewardTrainer(of, VECTORS, FORCES, held_out_share=0.0, seed=0)
@@ -56,7 +56,7 @@ def test_a_gradient_step_of_an_ensemble_of_cnns() -> None:
     trainer = RewardTrainer(of, IMAGES, CHOICES, held_out_share=0.0, seed=0)
     trainer.add(some_comparisons(32, 5, observations=IMAGES, actions=CHOICES))
     trainer.fit(1)
-    assert operations(trainer.fit, 1, 6) <= 165
+    assert operations(trainer.fit, 1, 6) <= 192
 
 
 @pytest.mark.parametrize(("space", "most"), zip(ACTIONS, (84, 88, 104), strict=True), ids=["box", "discrete", "multi"])

@@ -94,6 +94,7 @@ def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.Monke
         tell=remote(lambda *what: told.append(what[0])),
         start=remote(lambda port: {"ada": "http://127.0.0.1:8765/#token=x"}),
         untold=remote(lambda: untold.pop(0)),
+        suspect=remote(lambda suspicions: None),
     )
     handle = PageHandle(actor, lambda value, timeout=None: value, 8765)
     handle.farewell("over", 10.0)

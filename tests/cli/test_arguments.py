@@ -56,7 +56,7 @@ def test_first_comparisons_follow_a_presets_budget(name: str, words: list[str]) 
     preset = tune_configs.load(name).experiment
     share = preset.preferences.first_comparisons / preset.preferences.comparisons
     experiment = with_first_comparisons(preset, [name, *words])
-    if preset.preferences.initial_comparisons != "auto":
+    if isinstance(preset.preferences.initial_comparisons, int):  # a share and auto follow by themselves
         assert experiment.preferences.comparisons == 20
         assert experiment.preferences.first_comparisons == round(20 * share)
     both = [name, *words, "--preferences.initial-comparisons", "7"]
