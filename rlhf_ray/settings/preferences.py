@@ -22,7 +22,7 @@ class PreferenceSettings:
     some unanswered. 0: train on a given reward model without asking (`rlhf-ray train --reward-from`)."""
     initial_comparisons: int | float | Literal["auto"] = "auto"
     """How many of the comparisons are asked before training, about fragments of the random policy: a number, or a share of them
-    such as 0.1. auto: a quarter, as in Christiano et al. 2017."""
+    such as 0.1. auto: half (Christiano et al. 2017: a quarter), so that few wrong answers decide the first reward."""
     rounds: int = 48
     """Number of labelling rounds after the first, spread evenly over training. Each ends with a reward model fit."""
     pretraining_env_steps: int = 0
@@ -39,7 +39,8 @@ class PreferenceSettings:
     """In place of steepness: environment steps after which the rate of hyperbolic and inverse_quadratic has halved, such as 2000000
     for the rate ∝ 2e6/(T+2e6) of Christiano et al. 2017 after T steps. With increasing: steps before the end. None: steepness."""
     selection: str = "random"
-    """How to choose the pairs to compare: random; disagreement, disagreement_logits or disagreement_labels (the ensemble disagrees
+    """How to choose the pairs to compare: random; answerable (half of them: the ensemble disagrees most, and people can tell them
+    apart; the other half: random); disagreement, disagreement_logits or disagreement_labels (the ensemble disagrees
     most, in probabilities, logits or answers); entropy (the answer is hardest to predict); information_gain (the answer tells most
     about the ensemble); k_center (unlike each other and earlier pairs); near_on_policy (mostly recent behaviour); or module:Name
     for your own selection (`rlhf_ray.queries.selection.Selection`). Joined by +, as in disagreement+k_center, each but the last
@@ -205,7 +206,7 @@ class PreferenceSettings:
             return min(self.comparisons, max(1, round(given * self.comparisons)))
         if given != "auto":
             return given
-        return self.comparisons if self.rounds == 0 else min(self.comparisons, max(1, round(self.comparisons / 4)))
+        return self.comparisons if self.rounds == 0 else min(self.comparisons, max(1, round(self.comparisons / 2)))
 
     @property
     def annotator_entries(self) -> tuple[AnnotatorEntry, ...]:

@@ -17,11 +17,16 @@ experiment = Experiment(
     environment="rlhf_ray/CartPoleFixed-v0",
     total_env_steps=200_000,
     # A fallen pole stays down, and two fragments of fallen poles are a tie, so half of the fragments are episode starts.
-    fragments=FragmentSettings(length=25, start_share=0.5, initial_env_steps=4_000, pool=200),
+    fragments=FragmentSettings(length=25, start_share=0.5, initial_env_steps=4_000, pool=2_000),
     # An early correct reward decides the outcome, and late fragments of an agent that balances are ties: ask most labels early. The
-    # ensemble disagrees most about fallen poles: pairs selected by it were mostly ties.
+    # ensemble disagrees most about fallen poles: pairs selected by that alone were mostly ties, and so are many random ones. People
+    # answer these at random.
     preferences=PreferenceSettings(
-        comparisons=200, rounds=97, schedule="hyperbolic", steepness=6.0, selection="random"
+        comparisons=200,
+        rounds=97,
+        schedule="hyperbolic",
+        steepness=6.0,
+        selection="answerable",
     ),
     # The state pays, not the action: as an input, it got a part in the reward, and the agent preferred one action until it fell.
     # After a fall, observations reach hundreds, where a fraction of a radian decides: symlog. A bounded reward has sharp borders.

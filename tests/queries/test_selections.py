@@ -83,7 +83,32 @@ def test_information_gain_ignores_what_nobody_can_know_and_entropy_does_not() ->
     assert (_made("information_gain", label_noise=0.0).score(estimated, _rng()) == gain).all()
 
 
-@pytest.mark.parametrize("name", ["disagreement_logits", "disagreement_labels", "entropy", "information_gain"])
+def test_half_of_the_answerable_pairs_are_informative_ones_that_people_can_tell_apart_and_half_are_random() -> None:
+    # Twenty fragments. The members agree about the first ten, disagree a little about the others, and find 18 and 19 far apart.
+    returns = np.tile(np.linspace(0.0, 0.1, 20, dtype=np.float32), (2, 1))
+    returns[0, 10:], returns[1, 10:] = returns[0, 10:] + 0.2, returns[1, 10:] - 0.2
+    returns[:, 18], returns[:, 19] = 2.0, [-2.0, -1.0]
+    index = np.array([[left, right] for left in range(20) for right in range(left + 1, 20)])
+    of = Candidates(index, some_fragments(20, 2), returns, count=2)
+    of_three = Candidates(index, some_fragments(20, 2), returns, count=3)
+    rng, chosen, of_odd = _rng(), [], []
+    for _ in range(300):
+        chosen.append([tuple(index[at]) for at in np.argsort(-_made("answerable").score(of, rng), kind="stable")[:2]])
+        of_odd.append(int((_made("answerable").score(of_three, rng) > 1).sum()))
+    probabilities = of.probabilities.astype(np.float64)
+    means = returns.astype(np.float64).mean(0)
+    spread = np.quantile(np.abs(means[index[:, 0]] - means[index[:, 1]]), 0.95)
+    errors = 0.5 * np.exp(-np.abs(means[index[:, 0]] - means[index[:, 1]]) / spread / 0.33)
+    best = max(range(len(index)), key=lambda at: probabilities[:, at].var() * (1 - 2 * errors[at]) ** 2)
+    assert {first for first, _ in chosen} == {tuple(index[best])}
+    assert len({second for _, second in chosen}) > 100  # of 189 others
+    assert set(of_odd) == {1, 2}
+    assert abs(np.mean(of_odd) - 1.5) < 0.1
+
+
+@pytest.mark.parametrize(
+    "name", ["answerable", "disagreement_logits", "disagreement_labels", "entropy", "information_gain"]
+)
 def test_huge_returns_raise_no_warning_and_give_numbers(name: str) -> None:
     returns = np.array([[1e30, -1e30], [-1e30, 1e30]], dtype=np.float32)
     of = Candidates(np.array([[0, 1]]), some_fragments(2, 2), returns)

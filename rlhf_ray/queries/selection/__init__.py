@@ -6,6 +6,7 @@ from typing import Any
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
+from rlhf_ray.queries.selection.answerable import Answerable
 from rlhf_ray.queries.selection.candidates import Candidates, Selection, choose
 from rlhf_ray.queries.selection.disagreement import Disagreement, DisagreementOfLabels, DisagreementOfLogits
 from rlhf_ray.queries.selection.k_center import KCenter
@@ -37,6 +38,7 @@ SELECTIONS = _Selections(
         "disagreement": Disagreement,
         "disagreement_logits": DisagreementOfLogits,
         "disagreement_labels": DisagreementOfLabels,
+        "answerable": Answerable,
         "entropy": Entropy,
         "information_gain": InformationGain,
         "k_center": KCenter,
@@ -47,6 +49,7 @@ SELECTIONS = _Selections(
 
 __all__ = [
     "SELECTIONS",
+    "Answerable",
     "Candidates",
     "Disagreement",
     "DisagreementOfLabels",
