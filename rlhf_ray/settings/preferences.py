@@ -22,7 +22,7 @@ class PreferenceSettings:
     some unanswered. 0: train on a given reward model without asking (`rlhf-ray train --reward-from`)."""
     initial_comparisons: int | float | Literal["auto"] = "auto"
     """How many of the comparisons are asked before training, about fragments of the random policy: a number, or a share of them
-    such as 0.1. auto: half (Christiano et al. 2017: a quarter), so that few wrong answers decide the first reward."""
+    such as 0.1. auto: a quarter, as in Christiano et al. 2017."""
     rounds: int = 48
     """Number of labelling rounds after the first, spread evenly over training. Each ends with a reward model fit."""
     pretraining_env_steps: int = 0
@@ -206,7 +206,7 @@ class PreferenceSettings:
             return min(self.comparisons, max(1, round(given * self.comparisons)))
         if given != "auto":
             return given
-        return self.comparisons if self.rounds == 0 else min(self.comparisons, max(1, round(self.comparisons / 2)))
+        return self.comparisons if self.rounds == 0 else min(self.comparisons, max(1, round(self.comparisons / 4)))
 
     @property
     def annotator_entries(self) -> tuple[AnnotatorEntry, ...]:

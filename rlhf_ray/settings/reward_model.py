@@ -67,8 +67,8 @@ class RewardModelSettings:
     without replacement: one with replacement would double the variance of a batch's gradient)."""
     learning_rate: float = 3e-3
     """Learning rate of AdamW."""
-    weight_decay: float = 1.0
-    """Weight decay of AdamW. A large one makes the reward smooth: it contradicts wrong answers, but misses sharp borders."""
+    weight_decay: float = 1e-2
+    """Weight decay of AdamW."""
     batch_size: int = 32
     """Comparisons per gradient step."""
     initial_updates: int = 400

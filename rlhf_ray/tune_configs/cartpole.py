@@ -23,6 +23,7 @@ experiment = Experiment(
     # answer these at random.
     preferences=PreferenceSettings(
         comparisons=200,
+        initial_comparisons=0.5,
         rounds=97,
         schedule="hyperbolic",
         steepness=6.0,
@@ -36,6 +37,7 @@ experiment = Experiment(
         normalize_inputs="symlog",
         use_action=False,
         output="probability",
+        weight_decay=1.0,  # 10 smooths the borders away
         initial_updates=400,
         updates=60,
     ),

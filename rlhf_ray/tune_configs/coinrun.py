@@ -24,7 +24,6 @@ experiment = Experiment(
     # ties. Longer fragments contain more coins, but episodes shorter than a fragment are lost, and good agents' episodes are short.
     fragments=FragmentSettings(length=25, initial_env_steps=100_000, pool=1_000),
     preferences=PreferenceSettings(
-        initial_comparisons=0.25,
         comparisons=2_000,
         rounds=200,
         schedule="constant",  # early fragments have no coins
@@ -33,7 +32,6 @@ experiment = Experiment(
     ),
     reward_model=RewardModelSettings(
         # The agent reaches the coin in the last step, but Procgen does not render the state after it.
-        weight_decay=1e-2,
         use_done=True,
         activation="leaky_relu",
         learning_rate=1e-3,

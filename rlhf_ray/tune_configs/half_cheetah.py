@@ -26,7 +26,6 @@ experiment = Experiment(
         pool=400,
     ),
     preferences=PreferenceSettings(
-        initial_comparisons=0.25,
         comparisons=700,  # Christiano: with 700, close to the true reward on all MuJoCo tasks
         rounds=48,  # one per ten iterations, with 10 or 11 comparisons each
         # Christiano: a rate proportional to 2e6/(T + 2e6), that is 1/(1 + t/2) over a million steps.
@@ -36,7 +35,6 @@ experiment = Experiment(
         oversampling=10,  # Christiano, B-Pref
     ),
     reward_model=RewardModelSettings(
-        weight_decay=1e-2,
         hidden=(64, 64),  # Christiano
         activation="leaky_relu",  # Christiano, B-Pref
         normalize_inputs="running",

@@ -11,8 +11,8 @@ experiment = Experiment(
     environment="rlhf_ray/HopperFixed-v0",
     agent="sac",
     total_env_steps=200_000,
-    preferences=PreferenceSettings(comparisons=175, initial_comparisons=0.25),
-    reward_model=RewardModelSettings(normalize_inputs="running", weight_decay=1e-2),
+    preferences=PreferenceSettings(comparisons=175),
+    reward_model=RewardModelSettings(normalize_inputs="running"),
     sac=SACSettings(
         hidden=(128, 128),  # a gradient step costs half of one with (256, 256), which learns no more
         normalize_observations=True,

@@ -23,7 +23,6 @@ experiment = Experiment(
     # and many: few contain a coin, and two without one are a tie.
     fragments=FragmentSettings(length=5, initial_env_steps=12_000, pool=2_000),
     preferences=PreferenceSettings(
-        initial_comparisons=0.25,
         comparisons=400,
         rounds=30,
         schedule="constant",
@@ -32,7 +31,6 @@ experiment = Experiment(
         allow_variable_horizon=True,
     ),
     reward_model=RewardModelSettings(
-        weight_decay=1e-2,
         network="small_cnn",
         # The coin counts in the step that ends the episode; the image after it shows agent and coin in one place.
         use_next_state=True,

@@ -22,7 +22,7 @@ experiment = Experiment(
         comparisons=300, initial_comparisons=60, rounds=23, schedule="constant", selection="random"
     ),
     reward_model=RewardModelSettings(
-        hidden=(64, 64), activation="leaky_relu", learning_rate=1e-3, weight_decay=1e-2, initial_updates=100, updates=30
+        hidden=(64, 64), activation="leaky_relu", learning_rate=1e-3, initial_updates=100, updates=30
     ),
     ppo=PPOSettings(
         num_envs=16,

@@ -38,7 +38,6 @@ experiment = Experiment(
         oversampling=10,  # the paper
     ),
     reward_model=RewardModelSettings(
-        weight_decay=1e-2,
         hidden=(64,),  # the paper; two convolutions instead of four, without batch norm and dropout
         activation="leaky_relu",  # the paper
         ensemble_size=3,  # the paper

@@ -13,8 +13,8 @@ experiment = Experiment(
     # A fifth of the steps that PPO takes to learn as much: the replay buffer takes one gradient step for each.
     total_env_steps=20_000,
     fragments=FragmentSettings(initial_env_steps=4_000),  # 80 episodes to ask about first
-    preferences=PreferenceSettings(comparisons=200, initial_comparisons=0.25),
-    reward_model=RewardModelSettings(normalize_inputs="running", weight_decay=1e-2),
+    preferences=PreferenceSettings(comparisons=200),
+    reward_model=RewardModelSettings(normalize_inputs="running"),
     sac=SACSettings(
         hidden=(64, 64),  # a gradient step costs a quarter of one with (256, 256)
         num_envs=4,

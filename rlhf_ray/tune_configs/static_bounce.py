@@ -17,9 +17,7 @@ experiment = dataclasses.replace(
     total_env_steps=300_000,
     # Long enough for a way to the coin, and episodes have a fixed length.
     fragments=FragmentSettings(length=10, initial_env_steps=6_000, pool=400),
-    preferences=PreferenceSettings(
-        comparisons=300, initial_comparisons=0.25, rounds=30, schedule="constant", selection="disagreement"
-    ),
+    preferences=PreferenceSettings(comparisons=300, rounds=30, schedule="constant", selection="disagreement"),
     reward_model=dataclasses.replace(minirun.experiment.reward_model, use_done=False),
     ppo=dataclasses.replace(minirun.experiment.ppo, memory="none", gamma=0.95),  # the coin is at most 14 steps away
     labelling=LabellingSettings(

@@ -133,7 +133,7 @@ def test_increasing_is_hyperbolic_backwards() -> None:
 @pytest.mark.parametrize("total", [5_000_000, 50_000_000])
 def test_a_schedule_in_steps_is_that_of_drlhp(total: int) -> None:
     k = 2_000_000
-    preferences = PreferenceSettings(comparisons=700_000, initial_comparisons=175_000, rounds=10, halving_env_steps=k)
+    preferences = PreferenceSettings(comparisons=700_000, rounds=10, schedule="hyperbolic", halving_env_steps=k)
     of = LabelSchedule(preferences, env_steps=total)
     for progress in (0.1, 0.5, 0.9):  # the integral of k / (T + k), normalised
         share = math.log((progress * total + k) / k) / math.log((total + k) / k)
