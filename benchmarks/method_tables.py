@@ -207,21 +207,24 @@ def by_budget(table: Table) -> list[str]:
     return [*lines, f"| all | | {' | '.join(row)} | {ahead} |"]
 
 
-LEARNED = 0.9
-"""Normalised true return from which a run counts as learned."""
+LEARNED, STANDS = 0.9, 0.8
+"""Normalised true return from which a run counts as learned, and from which it stands wrong answers."""
 
 
-def by_seed(table: Table) -> list[str]:
-    """A row for each task and variant: the interquartile mean hides a quarter of the seeds on each side, the rest does not."""
+def by_seed(table: Table, least: float = LEARNED) -> list[str]:
+    """A row for each task and variant: the interquartile mean hides a quarter of the seeds on each side, the rest does not.
+
+    Runs are counted that come to less than ``least``.
+    """
     lines = [
-        f"| task | | seeds | interquartile mean | worst | below {LEARNED} | true return, worst | PPO on the true reward | random |",
+        f"| task | | seeds | interquartile mean | worst | below {least} | true return, worst | PPO on the true reward | random |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for task in table.tasks:
         for variant in table.variants(task):
             scores, returns = table.normalised(task, variant), table.returns(task, variant)
             if scores:
-                failed = sum(score < LEARNED for score in scores)
+                failed = sum(score < least for score in scores)
                 lines.append(
                     f"| {task} | {variant} | {len(scores)} | **{estimate(scores).text()}** | {number(min(scores))} | {failed} | "
                     f"{number(min(returns))} | {estimate(table.returns(task, REFERENCE)).text()} | {number(table.random(task))} |"
@@ -229,8 +232,14 @@ def by_seed(table: Table) -> list[str]:
     return lines
 
 
+def by_error(table: Table) -> list[str]:
+    """As `by_seed`, with another bound."""
+    return by_seed(table, STANDS)
+
+
 LAYOUTS: Mapping[str, Callable[[Table], list[str]]] = {
     "presets": by_seed,
+    "people": by_error,
     "learning": by_task,
     "budgets": by_budget,
     "imitation": by_pair,
