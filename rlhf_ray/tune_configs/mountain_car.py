@@ -17,6 +17,9 @@ experiment = dataclasses.replace(
     cartpole.experiment,
     environment="fixed/MountainCar-v0",
     fragments=FragmentSettings(),  # auto: repeats random actions, and saves labels while nearly all answers are ties
+    # Random actions hardly move the car: later fragments are worth more questions.
+    preferences=dataclasses.replace(cartpole.experiment.preferences, initial_comparisons="auto", selection="random"),
+    reward_model=dataclasses.replace(cartpole.experiment.reward_model, weight_decay=1e-2),
     ppo=dataclasses.replace(cartpole.experiment.ppo, num_envs=8, rollout_length=200, gamma=0.99),
     labelling=LabellingSettings(
         instructions="Prefer the car that gets higher on either side; then the one nearer to the flag. Goal: reach the flag."

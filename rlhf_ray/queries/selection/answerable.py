@@ -23,8 +23,8 @@ class Answerable:
 
     def score(self, candidates: Candidates, rng: np.random.Generator) -> FloatArray:
         """See `Selection.score`."""
-        assert candidates.returns is not None
         information = candidates.probabilities.var(axis=0)
+        assert candidates.returns is not None
         spread = max(spread_of(candidates.returns.mean(axis=0)), 1e-9)
         errors = ERROR * np.exp(-np.abs(candidates.logits.mean(axis=0)) / spread / ERROR_SCALE)
         order = np.argsort(-information * (1.0 - 2.0 * errors) ** 2, kind="stable")
