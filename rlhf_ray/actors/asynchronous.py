@@ -285,6 +285,8 @@ class AsynchronousRing:
         self._gathering = False
         self._thread.start()
         self.call(self.members.load(folder, state, replace=replace))
+        if self.people is not None:
+            self.people.error_rates = self.members.error_rates
         self.members.renumber()
         self.call(self._start(0))
 

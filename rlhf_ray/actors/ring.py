@@ -18,7 +18,9 @@ from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.queries.pool import ClipPool, PoolReport
+from rlhf_ray.reward.estimates import Estimates
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.fitting import check_clips
 from rlhf_ray.reward.methods import unlabelled_pairs
@@ -237,6 +239,8 @@ class Members:
         """Answers by annotator, as last counted."""
         self.suspect: Callable[[Suspicions], None] = lambda suspicions: None
         """Called with the answers that each fit finds more likely wrong than right, and with those of a checkpoint."""
+        self.error_rates: dict[str, ErrorRate] = {}
+        """Each annotator's error rate, by the newest fit or by a checkpoint's."""
         self._state: Any = None
         """Reference of the reward trainer's state."""
 
@@ -296,7 +300,7 @@ class Members:
         self.read = made.last
         _, self.reward, self._state = result
         self.executor.keep(self._state)  # in case the trainer's node is lost
-        self.version = made.report.version
+        self.version, self.error_rates = made.report.version, made.report.error_rates
         self.suspect(made.report.suspicions)
         return made.report if made.report.gradient_steps else None
 
@@ -347,7 +351,9 @@ class Members:
             self._state = self.executor.put(state["trainer"])
             self.reward = self.executor.put(state["trainer"]["ensemble"])
             await self._restore()
-            self.suspect({(pair, of): chance for pair, of, chance in state["trainer"].get("suspicions", ())})
+            estimates = Estimates.from_state(state["trainer"])
+            self.error_rates = estimates.error_rates
+            self.suspect(estimates.suspicions)
         for askings, kept in zip(self.gatherers, state["open"], strict=False):
             await askings.ask_again(kept, self.executor.put)
 

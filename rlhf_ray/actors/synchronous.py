@@ -264,6 +264,9 @@ class SynchronousRing:
         self.round_number, self._adopted = state["round_number"], state["adopted"]
         self.source.share = 1.0
         self.schedule.load_state(state["schedule"])
+        if self.people is not None:
+            self.people.error_rates = self.members.error_rates
+            self.people.tell(self.source.env_steps, self.version, self.answered)
 
     def abandon(self) -> None:
         """See `Ring.abandon`."""

@@ -244,6 +244,8 @@ def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path
         ring.load(tmp_path / "checkpoint")
         assert ring.answered == answered
         again = Person(links(ring)["ada"], tmp_path / "store")
+        (of,) = again.client.get("/api/statistics").json()["annotators"]
+        assert of["error_rate"] == ring.members.error_rates["ada"].rate
         _wait(lambda: again.question() is not None)
         again.answer(held[-1], "left")  # the lease is of before
         _wait(lambda: ring.answered == answered + 1)

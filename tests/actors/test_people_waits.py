@@ -1,5 +1,7 @@
 """What a run knows of the people it waits for, and how it leaves them; without Ray."""
 
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ from rlhf_ray.labelling.waiting import PeopleWait
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.runs.health import nobody_answers
 from rlhf_ray.settings import PreferenceSettings
+from tests.actors.rings import ring_in
 
 
 @pytest.fixture
@@ -110,3 +113,26 @@ def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.Monke
 
     actor.untold.remote = gone
     handle.farewell("over", 10.0)  # is no reason to fail
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_a_resumed_run_shows_error_rates_before_its_next_fit(
+    tmp_path: Path, mode: Any, left: list[tuple[Any, ...]]
+) -> None:
+    preferences = PreferenceSettings(mode=mode, comparisons=20, initial_comparisons=12, rounds=4)
+    with ring_in(tmp_path, preferences) as ring:
+        found = ring.begin(200).fit.error_rates
+        (tmp_path / "checkpoint").mkdir()
+        ring.save(tmp_path / "checkpoint")
+    assert found.keys() == {"oracle"}
+    told: list[Any] = []
+    page: Any = SimpleNamespace(
+        actor=None, links={}, serve=None, tell=told.append, farewell=lambda *how: left.append(how)
+    )
+    with ring_in(tmp_path, preferences) as ring:
+        ring.people = People(page, ring.schedule, 1000, share=1.0, most=None, annotators=("oracle",))
+        ring.load(tmp_path / "checkpoint")
+        deadline = time.monotonic() + 20
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert told[0].error_rates == found
