@@ -13,7 +13,7 @@ from rlhf_ray.actors.asynchronous import AsynchronousRing
 from rlhf_ray.actors.clip_source import Collecting
 from rlhf_ray.actors.executor import Executor
 from rlhf_ray.actors.filming import Filming
-from rlhf_ray.actors.first_clips import free_cores
+from rlhf_ray.actors.first_clips import FIRST_FILMS, free_cores
 from rlhf_ray.actors.labelling_page import LabellingPage, PageSettings
 from rlhf_ray.actors.page_handle import PageHandle
 from rlhf_ray.actors.people import People
@@ -23,8 +23,9 @@ from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.images import is_image
 from rlhf_ray.queries.schedule import LabelSchedule
 
-FILMS_KEPT = 36
-"""Number of newest filmed fragments to select pairs from. Small, because few are made: older ones show outdated policies."""
+FILMED = 0.09
+"""Filmed fragments to select pairs from, as a share of ``fragments.pool``: the newest 36 by default. Few are made, so these reach
+as far back as a pool of fragments without films."""
 
 FILMING_NICENESS = 10
 """Niceness of the rollout collector while it films and nothing waits for it: with few cores, the agent comes first."""
@@ -87,7 +88,8 @@ def for_films(settings: RingSettings) -> RingSettings:
     """Adapt the settings to films for human annotators: keep only the newest filmed fragments in the pool."""
     fragments = settings.fragments
     if not is_image(settings.observation_space):
-        fragments = replace(fragments, pool=min(fragments.pool, FILMS_KEPT))
+        kept = max(FIRST_FILMS, round(FILMED * fragments.pool))
+        fragments = replace(fragments, pool=min(fragments.pool, kept))
     return replace(settings, fragments=fragments)
 
 

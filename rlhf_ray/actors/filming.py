@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.actors.clip_source import MORE_CLIPS, SAY_EVERY, Collecting
-from rlhf_ray.actors.first_clips import FIRST_FILMS, FirstClips, Part, parts
+from rlhf_ray.actors.first_clips import FIRST_FILMS, FirstClips, Part, first_films, parts
 from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.data.images import is_image
@@ -74,7 +74,7 @@ class Filming(Collecting):
             made()
             return count
 
-        clips = min(FIRST_FILMS, 2 * self.members.settings.preferences.first_comparisons)
+        clips = first_films(self.members.settings.preferences.first_comparisons, self.fragments.pool)
         planned = parts(env_steps, clips, self.rollouts, self.fragments, images=self.images)
         self.making = FirstClips(planned, make)
         await self.making.gather(self.collector, self._make_helpers, self.members.executor.stop)

@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_ray.settings import ResolvedFragments
 
 FIRST_FILMS = 36
-"""Approximate number of fragments filmed before training. Small, since filming is costly."""
+"""Approximate least number of fragments filmed before training. Small, since filming is costly."""
 
 CLIPS_PER_PART = 2
 """Fragments per part: one pair."""
@@ -59,6 +59,14 @@ def parts(env_steps: int, clips: int, rollouts: int, fragments: ResolvedFragment
     ends = [round(steps * i / count) for i in range(count + 1)]
     made = [Part(i + 1, ends[i + 1] - ends[i], each, not images) for i in range(count)]
     return [*made, Part(count + 1, last, 0 if images else CLIPS_PER_PART, True, episode=True)]
+
+
+def first_films(first_comparisons: int, pool: int) -> int:
+    """Return about how many fragments to film before training: one for each first question, if the ``pool`` keeps so many.
+
+    The more often the same fragments are compared, the less a reward learns from an answer.
+    """
+    return min(max(FIRST_FILMS, min(first_comparisons, pool)), 2 * first_comparisons)
 
 
 class FirstClips:

@@ -1,4 +1,4 @@
-"""Pendulum-v1 with people as teachers, who label during training; 150 comparisons, 200,000 environment steps."""
+"""Pendulum-v1 with people as teachers, who label during training; 200 comparisons, 200,000 environment steps."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from rlhf_ray.tune_configs import pendulum
 
 experiment = dataclasses.replace(
     pendulum.experiment,
-    # Budgets as measured by benchmarks/people.py. Twice the steps of the scripted preset, because training continues while people
-    # think, three to five seconds per answer (Christiano et al. 2017).
+    # As the scripted preset, whose order of questions and weight decay stand wrong answers: 150 about random actions before PPO's
+    # first step, 50 during training. Twice the steps, because training continues while people think, one to five seconds per answer
+    # (Christiano et al. 2017). Measured by benchmarks/browser_person.py.
     total_env_steps=200_000,
     preferences=dataclasses.replace(
         pendulum.experiment.preferences,
         teacher="human",
         mode="asynchronous",  # PPO does not wait for answers
-        comparisons=150,  # about ten minutes of labelling
-        initial_comparisons=40,  # before PPO's first step, so that it starts with a mostly correct reward
     ),
     # People make mistakes: by default (reward_model.label_noise=None), each fit estimates how many of each annotator's answers are
     # wrong. Christiano et al. (2017, section 2.2.3) assume that a tenth are random.

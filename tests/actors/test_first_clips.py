@@ -9,12 +9,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_ray.actors.first_clips import FirstClips, Part, parts, questions
-from rlhf_ray.settings import ResolvedFragments
+from rlhf_ray.actors.build import for_films
+from rlhf_ray.actors.first_clips import FirstClips, Part, first_films, parts, questions
+from rlhf_ray.actors.ring import RingSettings
+from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from tests.actors.people_ring import PREFERENCES, links, people_ring
 from tests.labelling.person import Person
 from tests.made_up import Drawn
@@ -40,6 +43,23 @@ def test_the_parts_take_all_steps_and_the_episode_comes_last(
     assert [part.number for part in made] == list(range(1, len(made) + 1))
     if not images:
         assert sum(part.clips for part in made) <= max(clips, 4)
+
+
+@pytest.mark.parametrize(
+    ("first", "pool", "films"), [(125, 36, 36), (150, 360, 150), (40, 360, 40), (4, 360, 8), (20, 30, 36)]
+)
+def test_a_preset_that_keeps_many_clips_has_one_filmed_for_each_first_question(
+    first: int, pool: int, films: int
+) -> None:
+    assert first_films(first, pool) == films
+
+
+@pytest.mark.parametrize(("pool", "kept"), [(400, 36), (30, 30), (4_000, 360)])
+def test_the_pool_keeps_a_share_of_films(pool: int, kept: int) -> None:
+    space = gym.spaces.Box(-1.0, 1.0, (3,))
+    fragments = ResolvedFragments(length=10, initial_env_steps=100, pool=pool)
+    of = RingSettings(fragments, PreferenceSettings(), RewardModelSettings(), space, space, "", 0, 1000)
+    assert for_films(of).fragments.pool == kept
 
 
 def test_questions_come_with_the_clips() -> None:
