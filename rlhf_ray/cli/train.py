@@ -55,7 +55,7 @@ class Train(Experiment):
     """Short for --preferences.teacher. With human, training continues while people label (preferences.mode=asynchronous), unless
     --wait-for-labels is set."""
     wait_for_labels: bool = False
-    """With --teacher human: wait in each round until people have answered all questions (preferences.mode=synchronous)."""
+    """With people as teachers: wait in each round until people have answered all questions (preferences.mode=synchronous)."""
     start: Annotated[Start, tyro.conf.arg(name="")] = field(default_factory=Start)
 
 
@@ -235,11 +235,10 @@ def _experiment(command: Train) -> Experiment:
     preferences = experiment.preferences
     if command.wait_for_labels and "human" not in (command.teacher, preferences.teacher):
         raise SettingError("--wait-for-labels needs people as teachers: add --teacher human.")
-    if command.teacher is not None:
-        mode: Any = preferences.mode
-        if command.teacher == "human":
-            mode = "synchronous" if command.wait_for_labels else "asynchronous"
-        preferences = dataclasses.replace(preferences, teacher=command.teacher, mode=mode)
+    mode: Any = "asynchronous" if command.teacher == "human" else preferences.mode
+    if command.wait_for_labels:
+        mode = "synchronous"
+    preferences = dataclasses.replace(preferences, teacher=command.teacher or preferences.teacher, mode=mode)
     return dataclasses.replace(experiment, preferences=preferences)
 
 

@@ -5,7 +5,7 @@ import pytest
 from rlhf_ray import cli, tune_configs
 from rlhf_ray.cli import presets
 from rlhf_ray.cli import store as commands
-from rlhf_ray.cli.train import with_first_comparisons
+from rlhf_ray.cli.train import Train, _experiment, with_first_comparisons
 from rlhf_ray.data.errors import SettingError
 
 
@@ -61,6 +61,14 @@ def test_first_comparisons_follow_a_presets_budget(name: str, words: list[str]) 
         assert experiment.preferences.first_comparisons == round(20 * share)
     both = [name, *words, "--preferences.initial-comparisons", "7"]
     assert with_first_comparisons(preset, both) == preset
+
+
+@pytest.mark.parametrize(("name", "teacher"), [("pendulum", "human"), ("pendulum_people", None)])
+@pytest.mark.parametrize(("waits", "mode"), [(True, "synchronous"), (False, "asynchronous")])
+def test_people_are_waited_for_if_asked_to(name: str, teacher: str | None, waits: bool, mode: str) -> None:
+    preset = tune_configs.load(name).experiment
+    preferences = _experiment(Train(**vars(preset), teacher=teacher, wait_for_labels=waits)).preferences
+    assert (preferences.teacher, preferences.mode) == ("human", mode)
 
 
 @pytest.mark.parametrize("name", ["my.module:Own-v0", "ALE/Pong-v5", "procgen/coinrun-easy", "../other/best.json"])
