@@ -13,12 +13,12 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Request, R
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyCookie
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from rlhf_ray.data.comparisons import Side
+from rlhf_ray.data.answers import ANSWERS
+from rlhf_ray.labelling.buttons import answers_script, with_buttons
 from rlhf_ray.labelling.desk import Desk, Given
 from rlhf_ray.labelling.guard import Guard, Limiter, RefusedError, parse_hosts, too_fast
-from rlhf_ray.labelling.questions import Answer
 from rlhf_ray.labelling.sessions import LASTS_S, Person, Sessions
 from rlhf_ray.labelling.statistics import of_one
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
@@ -35,6 +35,28 @@ PageId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 """Made by each page when it opens: one annotator may have several pages open."""
 ONLY_THE_OWNER = "Only the owner (the first annotator) looks at answers again."
 Count = Annotated[int, Field(ge=0, le=2**31)]
+
+
+def declared(name: str) -> str:
+    """Check that there is such an answer."""
+    if name not in ANSWERS:
+        raise ValueError(f"the answers are {', '.join(ANSWERS)}")
+    return name
+
+
+def trains(name: str) -> str:
+    """Check that there is such an answer, and that fits learn from it."""
+    if ANSWERS[declared(name)].preference is None:
+        raise ValueError(f"{name} trains nothing")
+    return name
+
+
+Answer = Annotated[str, AfterValidator(declared), Field(json_schema_extra={"enum": list(ANSWERS)})]
+TrainedAnswer = Annotated[
+    str,
+    AfterValidator(trains),
+    Field(json_schema_extra={"enum": [name for name, kind in ANSWERS.items() if kind.preference is not None]}),
+]
 
 
 class Body(BaseModel):
@@ -90,7 +112,7 @@ class Review(Body):
 
     event_id: EventId
     target: Annotated[str, Field(min_length=1, max_length=200)]
-    answer: Side
+    answer: TrainedAnswer
 
 
 class Weight(Body):
@@ -309,13 +331,14 @@ def add_pages(app: FastAPI, texts: Texts) -> None:
         if file.name.rpartition(".")[2] in TYPES
     }
     static |= {
-        name: (texts.page(content.decode()).encode(), of)
+        name: (texts.page(with_buttons(content.decode())).encode(), of)
         for name, (content, of) in static.items()
         if name.endswith(".html")
     }
     # The same page with other scripts: for answers that were given before.
     static["again.html"] = (static["index.html"][0].replace(b"static/main.js", b"static/again.js"), TYPES["html"])
     static["texts.js"] = (texts.script().encode(), TYPES["js"])
+    static["answers.js"] = (answers_script().encode(), TYPES["js"])
 
     def send(name: str, request: Request) -> Response:
         if name not in static:

@@ -17,8 +17,9 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
+from rlhf_ray.data.answers import answer_of
 from rlhf_ray.data.arrays import IntArray
-from rlhf_ray.data.comparisons import Pairs, Side
+from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.returns import settled
@@ -26,7 +27,7 @@ from rlhf_ray.labelling.films import Episode, Film, FilmInfo
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.leases import Lease, Leases
 from rlhf_ray.labelling.open_pages import OpenPages
-from rlhf_ray.labelling.questions import Answer, QuestionQueue, Shown
+from rlhf_ray.labelling.questions import QuestionQueue, Shown
 from rlhf_ray.labelling.recorder import GroupCommit
 from rlhf_ray.labelling.second_looks import Doubt, SecondLooks, replacing
 from rlhf_ray.labelling.statistics import statistics
@@ -97,7 +98,7 @@ class Given:
     Attributes:
         event_id: made by the browser, 32 hex digits; makes sending an answer idempotent.
         lease: lease of the question.
-        answer: the answer, by screen side.
+        answer: the name of an `rlhf_ray.data.answers.AnswerKind`, by screen side.
         view_ms: time the question was visible, in milliseconds.
         hidden_ms: time the page was hidden with this question, in milliseconds.
         loops_left, loops_right: how many times each film played to its end.
@@ -106,7 +107,7 @@ class Given:
 
     event_id: str
     lease: str
-    answer: Answer
+    answer: str
     view_ms: int = 0
     hidden_ms: int = 0
     loops_left: int = 0
@@ -346,7 +347,7 @@ class Desk:
         """The answers to look at again, the likeliest wrong first; see `rlhf_ray.labelling.second_looks`."""
         return await self._looks.listed(self.changes)
 
-    async def review(self, owner: str, event_id: str, target: str, answer: Side) -> None:
+    async def review(self, owner: str, event_id: str, target: str, answer: str) -> None:
         """Store what ``owner`` thinks of the answer ``target``: the same to keep it, another to change it.
 
         The new answer replaces the old one as its annotator's, with a note of who looked at it again; it is not listed any more.
@@ -500,10 +501,8 @@ class Desk:
 
     def _answer_event(self, annotator: str, given: Given, lease: Lease) -> Event:
         shown = lease.shown
-        preference = shown.preference(given.answer)
-        kind = (
-            "flag" if given.answer == "flag" else "skip" if preference is None else "check" if shown.catch else "label"
-        )
+        preference, broken = shown.preference(given.answer), answer_of(given.answer).broken
+        kind = "flag" if broken else "skip" if preference is None else "check" if shown.catch else "label"
         extra = {
             "answer": given.answer,
             "catch": shown.catch,

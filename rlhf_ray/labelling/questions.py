@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rlhf_ray.data.answers import answer_of
 from rlhf_ray.data.comparisons import pair_id, stable_uniform
 
-Answer = Literal["left", "right", "equal", "incomparable", "skip", "flag"]
 Catch = Literal["same", "repeat", "known"]
 
 UNDOABLE = 50
@@ -59,13 +59,9 @@ class Shown:
         """The pair's id."""
         return pair_id(self.left, self.right)
 
-    def preference(self, answer: Answer) -> float | None:
+    def preference(self, answer: str) -> float | None:
         """Convert an answer by screen side into a preference for the pair's left clip; None without a preference."""
-        if answer == "equal":
-            return 0.5
-        if answer not in ("left", "right"):
-            return None
-        return float((answer == "left") != self.swapped)
+        return answer_of(answer).left_preference(self.swapped)
 
 
 @dataclass(frozen=True)
@@ -139,12 +135,12 @@ class QuestionQueue:
         self._seen: dict[str, float] = {}
         self._pages: dict[tuple[str, str], tuple[float, float]] = {}
         """First and last time of a request, by annotator and page."""
-        self._given: dict[str, deque[tuple[str, Shown, Answer]]] = {}
+        self._given: dict[str, deque[tuple[str, Shown, str]]] = {}
         """Per annotator: the latest answers that were not undone, with their events."""
         self._since_catch: dict[str, int] = {}
         self._under_way: set[tuple[str, str]] = set()
         """(annotator, pair) of answers received but not stored yet."""
-        self._early: dict[str, dict[str, tuple[str, Shown, Answer]]] = {}
+        self._early: dict[str, dict[str, tuple[str, Shown, str]]] = {}
         """Answers to pairs not in the queue yet, by pair and event: after a restart, answers arrive before their pairs."""
 
     @property
@@ -233,7 +229,7 @@ class QuestionQueue:
         """The answer was stored earlier and has come again."""
         self._under_way.discard((annotator, key))
 
-    def answered(self, annotator: str, shown: Shown, answer: Answer, event: str) -> None:
+    def answered(self, annotator: str, shown: Shown, answer: str, event: str) -> None:
         """The answer of ``annotator`` is stored. Counts even if the lease has expired."""
         self._under_way.discard((annotator, shown.key))
         if shown.catch is None and shown.key not in self._questions:
@@ -250,11 +246,12 @@ class QuestionQueue:
         self._since_catch[annotator] = self._since_catch.get(annotator, 0) + 1
         question = self._questions[shown.key]
         question.leases.pop(annotator, None)
-        if answer == "skip":
+        kind = answer_of(answer)
+        if kind.returns:
             question.skipped[annotator] = question.skipped.get(annotator, 0) + 1
             return
         question.answered.add(annotator)
-        question.closed = answer == "flag" or len(question.answered) > 1 or not question.two
+        question.closed = kind.broken or len(question.answered) > 1 or not question.two
         self._close_lonely(now)
 
     def latest(self, annotator: str, event: str | None = None) -> tuple[str, Shown] | None:
@@ -277,7 +274,7 @@ class QuestionQueue:
             return shown
         return None
 
-    def replaced(self, annotator: str, event: str, by: str, answer: Answer) -> None:
+    def replaced(self, annotator: str, event: str, by: str, answer: str) -> None:
         """The answer of ``annotator`` with event id ``event`` was replaced by event ``by``, which undo takes back now."""
         given = self._given.get(annotator, deque())
         for at, (known, shown, _) in enumerate(given):

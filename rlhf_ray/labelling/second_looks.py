@@ -124,7 +124,7 @@ class SecondLooks:
         return [one for one in rows if one[1]["left_id"] in self._films and one[1]["right_id"] in self._films][:MOST]
 
 
-def replacing(row: _Row, owner: str, answer: Side) -> dict[str, Any]:
+def replacing(row: _Row, owner: str, answer: str) -> dict[str, Any]:
     """The values of an event with which ``owner`` replaces the answer ``row``, with a note of who did and what it was."""
     shown = _shown(row)
     same = ("left_id", "right_id", "presented_swapped", "policy_version", "reward_version")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics as numbers
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from rlhf_ray.data.answers import ANSWERS, POSTPONED
 from rlhf_ray.data.comparisons import side_of
 from rlhf_ray.measure.agreement import AnnotatorAgreement, agreement
 from rlhf_ray.measure.agreement import alpha as alpha  # re-exported for callers
@@ -43,7 +44,7 @@ def statistics(
         ``raw_agreement``, the fraction of equal answers among pairs of people's answers to one pair; ``chance_agreement``, what
         independent answers would reach. ``annotators``: a list sorted by name, with
 
-        - ``labels``, ``skips``, ``incomparable``: counts;
+        - ``labels``, and the counts that `rlhf_ray.data.answers.ANSWERS` declares (``skips``, ``incomparable``);
         - ``seconds_per_label``: median time a pair was visible;
         - ``left_share``: fraction of answers for the clip *shown* on the left, ties excluded; ``one_sided``: whether that is too
           far from one half for random sides;
@@ -74,7 +75,7 @@ def statistics(
         shown = (side_of(row["preference"], row["presented_swapped"]) for row in mine + checks)
         pressed = count_presses((name, side) for side in shown).get(name, Presses())
         catches = [(row, json.loads(row["extra"] or "{}")) for row in checks]
-        skips = [json.loads(row["extra"] or "{}").get("answer") for row in there if row["kind"] == "skip"]
+        said = Counter(_said(row) for row in [*mine, *(row for row in there if row["kind"] in ("skip", "flag"))])
         looked = [row["view_ms"] / 1000 for row in mine + checks if row["view_ms"] is not None]
 
         def agreeing(others: Iterable[str]) -> list[bool]:
@@ -101,8 +102,7 @@ def statistics(
         return {
             "name": name,
             "labels": len(mine),
-            "skips": sum(answer != "incomparable" for answer in skips),
-            "incomparable": skips.count("incomparable"),
+            **{kind.counted: said[kind.name] for kind in ANSWERS.values() if kind.counted},
             "seconds_per_label": numbers.median(looked) if looked else None,
             "left_share": pressed.left / pressed.decided if pressed.decided else None,
             "one_sided": pressed.one_sided is not None,
@@ -156,6 +156,12 @@ def _answer(row: _Row) -> str:
     """The id of the preferred clip, or `TIE`; independent of the order of the clips."""
     side = side_of(row["preference"])
     return TIE if side == TIE else str(row[f"{side}_id"])
+
+
+def _said(row: _Row) -> str | None:
+    """The name of an answer; a skip that has none postpones its pair."""
+    name: str | None = json.loads(row["extra"] or "{}").get("answer")
+    return POSTPONED if row["kind"] == "skip" and name not in ANSWERS else name
 
 
 def _pair(row: _Row) -> frozenset[str]:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from rlhf_ray.data.answers import answer_of
 from rlhf_ray.data.arrays import BoolArray, IntArray
 from rlhf_ray.data.comparisons import pair_id
 
@@ -52,7 +53,7 @@ ANSWERS = ("label", "supersede")
 """Kinds of events that are trained on."""
 
 UNDECIDED = "incomparable"
-"""``extra.answer`` of a skip by someone who can't decide; other skips only postpone the pair."""
+"""``extra.answer`` of a skip by a scripted teacher that can't decide; `rlhf_ray.data.answers` declares people's."""
 
 MERGE, UNDO = "merge", "undo"
 """Kinds of rows that are not events: the record of a merge (``extra``: its source), and the undoing of one (``target``: its id; for
@@ -265,7 +266,7 @@ def undecided(events: pa.Table) -> int:
     cancelled = set(events["target"].drop_null().to_pylist())
     names, extra = skips["event_id"].to_pylist(), skips["extra"].to_pylist()
     return sum(
-        name not in cancelled and json.loads(more or "{}").get("answer") == UNDECIDED
+        name not in cancelled and answer_of(json.loads(more or "{}").get("answer")).undecided
         for name, more in zip(names, extra, strict=True)
     )
 

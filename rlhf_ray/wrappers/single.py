@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -13,16 +9,15 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.labelling.films import Camera
-from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.wrappers.arguments import Transform, Wait
 from rlhf_ray.wrappers.recorder import Recorder
-from rlhf_ray.wrappers.taught import Taught, Transform, seen_space, transform_for
-from rlhf_ray.wrappers.teaching import Teaching, Wait, check_wait
+from rlhf_ray.wrappers.session import RewardSession
+from rlhf_ray.wrappers.wrapper import PreferenceWrapper
 
 
-class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
+class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
     """Replaces the reward of ``env`` with one learned from comparisons, while your agent trains in it.
 
     Cuts fragments from the agent's rollouts, asks a teacher which of two is better (by default a scripted teacher that knows the
@@ -104,43 +99,6 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         SettingError: a setting does not match the others or the environment.
     """
 
-    def __init__(
-        self,
-        env: gym.Env[Any, Any],
-        *,
-        total_env_steps: int,
-        fragments: FragmentSettings | None = None,
-        preferences: PreferenceSettings | None = None,
-        reward_model: RewardModelSettings | Path | str | None = None,
-        folder: Path | str | None = None,
-        observation_transform: Transform | None = None,
-        ask: bool = True,
-        fit: bool = True,
-        wait: Wait = False,
-        labelling: LabellingSettings | None = None,
-        seed: int = 0,
-    ):
-        if preferences is not None and preferences.asks_people and ask:
-            _check_shown(env, observation_transform)
-        check_wait(preferences, wait)
-        teaching = Teaching(
-            _space(env, observation_transform),
-            env.action_space,
-            total_env_steps=total_env_steps,
-            fragments=fragments,
-            preferences=preferences,
-            reward_model=reward_model,
-            folder=folder,
-            ask=ask,
-            fit=fit,
-            seed=seed,
-            labelling=labelling,
-            waits=wait == "always",
-            title=env.spec.id if env.spec else str(env),
-            fps=float(env.metadata.get("render_fps") or 15),
-        )
-        self._attach(env, teaching, transform_for(env.observation_space, observation_transform), wait)
-
     def share(self, env: gym.Env[Any, Any]) -> HumanPreferencesEnv:
         """Wrap ``env``, another environment of the same kind, with the same reward and actors.
 
@@ -149,30 +107,22 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         Raises:
             ValueError: its observation or action space differs.
         """
-        self._teaching.check_open()
+        self._session.check_open()
         if (env.observation_space, env.action_space) != (self.env.observation_space, self.env.action_space):
             raise ValueError(
                 f"{env} has different spaces from {self.env}; only environments of the same kind can share a reward."
             )
         other = HumanPreferencesEnv.__new__(HumanPreferencesEnv)
-        other._attach(env, self._teaching, self._transform, self._wait)
+        other._join(env, self._session, Recorder(1), self._transform, self._wait)
         return other
 
-    def _attach(self, env: gym.Env[Any, Any], teaching: Teaching, transform: Transform | None, wait: Wait) -> None:
-        gym.Wrapper.__init__(self, env)
-        self._join(teaching, Recorder(1), transform, wait)
-        self._drawing = generator(teaching.seed, "films", self._source)
+    def _join(
+        self, env: Any, session: RewardSession, recorder: Recorder, transform: Transform | None, wait: Wait
+    ) -> None:
+        super()._join(env, session, recorder, transform, wait)
+        self._drawing = generator(session.seed, "films", self._source)
         self._first_drawn = 0
         self._frame: Array | None = None
-
-    def _reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(**arguments)
-        self._last = self._see(observation)
-        self._recorder.begin()
-        self._first_drawn = int(self._drawing.integers(self._drawn_every - self._teaching.fragments.length))
-        self._frame = self._draw()
-        self._started = time.perf_counter()
-        return copy.deepcopy(observation), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the environment; returns the learned reward (see the class).
@@ -180,79 +130,77 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         Raises:
             Exception: an actor failed permanently.
         """
-        given = np.array(action, self._action_dtype)[None]
-        observation, true, terminated, truncated, info = self.env.step(
-            copy.deepcopy(action)
-        )  # some change or reuse arrays
-        observation = copy.deepcopy(observation)
-        before, self._last = self._last, self._see(observation)
-        true = float(true)
-        frame, self._frame = self._frame, self._draw(1)
-        rewards, learned, _, episodes = self._take(
-            before,
-            given,
-            np.array([true]),
-            np.array([terminated]),
-            np.array([truncated]),
-            self._last,
-            (frame, self._frame),
-        )
-        info = info | {"true_reward": true, "reward_is_learned": bool(learned[0])}
-        if episodes is not None:
-            _, returns, lengths = episodes
-            seconds = round(time.perf_counter() - self._started, 6)
-            info.setdefault("episode", {"r": float(returns[0]), "l": int(lengths[0]), "t": seconds})
-        return observation, float(rewards[0]), terminated, truncated, info
+        observation, rewards, terminated, truncated, info, news = self._step(action)
+        return observation, float(rewards[0]), terminated, truncated, info | _of_one(news)
+
+    def _recorder_for(self, env: Any) -> Recorder:
+        return Recorder(1)
+
+    def _spaces(self, env: Any) -> tuple[gym.Space[Any], gym.Space[Any]]:
+        return env.observation_space, env.action_space
+
+    def _transformed(self, env: Any, transform: Transform) -> Array:
+        return np.asarray(transform(env.observation_space.sample()))
+
+    def _check_shown(self, env: Any) -> None:
+        try:
+            Camera(env)
+        except ValueError as error:
+            raise SettingError(f"preferences.teacher is 'human', and {error}") from error
+
+    def _rows(self, values: Array) -> Array:
+        return values[None]
 
     def _see_all(self, observations: Any) -> Array:
         if self._transform is None:
-            return self._array(observations)
-        nested = isinstance(observations, dict)
-        count = len(next(iter(observations.values()))) if nested else len(observations)
-        one = [{name: of[i] for name, of in observations.items()} if nested else observations[i] for i in range(count)]
-        return np.stack([self._see(observation)[0] for observation in one])
+            seen: Array = self._see(observations)[0]
+            return seen
+        if not isinstance(observations, dict):
+            return np.concatenate([self._see(observation) for observation in observations])
+        count = len(next(iter(observations.values())))
+        rows = ({name: column[i] for name, column in observations.items()} for i in range(count))
+        return np.concatenate([self._see(row) for row in rows])
 
-    @property
-    def _drawn_every(self) -> int:
-        """Steps from the start of one rendered fragment to the start of the next; rendering is slower than most steps."""
-        first = self._teaching.gathering or self._teaching.people_wait
-        return (2 if first else 8) * (self._teaching.fragments.length + 1)
+    def _after(self, infos: dict[str, Any], ended: BoolArray) -> Array:
+        return self._last
 
-    def _draw(self, taken: int = 0) -> Array | None:
-        """Render the environment if this step is part of a rendered fragment; ``taken`` steps are not recorded yet."""
-        if not self._teaching.films or not self._records:
-            return None
-        t = int(self._recorder.lengths[0]) + taken - self._first_drawn
-        if t < 0 or t % self._drawn_every > self._teaching.fragments.length:
-            return None
-        return np.array(self.env.render())
+    def _restarted(self, options: dict[str, Any]) -> BoolArray:
+        return np.ones(1, bool)
 
-    def _see(self, observation: Any) -> Array:
-        """The reward model's observation, ``[1, …]``; a copy, because some environments reuse their arrays."""
-        seen = observation if self._transform is None else self._transform(observation)
-        return self._array(seen)[None]
-
-    def _play(self, choose: Callable[[Any], Any], env_steps: int, seed: int) -> None:
-        observation, _ = self._reset(seed=seed)
-        for _ in range(env_steps):
-            if self._recorder.over[0]:
-                observation, _ = self._reset()
-            observation, *_ = self.step(choose(observation))
+    def _restart(self, which: BoolArray) -> dict[str, Any] | None:
+        return None
 
     def _mix(self, random: BoolArray, drawn: Any, chosen: Any) -> Any:
         return drawn if random[0] else chosen
 
+    def _begin_films(self) -> None:
+        self._first_drawn = int(self._drawing.integers(self._drawn_every - self._session.fragments.length))
+        self._frame = self._draw()
 
-def _space(env: gym.Env[Any, Any], transform: Transform | None) -> gym.spaces.Box:
-    seen = None if transform is None else np.asarray(transform(env.observation_space.sample()))
-    return seen_space(env.observation_space, seen, env.action_space, env.spec.id if env.spec else str(env))
+    def _filmed(self) -> tuple[Array | None, Array | None]:
+        before, self._frame = self._frame, self._draw(1)
+        return before, self._frame
+
+    @property
+    def _drawn_every(self) -> int:
+        """Steps from the start of one rendered fragment to the start of the next; rendering is slower than most steps."""
+        first = self._session.gathering or self._session.people_wait
+        return (2 if first else 8) * (self._session.fragments.length + 1)
+
+    def _draw(self, taken: int = 0) -> Array | None:
+        """Render the environment if this step is part of a rendered fragment; ``taken`` steps are not recorded yet."""
+        if not self._session.films or not self._records:
+            return None
+        t = int(self._recorder.lengths[0]) + taken - self._first_drawn
+        if t < 0 or t % self._drawn_every > self._session.fragments.length:
+            return None
+        return np.array(self.env.render())
 
 
-def _check_shown(env: gym.Env[Any, Any], transform: Transform | None) -> None:
-    """Check that the environment can be shown to people."""
-    if is_image(_space(env, transform)):
-        return
-    try:
-        Camera(env)
-    except ValueError as error:
-        raise SettingError(f"preferences.teacher is 'human', and {error}") from error
+def _of_one(infos: dict[str, Any]) -> dict[str, Any]:
+    """The infos of the only environment in a vector's, without the masks."""
+    return {
+        name: _of_one(values) if isinstance(values, dict) else values[0].item()
+        for name, values in infos.items()
+        if not name.startswith("_")
+    }

@@ -19,6 +19,7 @@ from rlhf_ray import tune_configs
 from rlhf_ray.cli import store as store_command
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.train import Train
+from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.labelling.questions import Shown
 from rlhf_ray.queries.pool import Clips
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer, fit
@@ -178,7 +179,7 @@ def test_rounds_and_held_out_answers() -> None:
 def test_the_loggers_are_pythons() -> None:
     loggers = note(DRLHP, ARGUMENTS, "reward_predictor_log_level")
     assert loggers == ("logging", "rlhf_ray.wrappers", "rlhf_ray.reward", "rlhf_ray.labelling")
-    for of_package, module in (("wrappers", "teaching"), ("reward", "trainer"), ("labelling", "desk")):
+    for of_package, module in (("wrappers", "learning"), ("reward", "trainer"), ("labelling", "desk")):
         made = importlib.import_module(f"rlhf_ray.{of_package}.{module}").logger
         level = logging.getLogger(f"rlhf_ray.{of_package}")
         level.setLevel(logging.ERROR)
@@ -193,12 +194,13 @@ def test_keys_have_the_answers_of_theirs() -> None:
     (row,) = [row for row in ROWS if row.page == DRLHP and "on [the page]" in row.ours[0] and "←" in row.ours[0]]
     shown = re.findall(r"←|→|↓|\bx\b", row.ours[0])
     source = (STATIC / "keys.js").read_text()
-    answers = dict(re.findall(r'^  (\w+): \{ text: t\("[^"]*"\), keys: \["(\w+)"', source, re.MULTILINE))
+    actions = dict(re.findall(r'^  (\w+): \{ text: t\("[^"]*"\), keys: \["(\w+)"', source, re.MULTILINE))
+    answers = actions | {kind.name: kind.keys[0] for kind in ANSWERS.values()}
     names = {"←": "ArrowLeft", "→": "ArrowRight", "↓": "ArrowDown", "x": "x"}
     meant = [next(answer for answer, key in answers.items() if key == names[each]) for each in shown]
     assert meant == ["left", "right", "equal", "incomparable"]
     shown_pair = Shown("a", "b", swapped=False)
-    assert [shown_pair.preference(answer) for answer in meant] == [1.0, 0.0, 0.5, None]  # type: ignore[arg-type]
+    assert [shown_pair.preference(answer) for answer in meant] == [1.0, 0.0, 0.5, None]
     assert {"undo", "skip", "flag"} <= set(answers)
 
 

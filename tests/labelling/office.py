@@ -13,7 +13,7 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.collect import LocalStore
 from rlhf_ray.labelling.desk import Desk, Given, Showing
 from rlhf_ray.labelling.films import Film, film
-from rlhf_ray.labelling.questions import Answer, QuestionQueue
+from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.store import Event, PreferenceStore
 from tests.made_up import IMAGES, VECTORS, some_fragments
 
@@ -61,7 +61,7 @@ class Office:
             self.desk.show(films_of(pairs))
         await self.desk.ask(number, pairs)
 
-    async def give(self, who: str, shown: Showing, answer: Answer, event: str | None = None) -> str:
+    async def give(self, who: str, shown: Showing, answer: str, event: str | None = None) -> str:
         event = event or secrets.token_hex(16)
         await self.desk.answer(who, Given(event, shown.lease, answer, view_ms=700, key="ArrowLeft"))
         return event

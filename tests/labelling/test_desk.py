@@ -14,7 +14,6 @@ from PIL import Image
 from rlhf_ray.labelling import leases
 from rlhf_ray.labelling.desk import Given, Showing, Situation, about
 from rlhf_ray.labelling.open_pages import OPEN_FOR, OpenPages
-from rlhf_ray.labelling.questions import Answer
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.office import Office, pairs_of
@@ -49,7 +48,7 @@ def test_an_answer_is_on_the_disk_when_it_is_acknowledged(office: Office) -> Non
 @pytest.mark.parametrize(
     ("answer", "kind"), [("incomparable", "skip"), ("skip", "skip"), ("flag", "flag"), ("equal", "label")]
 )
-def test_each_answer_is_stored_as_what_it_is(office: Office, answer: Answer, kind: str) -> None:
+def test_each_answer_is_stored_as_what_it_is(office: Office, answer: str, kind: str) -> None:
     async def session() -> None:
         await office.ask(0, pairs_of(1))
         await office.give("ada", (await office.desk.next("ada", 1, []))[0], answer)

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
+from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling import texts as module
+from rlhf_ray.labelling.buttons import OTHERS, SIDES, with_buttons
 from rlhf_ray.labelling.desk import ENDINGS, about
 from rlhf_ray.labelling.texts import SPOKEN, Texts, checked, english, languages, load_texts, plain
 from tests.labelling.at_the_page import wait_for_pair
@@ -40,8 +42,14 @@ def of_the_pages() -> set[str]:
     shown = Shown()
     for file in STATIC.glob("*.html"):
         shown.feed(file.read_text())
+    shown.feed(with_buttons(f"{SIDES}{OTHERS}"))
     scripts = "".join(file.read_text() for file in STATIC.glob("*.js"))
-    return shown.texts | {json.loads(f'"{text}"') for text in re.findall(r'\bt\(\s*"((?:[^"\\]|\\.)*)"', scripts)}
+    of_answers = {text for kind in ANSWERS.values() for text in (kind.text, kind.title, kind.means) if text}
+    return (
+        shown.texts
+        | of_answers
+        | {json.loads(f'"{text}"') for text in re.findall(r'\bt\(\s*"((?:[^"\\]|\\.)*)"', scripts)}
+    )
 
 
 def of_the_server() -> set[str]:

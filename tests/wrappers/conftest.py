@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlhf_ray.actors.local import LocalExecutor
-from rlhf_ray.wrappers import teaching
+from rlhf_ray.wrappers import learning
 from tests.wrappers.in_process import SettledClips, SettledRing
 
 
@@ -21,10 +21,10 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     def release_ray() -> None:
         seen.held -= 1
 
-    monkeypatch.setattr(teaching, "RayExecutor", lambda name: LocalExecutor())
-    monkeypatch.setattr(teaching, "AsynchronousRing", SettledRing)
-    monkeypatch.setattr(teaching, "GivenClips", SettledClips)
-    monkeypatch.setattr(teaching, "hold_ray", hold_ray)
-    monkeypatch.setattr(teaching, "release_ray", release_ray)
-    monkeypatch.setattr(teaching, "ray", SimpleNamespace(is_initialized=lambda: True))
+    monkeypatch.setattr(learning, "RayExecutor", lambda name: LocalExecutor())
+    monkeypatch.setattr(learning, "AsynchronousRing", SettledRing)
+    monkeypatch.setattr(learning, "GivenClips", SettledClips)
+    monkeypatch.setattr(learning, "hold_ray", hold_ray)
+    monkeypatch.setattr(learning, "release_ray", release_ray)
+    monkeypatch.setattr(learning, "ray", SimpleNamespace(is_initialized=lambda: True))
     return seen

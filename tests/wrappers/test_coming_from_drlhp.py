@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlhf_ray.wrappers import HumanPreferencesEnv
-from rlhf_ray.wrappers.teaching import WINDOW
+from rlhf_ray.wrappers.session import WINDOW
 from tests.coming_from.pages import DRLHP, ROWS, named, note, row_of, spans
 from tests.made_up import Walk
 from tests.wrappers import test_exploring, test_single
@@ -91,7 +91,7 @@ def test_what_a_step_returns_and_the_status_counts(in_process: SimpleNamespace) 
         assert taken[-1][4][learned]
         assert taken[-1][1] != taken[-1][4]["true_reward"]
         assert status[answers] == ring.answered > 0
-        assert status[fits] == int(env._teaching.ensemble.version) > 0
+        assert status[fits] == int(env._session.ensemble.version) > 0
         assert status[steps] == WINDOW // 2 + 4 * WINDOW
         env.use_true_reward()
         assert not env.step(env.action_space.sample())[4][learned]  # also while the true reward is forced

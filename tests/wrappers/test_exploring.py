@@ -10,7 +10,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from rlhf_ray.settings import FragmentSettings, SettingError
-from rlhf_ray.wrappers.teaching import WINDOW
+from rlhf_ray.wrappers.session import WINDOW
 from tests.made_up import Walk
 from tests.wrappers import test_vector
 from tests.wrappers.test_single import act, make
@@ -100,7 +100,7 @@ def test_one_explores_in_an_environment_of_its_own_that_shares_the_reward(in_pro
 def test_collecting_can_be_paused_alone(in_process: SimpleNamespace, wait: Any) -> None:
     with make(wait=wait) as env:
         act(env, 2 * WINDOW)
-        ring: Any = env._teaching.ring
+        ring: Any = env._session.ring
         sent = []
         add = ring.source.take
         ring.source.take = lambda clips, *rest, **named: (sent.append(clips), add(clips, *rest, **named))[1]

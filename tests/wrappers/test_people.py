@@ -14,7 +14,7 @@ from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
-from rlhf_ray.wrappers.teaching import WINDOW
+from rlhf_ray.wrappers.session import WINDOW
 from tests.labelling.person import Person
 from tests.made_up import Drawn, Walk
 from tests.wrappers.test_single import act
@@ -99,7 +99,7 @@ def test_a_vector_environment_has_a_page_with_the_same_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages: list[PageSettings] = []
-    monkeypatch.setattr("rlhf_ray.wrappers.teaching.start_people", lambda members, schedule, page: pages.append(page))
+    monkeypatch.setattr("rlhf_ray.wrappers.learning.start_people", lambda members, schedule, page: pages.append(page))
     asked = LabellingSettings(annotators=("ada", "bob"), instructions="Which dot is nearer?", port=0)
     envs = gym.vector.SyncVectorEnv([lambda: make_env("rlhf_ray/MovingDot-v0")] * 2)
     with HumanPreferencesVectorEnv(

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.wrappers import relabel_replay_buffer
-from rlhf_ray.wrappers.teaching import WINDOW
+from rlhf_ray.wrappers.session import WINDOW
 from tests.made_up import Walk
 from tests.wrappers.test_single import Views, make
 

@@ -27,7 +27,7 @@ from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
-from rlhf_ray.wrappers.teaching import WINDOW
+from rlhf_ray.wrappers.session import WINDOW
 from tests.made_up import Drawn, Walk
 
 FRAGMENTS = FragmentSettings(length=5, initial_env_steps=400, pool=200)
@@ -290,9 +290,9 @@ def test_a_forked_environment_says_so_and_leaves_the_ring_to_its_process(
         for use in (lambda: env.share(Walk((20,), numbered=False)), env.reset):
             with pytest.raises(RuntimeError, match="only in the process that made the first"):
                 use()
-        env._teaching.leave()
+        env._session.leave()
     assert in_process.rings[0].closed == 0
-    env._teaching.users = 1
+    env._session.users = 1
     env.close()
     assert in_process.rings[0].closed == 1
 
@@ -520,7 +520,7 @@ def test_the_status_tells_what_a_run_measures_of_fits_and_labels(in_process: Sim
         assert set(env.status()) >= {"skipped", "comparisons", "env_steps"}  # before the first fit too
         act(env, 2_000)
         status = env.status()
-        report = env._teaching.last_fit
+        report = env._session.last_fit
         held = in_process.held
     assert held == 1
     assert report is not None

@@ -198,4 +198,4 @@ def test_a_dict_of_numbers_and_several_actions_need_no_transform(vector: bool, i
         count = 2 if vector else 1
         expected = env.relabel(rows[0], np.reshape(action, (count, 2)), rows[1], np.zeros(count, bool))
         np.testing.assert_allclose(np.atleast_1d(reward), expected, rtol=1e-5)
-        assert env._teaching.spaces[0].shape == (31,)
+        assert env._session.spaces[0].shape == (31,)

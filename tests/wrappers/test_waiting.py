@@ -15,7 +15,7 @@ from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.settings import PreferenceSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesVectorEnv
-from rlhf_ray.wrappers.teaching import WINDOW
+from rlhf_ray.wrappers.session import WINDOW
 from tests.made_up import Drawn, Walk
 from tests.wrappers.test_single import FRAGMENTS, PREFERENCES, REWARD_MODEL, act, make
 
@@ -112,7 +112,7 @@ def test_pairs_that_the_store_has_are_not_asked_about_again(
         if how == "load":
             env.load(store)
         env.reset()
-        ring = env._teaching.ring
+        ring = env._session.ring
         assert ring is not None
         assert ring.members.gatherers[0].asked == 10
         assert env.status()["comparisons"] == 20

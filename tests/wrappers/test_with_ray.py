@@ -19,7 +19,7 @@ from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.settings import PreferenceSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesVectorEnv
-from rlhf_ray.wrappers.teaching import WINDOW
+from rlhf_ray.wrappers.session import WINDOW
 from tests.made_up import Walk
 from tests.wrappers.test_single import FRAGMENTS, REWARD_MODEL, act, make
 
@@ -39,7 +39,7 @@ def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_
     with make(folder=tmp_path) as env:
         _until(lambda: env.status()["reward_version"] >= 1, env)
         assert act(env, 1)[0][4]["reward_is_learned"]
-        ring = env._teaching.ring
+        ring = env._session.ring
         assert ring is not None
         process = ray.get(ring.members.trainer.__ray_call__.remote(lambda self: os.getpid()))
         os.kill(process, signal.SIGKILL)
@@ -61,7 +61,7 @@ def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_
 @pytest.fixture
 def direct(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ring's actors are plain objects."""
-    monkeypatch.setattr("rlhf_ray.wrappers.teaching.RayExecutor", lambda name: LocalExecutor())
+    monkeypatch.setattr("rlhf_ray.wrappers.learning.RayExecutor", lambda name: LocalExecutor())
 
 
 @pytest.mark.usefixtures("direct")

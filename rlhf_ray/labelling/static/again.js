@@ -1,4 +1,5 @@
 /** Answers that are more likely wrong than right: the owner looks at the clips again, and keeps the answer or changes it. @module */
+import { ANSWERS } from "./answers.js";
 import { call, Refused } from "./api.js";
 import { byId, newId, say } from "./dom.js";
 import { ACTIONS, Keys } from "./keys.js";
@@ -22,8 +23,9 @@ import { Watch } from "./watch.js";
  */
 
 const LOOK_EVERY_MS = 10000;
-const UNUSED = ["incomparable", "skip", "flag"];
-const SAID = { left: t("A is better"), right: t("B is better"), equal: t("Equally good") };
+const UNUSED = ANSWERS.filter(({ preference }) => preference === null).map(({ name }) => name);
+/** @type {Record<string, string>} */
+const SAID = Object.fromEntries(ANSWERS.filter(({ preference }) => preference !== null).map(({ name, text }) => [name, t(text)]));
 const ANSWERED = t("{name} answered “{answer}”, which is wrong with a probability of {chance}. {count} to look at.");
 const SEEN = t("You left it at “{answer}”. {count} to look at.");
 const pair = byId("pair");
@@ -72,7 +74,7 @@ async function show() {
   byId("before").textContent = doubt
     ? t(doubt.seen ? SEEN : ANSWERED, {
         name: doubt.annotator,
-        answer: SAID[/** @type {keyof typeof SAID} */ (doubt.answer)],
+        answer: SAID[doubt.answer],
         chance: `${Math.round(100 * doubt.chance)} %`,
         count: doubts.length,
       })

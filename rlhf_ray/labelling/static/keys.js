@@ -1,16 +1,12 @@
 /** Keyboard shortcuts. Annotators can change them or turn them off; stored in this browser. @module */
+import { ANSWERS } from "./answers.js";
 import { byId, keep, kept, make } from "./dom.js";
 import { MODIFIERS, namesOf } from "./keyboard.js";
 import { t } from "./text.js";
 
-/** Actions with their label and default keys. @type {Record<string, {text: string, keys: string[]}>} */
+/** Answers and other actions with their label and default keys. @type {Record<string, {text: string, keys: string[]}>} */
 export const ACTIONS = {
-  left: { text: t("A is better"), keys: ["ArrowLeft", "1"] },
-  right: { text: t("B is better"), keys: ["ArrowRight", "2"] },
-  equal: { text: t("Equally good"), keys: ["ArrowDown"] },
-  incomparable: { text: t("Can’t compare"), keys: ["x"] },
-  skip: { text: t("Skip: the pair may be shown again"), keys: ["s"] },
-  flag: { text: t("Flag: something is wrong with a clip"), keys: ["f"] },
+  ...Object.fromEntries(ANSWERS.map(({ name, text, keys }) => [name, { text: t(text), keys }])),
   undo: { text: t("Undo the last answer"), keys: ["z", "Backspace"] },
   pause: { text: t("Pause or play"), keys: [" "] },
   restart: { text: t("Restart"), keys: ["r"] },

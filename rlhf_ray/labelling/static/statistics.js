@@ -1,4 +1,5 @@
 /** The statistics page: each annotator's numbers, and for the owner the weight of each annotator's labels. @module */
+import { ANSWERS } from "./answers.js";
 import { call, Refused } from "./api.js";
 import { byId, make, say } from "./dom.js";
 import { enter, onEntrance } from "./session.js";
@@ -25,8 +26,7 @@ const told = (value, odd) => typeof value === "number" && odd(value);
 /** @type {Column[]} */
 const COLUMNS = [
   { title: t("Labels"), means: t("answers used for training"), text: (row) => number(row.labels) },
-  { title: t("Skips"), means: t("pairs skipped"), text: (row) => number(row.skips) },
-  { title: t("Can’t compare"), means: t("pairs marked “can’t compare”"), text: (row) => number(row.incomparable) },
+  ...ANSWERS.filter(({ counted }) => counted).map(({ counted, title, means }) => ({ title: t(title), means: t(means), text: (/** @type {any} */ row) => number(row[counted]) })),
   { title: t("Seconds per label"), means: t("median time a pair is on screen"), text: (row) => number(row.seconds_per_label, 1) },
   { title: t("Ties"), means: t("share of “equal” answers"), text: (row) => percent(row.ties), odd: (row) => row.mostly_equal },
   {

@@ -1,9 +1,8 @@
-"""Taught: the common base of `HumanPreferencesEnv` and `HumanPreferencesVectorEnv`."""
+"""PreferenceWrapper: what `HumanPreferencesEnv` and `HumanPreferencesVectorEnv` offer: pausing, exploring, waiting, saving."""
 
 from __future__ import annotations
 
 import copy
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -11,48 +10,74 @@ from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import VectorEnv
 
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.bounds import without_formal
-from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
+from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
-from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.switching import Switching
-from rlhf_ray.envs.observations import UnfitError, converted
-from rlhf_ray.envs.spaces import check_spaces
-from rlhf_ray.envs.views import view_of
+from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.settings.checks import require
-from rlhf_ray.wrappers.recorder import Recorder
-from rlhf_ray.wrappers.teaching import WINDOW, Teaching, Wait
-
-FIRST_WINDOW_CLIPS = 4
-"""Length of the windows for people's first clips, in clip lengths: such a window contains two completely rendered clips."""
-
-Transform = Callable[[Any], Any]
+from rlhf_ray.wrappers.arguments import Transform, Wait, check_wait, seen_space, transform_for
+from rlhf_ray.wrappers.learning import LearningSession
+from rlhf_ray.wrappers.session import FixedSession, RewardSession
+from rlhf_ray.wrappers.stepping import Stepping
 
 
-class Taught:
-    """Reward switches, pausing, exploring, saving and waiting; base class of the two wrappers."""
+class PreferenceWrapper(Stepping):
+    """What users call; the subclasses' docstrings document the arguments."""
 
-    env: Any
-    _teaching: Teaching
-    _recorder: Recorder
-    _wait: Wait
-
-    def _join(self, teaching: Teaching, recorder: Recorder, transform: Transform | None, wait: Wait) -> None:
-        self._teaching, self._recorder, self._transform, self._wait = teaching, recorder, transform, wait
-        self._space, actions = teaching.spaces
-        self._action_dtype: Any = np.int64 if choices_of(actions) else np.float32
-        self._source = teaching.users
-        teaching.users += 1
-        self._open, self._true, self._paused, self._exploring = True, False, False, False
-        self._window = max(4 * teaching.fragments.length, WINDOW // recorder.copies)
-        self.true_returns: deque[float] = deque(maxlen=100)
-        """True returns of the latest episodes, at most 100."""
+    def __init__(
+        self,
+        env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any],
+        *,
+        total_env_steps: int,
+        fragments: FragmentSettings | None = None,
+        preferences: PreferenceSettings | None = None,
+        reward_model: RewardModelSettings | Path | str | None = None,
+        folder: Path | str | None = None,
+        observation_transform: Transform | None = None,
+        ask: bool = True,
+        fit: bool = True,
+        wait: Wait = False,
+        labelling: LabellingSettings | None = None,
+        seed: int = 0,
+    ):
+        self._open = False  # until __init__ succeeds: gymnasium closes environments on deletion
+        recorder = self._recorder_for(env)
+        observation_space, action_space = self._spaces(env)
+        seen = None if observation_transform is None else self._transformed(env, observation_transform)
+        title = env.spec.id if env.spec else str(env)
+        space = seen_space(observation_space, seen, action_space, title)
+        if preferences is not None and preferences.asks_people and ask and not is_image(space):
+            self._check_shown(env)
+        check_wait(preferences, wait)
+        spaces = (space, action_space)
+        session: RewardSession
+        if isinstance(reward_model, Path | str):
+            session = FixedSession(Path(reward_model), spaces, total_env_steps, seed)
+        else:
+            session = LearningSession(
+                spaces,
+                total_env_steps,
+                seed,
+                fragments=fragments,
+                preferences=preferences,
+                reward_model=reward_model,
+                folder=folder,
+                ask=ask,
+                fit=fit,
+                labelling=labelling,
+                waits=wait == "always",
+                title=title,
+                fps=float(env.metadata.get("render_fps") or 15),
+            )
+        self._join(env, session, recorder, transform_for(observation_space, observation_transform), wait)
 
     def __getstate__(self) -> Any:
         """Refuse to be pickled, by `SubprocVecEnv` for example, unless the reward is fixed."""
-        self._teaching.refuse_to_leave()
+        self._session.check_may_leave()
         return super().__getstate__()
 
     def use_true_reward(self) -> None:
@@ -79,11 +104,11 @@ class Taught:
         Applies to all environments that share the reward. Open questions stay open. Labels still fall due, and are asked for after
         `resume_collecting`; those of a pause that lasts to the end of the training are never asked for.
         """
-        self._teaching.collect(False)
+        self._session.collect(False)
 
     def resume_collecting(self) -> None:
         """End a `pause_collecting`."""
-        self._teaching.collect(True)
+        self._session.collect(True)
 
     def explore(self, policy: Callable[[Any], Any], env_steps: int) -> None:
         """Step this environment with ``policy``'s actions mixed with random ones, for clips that the policy alone does not give.
@@ -102,28 +127,29 @@ class Taught:
             RuntimeError: there is nothing to explore for: ``ask=False``, a fixed reward, or a pause.
             SettingError: ``env_steps`` is below the length of a clip.
         """
-        teaching = self._teaching
+        session = self._session
         if not self._records:
             raise RuntimeError("explore() makes clips to ask about, but this environment asks nothing: it is paused, "
                                "has a fixed reward, or ask=False.")  # fmt: skip
-        of = teaching.fragments
-        require(env_steps >= of.length, "env_steps", env_steps, f"a clip has fragments.length={of.length} steps")
+        fragments = session.fragments
+        steps = f"a clip has fragments.length={fragments.length} steps"
+        require(env_steps >= fragments.length, "env_steps", env_steps, steps)
         self._prepare()
-        rng = generator(teaching.seed, "exploration", self._source, teaching.windows)
+        rng = generator(session.seed, "exploration", self._source, session.windows)
         drawn = self._own_actions(int(rng.integers(2**31)))
         switching: dict[int, Switching] = {}
 
         def choose(observation: Any) -> Any:
             chosen = policy(observation)
             for i in np.flatnonzero(self._recorder.lengths == 0).tolist():  # a new episode
-                switching[i] = Switching(of.random_action_share, of.switch_probability, rng)
+                switching[i] = Switching(fragments.random_action_share, fragments.switch_probability, rng)
             random = np.array([switching[i].random() for i in range(self._recorder.copies)])
             return self._mix(random, drawn.sample(), chosen)
 
         returns, self._exploring = list(self.true_returns), True
         try:
             self._play(choose, env_steps, int(rng.integers(2**31)))
-            teaching.send(self._recorder, self._source, wait=True)
+            session.send(self._recorder, self._source, wait=True)
         finally:
             self._exploring = False
             self.true_returns.clear()
@@ -137,15 +163,15 @@ class Taught:
         Raises:
             RuntimeError: there will be no reward, because nothing is fitted or there are no preferences to fit to.
         """
-        self._teaching.begin()
-        if self._teaching.random_steps_wanted:
-            self._teaching.gathering = True
+        self._session.begin()
+        if self._session.random_steps_wanted:
+            self._session.gathering = True
             try:
-                self._act_randomly(self._teaching.random_steps_wanted)
-                self._teaching.send(self._recorder, self._source)
+                self._act_randomly(self._session.random_steps_wanted)
+                self._session.send(self._recorder, self._source)
             finally:
-                self._teaching.gathering = False
-        self._teaching.wait()
+                self._session.gathering = False
+        self._session.wait()
 
     def relabel(self, observations: Any, actions: Array, next_observations: Any, terminated: Array) -> FloatArray:
         """Compute the learned reward of ``n`` steps with the newest version, to update a replay buffer.
@@ -163,28 +189,10 @@ class Taught:
             RuntimeError: there is no learned reward yet.
         """
         seen = [self._see_all(batch) for batch in (observations, next_observations)]
-        rewards = self._teaching.rewards(seen[0], np.asarray(actions), seen[1], np.asarray(terminated))
+        rewards = self._session.rewards(seen[0], np.asarray(actions), seen[1], np.asarray(terminated))
         if rewards is None:
             raise RuntimeError("There is no learned reward yet; call wait_for_reward() first.")
         return rewards
-
-    def _array(self, seen: Any) -> Array:
-        """A copy of observations with the dtype that the reward model reads; some environments reuse their arrays.
-
-        Raises:
-            FaultyEnvironmentError: that dtype can't hold a value, such as 0.5 in an image of uint8.
-        """
-        try:
-            return converted(np.asarray(seen), np.dtype(self._space.dtype))
-        except UnfitError as error:
-            raise FaultyEnvironmentError(
-                f"Environment {self.env}: it returned an observation {error}, the dtype of its observation space. "
-                "Correct the space, or convert observations with observation_transform."
-            ) from None
-
-    def _see_all(self, observations: Any) -> Array:
-        """The reward model's view of ``n`` observations."""
-        raise NotImplementedError
 
     def save(self, path: Path | str) -> None:
         """Save preferences, reward model and counters to the folder ``path``, to continue from with `load`.
@@ -198,7 +206,7 @@ class Taught:
         Raises:
             ValueError: ``path`` exists and was not written by `save`.
         """
-        self._teaching.save(Path(path))
+        self._session.save(Path(path))
 
     def load(self, path: Path | str) -> None:
         """Continue from a folder written by `save`, or add the preferences of the preference store ``path``.
@@ -208,12 +216,12 @@ class Taught:
         Raises:
             RuntimeError: the environment was already reset.
         """
-        self._teaching.load(Path(path))
+        self._session.load(Path(path))
 
     @property
     def links(self) -> dict[str, str]:
         """With ``preferences.teacher="human"``: the annotators' links, by name."""
-        return self._teaching.links
+        return self._session.links
 
     def status(self) -> dict[str, Any]:
         """The progress, as a dict.
@@ -225,7 +233,7 @@ class Taught:
         ``held_out_brier``, ``held_out_calibration_error``, ``error_rate`` of all answers, ``error_rate/NAME`` and
         ``rationality/NAME`` of each annotator, ``method/NAME`` and others.
         """
-        return self._teaching.status()
+        return self._session.status()
 
     def close(self, **arguments: Any) -> None:
         """Close the environment; with the last one, stop the actors, and Ray if it was started here. Idempotent."""
@@ -234,7 +242,7 @@ class Taught:
             try:
                 super().close(**arguments)  # type: ignore[misc]
             finally:
-                self._teaching.leave()
+                self._session.leave()
 
     def __enter__(self) -> Self:
         return self
@@ -251,71 +259,14 @@ class Taught:
 
     def _prepare(self) -> None:
         """Start the ring; the first time, wait for the reward if ``wait`` is set."""
-        self._teaching.begin()
+        self._session.begin()
         if self._wait:
             self._wait = False
             self.wait_for_reward()
 
-    def _reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        raise NotImplementedError
-
-    def _take(
-        self,
-        before: Array,
-        actions: Array,
-        true: FloatArray,
-        terminated: BoolArray,
-        truncated: BoolArray,
-        after: Array,
-        frames: tuple[Array | None, Array | None] = (None, None),
-    ) -> tuple[FloatArray, BoolArray, BoolArray, Any]:
-        """Record a step of every environment (arguments as in `Recorder.add`).
-
-        Returns:
-            The rewards to return, a mask of the learned ones, and the results of `Recorder.add`.
-        """
-        teaching = self._teaching
-        teaching.check_open()
-        learned = None if self._true else teaching.rewards(before, actions, after, terminated)
-        if not self._records and len(self._recorder):
-            self._recorder.forget()  # steps before a pause and after it must not join
-        real, episodes = self._recorder.add(before, actions, true, terminated, truncated, after, self._records, frames)
-        if episodes is not None:
-            self.true_returns.extend(episodes[1][episodes[0]].tolist())
-        if not self._paused:
-            self._count(int(real.sum()))
-        if learned is None:
-            if not (self._true or self._paused or self._exploring):
-                teaching.note_unlearned(int(real.sum()))
-            rewards = true if self._true else teaching.early_rewards(after, real)
-            return rewards, np.zeros(len(true), bool), real, episodes
-        return np.where(real, learned, 0.0), real, real, episodes
-
-    def _count(self, steps: int) -> None:
-        before, total = self._teaching.env_steps, self._teaching.total_env_steps
-        self._teaching.count(steps)
-        self._since += 1
-        if self._since >= self._window_now or before < total <= self._teaching.env_steps:
-            self._since = 0
-            self._teaching.send(self._recorder, self._source, wait=self._exploring)
-
-    @property
-    def _records(self) -> bool:
-        """Whether to record steps for clips."""
-        return not self._paused and self._teaching.records
-
-    @property
-    def _window_now(self) -> int:
-        """Steps per environment between messages to the ring; fewer while people wait for the first clips."""
-        first = FIRST_WINDOW_CLIPS * (self._teaching.fragments.length + 1)
-        return min(self._window, first) if self._teaching.people_wait else self._window
-
-    _since = 0
-    """Steps per environment since the last message to the ring."""
-
     def _act_randomly(self, env_steps: int) -> None:
         """Reset, and take ``env_steps`` random actions."""
-        rng = generator(self._teaching.seed, "first actions", self._source)
+        rng = generator(self._session.seed, "first actions", self._source)
         actions = self._own_actions(int(rng.integers(2**31)))
         self._play(lambda observation: actions.sample(), env_steps, int(rng.integers(2**31)))
 
@@ -324,48 +275,3 @@ class Taught:
         actions = copy.deepcopy(without_formal(self.env.action_space))
         actions.seed(seed)
         return actions
-
-    def _play(self, choose: Callable[[Any], Any], env_steps: int, seed: int) -> None:
-        """Reset with ``seed``, and take ``env_steps`` steps with the actions that ``choose`` gives for the observations."""
-        raise NotImplementedError
-
-    def _mix(self, random: BoolArray, drawn: Any, chosen: Any) -> Any:
-        """The action of `step`: that of ``drawn`` for environments in the mask ``random``, else of ``chosen``."""
-        raise NotImplementedError
-
-
-def transform_for(space: gym.Space[Any], given: Transform | None) -> Transform | None:
-    """The reward model's view of observations: the user's own, else the one of `rlhf_ray.envs.views` if the space needs one."""
-    view = None if given is not None else view_of(space)
-    return given if view is None else view.see
-
-
-def seen_space(space: gym.Space[Any], seen: Array | None, action_space: gym.Space[Any], name: str) -> gym.spaces.Box:
-    """The space of the reward model's observations.
-
-    Args:
-        space: the space of one observation.
-        seen: one observation after the user's ``observation_transform``; None without one.
-        action_space: the action space of one environment.
-        name: the environment's name, for errors.
-
-    Raises:
-        SettingError: the reward model does not support such observations or actions.
-    """
-    if seen is not None:
-        if seen.dtype == np.bool_:
-            seen = seen.astype(np.uint8)
-        limits = np.iinfo(seen.dtype) if seen.dtype.kind in "iu" else None
-        low, high = (-np.inf, np.inf) if limits is None else (limits.min, limits.max)
-        space = gym.spaces.Box(low, high, seen.shape, seen.dtype.type)
-    elif (view := view_of(space)) is not None:
-        space = view.space
-    try:
-        check_spaces(space, action_space, name)
-    except ValueError as error:
-        remedy = "Or select a part of the observation with observation_transform, such as lambda observation: observation['pov']."
-        raise SettingError(
-            f"{error} {remedy if seen is None else '(This is the output of observation_transform.)'}"
-        ) from error
-    assert isinstance(space, gym.spaces.Box)  # checked
-    return space

@@ -1,15 +1,14 @@
-"""Teaching: the state shared by one agent's environments: the ring, the newest version of the reward, the counters."""
+"""LearningSession: the reward that one agent's environments learn: the ring, the steps that it gets, the newest version."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import tempfile
 import uuid
 import weakref
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -24,14 +23,12 @@ from rlhf_ray.actors.labelling_page import PageSettings
 from rlhf_ray.actors.people import People
 from rlhf_ray.actors.ring import Members, Moment, RingSettings, RoundReport
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
-from rlhf_ray.data.atomic import find_folder, whole_folder
-from rlhf_ray.data.bounds import without_formal
+from rlhf_ray.data.atomic import find_folder
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.images import is_image
-from rlhf_ray.data.nested import NAME, read_nested, write_nested
+from rlhf_ray.data.nested import read_nested
 from rlhf_ray.data.seeds import generator
-from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.labelling.films import Film, film
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import warn_of_readers
@@ -43,28 +40,21 @@ from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.novelty import Novelty
-from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
-from rlhf_ray.settings.checks import require
 from rlhf_ray.wrappers.given_clips import GivenClips
 from rlhf_ray.wrappers.recorder import Recorder
+from rlhf_ray.wrappers.session import ASKED, RewardSession
 from rlhf_ray.wrappers.waiting_ring import WaitingRing
-
-Wait = bool | Literal["always"]
-"""What waits for learning: nothing, the first reset, or every step with labels due too."""
-
-WINDOW = 500
-"""Environment steps per window. After each, fragments are cut, the ring learns the agent's progress, and its errors are raised."""
 
 logger = logging.getLogger(__name__)
 
 
-class Teaching:
-    """A ring and the newest version of its reward; or a fixed reward without a ring.
+class LearningSession(RewardSession):
+    """A reward that a ring learns while the agent trains, and what the ring needs of the agent.
 
     Args:
-        observation_space, action_space: spaces of one environment, with observations as the reward model sees them.
-        total_env_steps, fragments, preferences, reward_model, folder, ask, fit, seed, labelling: see `HumanPreferencesEnv`.
+        spaces, total_env_steps, seed: see `RewardSession`.
+        fragments, preferences, reward_model, folder, ask, fit, labelling: see `HumanPreferencesEnv`.
         waits: whether a step whose labels are due waits for them and the fit.
         title: title of the labelling page.
         fps: frames per second of the environment at its own speed.
@@ -72,79 +62,49 @@ class Teaching:
 
     def __init__(
         self,
-        observation_space: gym.spaces.Box,
-        action_space: gym.Space[Any],
-        *,
+        spaces: tuple[gym.spaces.Box, gym.Space[Any]],
         total_env_steps: int,
+        seed: int,
+        *,
         fragments: FragmentSettings | None,
         preferences: PreferenceSettings | None,
-        reward_model: RewardModelSettings | Path | str | None,
+        reward_model: RewardModelSettings | None,
         folder: Path | str | None,
         ask: bool,
         fit: bool,
-        seed: int,
         labelling: LabellingSettings | None = None,
         waits: bool = False,
         title: str = "clips",
         fps: float = 15.0,
     ):
-        self.spaces = (observation_space, without_formal(action_space))
-        self.total_env_steps, self.seed, self.waits = total_env_steps, seed, waits
-        resolved = (fragments or FragmentSettings()).resolved(horizon=None, total_env_steps=total_env_steps)
-        pretraining = 0 if preferences is None or not ask else preferences.pretraining_env_steps
+        super().__init__(spaces, total_env_steps, seed)
+        fragments, preferences = fragments or FragmentSettings(), preferences or PreferenceSettings()
+        resolved = fragments.resolved(horizon=None, total_env_steps=total_env_steps)
+        pretraining = preferences.pretraining_env_steps if ask else 0
         # This library does not control the agent: the first clips are of what it does, after the pretraining.
         first = resolved.initial_env_steps + pretraining
         self.fragments = dataclasses.replace(resolved, varied=False, initial_env_steps=first)
-        self.env_steps = 0
-        """Environment steps taken, over all environments."""
-        self.clips_dropped = 0
-        """Windows whose clips were dropped because those of an earlier window were still in flight."""
-        self.unlearned_steps = 0
-        """Steps with reward 0.0 because there was no version yet."""
-        self.gathering = False
-        """Whether the current steps are random actions for the first clips."""
-        self.version = 0
-        """The version of the reward in use; 0 before the first one."""
         self.last_fit: FitReport | None = None
-        self.collecting = True
-        """Whether clips are cut and questions asked; see `collect`."""
-        self.ring: AsynchronousRing | WaitingRing | None = None
-        self.users = 0
-        """Number of open environments."""
-        self.closed = False
-        self._process = os.getpid()
-        self._predictor: Predictor | None = None
-        self._novelty = (
-            Novelty(observation_space.shape[0]) if pretraining and len(observation_space.shape) == 1 else None
-        )
-        self.windows = 0
-        """Number of windows so far with clips."""
+        self.asks, self.fits, self.waits = ask, fit, waits
+        self._novelty = Novelty(spaces[0].shape[0]) if pretraining and len(spaces[0].shape) == 1 else None
         self._begun = False
-        if isinstance(reward_model, Path | str):
-            self._fix(Path(reward_model))
-            return
-        preferences = dataclasses.replace(
-            preferences or PreferenceSettings(), mode="synchronous" if waits else "asynchronous"
-        )
-        reward_model = reward_model or RewardModelSettings()
+        preferences = dataclasses.replace(preferences, mode="synchronous" if waits else "asynchronous")
         with torch.random.fork_rng(devices=[]):  # must not affect the agent's random numbers
-            self.ensemble = RewardEnsemble(*self.spaces, reward_model)
-        self.ensemble.check_steps("the wrappers ask for the rewards of")
-        self._check(preferences, folder, explores=(fragments or FragmentSettings()).exploration_env_steps)
-        self._own_folder = tempfile.TemporaryDirectory(prefix="rlhf_ray-") if folder is None else None
-        store = Path(folder or self._own_folder.name)  # type: ignore[union-attr]
-        self.asks, self.fits = ask, fit
+            self.ensemble = RewardEnsemble(*self.spaces, reward_model or RewardModelSettings())
+        self.ensemble.check_steps(ASKED)
+        self._check(preferences, folder, explores=fragments.exploration_env_steps)
+        own_folder = tempfile.TemporaryDirectory(prefix="rlhf_ray-") if folder is None else None
+        store = Path(own_folder.name if own_folder is not None else folder or "").absolute()
         hold_ray(cpus=2)
         try:
-            self.ring, self.clips = self._build(
-                preferences, store.absolute(), labelling or LabellingSettings(), title, fps
-            )
+            self.ring, self.clips = self._build(preferences, store, labelling or LabellingSettings(), title, fps)
         except BaseException:
             release_ray()
             raise
-        for line in invitation(self.links, store.absolute()) if self.links else ():
+        self.films = self.ring.people is not None and not is_image(self.spaces[0])
+        for line in invitation(self.links, store) if self.links else ():
             logger.warning("%s", line)
-        self._end = weakref.finalize(self, _end, self.ring, self._own_folder)  # also runs if close() is never called
+        self._end = weakref.finalize(self, _end, self.ring, own_folder)  # also runs if close() is never called
 
     def _build(
         self, preferences: PreferenceSettings, folder: Path, labelling: LabellingSettings, title: str, fps: float
@@ -187,11 +147,11 @@ class Teaching:
                 f"preferences.pretraining_env_steps is {preferences.pretraining_env_steps}, but distances between the observations "
                 f"{self.spaces[0]} mean nothing; it needs vectors: set it to 0."
             )
-        of = self.fragments
-        if self.total_env_steps <= of.initial_env_steps:
+        first = self.fragments.initial_env_steps
+        if self.total_env_steps <= first:
             raise SettingError(
                 f"total_env_steps is {self.total_env_steps}, but the first fragments alone need fragments.initial_env_steps="
-                f"{of.initial_env_steps}: set it to the number of steps the agent will train for."
+                f"{first}: set it to the number of steps the agent will train for."
             )
         if folder is None and preferences.asks_people:
             raise SettingError(
@@ -199,28 +159,13 @@ class Teaching:
                 "temporary folder: set folder."
             )
 
-    def _fix(self, path: Path) -> None:
-        """Use the reward model saved at ``path``, directly or by `save`, as a fixed reward."""
-        path = find_folder(path)
-        inner = path / "reward_model"
-        self.ensemble = RewardEnsemble.load(inner if inner.exists() else path)
-        self.ensemble.check_steps("the wrappers ask for the rewards of")
-        known = (self.ensemble.observation_space, self.ensemble.action_space)
-        if [_kind(space) for space in known] != [_kind(space) for space in self.spaces]:
-            raise SettingError(
-                f"reward_model is {path}, fitted for {known[0]} and {known[1]}, but the environment has {self.spaces}."
-            )
-        self._use_version(self.ensemble.state())
-
     def rewards(
         self, observations: Array, actions: Array, next_observations: Array, terminated: Array
     ) -> FloatArray | None:
-        """The learned reward of ``n`` steps, ``[n]`` float32; None before the first version."""
-        if self.ring is not None and self.ring.version != self.version:
+        """See `RewardSession.rewards`; with the ring's newest version."""
+        if self.ring.version != self.version:
             self._use_version(self.ring.newest_reward())
-        if self._predictor is None:
-            return None
-        return self._predictor.predict(observations, actions, next_observations, terminated)
+        return super().rewards(observations, actions, next_observations, terminated)
 
     def early_rewards(self, next_observations: Array, real: BoolArray) -> FloatArray:
         """The rewards of ``n`` steps before the first version, ``[n]``: 0.0, or with pretraining the novelty of ``real`` ones."""
@@ -232,22 +177,22 @@ class Teaching:
     def begin(self) -> None:
         """Start the ring unless it is running."""
         self.check_open()
-        if self.ring is not None and not self._begun:
-            self._exclude_stored(self.ring)
+        if not self._begun:
+            self._exclude_stored()
             self.ring.start()
             self._begun = True
 
-    def _exclude_stored(self, ring: AsynchronousRing | WaitingRing) -> None:
+    def _exclude_stored(self) -> None:
         """Don't ask again about pairs in the store: it would keep the first answer, and the label would be missing."""
-        of = ring.members
-        pairs = of.executor.get(of.store.pairs.remote())
-        of.executor.get(of.pool.exclude.remote(pairs))
+        members = self.ring.members
+        pairs = members.executor.get(members.store.pairs.remote())
+        members.executor.get(members.pool.exclude.remote(pairs))
         if pairs and not self.waits:
-            of.renumber()
+            members.renumber()
 
     def note_unlearned(self, steps: int) -> None:
         """Count ``steps`` with reward 0.0; the first time, warn about the effect on replay buffers."""
-        if self.gathering or self.ring is None or not self.fits or self._novelty is not None:
+        if self.gathering or not self.fits or self._novelty is not None:
             return
         if not self.unlearned_steps:
             logger.warning(
@@ -258,32 +203,30 @@ class Teaching:
 
     @property
     def records(self) -> bool:
-        """Whether to record steps for clips."""
-        return self.ring is not None and self.asks and self.collecting
+        """See `RewardSession.records`."""
+        return self.asks and self.collecting
 
     def collect(self, on: bool) -> None:
-        """Pause or resume collecting, without pausing the training."""
-        self.collecting = on
-        if self.ring is not None:
-            self.ring.collecting = on
-            self.ring.notify()
+        """See `RewardSession.collect`."""
+        self.collecting = self.ring.collecting = on
+        self.ring.notify()
 
     @property
     def random_steps_wanted(self) -> int:
-        """Random environment steps still needed before the first questions; 0 if the labels for the first fit exist."""
-        if self.ring is None or not self.asks or self.version or self.ring.answered >= self.ring.schedule.first_fit:
+        """See `RewardSession.random_steps_wanted`."""
+        if not self.asks or self.version or self.ring.answered >= self.ring.schedule.first_fit:
             return 0
         return max(0, self.fragments.initial_env_steps - self.seen_steps)
 
     @property
     def seen_steps(self) -> int:
         """Environment steps so far, without those taken while collecting was paused."""
-        return self.env_steps - (0 if self.ring is None else self.clips.unseen)
+        return self.env_steps - self.clips.unseen
 
     def count(self, steps: int) -> None:
-        """Count environment steps."""
-        self.env_steps += steps
-        if self.ring is not None and not self.collecting:
+        """See `RewardSession.count`."""
+        super().count(steps)
+        if not self.collecting:
             self.clips.unseen += steps
 
     def send(self, recorder: Recorder, source: int, *, wait: bool = False) -> None:
@@ -295,8 +238,6 @@ class Teaching:
             Exception: an actor of the ring failed since the last call.
         """
         trajectories, lengths = recorder.take()
-        if self.ring is None:
-            return
         if self.asks and trajectories:
             too_short = sum(len(trajectory) < self.fragments.length for trajectory in trajectories)
             version = RANDOM_POLICY if self.gathering else self.windows
@@ -347,20 +288,14 @@ class Teaching:
         return fragments, films
 
     @property
-    def films(self) -> bool:
-        """Whether frames must be rendered for people: they answer, and observations are not images."""
-        return self.ring is not None and self.ring.people is not None and not is_image(self.spaces[0])
+    def links(self) -> dict[str, str]:
+        """See `RewardSession.links`."""
+        return {} if self.ring.people is None else self.ring.people.page.links
 
     @property
     def people_wait(self) -> bool:
-        """Whether people wait for the first clips, which the current steps provide."""
+        """See `RewardSession.people_wait`."""
         return bool(self.links) and not self.version and self.seen_steps < self.fragments.initial_env_steps
-
-    @property
-    def links(self) -> dict[str, str]:
-        """The annotators' links, by name."""
-        people = None if self.ring is None else self.ring.people
-        return {} if people is None else people.page.links
 
     def wait(self) -> None:
         """Wait for the first version of the reward.
@@ -369,7 +304,7 @@ class Teaching:
             RuntimeError: there will be no reward.
         """
         self.begin()
-        if self.ring is None or self.version:
+        if self.version:
             return
         if not self.fits or (not self.asks and self.ring.answered == 0):
             raise RuntimeError(
@@ -385,40 +320,23 @@ class Teaching:
         self.clips.waited_for = False
         self._use_version(self.ring.newest_reward())
 
-    def save(self, path: Path) -> None:
-        """See `HumanPreferencesEnv.save`."""
-        self.check_open()
-        path = path.absolute()
-        if path.exists() and not (path / NAME).exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ValueError(f"{path} exists and was not written by save(); give another folder.")
-        if self.ring is not None:
-            self.begin()
-            missing, due = self.ring.settle()
-            if missing:
-                logger.warning("%s: %d of %d due labels are missing.", path, missing, due)
-            if self.ring.version:
-                self._use_version(self.ring.newest_reward())
-        with whole_folder(path) as folder:
-            state = {
-                "env_steps": self.env_steps,
-                "windows": self.windows,
-                "ring": self.ring is not None,
-                "waits": self.waits,
-                "unseen": self.env_steps - self.seen_steps,
-            }
-            write_nested(state, folder)
-            if self.ring is not None:
-                self.ring.save(folder)
-            if self.version:
-                self.ensemble.save(folder / "reward_model")
+    def _settle(self, path: Path) -> None:
+        self.begin()
+        missing, due = self.ring.settle()
+        if missing:
+            logger.warning("%s: %d of %d due labels are missing.", path, missing, due)
+        if self.ring.version:
+            self._use_version(self.ring.newest_reward())
+
+    def _counters(self) -> dict[str, Any]:
+        return super()._counters() | {"ring": True, "unseen": self.clips.unseen}
+
+    def _write(self, folder: Path) -> None:
+        self.ring.save(folder)
 
     def load(self, path: Path) -> None:
         """See `HumanPreferencesEnv.load`."""
         self.check_open()
-        if self.ring is None:
-            raise RuntimeError(
-                f"Can't load into an environment with a fixed reward; use reward_model={str(path)!r} instead."
-            )
         if self._begun:
             raise RuntimeError("Call load() before the first reset(); create a new environment and load into it.")
         path = find_folder(path.absolute())
@@ -434,7 +352,7 @@ class Teaching:
         self.env_steps, self.windows = state["env_steps"], state["windows"]
         self.clips.unseen = state.get("unseen", 0)
         self.clips.taken = self.seen_steps
-        self._exclude_stored(self.ring)
+        self._exclude_stored()
         self.ring.load(path)
         self._begun = True
         if self.ring.version:
@@ -444,54 +362,35 @@ class Teaching:
         """See `HumanPreferencesEnv.status`."""
         fitted = {} if self.last_fit is None else self.last_fit.metrics()
         fitted.pop("version", None)
-        return fitted | {
-            "env_steps": self.env_steps,
-            "comparisons": 0 if self.ring is None else self.ring.answered,
-            "comparisons_due": 0 if self.ring is None else self.ring.labels_due,
-            "skipped": 0 if self.ring is None else self.ring.skipped,
-            "reward_version": self.version,
-            "unlearned_steps": self.unlearned_steps,
-            "clips_dropped": self.clips_dropped,
-            "collecting": self.collecting,
+        labels = {
+            "comparisons": self.ring.answered,
+            "comparisons_due": self.ring.labels_due,
+            "skipped": self.ring.skipped,
         }
+        return fitted | super().status() | labels
 
-    def leave(self) -> None:
-        """Called when an environment closes; with the last one, stops the ring, and Ray if it was started here."""
-        self.users -= 1
-        if self.users > 0 or self.closed or os.getpid() != self._process:  # a copy that a fork made
-            return
-        self.closed = True
-        if self.ring is not None:
-            if self.ring.people is not None and self.env_steps >= self.total_env_steps:
-                self.ring.people.farewell("over")
-            self._end()
+    def check_may_leave(self) -> None:
+        """See `RewardSession.check_may_leave`: the ring's threads don't exist in another process."""
+        raise RuntimeError(
+            "Environments with a reward that is being learned, env.share(…) too, work only in the process that made the first "
+            "one: use DummyVecEnv in place of SubprocVecEnv. For environments in processes of their own, wrap them together: "
+            "HumanPreferencesVectorEnv(gym.make_vec(…, vectorization_mode='async'), …)."
+        )
 
-    def check_open(self) -> None:
-        """Raise RuntimeError if already closed, or in another process than the one that started the ring."""
-        if self.closed:
-            raise RuntimeError("This environment is closed; create a new one.")
-        if os.getpid() != self._process:
-            self.refuse_to_leave()
-
-    def refuse_to_leave(self) -> None:
-        """Raise RuntimeError if there is a ring, whose threads don't exist in another process."""
-        if self.ring is not None:
-            raise RuntimeError(
-                "Environments with a reward that is being learned, env.share(…) too, work only in the process that made the first "
-                "one: use DummyVecEnv in place of SubprocVecEnv. For environments in processes of their own, wrap them together: "
-                "HumanPreferencesVectorEnv(gym.make_vec(…, vectorization_mode='async'), …)."
-            )
+    def _close(self) -> None:
+        """Stop the ring, and Ray if it was started here."""
+        if self.ring.people is not None and self.env_steps >= self.total_env_steps:
+            self.ring.people.farewell("over")
+        self._end()
 
     def _use_version(self, state: dict[str, Array]) -> None:
-        """Switch to this version of the reward model: weights, normalisers and number."""
-        self.ensemble.load_state(state)
-        self._predictor = Predictor(self.ensemble)
-        if not self.version and self.unlearned_steps:
+        first = not self.version
+        super()._use_version(state)
+        if first and self.unlearned_steps:
             logger.warning(
                 "The first learned reward is in use. Before it, %d steps had reward 0.0.", self.unlearned_steps
             )
-        self.version = int(self.ensemble.version)
-        self._note(self.ring.take_report() if self.ring is not None else None)
+        self._note(self.ring.take_report())
 
     def _note(self, report: RoundReport | None) -> None:
         """Store and log the report of a fit."""
@@ -504,21 +403,6 @@ def _no_policy() -> Any:
     raise RuntimeError("A wrapper has no policy.")
 
 
-def check_wait(preferences: PreferenceSettings | None, wait: Wait) -> None:
-    """Check ``wait``. Refuse it with pretraining: the steps before the first reward would be random, not the agent's."""
-    require(wait in (False, True, "always"), "wait", wait, "it must be False, True or 'always'")
-    if wait == "always" and preferences is not None and preferences.human_share:
-        raise SettingError(
-            f"preferences.human_share is {preferences.human_share}, but wait is 'always', with which only one of people and the "
-            "scripted teacher answers: set human_share to 0, or wait to True."
-        )
-    if wait and preferences is not None and preferences.pretraining_env_steps:
-        raise SettingError(
-            f"preferences.pretraining_env_steps is {preferences.pretraining_env_steps}, but wait is {wait!r}, which takes random "
-            "steps before the first reward: set one of them to 0 or False."
-        )
-
-
 def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed: int) -> PageSettings:
     """The labelling page's settings; ``file`` stores the links, so that they stay valid when training continues."""
     Sessions.keep(file, settings.annotators)
@@ -528,7 +412,7 @@ def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed:
 
 
 def _end(ring: AsynchronousRing | WaitingRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:
-    """Stop everything that a `Teaching` started."""
+    """Stop everything that a `LearningSession` started."""
     try:
         if ray.is_initialized():  # at the end of the process, Ray may have ended first, and all of this with it
             ring.close()
@@ -536,8 +420,3 @@ def _end(ring: AsynchronousRing | WaitingRing, own_folder: tempfile.TemporaryDir
         release_ray()
         if own_folder is not None:
             own_folder.cleanup()
-
-
-def _kind(space: gym.Space[Any]) -> tuple[Any, ...]:
-    """The properties of a space that the reward model depends on, without bounds."""
-    return type(space), space.shape, space.dtype, choices_of(space)
