@@ -24,6 +24,10 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from rlhf_ray.data import metrics
+
+metrics.strict = True  # a number that nobody declared is an error
+
 VANISH_WITHIN_S = 10.0
 
 # How many examples properties are tried on: HYPOTHESIS_PROFILE=ci, or soak as `make soak` does.

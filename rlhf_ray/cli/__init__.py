@@ -30,7 +30,10 @@ COMMANDS = {
     "label": "label:run",
     "links": "links:run",
     "pause": "pause:run",
-    "interpret": "interpret:run",
+    "interpret": "interpret:no_subject",
+    "interpret reward": "interpret:reward",
+    "interpret agent": "interpret_agent:agent_command",
+    "interpret preprocess": "preprocess:preprocess_command",
     "tune": "tune:run",
     "store": "store:run",
     "submit": "cluster:submit",
@@ -38,7 +41,7 @@ COMMANDS = {
     "stop": "cluster:stop",
     "doctor": "doctor:run",
 }
-"""``module:function`` of each command in this package; the function takes the remaining arguments."""
+"""``module:function`` of each command of one or two words in this package; the function takes the remaining arguments."""
 
 USAGE = Usage(
     ("rlhf-ray COMMAND …", "rlhf-ray COMMAND --help", "rlhf-ray --version"),
@@ -128,21 +131,12 @@ def _run(words: list[str], as_program: bool) -> None:
     if words[0] == "--version":
         print(f"rlhf-ray {__version__}")
         return
-    command, rest = words[0], words[1:]
-    if command not in COMMANDS:
-        meant = did_you_mean(command, COMMANDS) or f"give one of {', '.join(COMMANDS)}."
-        raise SettingError(f"{command!r} is no command; {meant} `rlhf-ray --help` describes them.")
-    unnamed = not rest or (rest[0].startswith("-") and rest[0] != "--resume" and not asks_help(rest))
-    if command in ("train", "tune") and unnamed:
-        given = f"{rest[0]} is given before a preset" if rest else f"{command} needs a preset"
-        form = " ".join([command, "PRESET", *rest[:1]])
-        raise SettingError(
-            f"{given}; the preset, environment id or settings file comes first: `rlhf-ray {form} …`. Presets: "
-            f"{', '.join(tune_configs.names())}."
-        )
+    command, rest = _command(words)
+    if command in ("train", "tune"):
+        _check_named(command, rest)
     if threading.current_thread() is threading.main_thread():
         sigterm_as_ctrl_c()
-    if command in PLAY and as_program:
+    if command.split()[0] in PLAY and as_program:
         last_words.begin()
     module, _, function = COMMANDS[command].partition(":")
     with nothing_to_save():  # imports take a second or more
@@ -152,3 +146,25 @@ def _run(words: list[str], as_program: bool) -> None:
         action = getattr(importlib.import_module(f"rlhf_ray.cli.{module}"), function)
     look_in(Path.cwd())
     action(consent.take_flags(rest))
+
+
+def _command(words: list[str]) -> tuple[str, list[str]]:
+    """Return the command, of two words if there is one, and its arguments."""
+    for count in (2, 1):
+        if (command := " ".join(words[:count])) in COMMANDS:
+            return command, words[count:]
+    single = [command for command in COMMANDS if " " not in command]
+    meant = did_you_mean(words[0], single) or f"give one of {', '.join(single)}."
+    raise SettingError(f"{words[0]!r} is no command; {meant} `rlhf-ray --help` describes them.")
+
+
+def _check_named(command: str, rest: list[str]) -> None:
+    """Check that what to train on comes first."""
+    if rest and (not rest[0].startswith("-") or rest[0] == "--resume" or asks_help(rest)):
+        return
+    given = f"{rest[0]} is given before a preset" if rest else f"{command} needs a preset"
+    form = " ".join([command, "PRESET", *rest[:1]])
+    raise SettingError(
+        f"{given}; the preset, environment id or settings file comes first: `rlhf-ray {form} …`. Presets: "
+        f"{', '.join(tune_configs.names())}."
+    )

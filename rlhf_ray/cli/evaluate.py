@@ -13,9 +13,13 @@ import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.plain import plain
+from rlhf_ray.settings.checks import require
 
 if TYPE_CHECKING:
+    from rlhf_ray.measure.true_return import TrueReturn
     from rlhf_ray.runs.distances import RewardDistances
+    from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.reward_scores import RewardScores
 
 
@@ -44,16 +48,16 @@ class Evaluate:
     json: bool = False
     """Print one JSON object instead of text."""
 
+    def __post_init__(self) -> None:
+        for name in ("episodes", "video_episodes"):
+            value = getattr(self, name)
+            require(value >= 1, f"--{name.replace('_', '-')}", value, "it must be 1 or more")
+
 
 def run(words: list[str]) -> None:
     """Run the command."""
     command = parse_arguments(Evaluate, "rlhf-ray evaluate", words, None)
-    for name in ("episodes", "video_episodes"):
-        if getattr(command, name) < 1:
-            raise SettingError(f"--{name.replace('_', '-')} is {getattr(command, name)}; it must be 1 or more.")
-
-    from rlhf_ray.measure.error_rates import newest_rates
-    from rlhf_ray.measure.true_return import episodes_of, evaluate
+    from rlhf_ray.measure.true_return import evaluate
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.policies import newest_policy
     from rlhf_ray.runs.reward_scores import scores_of_run
@@ -66,47 +70,79 @@ def run(words: list[str]) -> None:
     if command.video is not None:
         check_video(command.video, experiment.environment)
     policy, iteration = newest_policy(folder)
-    metrics = folder.metrics_at(iteration)
     act = policy.drawn(experiment.seed) if command.sample_actions else policy.best
-    result = evaluate(experiment.environment, act, episodes=command.episodes, seed=experiment.seed)
-    reward, scored = scores_of_run(folder) or (None, None)
+    returns = evaluate(experiment.environment, act, episodes=command.episodes, seed=experiment.seed)
+    reward, scores = scores_of_run(folder) or (None, None)
     distances = _distances(folder, reward) if command.distances else None
-    values = dataclasses.asdict(result) | {
-        "env_steps": metrics.get("env_steps", 0 if iteration == 0 else None),
-        "comparisons": metrics.get("comparisons", 0 if iteration == 0 else None),
-        "seed": experiment.seed,
-        "reward_model": None if scored is None else dataclasses.asdict(scored),
-    }
-    if distances is not None:
-        values["distances"] = distances.to_json()
-    if values["env_steps"] is None:
-        print(
-            f"rlhf-ray: {folder.metrics} has no entry for the policy's iteration {iteration}, so its environment steps and "
-            "comparisons are unknown.",
-            file=sys.stderr,
-        )
     if command.video is not None:
         write_video(command.video, experiment.environment, policy, reward, command.video_episodes, experiment.seed)
-        values["video"] = str(command.video)
+    found = _Evaluation(folder, iteration, returns, reward is not None, scores, distances, command.video)
     if command.json:
-        from rlhf_ray.data.plain import plain
+        print(json.dumps(plain(found.to_json())))
+    else:
+        found.tell()
 
-        print(json.dumps(plain(values)))
-        return
-    counted = {"environment steps": values["env_steps"], "comparisons": values["comparisons"]}
-    taken = " and ".join(f"{count} {name}" for name, count in counted.items() if count is not None)
-    print(
-        f"{experiment.environment}: true return {result.true_return_mean:.1f} ± {result.true_return_std:.1f} over "
-        f"{episodes_of(result)} episodes" + (f", after {taken}" if taken else "")
-    )
-    if scored is not None:
-        _tell_scores(scored)
-    if reward is not None and (wrong := newest_rates(folder.rows())[0]) is not None:
-        print(f"by the reward model, {wrong.sentence()}")
-    if distances is not None:
-        _tell_distances(distances)
-    if command.video is not None:
-        print(f"video: {command.video}")
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """What `rlhf-ray evaluate` measured."""
+
+    folder: RunFolder
+    iteration: int
+    """The iteration whose policy was evaluated."""
+    returns: TrueReturn
+    has_reward: bool
+    """Whether the run has a reward model of its own."""
+    scores: RewardScores | None
+    distances: RewardDistances | None
+    video: Path | None
+
+    @property
+    def amounts(self) -> dict[str, int | None]:
+        """Environment steps and comparisons until then; None where the metrics don't say."""
+        metrics, unknown = self.folder.metrics_at(self.iteration), 0 if self.iteration == 0 else None
+        return {name: metrics.get(name, unknown) for name in ("env_steps", "comparisons")}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all values by name."""
+        self._warn()
+        values = dataclasses.asdict(self.returns) | self.amounts | {"seed": self.folder.experiment().seed}
+        values["reward_model"] = None if self.scores is None else dataclasses.asdict(self.scores)
+        if self.distances is not None:
+            values["distances"] = self.distances.to_json()
+        if self.video is not None:
+            values["video"] = str(self.video)
+        return values
+
+    def tell(self) -> None:
+        """Print them."""
+        from rlhf_ray.measure.error_rates import newest_rates
+        from rlhf_ray.measure.true_return import episodes_of
+
+        self._warn()
+        names = {"env_steps": "environment steps", "comparisons": "comparisons"}
+        taken = " and ".join(f"{count} {names[name]}" for name, count in self.amounts.items() if count is not None)
+        mean, std = self.returns.true_return_mean, self.returns.true_return_std
+        print(
+            f"{self.folder.experiment().environment}: true return {mean:.1f} ± {std:.1f} over "
+            f"{episodes_of(self.returns)} episodes" + (f", after {taken}" if taken else "")
+        )
+        if self.scores is not None:
+            _tell_scores(self.scores)
+        if self.has_reward and (wrong := newest_rates(self.folder.rows())[0]) is not None:
+            print(f"by the reward model, {wrong.sentence()}")
+        if self.distances is not None:
+            _tell_distances(self.distances)
+        if self.video is not None:
+            print(f"video: {self.video}")
+
+    def _warn(self) -> None:
+        if self.amounts["env_steps"] is None:
+            print(
+                f"rlhf-ray: {self.folder.metrics} has no entry for the policy's iteration {self.iteration}, so its environment "
+                "steps and comparisons are unknown.",
+                file=sys.stderr,
+            )
 
 
 def _distances(folder: Any, reward: Any) -> RewardDistances:

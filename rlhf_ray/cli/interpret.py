@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import os
 import sys
@@ -15,6 +14,7 @@ import tyro
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.help import Usage
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.settings.checks import require
 
 if TYPE_CHECKING:
     from rlhf_ray.data.transitions import Transitions
@@ -40,13 +40,6 @@ USAGE = Usage(
 
     `rlhf-ray interpret reward --help` (or agent, preprocess) lists the options.""",
 )
-
-SUBJECTS = {
-    "reward": "interpret:reward",
-    "agent": "interpret_agent:agent_command",
-    "preprocess": "preprocess:preprocess_command",
-}
-"""``module:function`` of what `rlhf-ray interpret` can do, in this package."""
 
 
 @dataclass(frozen=True)
@@ -75,38 +68,36 @@ class InterpretReward:
     seed: int = 0
     """Random seed."""
 
+    def __post_init__(self) -> None:
+        if self.run is None and (self.model is None or self.data is None):
+            raise SettingError("Give a run folder, or both --model and --data.")
+        if self.run is not None and not (self.run / "config.json").exists() and (self.run / "reward.json").exists():
+            raise SettingError(
+                f"{self.run} is a reward model, not a run; give --model {self.run} and --data with steps."
+            )
+        check_amounts(self.effort, self.seed)
+        rule = "it must be above 0 and at most 1"
+        require(self.gamma is None or 0 < self.gamma <= 1, "--gamma", self.gamma, rule)
 
-def run(words: list[str]) -> None:
-    """Run the command."""
+
+def check_amounts(effort: float, seed: int) -> None:
+    """Check the options that all subjects have."""
+    require(0 < effort <= 100, "--effort", effort, "it must be above 0 and at most 100")
+    require(seed >= 0, "--seed", seed, "it must be 0 or larger")
+
+
+def no_subject(words: list[str]) -> None:
+    """Run `rlhf-ray interpret` without a subject: explain what there is."""
     if not words or words[0] in ("-h", "--help"):
         print(USAGE.shown())
         sys.exit(0 if words else 2)
-    if words[0] not in SUBJECTS:
-        there = ", ".join(f"`rlhf-ray interpret {name}`" for name in SUBJECTS)
-        raise SettingError(f"`rlhf-ray interpret {words[0]}` does not exist; there are {there}.")
-    module, _, function = SUBJECTS[words[0]].partition(":")
-    getattr(importlib.import_module(f"rlhf_ray.cli.{module}"), function)(words[1:])
+    there = ", ".join(f"`rlhf-ray interpret {name}`" for name, _ in USAGE.rows)
+    raise SettingError(f"`rlhf-ray interpret {words[0]}` does not exist; there are {there}.")
 
 
 def reward(words: list[str]) -> None:
     """Run `rlhf-ray interpret reward`."""
     command: InterpretReward = parse_arguments(InterpretReward, "rlhf-ray interpret reward", words)
-    if command.run is None and (command.model is None or command.data is None):
-        raise SettingError("Give a run folder, or both --model and --data.")
-    if (
-        command.run is not None
-        and not (command.run / "config.json").exists()
-        and (command.run / "reward.json").exists()
-    ):
-        raise SettingError(
-            f"{command.run} is a reward model, not a run; give --model {command.run} and --data with steps."
-        )
-    if not 0 < command.effort <= 100:
-        raise SettingError(f"--effort is {command.effort}; it must be above 0 and at most 100.")
-    if command.gamma is not None and not 0 < command.gamma <= 1:
-        raise SettingError(f"--gamma is {command.gamma}; it must be above 0 and at most 1.")
-    if command.seed < 0:
-        raise SettingError(f"--seed is {command.seed}; it must be 0 or larger.")
     import torch
 
     from rlhf_ray.data.places import in_job, run_path
@@ -119,9 +110,7 @@ def reward(words: list[str]) -> None:
     if unknown := [name for name in command.tools if name not in NAMES]:
         raise SettingError(f"--tools has {unknown[0]!r}; the tools are {', '.join(NAMES)}.")
     out = run_path(command.out or (command.run / "interpret" / "reward" if command.run else "reward_report"))
-    there = next(place for place in (out, *out.parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise SettingError(f"--out is {out}, but {there} is not a folder that can be written to; give another folder.")
+    check_writable(out)
     torch.set_num_threads(1)
     function, data, environment, gamma = _subject(command)
     subject = Subject(
@@ -151,6 +140,13 @@ def reward(words: list[str]) -> None:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; finished tools are kept, and the same command continues") from None
     _say(report)
+
+
+def check_writable(out: Path) -> None:
+    """Check that the folder ``out`` can be made and written to."""
+    there = next(place for place in (out, *out.parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise SettingError(f"--out is {out}, but {there} is not a folder that can be written to; give another folder.")
 
 
 def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str | None, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.interpret import check_amounts, check_writable
 from rlhf_ray.data.errors import SettingError
 
 if TYPE_CHECKING:
@@ -51,17 +51,16 @@ class InterpretAgent:
     seed: int = 0
     """Random seed."""
 
+    def __post_init__(self) -> None:
+        check_amounts(self.effort, self.seed)
+        if self.against is not None and self.steps:
+            raise SettingError("--steps chooses steps of one agent's report; leave it out with --against.")
+
 
 def agent_command(words: list[str]) -> None:
     """Run `rlhf-ray interpret agent`."""
     command: InterpretAgent = parse_arguments(InterpretAgent, "rlhf-ray interpret agent", words)
-    if not 0 < command.effort <= 100:
-        raise SettingError(f"--effort is {command.effort}; it must be above 0 and at most 100.")
-    if command.seed < 0:
-        raise SettingError(f"--seed is {command.seed}; it must be 0 or larger.")
     if command.against is not None:
-        if command.steps:
-            raise SettingError("--steps chooses steps of one agent's report; leave it out with --against.")
         _compare(command, command.against)
         return
     import torch
@@ -208,9 +207,7 @@ def _compare(command: InterpretAgent, against: Path) -> None:
 
 
 def _writable(out: Path) -> Path:
-    there = next(place for place in (out, *out.parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise SettingError(f"--out is {out}, but {there} is not a folder that can be written to; give another folder.")
+    check_writable(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

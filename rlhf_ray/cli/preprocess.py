@@ -31,6 +31,10 @@ class Preprocess:
     """Folder for the new reward, its certificate and pictures."""
     options: Options = field(default_factory=Options)
 
+    def __post_init__(self) -> None:
+        if (self.data is None) == (self.environment is None):
+            raise SettingError("Give either --data with recorded steps, or --environment with a table of its states.")
+
 
 def preprocess_command(words: list[str]) -> None:
     """Run the command.
@@ -42,8 +46,6 @@ def preprocess_command(words: list[str]) -> None:
         need_first(Preprocess, "rlhf-ray interpret preprocess PATH", words, USAGE)
     path = words[0]
     command: Preprocess = parse_arguments(Preprocess, f"rlhf-ray interpret preprocess {path}", words[1:])
-    if (command.data is None) == (command.environment is None):
-        raise SettingError("Give either --data with recorded steps, or --environment with a table of its states.")
     with nothing_to_save():
         import torch
 

@@ -17,6 +17,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import GAMMA
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.progress import Counting
+from rlhf_ray.settings.checks import require
 
 if TYPE_CHECKING:
     from rlhf_ray.runs.record import RecordingPlan
@@ -65,20 +66,32 @@ class Record:
     seed: int = 0
     """Random seed for the episodes and the random actions."""
 
+    def __post_init__(self) -> None:
+        require(self.actors >= 0, "--actors", self.actors, "it must be 0 or more")
+        if self.episodes is not None and self.env_steps is not None:
+            raise SettingError("Set either --episodes or --env-steps, not both.")
+        if len(self.shares) != len(self.mix):
+            raise SettingError(f"--mix is {' '.join(self.mix)}; it names a policy twice.")
+        if self.inside:
+            require(self.env_steps is None, "--env-steps", self.env_steps, "with --inside, set --episodes")
+            require(self.out.suffix != ".npz", "--out", str(self.out), "with --inside, it must be a folder")
+            return
+        for name in ("layers", "states", "environment"):
+            if getattr(self, name):
+                raise SettingError(f"--{name} is for recordings of what goes on inside an agent; add --inside.")
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of each policy of ``mix``."""
+        return dict(_share(word) for word in self.mix)
+
 
 def run(words: list[str]) -> None:
     """Run the command."""
     command = parse_arguments(Record, "rlhf-ray record", words)
-    if command.actors < 0:
-        raise SettingError(f"--actors is {command.actors}; it must be 0 or more.")
-    if command.episodes is not None and command.env_steps is not None:
-        raise SettingError("Set either --episodes or --env-steps, not both.")
     if command.inside:
         _record_inside(command)
         return
-    for name in ("layers", "states", "environment"):
-        if getattr(command, name):
-            raise SettingError(f"--{name} is for recordings of what goes on inside an agent; add --inside.")
     plan, who = _plan(command)
     from rlhf_ray.runs.record import record
 
@@ -105,10 +118,6 @@ def run(words: list[str]) -> None:
 
 def _record_inside(command: Record) -> None:
     """Record what goes on inside an agent."""
-    if command.env_steps is not None:
-        raise SettingError(f"--env-steps is {command.env_steps}; with --inside, set --episodes.")
-    if command.out.suffix == ".npz":
-        raise SettingError(f"--out is {command.out}; with --inside, it must be a folder.")
     import torch
 
     from rlhf_ray.interpret.agent.recorded import InsidePlan
@@ -118,7 +127,7 @@ def _record_inside(command: Record) -> None:
 
     quiet()
     torch.set_num_threads(1)
-    acting = _mix(command) or {"greedy": 1.0}
+    acting = command.shares or {"greedy": 1.0}
     episodes = 20 if command.episodes is None else command.episodes
     levels = levels_of(command.seed, episodes)
     agent, environment, folder = named_agent(Path(command.source), command.environment)
@@ -142,16 +151,9 @@ def _record_inside(command: Record) -> None:
     )
 
 
-def _mix(command: Record) -> dict[str, float]:
-    mix = dict(_share(word) for word in command.mix)
-    if len(mix) != len(command.mix):
-        raise SettingError(f"--mix is {' '.join(command.mix)}; it names a policy twice.")
-    return mix
-
-
 def _plan(command: Record) -> tuple[RecordingPlan, str]:
     """What to record, and a description of the run's policy."""
-    mix = _mix(command)
+    mix = command.shares
     folder = RunFolder(command.source)
     policy, who = None, ""
     if folder.config.exists():

@@ -25,6 +25,7 @@ from rlhf_ray.runs.interruption import Interrupted, nothing_to_save
 from rlhf_ray.runs.progress import Counting, Progress
 from rlhf_ray.runs.trackers import TRACKERS, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment
+from rlhf_ray.settings.checks import require
 from rlhf_ray.settings.start import Start
 
 if TYPE_CHECKING:
@@ -58,68 +59,57 @@ class Train(Experiment):
     """With people as teachers: wait in each round until people have answered all questions (preferences.mode=synchronous)."""
     start: Annotated[Start, tyro.conf.arg(name="")] = field(default_factory=Start)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        episodes = self.evaluation_episodes
+        require(episodes >= 1, "--evaluation-episodes", episodes, "it must be 1 or more")
+        given = {
+            "--reference": self.reference,
+            "--callback": bool(self.callback),
+            "--tracker": self.tracker != "none",
+            "what to start from": bool(self.start.parts),
+        }
+        if self.true_reward and any(given.values()):
+            names = ", ".join(name for name, there in given.items() if there)
+            raise SettingError(f"--true-reward trains on the true reward alone, without a ring; leave out {names}.")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a run folder keeps besides the experiment."""
+        names = ("reference", "evaluation_episodes", "true_reward", "tracker", "callback")
+        return {name: getattr(self, name) for name in names}
+
 
 def run(words: list[str]) -> None:
     """Run the command."""
     from rlhf_ray.data.places import in_job
-    from rlhf_ray.runs.folder import RunFolder
 
     if words[0].startswith("-") and asks_help(words):
         usage = usage_of("train PRESET [--SETTING VALUE …]", "train --resume RUN")
         parse_arguments(Train, "rlhf-ray train PRESET", ["--help"], usage=usage)
-    resumed = None
-    if words[0] == "--resume":
-        if len(words) < 2 or words[1].startswith("-"):
-            raise SettingError("--resume needs the run folder of the run to resume.")
-        resumed = RunFolder.open(words[1])
-        options = resumed.about()["options"]
-        options["start"] = Start(**options.get("start", {}))
-        options["callback"] = tuple(options.get("callback", ()))
-        defaults = Train(**vars(resumed.experiment()), run_dir=resumed.path, **options)
-    else:
-        defaults = _defaults(words)
-    command = parse_arguments(
-        Train, f"rlhf-ray train {' '.join(words[: 2 if resumed else 1])}", words[2 if resumed else 1 :], defaults
-    )
+    resumed = _resumed(words) if words[0] == "--resume" else None
+    defaults = _defaults(words) if resumed is None else _kept(resumed)
+    named = 1 if resumed is None else 2
+    command = parse_arguments(Train, f"rlhf-ray train {' '.join(words[:named])}", words[named:], defaults)
     experiment = _experiment(command)
     check_agent(experiment, defaults)
-    _check_options(command)
-    if resumed is not None and command.true_reward != defaults.true_reward:
-        raise SettingError("--resume keeps the reward of a run; start a new run with or without --true-reward.")
+    check_tracker(command.tracker)
     callbacks = _callbacks(command.callback, resumed)
     if resumed is not None:
-        _check_resumed(before := resumed.experiment(), experiment)
-        totals = _totals(experiment)
-        if resumed.finished() and totals == _totals(before):
-            raise SettingError(
-                f"--resume is {words[1]}, but that run is complete; see its report {resumed.report}. To extend it, add "
-                f"--total-env-steps with more than {before.total_env_steps}."
-            )
-        if command.start != defaults.start:
-            raise SettingError("--resume keeps what the run started from; start a new run to change that.")
+        _check_resumed(resumed, command, defaults, experiment)
 
     with nothing_to_save():
         from rlhf_ray.runs.new_run import new_run
         from rlhf_ray.runs.train import quiet, train
 
     quiet()
-    folder = resumed or new_run(
-        command.run_dir or new_folder(words[0], experiment.seed),
-        experiment,
-        command.start,
-        options={
-            "reference": command.reference,
-            "evaluation_episodes": command.evaluation_episodes,
-            "true_reward": command.true_reward,
-            "tracker": command.tracker,
-            "callback": command.callback,
-        },
-        say=print,
-    )
     if resumed is None:
+        path = command.run_dir or new_folder(words[0], experiment.seed)
+        folder = new_run(path, experiment, command.start, options=command.options, say=print)
         experiment = folder.experiment()
-    elif totals != _totals(before):
-        _extend(folder, *totals)
+    else:
+        folder = resumed
+        _extend(folder, experiment)
     if in_job():
         print(f"run folder: {folder.path}")
     if command.true_reward:
@@ -137,27 +127,32 @@ def run(words: list[str]) -> None:
         )
 
 
-def _extend(folder: RunFolder, total_env_steps: int, comparisons: int) -> None:
-    """Give a run its new totals, and print what happens."""
+def _resumed(words: Sequence[str]) -> RunFolder:
+    """The run to resume."""
+    from rlhf_ray.runs.folder import RunFolder
+
+    if len(words) < 2 or words[1].startswith("-"):
+        raise SettingError("--resume needs the run folder of the run to resume.")
+    return RunFolder.open(words[1])
+
+
+def _kept(resumed: RunFolder) -> Train:
+    """The command that began a run."""
+    options = resumed.about()["options"]
+    options["start"] = Start(**options.get("start", {}))
+    options["callback"] = tuple(options.get("callback", ()))
+    return Train(**vars(resumed.experiment()), run_dir=resumed.path, **options)
+
+
+def _extend(folder: RunFolder, now: Experiment) -> None:
+    """Give a run its new totals, if it has any, and print what happens."""
     from rlhf_ray.runs.extension import extended
 
+    if _totals(now) == _totals(folder.experiment()):
+        return
+    total_env_steps, comparisons = _totals(now)
     for line in extended(folder, total_env_steps=total_env_steps, comparisons=comparisons)[1]:
         print(f"rlhf-ray: {line}")
-
-
-def _check_options(command: Train) -> None:
-    if command.evaluation_episodes < 1:
-        raise SettingError(f"--evaluation-episodes is {command.evaluation_episodes}; it must be 1 or more.")
-    check_tracker(command.tracker)
-    given = {
-        "--reference": command.reference,
-        "--callback": bool(command.callback),
-        "--tracker": command.tracker != "none",
-        "what to start from": bool(command.start.parts),
-    }
-    if command.true_reward and any(given.values()):
-        names = ", ".join(name for name, there in given.items() if there)
-        raise SettingError(f"--true-reward trains on the true reward alone, without a ring; leave out {names}.")
 
 
 def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episodes: int) -> None:
@@ -247,8 +242,11 @@ def _totals(experiment: Experiment) -> tuple[int, int]:
     return experiment.total_env_steps, experiment.preferences.comparisons
 
 
-def _check_resumed(before: Experiment, now: Experiment) -> None:
+def _check_resumed(resumed: RunFolder, command: Train, kept: Train, now: Experiment) -> None:
     """A resumed run keeps its settings but for its totals; in asynchronous mode, the number of env runners may change, too."""
+    if command.true_reward != kept.true_reward:
+        raise SettingError("--resume keeps the reward of a run; start a new run with or without --true-reward.")
+    before = resumed.experiment()
     steps, comparisons = _totals(now)
     preferences = dataclasses.replace(before.preferences, comparisons=comparisons)
     allowed = dataclasses.replace(before, total_env_steps=steps, preferences=preferences)
@@ -259,3 +257,10 @@ def _check_resumed(before: Experiment, now: Experiment) -> None:
             f"--resume keeps the run's settings; only total_env_steps and preferences.comparisons may grow, and with "
             f"preferences.mode=asynchronous {before.agent}.num_env_runners may change. Start a new run for other settings."
         )
+    if resumed.finished() and _totals(now) == _totals(before):
+        raise SettingError(
+            f"--resume is {resumed.path}, but that run is complete; see its report {resumed.report}. To extend it, add "
+            f"--total-env-steps with more than {before.total_env_steps}."
+        )
+    if command.start != kept.start:
+        raise SettingError("--resume keeps what the run started from; start a new run to change that.")

@@ -7,6 +7,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rlhf_ray.data.metrics import Metric, declare
+
+declare(
+    "reward model",
+    *(
+        Metric(f"error_rate{what}", f"{of} of all, or of an annotator.", unit, kind, "annotator", whole=True)
+        for what, of, unit, kind in (
+            ("", "Estimated share of wrong answers,", "share", float),
+            ("_low", "Lower end of its 95 % interval,", "share", float),
+            ("_high", "Upper end of its 95 % interval,", "share", float),
+            ("_answers", "Answers that the estimate is from,", "comparisons", int),
+            ("_inverted", "Probability that more than half of the answers are wrong,", "share", float),
+        )
+    ),
+    *(
+        Metric(f"error_rate_{what}", of, "share", tag="annotator", gauge=False)
+        for what, of in (
+            ("earlier", "Error rate of the older half of an annotator's answers."),
+            ("earlier_low", "Lower end of its 95 % interval."),
+            ("earlier_high", "Upper end of its 95 % interval."),
+            ("newest", "Error rate of an annotator's newest 30 answers."),
+            ("newest_low", "Lower end of its 95 % interval."),
+            ("newest_high", "Upper end of its 95 % interval."),
+            ("rose", "Probability that the newest answers have the higher error rate."),
+        )
+    ),
+)
+
 COVERAGE = 0.95
 """Probability that an error rate is in its interval."""
 

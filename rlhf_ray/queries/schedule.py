@@ -7,8 +7,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.queries.label_rates import make_rate
 from rlhf_ray.settings import PreferenceSettings
+
+declare(
+    "fragments",
+    Metric("first_clips_gathered", "Times initial fragments were collected; above 1 after nearly all ties.", kind=int),
+)
+declare(
+    "labels",
+    Metric("labels_held_back", "Comparisons due but not requested, because answers are ties.", kind=int),
+    Metric("newest_answers", "Newest answers, checked for ties.", "comparisons", int),
+    Metric("newest_ties", "Ties among the newest answers.", "comparisons", int),
+)
 
 TIES = 0.8
 """Share of ties above which nearly all answers count as ties. Runs that learned had up to 0.67."""

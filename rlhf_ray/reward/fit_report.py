@@ -5,8 +5,71 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 
+from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.measure.error_rates import Drift, ErrorRate
 from rlhf_ray.store.answers import Presses
+
+declare(
+    "reward model",
+    Metric("ties", "Ties among the stored comparisons.", "comparisons", int),
+    Metric("held_out", "Comparisons held out from the fit.", "comparisons", int),
+    Metric("held_out_decided", "Those without ties, that held_out_accuracy is about.", "comparisons", int),
+    Metric("train_loss", "Mean loss on training comparisons.", "nats"),
+    Metric("train_accuracy", "Share of training comparisons, without ties, that the model agrees with.", "share"),
+    Metric("held_out_loss", "Mean loss on held-out comparisons.", "nats"),
+    Metric(
+        "held_out_accuracy",
+        "Share of held-out comparisons, without ties, that the model agrees with.",
+        "share",
+        bar="reward fits",
+        label="held-out accuracy",
+        among="held_out_decided",
+    ),
+    Metric(
+        "held_out_log_likelihood",
+        "Mean log-likelihood of held-out answers, whatever the loss: guessing gives -0.69.",
+        "nats",
+    ),
+    Metric(
+        "held_out_brier",
+        "Mean squared error of predicted probabilities on held-out comparisons: guessing gives 0.25.",
+        "share",
+    ),
+    Metric(
+        "held_out_calibration_error",
+        "Mean distance between predicted and observed shares on held-out comparisons; few make it larger.",
+        "share",
+    ),
+    Metric("reward_mean", "Mean raw reward per step, before normalisation.", "raw reward"),
+    Metric("reward_std", "Standard deviation of the raw reward: the scale of this version.", "raw reward"),
+    Metric("disagreement", "Standard deviation over members of the predicted preference.", "share"),
+    *(
+        Metric(
+            f"chosen_{side}",
+            f"Newest answers of an annotator {what}.",
+            "comparisons",
+            int,
+            "annotator",
+            gauge=False,
+        )
+        for side, what in (
+            ("left", "for the fragment shown on the left"),
+            ("right", "for the fragment shown on the right"),
+            ("equal", 'that are "equally good"'),
+        )
+    ),
+    Metric("gradient_steps", "Gradient steps of the fit.", kind=int),
+    Metric("fit_seconds", "Time of the fit.", "s"),
+    Metric("suspicious_answers", "Answers that are more likely wrong than right.", "comparisons", int),
+    Metric(
+        "rationality",
+        "Estimated rationality of an annotator, relative to the others.",
+        tag="annotator",
+        gauge=False,
+    ),
+    Metric("l2", "Coefficient of the adaptive L2 penalty."),
+    Metric("method", "What a method of the fits says of the last one.", tag="name", gauge=False),
+)
 
 RECENT_ANSWERS = 50
 """Number of each annotator's newest answers behind `FitReport.chosen`: few enough to reveal an annotator who starts to always give

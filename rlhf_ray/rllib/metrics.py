@@ -15,8 +15,66 @@ from ray.rllib.utils.metrics import (
 )
 from ray.util.metrics import Gauge
 
-from rlhf_ray.data.metrics import METRICS, described, metric_of
+from rlhf_ray.actors import metrics as _of_the_ring  # noqa: F401 (declares the ring's metrics)
+from rlhf_ray.data.metrics import METRICS, Metric, declare, declared, described, metric_of
 from rlhf_ray.data.plain import plain
+
+declare(
+    "run",
+    Metric("iteration", "Training iterations so far.", kind=int),
+)
+declare(
+    "returns",
+    Metric(
+        "true_return_mean",
+        "Mean true return of the newest episodes. Training doesn't see it, unless reward_mix is above 0.",
+        "true reward per episode",
+        bar="env steps",
+        label="true return",
+    ),
+    Metric(
+        "learned_return_mean",
+        "Learned return over an episode of mean length.",
+        "learned reward per episode",
+        bar="env steps",
+        label="learned",
+    ),
+    Metric("learned_reward_mean", "Mean learned reward per step of the training batch.", "learned reward"),
+    Metric("learned_reward_std", "Standard deviation of the learned reward over those steps.", "learned reward"),
+    Metric(
+        "mixed_reward_mean",
+        "Mean per step of what the agent learns from: the learned reward mixed with the environment's (reward_mix above 0).",
+        "mixed reward",
+    ),
+    Metric("episode_length_mean", "Mean length of the newest episodes.", "steps"),
+)
+declare(
+    "agent",
+    Metric("policy_entropy", "Mean entropy of the policy's actions.", "nats"),
+    Metric("value_explained_variance", "Share of the returns' variance that the value function explains.", "share"),
+    Metric("alpha", "Temperature alpha: weight of the policy's entropy (SAC)."),
+    Metric("critic_loss", "Sum of both critics' mean squared errors (SAC).", "squared learned return"),
+    Metric("value_mean", "Mean value of replayed steps, as the critics see it (SAC).", "learned return"),
+    Metric("replayed_steps", "Transitions in the replay buffer (SAC).", "steps", int),
+    Metric("agent_gradient_steps", "Gradient steps of the agent in this iteration (SAC).", kind=int),
+    Metric(
+        "policy_age",
+        "Updates between the policy that acted and the one that the iteration updated; mean over env runners.",
+        "updates",
+    ),
+    Metric("ppo_seconds", "Time of the iteration, without the labelling round before it.", "s"),
+    Metric("sampling_seconds", "Time for rollouts; a moving average.", "s"),
+    Metric("learning_seconds", "Time for the update; a moving average.", "s"),
+)
+declare(
+    "fragments",
+    Metric("clips_failed", "Rollouts of this iteration whose fragments were lost to an error."),
+    Metric("clips_dropped", "Rollouts of this iteration whose fragments were dropped because the pool was busy."),
+)
+declare(
+    "reward model",
+    Metric("learner_reward_version", "Reward version that the agent learned from in this iteration.", kind=int),
+)
 
 PREFERENCES = "preferences"
 """Key of the ring's metrics in results and of its state in checkpoints; also the name of the store's folder."""
@@ -38,8 +96,8 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
     elif not held["gradient_steps"]:
         held = {name: held[name] for name in _OF_ROUND}
     length = runners.get("episode_len_mean")
-    logged = {name: value for name, value in {**runners, **learner, **ring}.items() if name in METRICS}
-    told = {name: value for name, value in {**stages, **held}.items() if metric_of(name) is not None}
+    logged = {name: value for name, value in {**runners, **learner}.items() if name in METRICS}
+    told = declared({**stages, **held, **ring})
     made = {
         "iteration": result["training_iteration"],
         "true_return_mean": runners.get("episode_return_mean"),

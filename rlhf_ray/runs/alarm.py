@@ -1,10 +1,12 @@
-"""An alarm, and what alarms about annotators share."""
+"""An alarm, the registry of the functions that raise them, and what those about annotators share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import gymnasium as gym
 
 from rlhf_ray.store.answers import Presses
 
@@ -25,6 +27,38 @@ class Alarm:
     name: str
     message: str
     remedy: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """What alarms know of the environment.
+
+    Attributes:
+        action_space: its action space, to interpret the policy's entropy.
+        limited: whether it has a time limit. Without one, episodes may never end.
+    """
+
+    action_space: gym.Space[Any]
+    limited: bool = True
+
+
+Check = Callable[[Rows], Alarm | None]
+CheckOfTask = Callable[[Rows, Task], Alarm | None]
+
+CHECKS: dict[str, CheckOfTask] = {}
+"""All alarms by name. Each is a function of the metrics so far that returns the problem with its remedy, or None."""
+
+
+def check(function: Check) -> Check:
+    """Register an alarm of the metrics alone, under the function's name."""
+    CHECKS[function.__name__] = lambda rows, task: function(rows)
+    return function
+
+
+def check_of_task(function: CheckOfTask) -> CheckOfTask:
+    """Register an alarm that also depends on the environment."""
+    CHECKS[function.__name__] = function
+    return function
 
 
 def presses_of(rows: Rows) -> dict[str, Presses]:

@@ -6,7 +6,7 @@ An annotator whose answers are nearly all for one side is left to `one_sided_ans
 from __future__ import annotations
 
 from rlhf_ray.measure.error_rates import ErrorRate, Kind, newest_drifts, newest_rates
-from rlhf_ray.runs.alarm import Alarm, Rows, presses_of, talk_to
+from rlhf_ray.runs.alarm import Alarm, Rows, check, presses_of, talk_to
 
 MANY_WRONG = 0.15
 """Lower end of the interval of all answers' error rate above which they are too many."""
@@ -14,6 +14,7 @@ MANY_WRONG = 0.15
 SEE = "Look at the answers: `rlhf-ray store show RUN answers.html`."
 
 
+@check
 def no_information(rows: Rows) -> Alarm | None:
     """An annotator's answers are as good as guessed."""
     found = _annotators(rows, "guesses")
@@ -27,6 +28,7 @@ def no_information(rows: Rows) -> Alarm | None:
     )
 
 
+@check
 def inverted_answers(rows: Rows) -> Alarm | None:
     """More of an annotator's answers are wrong than right."""
     found = _annotators(rows, "inverted")
@@ -40,6 +42,7 @@ def inverted_answers(rows: Rows) -> Alarm | None:
     )
 
 
+@check
 def drifting_answers(rows: Rows) -> Alarm | None:
     """Clearly more of an annotator's newest answers are wrong than of the older ones."""
     found = {name: drift for name, drift in newest_drifts(rows).items() if drift.clear and not _one_sided(rows, name)}
@@ -52,6 +55,7 @@ def drifting_answers(rows: Rows) -> Alarm | None:
     )
 
 
+@check
 def wrong_answers(rows: Rows) -> Alarm | None:
     """Many of all answers are wrong, and no alarm names the annotator whose they are."""
     whole, _ = newest_rates(rows)

@@ -1,33 +1,37 @@
 """Health: alarms for training that fails without an error.
 
 Each alarm is a function of the metrics so far (the rows of ``metrics.jsonl``); it returns the problem, with numbers, and a remedy,
-or None. `Health` calls all of them after each iteration; those about wrong answers are in `rlhf_ray.runs.answer_alarms`. Thresholds
+or None. `Health` calls all registered ones (`rlhf_ray.runs.alarm.CHECKS`) after each iteration; those about wrong answers are in
+`rlhf_ray.runs.answer_alarms`. Thresholds
 lie outside the range of runs that learned well.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.labelling.waiting import NOBODY_AFTER, spoken
 from rlhf_ray.measure import held_out
 from rlhf_ray.measure.true_return import LONGEST
 from rlhf_ray.queries.schedule import PROBE, TIES, held_back
+from rlhf_ray.runs import answer_alarms as _answer_alarms  # noqa: F401 (registers them)
+from rlhf_ray.runs.alarm import CHECKS, Row, Rows, Task, check, check_of_task, presses_of, talk_to
 from rlhf_ray.runs.alarm import Alarm as Alarm  # re-exported for callers
-from rlhf_ray.runs.alarm import Row, Rows, presses_of, talk_to
-from rlhf_ray.runs.answer_alarms import drifting_answers, inverted_answers, no_information, wrong_answers
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.store.answers import FEW_ANSWERS
 
-Check = Callable[[Rows], Alarm | None]
+declare(
+    "alarms",
+    Metric("alarms", "Active alarms.", kind=int),
+)
 
 QUIET = 10
 """Iterations without a finding after which an alarm is cleared, so that a value oscillating around its threshold alarms once."""
@@ -94,24 +98,7 @@ class Health:
     """
 
     def __init__(self, action_space: gym.Space[Any], *, limited: bool = True):
-        self._checks: tuple[Check, ...] = (
-            reward_hacking,
-            reward_scale,
-            ensemble_collapse,
-            partial(entropy_collapse, action_space=action_space),
-            one_sided_answers,
-            equal_answers,
-            no_information,
-            inverted_answers,
-            drifting_answers,
-            wrong_answers,
-            below_chance,
-            clips_alike,
-            labels_held_back,
-            labels_starving,
-            nobody_answers,
-            *([] if limited else [endless_episodes]),
-        )
+        self._task = Task(action_space, limited)
         self._rows: list[Row] = []
         self._last_seen: dict[str, int] = {}
 
@@ -127,13 +114,14 @@ class Health:
         """
         self._rows.append(row)
         now = len(self._rows)
-        seen = [alarm for check in self._checks if (alarm := check(self._rows)) is not None]
+        seen = [alarm for check in CHECKS.values() if (alarm := check(self._rows, self._task)) is not None]
         raised = [alarm for alarm in seen if alarm.name not in self._last_seen]
         self._last_seen |= {alarm.name: now for alarm in seen}
         self._last_seen = {name: last for name, last in self._last_seen.items() if now - last < QUIET}
         return raised
 
 
+@check
 def reward_hacking(rows: Rows) -> Alarm | None:
     """The learned return has risen while the true return has fallen.
 
@@ -168,9 +156,10 @@ def reward_hacking(rows: Rows) -> Alarm | None:
     return None
 
 
-def endless_episodes(rows: Rows) -> Alarm | None:
+@check_of_task
+def endless_episodes(rows: Rows, task: Task) -> Alarm | None:
     """No episode has ended in an environment without a time limit."""
-    if len(rows) < ENDLESS_AFTER or _newest(rows, 1, "true_return_mean"):
+    if task.limited or len(rows) < ENDLESS_AFTER or _newest(rows, 1, "true_return_mean"):
         return None
     return Alarm(
         "endless_episodes",
@@ -180,6 +169,7 @@ def endless_episodes(rows: Rows) -> Alarm | None:
     )
 
 
+@check
 def reward_scale(rows: Rows) -> Alarm | None:
     """The scale of the raw reward jumps between consecutive versions."""
     fits = _newest(rows, 2, "reward_std", "reward_version")
@@ -197,6 +187,7 @@ def reward_scale(rows: Rows) -> Alarm | None:
     )
 
 
+@check
 def ensemble_collapse(rows: Rows) -> Alarm | None:
     """The ensemble members are practically identical."""
     fits = _newest(rows, 1, "disagreement")
@@ -210,18 +201,19 @@ def ensemble_collapse(rows: Rows) -> Alarm | None:
     )
 
 
-def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Alarm | None:
+@check_of_task
+def entropy_collapse(rows: Rows, task: Task) -> Alarm | None:
     """The policy has practically stopped exploring."""
     seen = _newest(rows, SETTLED_FOR, "policy_entropy")
     if len(seen) < SETTLED_FOR:
         return None
     entropy = max(row["policy_entropy"] for row in seen)
-    if choices := choices_of(action_space):
+    if choices := choices_of(task.action_space):
         left, threshold = entropy / max(math.log(2), sum(map(math.log, choices))), ENTROPY_LEFT
         what = f"entropy is {100 * left:.2g} % of the maximum"
     else:
         start = next(row["policy_entropy"] for row in rows if _has(row, "policy_entropy"))
-        left, threshold = math.exp((entropy - start) / math.prod(action_space.shape or (1,))), SPREAD_LEFT
+        left, threshold = math.exp((entropy - start) / math.prod(task.action_space.shape or (1,))), SPREAD_LEFT
         what = f"action standard deviation is {100 * left:.2g} % of its initial value"
     if left >= threshold:
         return None
@@ -233,6 +225,7 @@ def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Alarm | None:
     )
 
 
+@check
 def one_sided_answers(rows: Rows) -> Alarm | None:
     """Nearly all recent answers of an annotator are for the fragment shown on one side, although sides are random."""
     odd = {name: of for name, of in presses_of(rows).items() if of.one_sided}
@@ -251,6 +244,7 @@ def one_sided_answers(rows: Rows) -> Alarm | None:
     )
 
 
+@check
 def equal_answers(rows: Rows) -> Alarm | None:
     """An annotator answers "equally good" nearly always, and others don't, so that it isn't the fragments."""
     presses = presses_of(rows)
@@ -267,6 +261,7 @@ def equal_answers(rows: Rows) -> Alarm | None:
     )
 
 
+@check
 def below_chance(rows: Rows) -> Alarm | None:
     """The reward model predicts answers that it was not fitted to worse than guessing."""
     fits = _newest(rows, 1, "held_out_accuracy", "held_out")
@@ -284,6 +279,7 @@ def below_chance(rows: Rows) -> Alarm | None:
     )
 
 
+@check
 def clips_alike(rows: Rows) -> Alarm | None:
     """The fragments are duplicates, or the teacher sees no difference between them."""
     pools, fits = _newest(rows, 1, "distinct_clips"), _newest(rows, 1, "ties", "comparisons")
@@ -311,6 +307,7 @@ def _nothing_decided(rows: Rows) -> bool:
     return bool(fits) and 0 < fits[0]["comparisons"] <= fits[0]["ties"]
 
 
+@check
 def labels_held_back(rows: Rows) -> Alarm | None:
     """Due labels are held back, because the answers would be ties."""
     said = held_back(rows[-1])
@@ -324,6 +321,7 @@ def labels_held_back(rows: Rows) -> Alarm | None:
     )
 
 
+@check
 def labels_starving(rows: Rows) -> Alarm | None:
     """Labels fall behind the schedule."""
     waiting = _newest(rows, STARVING_ITERATIONS, "labels_due", "comparisons")
@@ -343,6 +341,7 @@ def labels_starving(rows: Rows) -> Alarm | None:
     )
 
 
+@check
 def nobody_answers(rows: Rows) -> Alarm | None:
     """Questions are open for people, and none is answered."""
     silence = rows[-1].get("unanswered_seconds")

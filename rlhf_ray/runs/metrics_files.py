@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rlhf_ray.data.atomic import append, write_text
-from rlhf_ray.data.metrics import METRICS
 from rlhf_ray.data.plain import plain
+from rlhf_ray.runs.all_metrics import all_metrics
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.runs.events import EventFile
 
@@ -43,7 +43,7 @@ class CSVFile(Callback):
         """Write the rows of a resumed run anew: some may be of iterations that will be repeated."""
         self._path = run.folder.metrics_csv
         self._rows = run.folder.rows
-        self._columns = [name for name, metric in METRICS.items() if not metric.tag or metric.whole]
+        self._columns = [metric.name for metric in all_metrics() if not metric.tag or metric.whole]
         if self._path.exists():
             with self._path.open(newline="") as file:
                 self._columns = next(csv.reader(file), self._columns)

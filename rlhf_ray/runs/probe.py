@@ -2,7 +2,7 @@
 
 The probe set consists of fragments of the first round's comparisons. ``probe.json`` in the run folder lists their ids; the
 fragments themselves are in the preference store. Correlations with the true reward are also on the newest comparisons' fragments,
-which follow the policy, and so are the distances to it. `rlhf_ray.data.metrics` declares the metrics.
+which follow the policy, and so are the distances to it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.truth import true_reward_of
 from rlhf_ray.measure.correlations import learned_rewards, reward_correlations
@@ -27,6 +28,40 @@ from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.runs.distances import logged_distances
 from rlhf_ray.runs.metrics_files import carry_on
 from rlhf_ray.store import PreferenceStore
+
+declare(
+    "reward model",
+    Metric(
+        "step_correlation",
+        "Linear correlation of learned and true rewards of steps in the newest comparisons.",
+        "correlation",
+    ),
+    Metric("step_rank_correlation", "Rank correlation of the same.", "correlation"),
+    Metric(
+        "return_correlation",
+        "Linear correlation of learned and true returns of fragments in the newest comparisons.",
+        "correlation",
+    ),
+    Metric("return_rank_correlation", "Rank correlation of the same.", "correlation"),
+    Metric(
+        "epic_distance",
+        "EPIC distance of the learned to the true reward on the newest comparisons: 0 to 1, 0.71 if unrelated.",
+        "distance",
+    ),
+    Metric("dard_distance", "DARD distance of the same.", "distance"),
+    Metric("probe_reward_mean", "Mean learned reward per step on the probe set.", "learned reward"),
+    Metric("probe_reward_std", "Standard deviation of the learned reward on the probe set.", "learned reward"),
+    Metric("probe_rank_correlation", "Rank correlation of learned and true returns on the probe set.", "correlation"),
+    Metric(
+        "probe_drift",
+        "One minus the rank correlation of the probe set's returns with those of the version before.",
+    ),
+    Metric(
+        "learned_gain",
+        "Learned reward per step of the batch above that of the probe set: comparable over reward versions.",
+        "probe standard deviations",
+    ),
+)
 
 STEPS, IMAGE_STEPS = 4000, 500
 """Most steps of the probe set, and of the newest fragments: each new reward version reads them all."""

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from rlhf_ray.data.metrics import METRICS, share_of
+from rlhf_ray.data.metrics import in_order, share_of
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.waiting import PeopleWait, spoken
 from rlhf_ray.measure.error_rates import newest_rates
@@ -233,7 +233,7 @@ class Progress(Callback):
         if not self._chosen_told:
             self._chosen_told = True
             self._tell_choices(metrics)
-        for metric in METRICS.values():
+        for metric in in_order():
             value = metrics.get(metric.name)
             if metric.bar and value is not None and math.isfinite(value):
                 self._known[metric.name] = f"{metric.label} {metric.text(value, metrics.get(metric.among))}"
@@ -257,7 +257,7 @@ class Progress(Callback):
 
     def _notes(self, bar: str) -> list[str]:
         """The last known values of this bar's metrics."""
-        notes = [self._known[name] for name, metric in METRICS.items() if metric.bar == bar and name in self._known]
+        notes = [self._known[of.name] for of in in_order() if of.bar == bar and of.name in self._known]
         return [*notes, self._wrong] if bar == "reward fits" and self._wrong else notes
 
     def _tell_choices(self, metrics: dict[str, Any]) -> None:

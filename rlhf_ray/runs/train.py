@@ -18,6 +18,7 @@ from rlhf_ray.actors.ray_internals import LOGGER, hush_ray
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
 from rlhf_ray.data.errors import PartError
 from rlhf_ray.data.failures import cause
+from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.envs.thresholds import reward_threshold
 from rlhf_ray.labelling.waiting import PeopleWait
 from rlhf_ray.measure.true_return import TrueReturn, evaluate
@@ -40,6 +41,11 @@ from rlhf_ray.runs.report.reporting import Reporting
 from rlhf_ray.runs.report.verdict import share_of_the_way, verdicts
 from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
+
+declare(
+    "run",
+    Metric("seconds", "Training time so far, without interruptions.", "s"),
+)
 
 EVALUATED_WITHIN = 2.0
 """Seconds for the evaluation of a stopped run. The user is waiting, and a job runner may kill the process after ten."""

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import field
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nearest import did_you_mean
 from rlhf_ray.data.registry import name_of, names_of
 
+T = TypeVar("T")
+
 Precision = Literal["auto", "float32", "bfloat16"]
 """Numbers of convolutions in gradient steps."""
+
+
+CHANGEABLE = "changeable"
+"""Key of a field's metadata: whether the setting may change during a training."""
+
+
+def changeable(default: T) -> T:
+    """Return a field for a setting that may change during a training, as in population-based training.
+
+    A new value takes effect at the next iteration or fit. Checkpoints fix all other settings (networks, fragments, budgets).
+    """
+    value: T = field(default=default, metadata={CHANGEABLE: True})
+    return value
 
 
 def require(condition: bool, setting: str, value: object, rule: str) -> None:

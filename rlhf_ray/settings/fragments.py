@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_ray.settings.checks import require, take_numbers
+from rlhf_ray.settings.checks import changeable, require, take_numbers
 
 Auto = Literal["auto"]
 
@@ -18,7 +18,7 @@ class FragmentSettings:
     length: int | Auto = "auto"
     """Environment steps per fragment. Must fit into an episode and into a rollout (the agent's rollout_length). auto: a twentieth
     of an episode, between 10 and 50 steps."""
-    start_share: float | Auto = "auto"
+    start_share: float | Auto = changeable("auto")
     """Fraction (0 to 1) of the compared fragments that are episode starts; the others start anywhere. Episode starts are rare, so
     each is compared more often. auto: 0.5 if initial_env_steps is auto (an agent that has fallen often stays down, and two such
     fragments are a tie), otherwise 0."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_ray.settings.checks import Precision, require, require_layers, require_values
+from rlhf_ray.settings.checks import Precision, changeable, require, require_layers, require_values
 
 PolicyNetwork = Literal["auto", "mlp", "nature", "impala", "small"]
 PolicyMemory = Literal["none", "gru", "lstm"]
@@ -42,25 +42,25 @@ class PPOSettings:
     """GPUs per learner, or for the run's own process if num_learners is 0. A fraction below 1 shares the GPU with other actors."""
     rollout_length: int = 128
     """Steps per environment and iteration."""
-    minibatch_size: int = 256
+    minibatch_size: int = changeable(256)
     """Environment steps per minibatch, that is per gradient step."""
-    epochs: int = 10
+    epochs: int = changeable(10)
     """Passes over each iteration's data."""
-    learning_rate: float = 1e-3
+    learning_rate: float = changeable(1e-3)
     """Initial learning rate of Adam."""
-    final_learning_rate: float | None = None
+    final_learning_rate: float | None = changeable(None)
     """Final learning rate, reached linearly at total_env_steps. None: constant."""
-    gamma: float = 0.99
+    gamma: float = changeable(0.99)
     """Discount factor per step."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = changeable(0.95)
     """λ of generalised advantage estimation."""
-    clip: float = 0.2
+    clip: float = changeable(0.2)
     """Clipping range ε of the probability ratio."""
-    entropy_coefficient: float = 0.0
+    entropy_coefficient: float = changeable(0.0)
     """Weight of the entropy bonus."""
-    value_coefficient: float = 0.5
+    value_coefficient: float = changeable(0.5)
     """Weight of the value loss."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: float = changeable(0.5)
     """Maximum global gradient norm; larger gradients are scaled down."""
     precision: Precision = "auto"
     """Numbers of an image encoder in gradient steps: float32; bfloat16; or auto (bfloat16 on CPUs with instructions for it,

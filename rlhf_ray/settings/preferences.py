@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rlhf_ray.settings.annotators import AnnotatorEntry, read_annotator
-from rlhf_ray.settings.checks import name_parts, name_several, require, require_values
+from rlhf_ray.settings.checks import changeable, name_parts, name_several, require, require_values
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class PreferenceSettings:
     halving_env_steps: int | None = None
     """In place of steepness: environment steps after which the rate of hyperbolic and inverse_quadratic has halved, such as 2000000
     for the rate ∝ 2e6/(T+2e6) of Christiano et al. 2017 after T steps. With increasing: steps before the end. None: steepness."""
-    selection: str = "random"
+    selection: str = changeable("random")
     """How to choose the pairs to compare: random; answerable (half of them: the ensemble disagrees most, and people can tell them
     apart; the other half: random); disagreement, disagreement_logits or disagreement_labels (the ensemble disagrees
     most, in probabilities, logits or answers); entropy (the answer is hardest to predict); information_gain (the answer tells most
     about the ensemble); k_center (unlike each other and earlier pairs); near_on_policy (mostly recent behaviour); or module:Name
     for your own selection (`rlhf_ray.queries.selection.Selection`). Joined by +, as in disagreement+k_center, each but the last
     keeps the better half of the candidates."""
-    oversampling: int = 10
+    oversampling: int = changeable(10)
     """Candidate pairs drawn per selected pair. Not used with selection=random."""
     teacher: str = "oracle"
     """Who answers: oracle (always prefers the higher true return); stochastic (Boltzmann-rational in the true return); mistake,

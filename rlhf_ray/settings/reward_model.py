@@ -6,7 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_ray.settings.checks import Precision, name_parts, name_several, require, require_layers, require_values
+from rlhf_ray.settings.checks import (
+    Precision,
+    changeable,
+    name_parts,
+    name_several,
+    require,
+    require_layers,
+    require_values,
+)
 
 Activation = Literal["relu", "leaky_relu", "tanh"]
 Output = Literal["reward", "probability", "two_part"]
@@ -65,21 +73,21 @@ class RewardModelSettings:
     bootstrap: bool = True
     """Whether each ensemble member is fitted to its own random four fifths of the comparisons, so that members differ (a bootstrap
     without replacement: one with replacement would double the variance of a batch's gradient)."""
-    learning_rate: float = 3e-3
+    learning_rate: float = changeable(3e-3)
     """Learning rate of AdamW."""
-    weight_decay: float = 1e-2
+    weight_decay: float = changeable(1e-2)
     """Weight decay of AdamW."""
-    batch_size: int = 32
+    batch_size: int = changeable(32)
     """Comparisons per gradient step."""
     initial_updates: int = 400
     """Gradient steps of the first fit."""
     initial_epochs: float | None = None
     """In place of initial_updates: passes of the first fit over the answers so far. None: initial_updates."""
-    updates: int = 60
+    updates: int = changeable(60)
     """Gradient steps of each later fit, which starts from the previous weights and uses all comparisons so far."""
     window: int | None = None
     """Number of newest comparisons used in a fit; older ones stay in the store. None: all."""
-    label_noise: float | None = None
+    label_noise: float | None = changeable(None)
     """Fraction (0 ≤ x < 1) of answers assumed to be random, half of them wrong. None: twice each annotator's error rate, which each
     fit estimates from answers that members of the ensemble were not fitted to (`rlhf_ray.reward.annotators`)."""
     annotator_rationality: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_ray.settings.checks import require, require_layers, require_values
+from rlhf_ray.settings.checks import changeable, require, require_layers, require_values
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,28 @@ class SACSettings:
     rollout_length: int = 50
     """Steps per environment and iteration; updates_per_env_step gradient steps for each follow. Checkpoints of synchronous runs cut
     episodes off: let checkpoint_every * rollout_length be at least an episode."""
-    updates_per_env_step: float = 1.0
+    updates_per_env_step: float = changeable(1.0)
     """Gradient steps per environment step."""
     learning_starts: int = 1_000
     """Environment steps of the agent before the first gradient step."""
-    batch_size: int = 256
+    batch_size: int = changeable(256)
     """Transitions per gradient step."""
     buffer_size: int = 1_000_000
     """Number of transitions that the replay buffer keeps; new ones replace the oldest. It takes memory only as it fills."""
-    actor_learning_rate: float = 3e-4
+    actor_learning_rate: float = changeable(3e-4)
     """Learning rate of the actor (Adam)."""
-    critic_learning_rate: float = 3e-4
+    critic_learning_rate: float = changeable(3e-4)
     """Learning rate of the critics (Adam)."""
-    alpha_learning_rate: float = 3e-4
+    alpha_learning_rate: float = changeable(3e-4)
     """Learning rate of the temperature α (Adam). 0: α stays initial_alpha."""
     initial_alpha: float = 0.1
     """Initial temperature α, the weight of the policy's entropy."""
-    target_entropy: float | Literal["auto"] = "auto"
+    target_entropy: float | Literal["auto"] = changeable("auto")
     """Entropy of the policy, in nats, that α is adjusted to. auto: minus the number of action dimensions, with actions scaled to
     [-1, 1]; for discrete actions, half the maximum entropy."""
-    tau: float = 0.005
+    tau: float = changeable(0.005)
     """Share of the critics that moves into their targets at each gradient step."""
-    gamma: float = 0.99
+    gamma: float = changeable(0.99)
     """Discount factor per step."""
 
     def __post_init__(self) -> None:

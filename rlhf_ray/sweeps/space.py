@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ray import tune
@@ -16,44 +17,19 @@ from rlhf_ray.data.nearest import did_you_mean
 from rlhf_ray.data.plain import plain
 from rlhf_ray.data.whole import whole_number
 from rlhf_ray.queries.parts import check_parts
-from rlhf_ray.settings import Experiment, from_json, to_json
+from rlhf_ray.settings import Experiment, checks, from_json, to_json
 from rlhf_ray.sweeps.grid import Listed
 
 Space = dict[str, Any]
 """Maps names of settings (``ppo.gamma``, ``seed``) to Tune's samplers."""
 
 CHANGEABLE = frozenset(
-    {
-        "fragments.start_share",
-        "preferences.selection",
-        "preferences.oversampling",
-        "ppo.learning_rate",
-        "ppo.final_learning_rate",
-        "ppo.gamma",
-        "ppo.gae_lambda",
-        "ppo.clip",
-        "ppo.entropy_coefficient",
-        "ppo.value_coefficient",
-        "ppo.max_grad_norm",
-        "ppo.minibatch_size",
-        "ppo.epochs",
-        "sac.updates_per_env_step",
-        "sac.batch_size",
-        "sac.actor_learning_rate",
-        "sac.critic_learning_rate",
-        "sac.alpha_learning_rate",
-        "sac.target_entropy",
-        "sac.tau",
-        "sac.gamma",
-        "reward_model.learning_rate",
-        "reward_model.weight_decay",
-        "reward_model.batch_size",
-        "reward_model.updates",
-        "reward_model.label_noise",
-    }
+    f"{group.name}.{field.name}"
+    for group in fields(Experiment)
+    for field in getattr(get_type_hints(Experiment)[group.name], "__dataclass_fields__", {}).values()
+    if field.metadata.get(checks.CHANGEABLE)
 )
-"""Settings that may change during a training, as in population-based training: a new value takes effect at the next iteration or
-fit. Checkpoints fix all others (networks, fragments, budgets)."""
+"""Settings that may change during a training; see `rlhf_ray.settings.checks.changeable`."""
 
 PLACED = (
     "ppo.num_env_runners",

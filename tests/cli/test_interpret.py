@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlhf_ray.cli.interpret import run
+from rlhf_ray.cli.interpret import reward
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.reward import report
 
@@ -51,7 +51,7 @@ def test_refuses(words, said, steps, tmp_path):
     }
     first[words[0]] = words[1]
     with pytest.raises(SettingError, match=said) as raised:
-        run(["reward", *[word for pair in first.items() for word in pair]])
+        reward([*[word for pair in first.items() for word in pair]])
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()
 
@@ -59,7 +59,7 @@ def test_refuses(words, said, steps, tmp_path):
 def test_names_the_remedy_for_a_model_in_place_of_a_run(tmp_path):
     (tmp_path / "reward.json").write_text("{}")
     with pytest.raises(SettingError, match=f"give --model {tmp_path}"):
-        run(["reward", str(tmp_path)])
+        reward([str(tmp_path)])
 
 
 def test_says_that_an_interrupted_report_continues(steps, tmp_path, monkeypatch):
@@ -69,7 +69,7 @@ def test_says_that_an_interrupted_report_continues(steps, tmp_path, monkeypatch)
     monkeypatch.setattr(report, "write_report", stop)
     words = ["--data", str(steps), "--environment", "Pendulum-v1", "--out", str(tmp_path / "out")]
     with pytest.raises(KeyboardInterrupt, match="the same command continues"):
-        run(["reward", "--model", f"{__name__}:first", *words])
+        reward(["--model", f"{__name__}:first", *words])
 
 
 def first(observations, actions, next_observations, terminated):

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import ray
 
-from rlhf_ray.data.metrics import METRICS, Metric, described, metric_of
+from rlhf_ray.data import metrics as metrics_module
+from rlhf_ray.data.metrics import METRICS, Metric, UndeclaredMetricError, declare, described, metric_of
 from rlhf_ray.rllib.metrics import Gauges, flat_metrics
 from rlhf_ray.runs.events import EventFile
 from rlhf_ray.runs.expert import _metrics
@@ -128,7 +129,9 @@ def test_what_is_unknown_yet_is_not_shown() -> None:
 def test_a_new_metric_is_one_that_is_declared_and_logged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, kind: str
 ) -> None:
-    monkeypatch.setitem(METRICS, "surprise", Metric("surprise", f"How surprised the {kind} is.", "nats", int))
+    monkeypatch.setitem(METRICS, "surprise", None)
+    del METRICS["surprise"]  # put back as it was: undeclared
+    declare("agent", Metric("surprise", f"How surprised the {kind} is.", "nats", int))
     result = copy.deepcopy(RESULT)
     (result[place]["default_policy"] if place == "learners" else result[place])["surprise"] = 3.0
     metrics = flat_metrics(result)
@@ -159,6 +162,26 @@ def test_every_number_of_a_run_is_declared() -> None:
         (METRICS["error_rate"], "ada"),
     ]
     assert metric_of("seconds_of_mine") is None
+
+
+def test_a_number_that_nobody_declared_is_an_error_here_and_a_warning_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = copy.deepcopy(RESULT)
+    result["preferences"]["round"]["surprise"] = 3.0
+    with pytest.raises(UndeclaredMetricError, match="surprise is reported, but not declared"):
+        flat_metrics(result)
+    monkeypatch.setattr(metrics_module, "strict", False)
+    for _ in range(2):
+        assert "surprise" not in flat_metrics(result)
+    assert [record.getMessage() for record in caplog.records] == ["The metric surprise is not declared, and left out."]
+
+
+def test_two_metrics_cannot_have_one_name() -> None:
+    with pytest.raises(ValueError, match="Another metric is called 'ties'"):
+        declare("labels", Metric("ties", "Something else."))
+    with pytest.raises(ValueError, match="group is 'mood'"):
+        declare("mood", Metric("surprise", "How surprised."))
 
 
 def test_dashboard_and_documents_speak_of_declared_metrics() -> None:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from rlhf_ray.data.metrics import METRICS
+from rlhf_ray.runs.all_metrics import all_metrics
 from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile
@@ -36,7 +36,7 @@ def columns(folder: RunFolder) -> list[str]:
 def test_new_metrics_come_last_and_a_resume_repeats_no_row(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Experiment())
     files = begin(folder)
-    declared = [name for name, metric in METRICS.items() if not metric.tag or metric.whole]
+    declared = [metric.name for metric in all_metrics() if not metric.tag or metric.whole]
     assert columns(folder) == declared
     tell(files, iteration=1, env_steps=100, true_return_mean=None, alarms=["one"], raised=[{"name": "one"}])
     tell(files, **{"iteration": 2, "env_steps": 200, "error_rate/ada, b": 0.25, "round": 1})

@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlhf_ray.data.comparisons import Comparisons
-from rlhf_ray.data.metrics import METRICS, described, metric_of
+from rlhf_ray.data.metrics import described, in_order, metric_of
 from rlhf_ray.measure.error_rates import newest_rates
 from rlhf_ray.measure.held_out import PredictionScores
 from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.measure.true_return import LONGEST
 from rlhf_ray.queries.schedule import gathered, held_back
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.runs.all_metrics import all_metrics
 from rlhf_ray.runs.distances import DISTANCES, RewardDistances
 from rlhf_ray.runs.report.plots import is_number
 from rlhf_ray.runs.report.verdict import compare, share_of_the_way, verdicts
@@ -309,6 +310,7 @@ def alarms(run: Run) -> list[dict[str, Any]] | None:
 
 def metrics(run: Run) -> list[tuple[str, str, str]]:
     """The run's numeric metrics: name, latest value and description."""
+    all_metrics()
     names = dict.fromkeys(name for row in run.rows for name in row)
     newest = [(name, run.latest(name)) for name in sorted(names, key=_declared_at)]
     return [(name, number(value), described(name)) for name, value in newest if value is not None]
@@ -371,9 +373,9 @@ def interval(of: MeanEstimate) -> str:
 
 
 def _declared_at(name: str) -> int:
-    """Position of the metric in `METRICS`; undeclared metrics come last."""
-    found = metric_of(name)
-    return list(METRICS).index(found[0].name) if found is not None else len(METRICS)
+    """Position of the metric among all declared ones; undeclared metrics come last."""
+    known, found = [metric.name for metric in in_order()], metric_of(name)
+    return known.index(found[0].name) if found is not None else len(known)
 
 
 def _short_rounds(run: Run) -> Note:
