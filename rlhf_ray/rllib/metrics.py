@@ -90,7 +90,9 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
     """
     runners, learner = result[ENV_RUNNER_RESULTS], result[LEARNER_RESULTS][DEFAULT_MODULE_ID]
     ring = dict(result[PREFERENCES])
-    held, stages = ring.pop("round", {}), ring.pop("stages", {})
+    held, stages = dict(ring.pop("round", {})), ring.pop("stages", {})
+    for values, name in ((held, "version"), (ring, "finished")):  # the ring's reward_version, and no metric
+        values.pop(name, None)
     if held.get("iteration") != result["training_iteration"]:  # no round before this iteration
         held = {}
     elif not held["gradient_steps"]:
