@@ -18,7 +18,7 @@ from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.rollout import rollout
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.report import write_report
+from rlhf_ray.interpret.reward.report import report_reward
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 
@@ -45,7 +45,8 @@ if __name__ == "__main__":
     reward = CallableReward(upright, env.observation_space, env.action_space)
     features = regions_of(env.observation_space, names=["cos(angle)", "sin(angle)", "angular velocity"])
     subject = Subject(reward, random_steps(4000), regions=features)
-    report = write_report(subject, "upright_report", names=["overview", "shortcuts", "along", "examples"])
-    for said in (*report.verdict.rewards, *report.verdict.ignores, *report.verdict.warnings):
-        print(f"- {said.text}")
+    report = report_reward(subject, "upright_report", ["overview", "shortcuts", "along", "examples"])
+    verdict = report.verdict
+    for told in (*verdict.statements["rewards"], *verdict.statements["ignores"], *verdict.warnings):
+        print(f"- {told.text}")
     print(f"report: {report.page}")

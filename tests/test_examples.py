@@ -93,6 +93,10 @@ def check_agent_examined(output: str) -> None:
     assert abs(numbers(r"without the x in its memory, the return changes by N .*: not needed", output)[0]) < 0.5
 
 
+def check_step(output: str) -> None:
+    assert abs(numbers("It is exactly 0 on N% of the steps", output)[0] - 50.0) < 5.0
+
+
 CHECKS: dict[str, Callable[[str], None]] = {
     "sb3_ppo.py": rises("true return: N before training, N after it", to=-900.0, by=200.0),
     "sb3_sac.py": rises("true return: N in the first 5 episodes, N in the last 5", to=-700.0, by=300.0),
@@ -103,6 +107,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "offline_from_store.py": check_offline,
     "examine_reward.py": check_examined,
     "examine_agent.py": check_agent_examined,
+    "own_step.py": check_step,
     "tune_from_python.py": check_tune,
     "people_over_a_tunnel.py": rises("true return: N in the first iteration, N in the last", to=-1000.0, by=150.0),
 }

@@ -18,11 +18,12 @@ from rlhf_ray.envs.planted import BLOCK, DISTRACTOR_COLOURS, SIDE, coin_touched
 from rlhf_ray.interpret.reward.attribution import METHODS, Background
 from rlhf_ray.interpret.reward.attribution.gradients import IntegratedGradients, gap
 from rlhf_ray.interpret.reward.regions import Regions, regions_of
-from rlhf_ray.interpret.reward.sections import attribution
+from rlhf_ray.interpret.reward.steps import attribution
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import EnsembleReward, RewardFunction
 from rlhf_ray.reward.supervised import fit_to_rewards
 from rlhf_ray.settings import RewardModelSettings, SupervisedSettings
+from tests.interpret.contexts import run_step
 
 POSITIVES = 60
 """Steps of the pointing game."""
@@ -123,7 +124,7 @@ def _planted(seed: int) -> list[Row]:
 
 def _coin_flip(seed: int) -> Row:
     subject = coin_flip(seed)
-    section = attribution.look(subject)
+    section = run_step(attribution, subject)
     found = section.values["gradient_against_intervention"]
     warned = any(each.kind == "warning" and "gradient" in each.text for each in section.statements)
     passed = warned and found["ablation"] >= 0.4 and found["ablation"] >= 10 * found["gradient"]

@@ -18,13 +18,14 @@ from rlhf_ray.envs.score_shortcut import ScoreShortcut
 from rlhf_ray.interpret.reward.counterfactuals import Add, Counterfactual, Remove, evaluate
 from rlhf_ray.interpret.reward.exchange import ExchangePairs, moments, part_of
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.sections import counterfactuals, shortcuts
 from rlhf_ray.interpret.reward.shortcuts import find
+from rlhf_ray.interpret.reward.steps import counterfactuals, shortcuts
 from rlhf_ray.interpret.reward.strata import compare
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward
 from rlhf_ray.reward.supervised import fit_to_rewards
 from rlhf_ray.settings import RewardModelSettings, SupervisedSettings
+from tests.interpret.contexts import run_step
 
 COIN_FLIP = RewardModelSettings(
     ensemble_size=1, bootstrap=False, use_action=False, use_next_state=True, hidden=(64, 64), activation="tanh"
@@ -93,7 +94,8 @@ def coin_flip(seed: int) -> Row:
     regions = regions_of(env.observation_space, (rows, columns))
     subject = Subject(reward, data, environment="rlhf_ray/CoinFlip-v0", regions=regions, seed=seed)
     said = any(
-        "disappearance of the goal, not reaching it" in each.text for each in counterfactuals.look(subject).statements
+        "disappearance of the goal, not reaching it" in each.text
+        for each in run_step(counterfactuals, subject).statements
     )
     passed = (
         given["goal"] > 0.9

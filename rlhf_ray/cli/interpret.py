@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +11,12 @@ import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.help import Usage
+from rlhf_ray.cli.studies import check_amounts, own_steps, print_verdict, run_shown, writable
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings.checks import require
 
 if TYPE_CHECKING:
     from rlhf_ray.data.transitions import Transitions
-    from rlhf_ray.interpret.reward.report import Report
     from rlhf_ray.reward.functions import RewardFunction
 
 USAGE = Usage(
@@ -59,8 +57,8 @@ class InterpretReward:
     """Your own counterfactuals: a JSON file of edits, or a folder of edited PNGs (docs/interpret_reward.md)."""
     out: Path | None = None
     """The report's folder. Default: interpret/reward in the run folder; without a run, reward_report."""
-    tools: tuple[str, ...] = ()
-    """Run these tools only, for example --tools shortcuts counterfactuals (docs/interpret_reward.md has the list)."""
+    steps: tuple[str, ...] = ()
+    """Run these steps only, for example --steps shortcuts counterfactuals (docs/interpret_reward.md); or module:Name of yours."""
     effort: float = 1.0
     """Amount of work: 0.2 for a quick look, 3 for a thorough one."""
     gamma: float | None = None
@@ -80,12 +78,6 @@ class InterpretReward:
         require(self.gamma is None or 0 < self.gamma <= 1, "--gamma", self.gamma, rule)
 
 
-def check_amounts(effort: float, seed: int) -> None:
-    """Check the options that all subjects have."""
-    require(0 < effort <= 100, "--effort", effort, "it must be above 0 and at most 100")
-    require(seed >= 0, "--seed", seed, "it must be 0 or larger")
-
-
 def no_subject(words: list[str]) -> None:
     """Run `rlhf-ray interpret` without a subject: explain what there is."""
     if not words or words[0] in ("-h", "--help"):
@@ -98,55 +90,19 @@ def no_subject(words: list[str]) -> None:
 def reward(words: list[str]) -> None:
     """Run `rlhf-ray interpret reward`."""
     command: InterpretReward = parse_arguments(InterpretReward, "rlhf-ray interpret reward", words)
-    import torch
-
     from rlhf_ray.data.places import in_job, run_path
-    from rlhf_ray.interpret.reward.report import one_after_another, write_report
-    from rlhf_ray.interpret.reward.sections import NAMES
+    from rlhf_ray.interpret.reward.report import KINDS, reward_study, write_report
     from rlhf_ray.interpret.reward.subject import Subject
-    from rlhf_ray.runs.interpret import over_ray
-    from rlhf_ray.runs.progress import Counting
 
-    if unknown := [name for name in command.tools if name not in NAMES]:
-        raise SettingError(f"--tools has {unknown[0]!r}; the tools are {', '.join(NAMES)}.")
-    out = run_path(command.out or (command.run / "interpret" / "reward" if command.run else "reward_report"))
-    check_writable(out)
-    torch.set_num_threads(1)
+    out = writable(run_path(command.out or (command.run / "interpret" / "reward" if command.run else "reward_report")))
     function, data, environment, gamma = _subject(command)
-    subject = Subject(
-        function,
-        data,
-        gamma if command.gamma is None else command.gamma,
-        command.seed,
-        environment,
-        effort=command.effort,
-        edits=command.edits,
-    )
-    names = command.tools or NAMES
-    done = itertools.count(1)
-    try:
-        with Counting("tools", len(names)) as bar:
-            report = write_report(
-                subject,
-                out,
-                names=names,
-                about={
-                    "model": str(command.model or command.run),
-                    "data": str(command.data or "new rollouts of the run's policy"),
-                },
-                runner=over_ray if in_job() else one_after_another,
-                told=lambda name, kept: bar.show(next(done), f"{name} (kept)" if kept else name),
-            )
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted; finished tools are kept, and the same command continues") from None
-    _say(report)
-
-
-def check_writable(out: Path) -> None:
-    """Check that the folder ``out`` can be made and written to."""
-    there = next(place for place in (out, *out.parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise SettingError(f"--out is {out}, but {there} is not a folder that can be written to; give another folder.")
+    gamma = gamma if command.gamma is None else command.gamma
+    subject = Subject(function, data, gamma, command.seed, environment, effort=command.effort, edits=command.edits)
+    study = reward_study(subject, out, own_steps(command.steps))
+    sections = run_shown(study, command.steps, processes=in_job())
+    source = str(command.data or "new rollouts of the run's policy")
+    report = write_report(study, sections, {"model": str(command.model or command.run), "data": source})
+    print_verdict(report.verdict, KINDS, {"report": report.page})
 
 
 def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str | None, float]:
@@ -189,25 +145,3 @@ def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str
     check_reported(function)
     check_steps(function, data, str(command.data or environment))
     return function, data, environment, gamma
-
-
-def _say(report: Report) -> None:
-    """Print the verdict."""
-    from rich.console import Console
-
-    from rlhf_ray.interpret.report.said import MOST
-
-    console = Console()
-    heads = {
-        "rewards": "It seems to reward",
-        "ignores": "It ignores",
-        "warnings": "Warnings",
-        "failed": "Failed checks",
-    }
-    for kind, head in heads.items():
-        said = getattr(report.verdict, kind)
-        if said:
-            console.print(head, style="bold")
-            for each in said[:MOST]:
-                console.print(f"  {each.text}", highlight=False, markup=False)
-    console.print(f"report: {report.page}", highlight=False, markup=False, soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,6 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.rollout import Act, rollout
 from rlhf_ray.data.spaces import choices_of, one_line
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.report import run_tool
-from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.interpret.section import Section
 from rlhf_ray.measure.true_return import with_an_end
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.runs.folder import RunFolder
@@ -148,16 +145,6 @@ def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
         ) from error
     if not np.isfinite(given).all():
         raise SettingError(f"The reward {reward.name!r} is NaN or infinite for steps in {where}; it must be finite.")
-
-
-def over_ray(subject: Subject, names: Sequence[str]) -> Iterator[Section]:
-    """Run each tool as a Ray task; yield sections as they finish."""
-    start_ray(1)
-    shared, task = ray.put(subject), ray.remote(run_tool)
-    waiting = [task.remote(shared, name) for name in names]
-    while waiting:
-        ready, waiting = ray.wait(waiting)
-        yield from ray.get(ready)
 
 
 def map_over_ray(function: Callable[..., Any], *items: Iterable[Any]) -> list[Any]:

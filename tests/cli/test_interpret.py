@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from rlhf_ray import study
 from rlhf_ray.cli.interpret import reward
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.reward import report
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_says_that_an_interrupted_report_continues(steps, tmp_path, monkeypatch)
     def stop(*arguments, **keywords):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(report, "write_report", stop)
+    monkeypatch.setattr(study, "run_study", stop)
     words = ["--data", str(steps), "--environment", "Pendulum-v1", "--out", str(tmp_path / "out")]
     with pytest.raises(KeyboardInterrupt, match="the same command continues"):
         reward(["--model", f"{__name__}:first", *words])

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import requests
 
-from rlhf_ray.interpret.reward.sections import NAMES
+from rlhf_ray.interpret.reward.steps import NAMES
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.store import PreferenceStore
 from tests.cluster.head import BIN, Head

@@ -12,10 +12,10 @@ from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.agent import MEMORY, Agent
 from rlhf_ray.interpret.agent.attribution.moments import moments_of
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.recorded import Split, load_episodes
 from rlhf_ray.interpret.agent.replay import site_of
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.interpret.reward.drawing import png
 
@@ -25,20 +25,20 @@ COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#b
 """Colours that colour-blind people tell apart (Paul Tol's bright)."""
 
 
-def recorded(work: Work, split: Split = "train", most: int = EPISODES) -> Episodes:
+def recorded(context: AgentContext, split: Split = "train", most: int = EPISODES) -> Episodes:
     """Load recorded episodes of a split, or of all levels if it has none; fewer with less effort."""
-    most = max(20, round(most * min(1.0, work.effort)))
+    most = max(20, round(most * min(1.0, context.subject.effort)))
     try:
-        return load_episodes(work.folders["recording"], split=split, most=most, agent=work.agent)
+        return load_episodes(context.folders["recording"], split=split, most=most, agent=context.subject.agent)
     except SettingError:
-        return load_episodes(work.folders["recording"], most=most, agent=work.agent)
+        return load_episodes(context.folders["recording"], most=most, agent=context.subject.agent)
 
 
-def nothing_inside(work: Work) -> str | None:
+def nothing_inside(context: AgentContext) -> str | None:
     """Return why there is nothing to look into, in one sentence; None if there is something."""
-    if "recording" not in work.folders:
+    if "recording" not in context.folders:
         return "There is no recording of the agent."
-    if not work.agent.memory_size and not work.agent.layers:
+    if not context.subject.agent.memory_size and not context.subject.agent.layers:
         return "The agent has neither memory nor layers to look into."
     return None
 
@@ -49,9 +49,9 @@ def site_name(agent: Agent) -> str:
     return "memory" if site == MEMORY else f"layer {site}"
 
 
-def action_names(work: Work) -> Sequence[str]:
+def action_names(context: AgentContext) -> Sequence[str]:
     """Return what each action does; empty if unknown."""
-    batch = work.make_batch(1)
+    batch = context.subject.make_batch(1)
     try:
         return tuple(batch.action_names)
     finally:

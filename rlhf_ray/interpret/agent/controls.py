@@ -14,12 +14,12 @@ from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.bases.linear import Linear
-from rlhf_ray.interpret.agent.chain import Mapper
 from rlhf_ray.interpret.agent.effects import CausalEffect, effect
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention, midpoints
 from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.interpret.editing import random_directions
+from rlhf_ray.study.step import Mapper
 
 COUNT = 10
 """Random directions."""

@@ -12,10 +12,10 @@ from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.agent import Agent
-from rlhf_ray.interpret.agent.chain import Mapper
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.study.step import Mapper
 
 COPIES = 64
 """Episodes that one task plays at a time."""

@@ -1,1 +1,1 @@
-"""What does a reward look at? `rlhf_ray.interpret.reward.report` puts all tools of this folder into one report."""
+"""What does a reward look at? `rlhf_ray.interpret.reward.report` is the study of a reward."""

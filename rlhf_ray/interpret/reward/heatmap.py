@@ -19,8 +19,8 @@ from matplotlib.patheffects import withStroke
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.grid_states import GridStates
-from rlhf_ray.interpret.section import Table
 from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.study.section import Table
 
 STAY = (0, 0)
 NAMES = {STAY: "stay", (-1, 0): "up", (0, 1): "right", (1, 0): "down", (0, -1): "left"}

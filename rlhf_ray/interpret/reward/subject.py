@@ -1,22 +1,22 @@
-"""What a tool of the reward report gets (`Subject`) and is (`Tool`)."""
+"""What the study of a reward examines."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.regions import Regions, regions_in
-from rlhf_ray.interpret.section import Section
 from rlhf_ray.reward.functions import RewardFunction
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a tool looks at.
+    """A reward, and steps to examine it on.
 
     Attributes:
         reward: the reward function.
@@ -44,25 +44,24 @@ class Subject:
             object.__setattr__(self, "regions", regions_in(self.environment, self.reward))
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """Return the generator for ``purpose``: the same draws whatever other tools drew."""
+        """Return the generator for ``purpose``: the same draws whatever other steps drew."""
         return np.random.default_rng([self.seed, *purpose.encode()])
 
-
-class Tool(Protocol):
-    """A tool: one module in `rlhf_ray.interpret.reward.sections` with these names.
-
-    Attributes:
-        NAME: name in ``--tools`` and in the JSON.
-        TITLE: heading in the report.
-    """
-
-    NAME: str
-    TITLE: str
-
-    def unsuitable(self, subject: Subject) -> str | None:
-        """Return why the tool does not apply to ``subject``, in one sentence; None if it does."""
-        ...
-
-    def look(self, subject: Subject) -> Section:
-        """Run the tool."""
-        ...
+    @cached_property
+    def digest(self) -> str:
+        """Hash what a step's result depends on: data, predicted rewards and settings."""
+        data = self.data
+        digest = hashlib.sha256()
+        arrays = [data.observations, data.actions, data.next_observations, data.terminated, data.rewards, data.episodes]
+        for array in [*arrays, *data.columns.values(), self.reward.of(data)]:
+            digest.update(repr((array.shape, array.dtype.str)).encode())
+            digest.update(
+                array.astype("U").tobytes() if array.dtype == object else np.ascontiguousarray(array).tobytes()
+            )
+        digest.update(repr((self.reward.name, self.gamma, self.environment)).encode())
+        if self.regions is not None:
+            digest.update(repr(self.regions.names).encode() + np.packbits(self.regions.masks).tobytes())
+        if self.edits is not None:
+            for file in sorted(self.edits.rglob("*")) if self.edits.is_dir() else [self.edits]:
+                digest.update(file.name.encode() + (file.read_bytes() if file.is_file() else b""))
+        return digest.hexdigest()

@@ -13,10 +13,10 @@ from rlhf_ray.interpret.agent.attribution import looked_at
 from rlhf_ray.interpret.agent.attribution.methods import METHODS
 from rlhf_ray.interpret.agent.attribution.moments import action_size
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.recorded import load_episodes, record_inside
 from rlhf_ray.interpret.agent.steps import attribution, search
 from tests.interpret.agent.linear_world import ImageWorld, network_agent
+from tests.interpret.contexts import context_of
 
 MINIRUN = "rlhf_ray/MiniRun-v0"
 
@@ -62,12 +62,14 @@ def work_of(recorded, out, names, monkeypatch=None):
         for step in (attribution, search):
             monkeypatch.setattr(step, "world_of", lambda work: world)
     folders = {name: folder / name for name in names}
-    return Work(agent, MINIRUN, partial(make_batch, MINIRUN), folders, out, out / "unfinished", seed=0, effort=0.02)
+    return context_of(
+        agent, MINIRUN, partial(make_batch, MINIRUN), folders, out, out / "unfinished", seed=0, effort=0.02
+    )
 
 
 def test_attribution_without_a_world_model(recorded, tmp_path, monkeypatch):
     work = work_of(recorded, tmp_path, ["recording"])
-    assert attribution.unsuitable(work) is None
+    assert attribution.why_not(work) is None
     section = attribution.run(work)
     samples = GradientSamples.load(tmp_path)
     assert samples.observations.shape == (8, 5, 16, 16, 3)
@@ -123,9 +125,9 @@ def test_attribution_in_a_world_model_greys_what_lies_beyond_its_horizon(recorde
 
 def test_search(recorded, tmp_path, monkeypatch):
     work = work_of(recorded, tmp_path, ["recording"])
-    assert search.unsuitable(work) == "There is no world model of the agent's environment."
+    assert search.why_not(work) == "There is no world model of the agent's environment."
     work = work_of(recorded, tmp_path, ["recording", "world_model", "quality"], monkeypatch)
-    assert search.unsuitable(work) is None
+    assert search.why_not(work) is None
     section = search.run(work)
     assert set(section.values) == {"mean_value_up", "mean_value_down", "mean_log_odds_0_up", "mean_log_odds_0_down"}
     assert all(check.passed for check in section.checks)

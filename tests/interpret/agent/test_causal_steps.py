@@ -9,24 +9,25 @@ import numpy as np
 import pytest
 
 from rlhf_ray.interpret.agent.candidates import Candidate
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.controls import Controlled
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change
 from rlhf_ray.interpret.agent.recorded import record_inside
 from rlhf_ray.interpret.agent.steps import counterfactuals, interventions
+from rlhf_ray.interpret.agent.subject import AgentContext
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.directions import linear
 from tests.interpret.agent.test_play import agent_of
+from tests.interpret.contexts import context_of
 
 
-def work_of(folder: Path, memory: str, step: str) -> Work:
+def work_of(folder: Path, memory: str, step: str) -> AgentContext:
     agent = agent_of(memory, False)
     recording = folder / "recording"
     if not recording.exists():
         keep = () if memory != "none" else (interventions.site_of(agent),)
         record_inside(agent, Corridors(16), list(range(60)), recording, keep=keep, keep_states=True)
     (folder / step).mkdir()
-    return Work(agent, "Corridor", Corridors, {"recording": recording}, folder / step, folder / "none", 0, 0.1)
+    return context_of(agent, "Corridor", Corridors, {"recording": recording}, folder / step, folder / "none", 0, 0.1)
 
 
 @pytest.mark.parametrize("memory", ["gru", "none"])
@@ -36,7 +37,7 @@ def test_components_stand_beside_random_directions(
     for name, value in {"COMPONENTS": 1, "CONCEPTS": 1, "FEWEST": 12, "OPS": ("reflect",)}.items():
         monkeypatch.setattr(interventions, name, value)
     work = work_of(tmp_path, memory, "interventions")
-    assert interventions.unsuitable(work) is None
+    assert interventions.why_not(work) is None
     section = interventions.run(work)
     assert [check.passed for check in section.checks] == [True]
     kept = json.loads((work.out / "effects.json").read_text())
@@ -80,7 +81,7 @@ def test_an_effect_is_said_of_every_concept_that_it_may_be_about_and_a_gain_is_n
 
 def test_edits_show_what_they_change(tmp_path: Path) -> None:
     work = work_of(tmp_path, "gru", "counterfactuals")
-    assert counterfactuals.unsuitable(work) is None
+    assert counterfactuals.why_not(work) is None
     section = counterfactuals.run(work)
     assert [check.passed for check in section.checks] == [True]
     removed = section.values["remove_trap"]

@@ -18,11 +18,21 @@ from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import BatchStep
 from rlhf_ray.interpret.agent import comparison
-from rlhf_ray.interpret.agent.comparison import AgentPair, alike, compare, concepts, objects, played, write_comparison
+from rlhf_ray.interpret.agent.comparison import (
+    AgentPair,
+    alike,
+    comparison_study,
+    concepts,
+    objects,
+    played,
+    write_comparison,
+)
 from rlhf_ray.interpret.agent.comparison.alike import similarity
 from rlhf_ray.interpret.agent.own import FunctionAgent
+from rlhf_ray.study import run_study
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.test_play import agent_of
+from tests.interpret.contexts import run_step
 
 STEPS = 6
 COLOUR, SHAPE = 0, 1
@@ -115,7 +125,7 @@ def pair_of(first: FunctionAgent, second: FunctionAgent, box: bool = False) -> A
 def test_agents_with_the_same_cause_use_the_same_features(tmp_path: Path, box: bool) -> None:
     torch.set_num_threads(1)
     pair = pair_of(planted(COLOUR, box), planted(COLOUR, box, (-3.0, 0.5, 2.0), "other"), box)
-    sections = compare(pair)
+    sections = run_study(comparison_study(pair, tmp_path))
     assert all(check.passed is not False for section in sections for check in section.checks)
     page, answer = write_comparison(pair, sections, tmp_path, {})
     assert answer.short == "Yes, mostly"
@@ -132,7 +142,7 @@ def test_agents_with_the_same_cause_use_the_same_features(tmp_path: Path, box: b
 def test_the_same_behaviour_for_another_reason_comes_apart_under_an_edit(memory: Sequence[float] | None) -> None:
     torch.set_num_threads(1)
     pair = pair_of(planted(COLOUR, memory=memory), planted(SHAPE, memory=memory))
-    sections = {section.name: section for section in (part.look(pair) for part in (alike, objects))}
+    sections = {section.name: section for section in (run_step(part, pair) for part in (alike, objects))}
     assert sections["alike"].values["actions"]["same"]["mean"] == 1.0
     found = {each["name"]: each for each in sections["objects"].values["features"]}
     assert found["edit repaint"]["verdict"] == "only looks at 0 reacts"
@@ -147,33 +157,34 @@ def test_the_same_behaviour_for_another_reason_comes_apart_under_an_edit(memory:
 def test_another_cause_is_told_and_an_agent_without_inside_is_no_obstacle() -> None:
     torch.set_num_threads(1)
     pair = pair_of(planted(COLOUR), planted(None))
-    feature = next(each for each in concepts.look(pair).values["features"] if each["name"] == "signal")
+    feature = next(each for each in run_step(concepts, pair).values["features"] if each["name"] == "signal")
     assert feature["held"] == [True, True]
     assert feature["verdict"] == "only looks at 0 uses it; the other holds it"
-    difference = played.look(pair).values["difference"]["returns"]["difference"]
+    difference = run_step(played, pair).values["difference"]["returns"]["difference"]
     assert difference["low"] > 2.0
-    acted = alike.look(pair).values["actions"]
+    acted = run_step(alike, pair).values["actions"]
     assert abs(acted["same"]["mean"] - acted["chance"]) < 0.05
-    bare = concepts.look(pair_of(planted(COLOUR), planted(None, memory=None)))
+    bare = run_step(concepts, pair_of(planted(COLOUR), planted(None, memory=None)))
     assert bare.skipped == "looks at None has neither memory nor layers to look into."
 
 
 def test_networks_of_different_shapes_are_compared_and_finished_parts_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     torch.set_num_threads(1)
-    monkeypatch.setattr(comparison, "PARTS", (played, alike, objects))
+    names = ("played", "alike", "objects")
     pair = AgentPair(agent_of("gru", False), agent_of("none", False), "Corridor", Corridors, 0, 0.1)
     assert pair.names == ("agent (first)", "agent (second)")
     kept: dict[str, bool] = {}
-    sections = compare(pair, tmp_path, kept.__setitem__)
+    sections = run_study(comparison_study(pair, tmp_path), names, finished=kept.__setitem__)
     assert all(check.passed is not False for section in sections for check in section.checks)
     assert sections[1].values["held"]["both"]["mean"] <= 1.0
     assert len(sections[1].values["actions"]["untrained"]) == 2
     assert not any(kept.values())
-    (tmp_path / "alike" / "section.json").unlink()
+    (tmp_path / "alike" / "report" / "section.json").unlink()
     again = AgentPair(pair.first, pair.second, "Corridor", Corridors, 0, 0.1)
-    assert compare(again, tmp_path, kept.__setitem__)[1].values == sections[1].values
+    second = run_study(comparison_study(again, tmp_path), names, finished=kept.__setitem__)
+    assert second[1].values == sections[1].values
     assert kept == {"played": True, "alike": False, "objects": True}
     with pytest.raises(SettingError, match="different action spaces"):
         AgentPair(agent_of("none", False), agent_of("none", True), "Corridor", Corridors)

@@ -13,9 +13,9 @@ import torch
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.attribution.moments import action_size
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.recorded import record_inside
 from tests.interpret.agent.linear_world import ImageWorld, network_agent
+from tests.interpret.contexts import context_of
 
 pytestmark = pytest.mark.soak
 
@@ -42,10 +42,10 @@ def chain(tmp_path_factory):
                 folders["world_model"] = folder / "recording"
             out = folder / name
             out.mkdir()
-            work = Work(
+            work = context_of(
                 agent, MINIRUN, partial(make_batch, MINIRUN), dict(folders), out, out / "unfinished", effort=0.02
             )
-            assert step.unsuitable(work) is None
+            assert step.why_not(work) is None
             sections[name] = step.run(work)
             folders[name] = out
     return folder, sections

@@ -22,7 +22,6 @@ from rlhf_ray.interpret.agent.attribution.moments import draw_moments, moments_o
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.candidates import auc, concept_directions, concepts_at, ranked, sensitivities
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.effects import effect
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention
@@ -34,6 +33,7 @@ from rlhf_ray.interpret.agent.steps import attribution, counterfactuals, interve
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from tests.interpret.agent.directions import linear
 from tests.interpret.agent.lamps import ACTED, AGENTS, OBSERVED, Lamps, planted
+from tests.interpret.contexts import context_of
 
 RNG = np.random.default_rng
 
@@ -143,7 +143,9 @@ def test_what_moves_actions_without_reward_is_not_called_unneeded(tmp_path: Path
     record_inside(agent, Unrewarded(40), list(range(60)), tmp_path / "recording")
     (tmp_path / "out").mkdir()
     folders = {"recording": tmp_path / "recording"}
-    section = interventions.run(Work(agent, "Lamps", Unrewarded, folders, tmp_path / "out", tmp_path / "no", 0, 0.1))
+    section = interventions.run(
+        context_of(agent, "Lamps", Unrewarded, folders, tmp_path / "out", tmp_path / "no", 0, 0.1)
+    )
     verdicts = {each["concept"]: each["verdict"] for each in section.values["effects"]}
     assert "decodable only" not in verdicts.values()
     (needed,) = [name for name, verdict in verdicts.items() if verdict == "moves actions"]
@@ -158,7 +160,9 @@ def test_edits_show_what_actions_and_value_depend_on(tmp_path: Path, rule: str, 
     record_inside(AGENTS[rule], Lamps(20, rule), list(range(20)), tmp_path / "recording", keep_states=True)
     (tmp_path / "out").mkdir()
     folders = {"recording": tmp_path / "recording"}
-    work = Work(AGENTS[rule], "Lamps", partial(Lamps, rule=rule), folders, tmp_path / "out", tmp_path / "no", 0, 0.2)
+    work = context_of(
+        AGENTS[rule], "Lamps", partial(Lamps, rule=rule), folders, tmp_path / "out", tmp_path / "no", 0, 0.2
+    )
     said: dict[str, list[str]] = {"uses": [], "holds": [], "ignores": []}
     for each in counterfactuals.run(work).statements:
         said[each.kind].append(each.text.split(":")[0])
@@ -201,7 +205,7 @@ def test_empty_maps_are_not_called_unfaithful(tmp_path: Path) -> None:
     agent = AGENTS["a5"]
     record_inside(agent, Lamps(20, "a5"), list(range(20)), tmp_path / "recording")
     (tmp_path / "out").mkdir()
-    work = Work(agent, "Lamps", Lamps, {"recording": tmp_path / "recording"}, tmp_path / "out", tmp_path / "no")
+    work = context_of(agent, "Lamps", Lamps, {"recording": tmp_path / "recording"}, tmp_path / "out", tmp_path / "no")
     judged = draw_moments(agent, play(agent, Lamps(20), range(20)), 30, RNG(0))
     found = attribution._Findings(work, None, None, judged, [of.chosen_action(agent.action_space)])
     found.methods()
@@ -214,7 +218,7 @@ def test_an_agent_that_is_as_sure_of_either_action_still_depends_on_what_it_sees
     agent = planted(lambda seen, memory: torch.where(seen[:, 0] > 0, 1.0, -1.0), "threshold")
     record_inside(agent, Lamps(20), list(range(20)), tmp_path / "recording")
     (tmp_path / "out").mkdir()
-    work = Work(agent, "Lamps", Lamps, {"recording": tmp_path / "recording"}, tmp_path / "out", tmp_path / "no")
+    work = context_of(agent, "Lamps", Lamps, {"recording": tmp_path / "recording"}, tmp_path / "out", tmp_path / "no")
     judged = draw_moments(agent, play(agent, Lamps(20), range(20)), 30, RNG(0))
     found = attribution._Findings(work, None, None, judged, [of.chosen_action(agent.action_space)])
     found.methods()

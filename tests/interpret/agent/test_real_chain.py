@@ -1,4 +1,4 @@
-"""The chain with its real steps, on small agents: it runs, is kept, continues, and works over Ray."""
+"""The study of an agent with its real steps, on small agents: it runs, is kept, continues, and works over Ray."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,19 @@ import pytest
 import torch
 
 from rlhf_ray import envs
-from rlhf_ray.interpret.agent import runner
 from rlhf_ray.interpret.agent.agent import NetworkAgent
-from rlhf_ray.interpret.agent.report import write_agent_report
-from rlhf_ray.interpret.agent.runner import Chain, run_chain
-from rlhf_ray.interpret.agent.steps import NAMES, recording, world_model
-from rlhf_ray.interpret.section import Section
+from rlhf_ray.interpret.agent.report import agent_study, write_agent_report
+from rlhf_ray.interpret.agent.steps import recording, world_model
+from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from rlhf_ray.study import Section, Study, run_study
+from rlhf_ray.study import run as running
 
 MINIRUN = "rlhf_ray/MiniRun-v0"
+
+
+def study_of(agent: NetworkAgent, environment: str, folder: Path, effort: float = 1.0) -> Study[AgentSubject]:
+    return agent_study(AgentSubject(agent, environment, effort=effort), folder)
 
 
 def untrained(environment: str, **shape: Any) -> NetworkAgent:
@@ -56,17 +61,17 @@ def infinite(values: Any, at: str = "") -> list[str]:
 def test_real_steps_run_once_and_again_if_their_files_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "FEWEST", 10)
     monkeypatch.setattr(world_model, "FEWEST", 3)
-    chain = Chain(untrained("CartPole-v1", hidden=(8,)), "CartPole-v1", tmp_path, effort=0.001)
+    study = study_of(untrained("CartPole-v1", hidden=(8,)), "CartPole-v1", tmp_path, effort=0.001)
     told: list[tuple[str, bool]] = []
     said: list[str] = []
-    monkeypatch.setattr(runner, "_say", lambda name, text: said.append(name))
-    sections = run_chain(chain, ["quality"], told=lambda *each: told.append(each))
+    monkeypatch.setattr(running, "_say", lambda name, text: said.append(name))
+    sections = run_study(study, ["quality"], finished=lambda *each: told.append(each))
     assert not stopped(sections)
     assert told == [("recording", False), ("world_model", False), ("quality", False)]
     assert list(dict.fromkeys(said)) == ["recording", "world_model", "quality"]
     told.clear()
     (tmp_path / "quality" / "quality.json").unlink()
-    again = run_chain(chain, ["quality"], told=lambda *each: told.append(each))
+    again = run_study(study, ["quality"], finished=lambda *each: told.append(each))
     assert [section.values for section in again[:2]] == [section.values for section in sections[:2]]
     assert told == [("recording", True), ("world_model", True), ("quality", False)]
 
@@ -74,11 +79,11 @@ def test_real_steps_run_once_and_again_if_their_files_are_gone(tmp_path: Path, m
 def test_steps_without_what_they_need_are_left_out_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(work: Any) -> Section:
+    def fail(context: Any) -> Section:
         raise OSError("no space left")
 
-    monkeypatch.setattr(recording, "run", fail)
-    sections = run_chain(Chain(untrained("CartPole-v1", hidden=(8,)), "CartPole-v1", tmp_path), NAMES)
+    monkeypatch.setattr(recording, "STEP", replace(recording.STEP, run=fail))
+    sections = run_study(study_of(untrained("CartPole-v1", hidden=(8,)), "CartPole-v1", tmp_path))
     assert len(stopped(sections)) == 1
     assert "no space left" in stopped(sections)[0]
     assert all(section.skipped for section in sections if section.name != "recording")
@@ -95,7 +100,7 @@ def test_steps_without_what_they_need_are_left_out_with_a_reason(
 )
 def test_the_whole_chain_runs_on_an_untrained_agent(environment: str, shape: dict[str, Any], tmp_path: Path) -> None:
     agent = untrained(environment, **shape)
-    sections = run_chain(Chain(agent, environment, tmp_path, effort=0.01), NAMES)
+    sections = run_study(study_of(agent, environment, tmp_path, effort=0.01))
     assert not stopped(sections)
     assert not [found for section in sections for found in infinite(section.values, section.name)]
     page, _ = write_agent_report(sections, tmp_path, {"agent": agent.name, "environment": environment, "seed": 0})
@@ -112,8 +117,8 @@ def test_parts_of_a_step_in_a_pool_s_process_run_over_ray(tmp_path: Path) -> Non
     agent = untrained(MINIRUN, network="small", memory="gru", memory_units=8)
     for mapper in (map, map_over_ray):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            chain = Chain(agent, MINIRUN, tmp_path / mapper.__name__, effort=0.01)
-            sections = run_chain(chain, names, submit=pool.submit, mapper=mapper)
+            study = study_of(agent, MINIRUN, tmp_path / mapper.__name__, effort=0.01)
+            sections = run_study(study, names, submit=pool.submit, mapper=mapper)
         assert not stopped(sections)
         values[mapper.__name__] = sections[-1].values
     assert values["map_over_ray"] == values["map"]

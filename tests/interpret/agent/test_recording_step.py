@@ -16,25 +16,31 @@ from rlhf_ray.data.recordings import Recording, RecordingWriter
 from rlhf_ray.envs import make_batch
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.agent import NetworkAgent
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.own import FunctionAgent
 from rlhf_ray.interpret.agent.recorded import load_episodes
 from rlhf_ray.interpret.agent.steps import recording
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from tests.interpret.contexts import context_of
 
 RUN, POLE = "rlhf_ray/MiniRun-v0", "CartPole-v1"
 
 
+def on(context: AgentContext, **changes: Any) -> AgentContext:
+    """Return the context with a changed subject."""
+    return replace(context, subject=replace(context.subject, **changes))
+
+
 @pytest.fixture
-def work(tmp_path: Path) -> Callable[..., Work]:
-    def make(environment: str, memory: Any, effort: float) -> Work:
+def work(tmp_path: Path) -> Callable[..., AgentContext]:
+    def make(environment: str, memory: Any, effort: float) -> AgentContext:
         batch = make_batch(environment, 1)
         torch.manual_seed(0)
         spaces = batch.observation_space, batch.action_space
         shape = PolicyShape(network="small" if environment == RUN else "mlp", memory=memory)
         agent = NetworkAgent(ActorCriticNetwork(*spaces, shape), *spaces)
         (tmp_path / "out").mkdir()
-        return Work(
+        return context_of(
             agent,
             environment,
             lambda n: make_batch(environment, n),
@@ -47,9 +53,9 @@ def work(tmp_path: Path) -> Callable[..., Work]:
     return make
 
 
-def test_it_records_and_says_what(work: Callable[..., Work]) -> None:
+def test_it_records_and_says_what(work: Callable[..., AgentContext]) -> None:
     section = recording.run(given := work(RUN, "gru", 0.02))
-    episodes = load_episodes(given.out, agent=given.agent)
+    episodes = load_episodes(given.out, agent=given.subject.agent)
     assert [check.passed for check in section.checks] == [True, True]
     assert (int(episodes.lengths.sum()), len(episodes)) == (
         sum(section.values[name]["steps"] for name in ("greedy", "epsilon")),
@@ -63,7 +69,9 @@ def test_it_records_and_says_what(work: Callable[..., Work]) -> None:
         assert len(load_episodes(given.out, split=name)) == section.values["splits"][name]  # type: ignore[arg-type]
 
 
-def test_a_stopped_step_goes_on_to_the_same_bytes(work: Callable[..., Work], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_step_goes_on_to_the_same_bytes(
+    work: Callable[..., AgentContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = work(POLE, "none", 0.02)
     monkeypatch.setattr(recordings, "CHUNK_STEPS", 100)
     recording.run(given)
@@ -103,9 +111,9 @@ class Jittered:
         return self.batch.reset([level // 2 + self.resets for level in levels])
 
 
-def test_an_environment_that_does_not_repeat_itself_is_told(work: Callable[..., Work]) -> None:
+def test_an_environment_that_does_not_repeat_itself_is_told(work: Callable[..., AgentContext]) -> None:
     given = work(POLE, "gru", 0.01)
-    section = recording.run(replace(given, make_batch=lambda n: Jittered(make_batch(POLE, n))))  # type: ignore[arg-type,return-value]
+    section = recording.run(on(given, batches=lambda n: Jittered(make_batch(POLE, n))))  # type: ignore[arg-type,return-value]
     repeats, remembers = section.checks
     assert repeats.passed is False
     assert "the environment is not deterministic" in repeats.says
@@ -126,7 +134,7 @@ class Alike:
 
 
 def test_levels_that_repeat_are_told_and_an_agent_that_always_wins_is_not(
-    work: Callable[..., Work], monkeypatch: pytest.MonkeyPatch
+    work: Callable[..., AgentContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All episodes have 5 steps and the return 5: only the frames tell whether levels differ."""
     monkeypatch.setattr(recording, "LONGEST", 5)
@@ -135,20 +143,20 @@ def test_levels_that_repeat_are_told_and_an_agent_that_always_wins_is_not(
     assert (wins.values["greedy"]["return"], list(wins.statements)) == (5.0, [])
     again = replace(given, out=given.out.with_name("again"), unfinished=given.unfinished.with_name("again_begun"))
     again.out.mkdir()
-    repeats = recording.run(replace(again, make_batch=lambda n: Alike(make_batch(POLE, n))))  # type: ignore[arg-type,return-value]
+    repeats = recording.run(on(again, batches=lambda n: Alike(make_batch(POLE, n))))  # type: ignore[arg-type,return-value]
     assert [each.text.split(",")[0] for each in repeats.statements] == [
         "Levels repeat: of 16 greedy episodes on as many levels"
     ]
 
 
-def test_an_agent_of_functions_is_recorded(work: Callable[..., Work]) -> None:
+def test_an_agent_of_functions_is_recorded(work: Callable[..., AgentContext]) -> None:
     given = work(POLE, "gru", 0.01)
     planted = FunctionAgent(
         lambda seen, memory: (torch.stack([-seen[:, 2], seen[:, 2]], 1), seen[:, 0]),
-        given.agent.observation_space,
-        given.agent.action_space,
+        given.subject.agent.observation_space,
+        given.subject.agent.action_space,
     )
-    section = recording.run(replace(given, agent=planted))
+    section = recording.run(on(given, agent=planted))
     episodes = load_episodes(given.out, agent=planted)
     greedy = section.values["greedy"]
     assert greedy["return"] > 25

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.interpret.agent.bases.linear import Linear
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.controls import moved_as_far, random_bases
 from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.own import FunctionAgent
@@ -24,6 +23,7 @@ from rlhf_ray.interpret.agent.story import At, Behaviour, CausalChain, Link, beh
 from rlhf_ray.measure.intervals import MeanEstimate
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.test_play import agent_of
+from tests.interpret.contexts import context_of
 
 OBSERVATIONS = gym.spaces.Box(-10.0, 10.0, (6,), np.float32)
 GO = Behaviour("go", (1,))
@@ -153,8 +153,10 @@ def test_the_step_tells_a_story_of_any_agent(tmp_path: Path, memory: str, monkey
         acting={"epsilon": 1.0},
     )
     (tmp_path / "story").mkdir()
-    work = Work(agent, "Corridor", Corridors, {"recording": recording}, tmp_path / "story", tmp_path / "none", 0, 0.1)
-    assert step.unsuitable(work) is None
+    work = context_of(
+        agent, "Corridor", Corridors, {"recording": recording}, tmp_path / "story", tmp_path / "none", 0, 0.1
+    )
+    assert step.why_not(work) is None
     section = step.run(work)
     assert section.skipped is None
     assert (work.out / "story.json").exists()

@@ -1,17 +1,19 @@
 """The chain's steps of the world model, on a recording of a small agent."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent.agent import NetworkAgent
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.recorded import record_inside
 from rlhf_ray.interpret.agent.steps import quality, world_model
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.model import WorldShape, load_world
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from tests.interpret.contexts import context_of
 
 torch.set_num_threads(1)
 MINIRUN = "rlhf_ray/MiniRun-v0"
@@ -32,11 +34,11 @@ def test_the_steps_train_and_measure_a_world_model(tmp_path, monkeypatch) -> Non
     record_inside(agent, batch, range(24), tmp_path / "recording", max_steps=12)
     told: list[str] = []
 
-    def work(name: str) -> Work:
+    def work(name: str) -> AgentContext:
         (tmp_path / name).mkdir()
         folders = {other: tmp_path / other for other in ("recording", "world_model")}
         unfinished = tmp_path / f".{name}"
-        return Work(
+        context = context_of(
             agent,
             MINIRUN,
             lambda n: make_batch(MINIRUN, n),
@@ -45,11 +47,11 @@ def test_the_steps_train_and_measure_a_world_model(tmp_path, monkeypatch) -> Non
             unfinished,
             0,
             0.001,
-            told=told.append,
         )
+        return replace(context, say=told.append)
 
     training = work("world_model")
-    assert world_model.unsuitable(training) is None
+    assert world_model.why_not(training) is None
     made = world_model.run(training)
     world = load_world(tmp_path / "world_model", agent=agent, recording=tmp_path / "recording")
     assert made.values["world"] == world.digest

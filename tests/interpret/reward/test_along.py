@@ -6,9 +6,10 @@ import pytest
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.along import change_points, events, lag_of, rescaled, side_by_side
-from rlhf_ray.interpret.reward.sections import along as section
+from rlhf_ray.interpret.reward.steps import along as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
+from tests.interpret.contexts import run_step, why_not
 
 SPACE = gym.spaces.Box(-10, 10, (1,), np.float32)
 
@@ -89,17 +90,17 @@ def test_the_section_names_a_late_reward_and_draws_the_same_twice():
     )  # what the reward shows was rewarded two steps before
     data = data.with_(rewards=true)
     reward = CallableReward(lambda o, a, n, d: n[:, 0], SPACE, gym.spaces.Discrete(2))
-    found = section.look(Subject(reward, data))
+    found = run_step(section, Subject(reward, data))
     assert next(each.text for each in found.statements if each.kind == "warning").startswith(
         "The reward follows the true reward 2 steps late"
     )
-    assert found.pictures[0].image == section.look(Subject(reward, data)).pictures[0].image
+    assert found.pictures[0].image == run_step(section, Subject(reward, data)).pictures[0].image
 
 
 def test_a_constant_reward_and_single_steps():
     reward = CallableReward(lambda o, a, n, d: np.zeros(len(o)), SPACE, gym.spaces.Discrete(2))
     subject = Subject(reward, episodes(np.random.default_rng(0)))
-    assert section.look(subject).statements[0].text == "The reward is the same at every step of every episode."
+    assert run_step(section, subject).statements[0].text == "The reward is the same at every step of every episode."
     single = Subject(reward, episodes(np.random.default_rng(0), 20, 1))
-    assert section.unsuitable(single) == "The data are single steps, not episodes."
+    assert why_not(section, single) == "The data are single steps, not episodes."
     assert side_by_side(subject, {"before": np.arange(360.0), "after": np.ones(360)}).startswith(b"\x89PNG")

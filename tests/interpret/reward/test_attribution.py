@@ -15,11 +15,12 @@ from rlhf_ray.interpret.reward.attribution.drawing import draw, scale_of
 from rlhf_ray.interpret.reward.attribution.gradcam import last_convolutions
 from rlhf_ray.interpret.reward.attribution.gradients import IntegratedGradients, gap
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.sections import attribution as section
+from rlhf_ray.interpret.reward.steps import attribution as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, ImitationReward, TableReward, TorchReward
 from rlhf_ray.settings import RewardModelSettings
+from tests.interpret.contexts import run_step
 
 VECTOR = gym.spaces.Box(-1, 1, (3,), np.float32)
 DISCRETE, CONTINUOUS = gym.spaces.Discrete(3), gym.spaces.Box(-2, 2, (2,), np.float32)
@@ -216,7 +217,7 @@ def test_a_constant_reward_has_maps_of_zeros_and_a_plain_sentence():
     background = background_for(reward)
     for name in ALWAYS | GRADIENTS:
         assert all((of == 0).all() for of in METHODS[name](background, background.data[:3]).values()), name
-    found = section.look(Subject(reward, background.data, regions=background.regions))
+    found = run_step(section, Subject(reward, background.data, regions=background.regions))
     assert (
         found.statements[0].text == "The reward is the same for every step: it looks at nothing, and all maps are zero."
     )
@@ -225,7 +226,7 @@ def test_a_constant_reward_has_maps_of_zeros_and_a_plain_sentence():
 def test_the_section_says_what_is_ignored_and_is_the_same_twice():
     reward = CallableReward(a_callable, VECTOR, DISCRETE)
     subject = Subject(reward, steps_for(reward, 200), regions=regions_of(VECTOR), effort=0.5)
-    found, again = section.look(subject), section.look(subject)
+    found, again = run_step(section, subject), run_step(section, subject)
     assert any(
         each.kind == "ignores"
         and each.text.startswith(

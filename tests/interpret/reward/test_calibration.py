@@ -10,9 +10,10 @@ import pytest
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.calibration import agreement
-from rlhf_ray.interpret.reward.sections import calibration
+from rlhf_ray.interpret.reward.steps import calibration
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
+from tests.interpret.contexts import run_step, why_not
 
 SPACES = gym.spaces.Box(-4, 4, (2,), np.float32), gym.spaces.Discrete(2)
 
@@ -28,7 +29,7 @@ def steps_of(sparse=False, n=600):
 
 
 def section(function, steps):
-    return calibration.look(Subject(CallableReward(function, *SPACES), steps))
+    return run_step(calibration, Subject(CallableReward(function, *SPACES), steps))
 
 
 def test_a_reward_of_another_scale_agrees_and_one_of_something_else_does_not():
@@ -63,9 +64,9 @@ def test_unknown_rewards_are_left_out():
     steps = steps_of()
     rewards = np.where(np.arange(600) < 100, np.nan, steps.rewards)
     subject = Subject(CallableReward(lambda o, a, n, d: n[:, 0], *SPACES), replace(steps, rewards=rewards))
-    assert calibration.unsuitable(subject) is None
-    assert calibration.look(subject).values["steps"] == 500
+    assert why_not(calibration, subject) is None
+    assert run_step(calibration, subject).values["steps"] == 500
     nothing = replace(subject, data=replace(steps, rewards=np.full(600, np.nan)))
-    assert "no true rewards" in calibration.unsuitable(nothing)
+    assert "no true rewards" in why_not(calibration, nothing)
     with pytest.raises(ValueError, match="no steps"):
         agreement(subject.reward, steps[:0])

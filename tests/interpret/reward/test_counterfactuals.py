@@ -24,9 +24,10 @@ from rlhf_ray.interpret.reward.edits import (
     edited,
 )
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.sections import counterfactuals as section
+from rlhf_ray.interpret.reward.steps import counterfactuals as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
+from tests.interpret.contexts import run_step, why_not
 
 NAME = "rlhf_ray/CoinFlip-v0"
 ENV = make_env(NAME).unwrapped
@@ -115,7 +116,9 @@ def test_expected_and_given_rewards(data):
 
 
 def test_the_report_says_that_disappearance_is_rewarded(data):
-    found = section.look(Subject(absence, data, environment=NAME, regions=regions_of(ENV.observation_space, ENV.grid)))
+    found = run_step(
+        section, Subject(absence, data, environment=NAME, regions=regions_of(ENV.observation_space, ENV.grid))
+    )
     text = " ".join(each.text for each in found.statements)
     assert "It rewards the disappearance of the goal, not reaching it" in text
     assert found.checks[0].passed is False
@@ -124,13 +127,13 @@ def test_the_report_says_that_disappearance_is_rewarded(data):
 
 def test_the_true_reward_passes_and_a_constant_is_called_constant(data):
     regions = regions_of(ENV.observation_space, ENV.grid)
-    right = section.look(Subject(ENV.ground_truth(), data, environment=NAME, regions=regions))
+    right = run_step(section, Subject(ENV.ground_truth(), data, environment=NAME, regions=regions))
     assert right.checks[0].passed
     assert not right.statements
-    steady = section.look(Subject(grid_reward(lambda o, a, p, d: np.zeros(len(o))), data, regions=regions))
+    steady = run_step(section, Subject(grid_reward(lambda o, a, p, d: np.zeros(len(o))), data, regions=regions))
     assert [each.kind for each in steady.statements] == ["ignores"]
     assert not any(f"object {WALL}" in case.name for case in automatic(data, ENV.grid))  # walls never move
-    assert section.unsuitable(Subject(absence, data, regions=regions_of(ENV.observation_space))) is not None
+    assert why_not(section, Subject(absence, data, regions=regions_of(ENV.observation_space))) is not None
 
 
 def test_cases_are_read_from_json(tmp_path, data):

@@ -5,9 +5,10 @@ import pytest
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.examples import QUANTILES, examples
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.sections import examples as section
+from rlhf_ray.interpret.reward.steps import examples as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
+from tests.interpret.contexts import run_step
 
 SPACE = gym.spaces.Box(-9, 9, (4,))
 
@@ -37,7 +38,7 @@ def test_examples_equal_brute_force(data):
 
 
 def test_the_report_shows_indices_and_both_rewards_and_warns_if_they_disagree(data):
-    found = section.look(Subject(REWARD, data, regions=regions_of(SPACE, names=["a", "b", "c", "d"])))
+    found = run_step(section, Subject(REWARD, data, regions=regions_of(SPACE, names=["a", "b", "c", "d"])))
     table = found.tables[0]
     first = dict(zip(table.columns, table.rows[0], strict=True))
     index = first["index"]
@@ -48,6 +49,6 @@ def test_the_report_shows_indices_and_both_rewards_and_warns_if_they_disagree(da
 
 def test_pictures_of_images_and_grids_and_unknown_truth(data):
     unknown = data.with_(rewards=np.full(200, np.nan))
-    grid = section.look(Subject(REWARD, unknown, regions=regions_of(SPACE, (2, 2))))
+    grid = run_step(section, Subject(REWARD, unknown, regions=regions_of(SPACE, (2, 2))))
     assert grid.pictures[0].image.startswith(b"\x89PNG")
     assert not grid.statements

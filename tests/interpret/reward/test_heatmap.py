@@ -11,9 +11,10 @@ from rlhf_ray.envs import make_env
 from rlhf_ray.envs.grid_states import GridStates
 from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.interpret.reward.heatmap import draw, heatmap, move_values, triangle, value_table
-from rlhf_ray.interpret.reward.sections import heatmap as section
+from rlhf_ray.interpret.reward.steps import heatmap as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, RewardFunction, TableReward
+from tests.interpret.contexts import run_step, why_not
 
 STAY, UP, RIGHT, DOWN, LEFT = range(5)
 
@@ -158,8 +159,8 @@ def test_section_on_vectors_tables_and_constants() -> None:
     actions = gymnasium.spaces.Discrete(4)
     right = CallableReward(lambda _, action, *__: 1.0 * (np.asarray(action) == 1), space, actions)
     subject = _subject(right, "rlhf_ray/CoinFlip-v0")
-    assert section.unsuitable(subject) is None
-    found = section.look(subject)
+    assert why_not(section, subject) is None
+    found = run_step(section, subject)
     assert found.statements[0].text.startswith(
         "Of 572 moves in the grid, right at (1, 2) (goal at (1, 1)) is worth most: 1;"
     )
@@ -167,9 +168,9 @@ def test_section_on_vectors_tables_and_constants() -> None:
     assert "correlate" in found.statements[1].text
     assert found.values["correlation"] < 0.3
     assert len(found.values["moves"]) == 572
-    true = section.look(_subject(ground_truth("rlhf_ray/EmptyMaze4-v0"), "rlhf_ray/EmptyMaze4-v0"))
+    true = run_step(section, _subject(ground_truth("rlhf_ray/EmptyMaze4-v0"), "rlhf_ray/EmptyMaze4-v0"))
     assert true.values["correlation"] == pytest.approx(1.0)
-    zero = section.look(_subject(TableReward(np.zeros(16), actions=5), "rlhf_ray/EmptyMaze4-v0"))
+    zero = run_step(section, _subject(TableReward(np.zeros(16), actions=5), "rlhf_ray/EmptyMaze4-v0"))
     assert zero.statements[0].text == "All 64 moves of the grid get the same reward, 0."
     assert zero.values["correlation"] is None
 
@@ -184,4 +185,4 @@ def test_section_on_vectors_tables_and_constants() -> None:
     ],
 )
 def test_section_says_where_it_makes_no_sense(environment: str | None, says: str) -> None:
-    assert says in str(section.unsuitable(_subject(TableReward(np.zeros(16), actions=5), environment)))
+    assert says in str(why_not(section, _subject(TableReward(np.zeros(16), actions=5), environment)))

@@ -11,10 +11,11 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward import short_ppo
 from rlhf_ray.interpret.reward.incentive import TrialWorld, in_tables, incentives, learned_enough
-from rlhf_ray.interpret.reward.sections import incentive as section
+from rlhf_ray.interpret.reward.steps import incentive as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.tabular import tables_of
 from rlhf_ray.reward.functions import CallableReward, TableReward
+from tests.interpret.contexts import run_step, why_not
 
 
 def of_gridworld(name: str = "FixedGoal", size: int = 4):
@@ -59,11 +60,11 @@ def test_the_section_reports_and_skips() -> None:
     env = make_env("rlhf_ray/EmptyMaze4-v0")
     reward = TableReward(-env.unwrapped.ground_truth().table)
     subject = Subject(reward, None, environment="rlhf_ray/EmptyMaze4-v0")  # type: ignore[arg-type]
-    assert section.unsuitable(subject) is None
-    found = section.look(subject)
+    assert why_not(section, subject) is None
+    found = run_step(section, subject)
     assert [of.passed for of in found.checks] == [False]
     assert "no constant mends it" in found.statements[0].text
-    assert section.unsuitable(Subject(reward, None)) is not None  # type: ignore[arg-type]
+    assert why_not(section, Subject(reward, None)) is not None  # type: ignore[arg-type]
 
 
 def test_ppo_trains_on_a_continuous_action() -> None:
@@ -85,7 +86,7 @@ def test_without_a_sure_gain_on_the_true_reward_nothing_is_decided(monkeypatch: 
     monkeypatch.setattr(
         short_ppo, "true_returns", lambda name, mean, **options: spread + (random if mean is None else mean)
     )
-    found = section.look(Subject(reward, None, environment="Pendulum-v1"))  # type: ignore[arg-type]
+    found = run_step(section, Subject(reward, None, environment="Pendulum-v1"))  # type: ignore[arg-type]
     assert found.values["Pendulum-v1"]["finding"] == "undecided"
     assert found.values["Pendulum-v1"]["share"] is None
     assert (found.checks[0].passed, found.checks[0].value) == (None, None)

@@ -10,11 +10,12 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret import editing, factors, probes
 from rlhf_ray.interpret.layers import Layer, hidden_layers, layers_of
-from rlhf_ray.interpret.reward.sections import inside
+from rlhf_ray.interpret.reward.steps import inside
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, TableReward
 from rlhf_ray.settings import RewardModelSettings
+from tests.interpret.contexts import run_step, why_not
 
 VECTOR, ACTIONS = gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(3)
 IMAGE = gym.spaces.Box(0, 255, (20, 24, 2), np.uint8)
@@ -147,17 +148,17 @@ def test_an_edited_ensemble_can_be_saved(tmp_path):
 
 def test_the_section_takes_what_has_layers():
     data = steps_of(n=60)
-    section = inside.look(Subject(EnsembleReward(ensemble()), data, effort=0.1))
+    section = run_step(inside, Subject(EnsembleReward(ensemble()), data, effort=0.1))
     assert next(check for check in section.checks if "taken out" in check.name).passed
     assert len(section.tables) == 3
     plain = CallableReward(lambda o, a, n, d: o[:, 0], VECTOR, ACTIONS)
-    assert inside.unsuitable(Subject(plain, data)) == "The reward has no layers."
+    assert why_not(inside, Subject(plain, data)) == "The reward has no layers."
 
     constant = ensemble()
     with torch.no_grad():
         for weight in constant.parameters():
             weight.zero_()
-    section = inside.look(Subject(EnsembleReward(constant), data, effort=0.1))
+    section = run_step(inside, Subject(EnsembleReward(constant), data, effort=0.1))
     assert np.isfinite([check.value for check in section.checks]).all()
 
 

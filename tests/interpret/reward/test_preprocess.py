@@ -24,12 +24,13 @@ from rlhf_ray.interpret.reward.preprocess import (
     preprocess,
     write,
 )
-from rlhf_ray.interpret.reward.sections import preprocess as section
+from rlhf_ray.interpret.reward.steps import preprocess as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.tabular import tables_of
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, TableReward
 from rlhf_ray.settings import RewardModelSettings
+from tests.interpret.contexts import run_step, why_not
 
 SPACE, CHOICES = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(3)
 
@@ -202,12 +203,12 @@ def test_tables_are_saved_and_python_rewards_say_how(tmp_path: Path) -> None:
 def test_the_section_shows_before_and_after_and_survives_a_constant_reward() -> None:
     data = walk()
     subject = Subject(CallableReward(hidden, SPACE, CHOICES), data, effort=0.3)
-    assert section.unsuitable(subject) is None
-    found = section.look(subject)
+    assert why_not(section, subject) is None
+    found = run_step(section, subject)
     assert any("shaping by a potential" in of.text for of in found.statements)
     assert all(of.passed for of in found.checks)
     assert {of.name for of in found.pictures} == {"sizes", "episode"}
     json.dumps(found.values)
     constant = CallableReward(lambda o, a, s, d: np.full(len(d), 2.0), SPACE, CHOICES)
-    flat = section.look(dataclasses.replace(subject, reward=constant))
+    flat = run_step(section, dataclasses.replace(subject, reward=constant))
     assert "NaN" not in json.dumps(flat.values)

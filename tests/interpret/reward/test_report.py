@@ -1,4 +1,4 @@
-"""The report: tools that stop, sections that are kept, a page that loads nothing."""
+"""The report about a reward: its verdict, its page that loads nothing, and what it depends on."""
 
 import dataclasses
 import functools
@@ -9,16 +9,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from rlhf_ray.data.registry import name_of
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
-from rlhf_ray.interpret.reward import report as reports
 from rlhf_ray.interpret.reward.overview import over_episodes
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.report import write_report
-from rlhf_ray.interpret.reward.sections import NAMES, overview
+from rlhf_ray.interpret.reward.report import reward_study, write_report
+from rlhf_ray.interpret.reward.steps import overview
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.reward.functions import CallableReward
+from rlhf_ray.study import Check, Picture, Section, Statement, Step, StepContext, Table, run_study
+from tests.interpret.contexts import run_step
 
 SPACE, ACTIONS = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)
 
@@ -38,141 +39,91 @@ def subject(function=lambda o, a, n, d: 2 * o[:, 0], true=lambda o: o[:, 0], n=1
     return Subject(CallableReward(function, SPACE, ACTIONS, "mine"), steps)
 
 
-class FakeTool:
-    """A tool with everything that a section may hold."""
-
-    TITLE = "A <tool>"
-
-    def __init__(self, name, error=None):
-        self.NAME, self.error, self.runs = name, error, 0
-
-    def unsuitable(self, subject):
-        return None
-
-    def look(self, subject):
-        self.runs += 1
-        if self.error:
-            raise self.error
-        return Section(
-            self.NAME,
-            self.TITLE,
-            [
-                Statement("rewards", "weak", 0.1),
-                Statement("rewards", "strong", 2.0),
-                Statement("ignores", "the <rest>"),
-            ],
-            [Check("good", True, 1.0, "> 0"), Check("bad", False, np.float32(0.25), "> 0.5", "because")],
-            [Table(["a", "b"], [["x", float("nan")], ["y", np.int64(3)]], "numbers")],
-            [Picture("p", b"\x89PNG", "seen", "it failed")],
-            {"figure": np.float64(1.5), "list": np.arange(3).tolist()},
-        )
+def fake(context):
+    """A section with everything that it may hold."""
+    return Section(
+        "one",
+        "A <step>",
+        [
+            Statement("rewards", "weak", 0.1),
+            Statement("rewards", "strong", 2.0),
+            Statement("ignores", "the <rest>"),
+        ],
+        [Check("good", True, 1.0, "> 0"), Check("bad", False, np.float32(0.25), "> 0.5", "because")],
+        [Table(["a", "b"], [["x", float("nan")], ["y", np.int64(3)]], "numbers")],
+        [Picture("p", b"\x89PNG", "seen", "it failed")],
+        {"figure": np.float64(1.5), "list": np.arange(3).tolist()},
+    )
 
 
-@pytest.fixture
-def tools(monkeypatch):
-    made = {}
-    monkeypatch.setattr(reports, "tool", made.__getitem__)
-    return made
+def report(folder):
+    study = reward_study(subject(), folder, [name_of(Step("one", "A <step>", fake))])
+    return write_report(study, run_study(study, ["one"]))
 
 
-def test_the_verdict_says_the_strongest_first_and_what_failed(tools, tmp_path):
-    tools["one"] = FakeTool("one")
-    made = write_report(subject(), tmp_path, names=["one"])
-    assert [said.text for said in made.verdict.rewards] == ["strong", "weak"]
-    assert [said.text for said in made.verdict.failed] == ["bad: because"]
+def test_the_verdict_says_the_strongest_first_and_what_failed(tmp_path):
+    made = report(tmp_path)
+    assert [told.text for told in made.verdict.statements["rewards"]] == ["strong", "weak"]
+    assert [told.text for told in made.verdict.failed] == ["bad: because"]
     page = made.page.read_text()
-    assert "A &lt;tool&gt;" in page
+    assert "A &lt;step&gt;" in page
     assert "the &lt;rest&gt;" in page
     assert "Don't trust this picture: it failed" in page
     assert page.index("It seems to reward") < page.index("Evidence")
     twin = json.loads((tmp_path / "report.json").read_text())
+    assert [each["text"] for each in twin["verdict"]["ignores"]] == ["the <rest>"]
     assert twin["sections"][0]["values"] == {"figure": 1.5, "list": [0, 1, 2]}
     assert twin["sections"][0]["tables"][0]["rows"] == [["x", None], ["y", 3]]
 
 
-def test_the_page_loads_nothing(tools, tmp_path):
-    tools["one"] = FakeTool("one")
-    page = write_report(subject(), tmp_path, names=["one"]).page.read_text()
+def test_the_page_loads_nothing(tmp_path):
+    page = report(tmp_path).page.read_text()
     assert not re.search(r"<script|https?://|src=\"(?!data:)|href=\"(?!#|data:)", page)
     assert "default-src 'none'" in page
 
 
-def test_a_stopped_report_continues_and_gives_the_same_bytes(tools, tmp_path):
-    tools |= {"one": FakeTool("one"), "two": FakeTool("two", KeyboardInterrupt())}
-    with pytest.raises(KeyboardInterrupt):
-        write_report(subject(), tmp_path, names=["one", "two"])
-    tools["two"].error = None
-    made = write_report(subject(), tmp_path, names=["one", "two"])
-    assert (tools["one"].runs, tools["two"].runs) == (1, 2)
-    assert [section.name for section in made.sections] == ["one", "two"]
-    whole = write_report(subject(), tmp_path / "whole", names=["one", "two"])
-    for name in ("report.html", "report.json"):
-        assert (tmp_path / name).read_bytes() == (whole.page.parent / name).read_bytes()
+def test_a_kept_step_gives_the_same_bytes(tmp_path):
+    first = [report(tmp_path).page.with_name(name).read_bytes() for name in ("report.html", "report.json")]
+    assert [report(tmp_path).page.with_name(name).read_bytes() for name in ("report.html", "report.json")] == first
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"gamma": 0.5}, {"data": subject(n=60).data}])
-def test_another_subject_is_looked_at_anew(tools, tmp_path, change):
-    tools["one"] = FakeTool("one")
-    write_report(subject(), tmp_path, names=["one"])
-    write_report(dataclasses.replace(subject(), **change), tmp_path, names=["one"])
-    assert tools["one"].runs == 2
+def test_another_seed_discount_reward_or_data_is_another_subject():
+    subjects = [
+        dataclasses.replace(subject(), **change) for change in ({}, {"gamma": 0.5}, {"data": subject(n=60).data})
+    ]
+    subjects += [subject(lambda o, a, n, d: 3 * o[:, 0])]
+    assert len({each.digest for each in subjects}) == 4
+    assert subject().digest == subject().digest
 
 
-def test_another_reward_is_looked_at_anew(tools, tmp_path):
-    tools["one"] = FakeTool("one")
-    write_report(subject(), tmp_path, names=["one"])
-    write_report(subject(lambda o, a, n, d: 3 * o[:, 0]), tmp_path, names=["one"])
-    assert tools["one"].runs == 2
-
-
-def test_a_tool_that_fails_costs_only_its_own_section_and_is_tried_again(tools, tmp_path):
-    tools |= {"one": FakeTool("one", RuntimeError("out of ideas")), "two": FakeTool("two")}
-    made = write_report(subject(), tmp_path, names=["one", "two"])
-    assert "out of ideas" in made.verdict.failed[0].text
-    assert made.sections[1].values
-    tools["one"].error = None
-    assert write_report(subject(), tmp_path, names=["one", "two"]).sections[0].values
-
-
-def test_damaged_sections_are_made_again(tools, tmp_path):
-    tools["one"] = FakeTool("one")
-    write_report(subject(), tmp_path, names=["one"])
-    (tmp_path / "sections" / "one" / "section.json").write_text("{")
-    write_report(subject(), tmp_path, names=["one"])
-    assert tools["one"].runs == 2
-
-
-def test_every_tool_has_a_title_and_says_where_it_does_not_apply():
-    from rlhf_ray.interpret.reward.sections import tool
-
-    for name in NAMES:
-        found = tool(name)
-        assert name == found.NAME
-        assert found.TITLE
-        reason = found.unsuitable(subject())
+def test_every_step_has_a_title_and_says_where_it_does_not_apply(tmp_path):
+    for name, step in reward_study(subject(), tmp_path).steps().items():
+        assert name == step.name
+        assert step.title
+        reason = step.why_not(StepContext(subject()))
         assert reason is None or reason.endswith(".")
 
 
 def test_overview_tells_agreement_from_disagreement(monkeypatch):
     monkeypatch.setattr(overview, "over_episodes", functools.partial(over_episodes, resamples=60))
-    agrees, opposes = overview.look(subject()), overview.look(subject(lambda o, a, n, d: -o[:, 0]))
+    agrees, opposes = run_step(overview, subject()), run_step(overview, subject(lambda o, a, n, d: -o[:, 0]))
     assert agrees.values["correlation"]["rank"]["value"] == pytest.approx(1.0)
     assert [statement.kind for statement in agrees.statements] == ["rewards"]
     assert opposes.values["correlation"]["linear"]["value"] == pytest.approx(-1.0)
     assert "does not agree" in opposes.statements[0].text
-    unrelated = overview.look(subject(lambda o, a, n, d: o[:, 1]))
+    unrelated = run_step(overview, subject(lambda o, a, n, d: o[:, 1]))
     estimate = unrelated.values["correlation"]["linear"]
     assert estimate["low"] < estimate["value"] < estimate["high"]
     assert abs(estimate["value"]) < 0.3
 
 
 def test_overview_of_a_constant_reward_says_so():
-    section = overview.look(subject(lambda o, a, n, d: 0 * o[:, 0]))
+    section = run_step(overview, subject(lambda o, a, n, d: 0 * o[:, 0]))
     assert [check.name for check in section.checks if check.passed is False] == ["the reward varies"]
 
 
 def test_overview_without_true_rewards():
-    section = overview.look(subject(true=lambda o: np.full(len(o), np.nan)))
+    section = run_step(overview, subject(true=lambda o: np.full(len(o), np.nan)))
     assert "correlation" not in section.values
     assert all(check.passed for check in section.checks)
 
@@ -201,4 +152,4 @@ def test_other_parts_make_another_report():
         dataclasses.replace(subject(lambda o, a, n, d: n[:, 0]), regions=regions)
         for regions in (None, regions_of(SPACE, names=[f"n{i}" for i in range(SPACE.shape[0])]))
     ]
-    assert reports.fingerprint(subjects[0]) != reports.fingerprint(subjects[1])
+    assert subjects[0].digest != subjects[1].digest

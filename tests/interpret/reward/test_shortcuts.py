@@ -5,11 +5,12 @@ import pytest
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.exchange import ExchangePairs, StepPart, auc, levelled, moments, split_at, stack
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.sections import shortcuts as section
 from rlhf_ray.interpret.reward.shortcuts import find
+from rlhf_ray.interpret.reward.steps import shortcuts as section
 from rlhf_ray.interpret.reward.strata import compare
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, TableReward
+from tests.interpret.contexts import run_step
 
 VECTORS, ACTIONS = gym.spaces.Box(-9, 9, (4,)), gym.spaces.Discrete(3)
 IMAGES = gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
@@ -52,7 +53,7 @@ def vector_reward(function):
 
 def told(reward, data, **options):
     regions = regions_of(reward.observation_space)
-    return section.look(Subject(reward, data, regions=regions, effort=0.2, **options))
+    return run_step(section, Subject(reward, data, regions=regions, effort=0.2, **options))
 
 
 def said(reward, data):
@@ -181,7 +182,7 @@ def test_the_lag_between_true_reward_and_reward_is_exact(lag):
 def test_tables_have_whole_inputs_only():
     rng = np.random.default_rng(0)
     data = steps(rng.integers(0, 5, 200), rng.integers(0, 5, 200), rng.random(200))
-    found = section.look(Subject(TableReward(np.arange(5.0), actions=3), data, effort=0.2))
+    found = run_step(section, Subject(TableReward(np.arange(5.0), actions=3), data, effort=0.2))
     assert any("depends on the next state alone" in each.text for each in found.statements)
 
 

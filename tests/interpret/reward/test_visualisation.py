@@ -13,12 +13,13 @@ from rlhf_ray.interpret.reward.manifold import Manifold, total_variation
 from rlhf_ray.interpret.reward.parametrisation import Fourier, Transformation
 from rlhf_ray.interpret.reward.prior import fit_prior
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.sections import visualisation as section
+from rlhf_ray.interpret.reward.steps import visualisation as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, visualise
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, NotDifferentiableError, TableReward
 from rlhf_ray.settings import RewardModelSettings
+from tests.interpret.contexts import run_step, why_not
 
 ACTIONS = gym.spaces.Discrete(3)
 QUICK = VisualisationSettings(steps=8)
@@ -168,22 +169,22 @@ def test_the_section_says_where_it_does_not_apply():
     steps = Transitions(
         *(np.zeros(30, int) for _ in range(3)), np.zeros(30, bool), np.zeros(30), np.arange(30), np.zeros(30, int)
     )
-    assert "table" in section.unsuitable(Subject(table, steps))
+    assert "table" in why_not(section, Subject(table, steps))
     blind = CallableReward(
         lambda o, a, n, d: 1.0 * a, gym.spaces.Box(-9, 9, (4,), np.float32), ACTIONS, inputs=["action"]
     )
-    assert section.unsuitable(Subject(blind, vectors())) == "The reward sees no observations."
+    assert why_not(section, Subject(blind, vectors())) == "The reward sees no observations."
 
 
 def test_the_section_of_vectors_images_and_constants():
     space = gym.spaces.Box(-9, 9, (4,), np.float32)
     reward = ensemble(space)
-    found = section.look(Subject(reward, vectors(), regions=regions_of(space), effort=0.1))
+    found = run_step(section, Subject(reward, vectors(), regions=regions_of(space), effort=0.1))
     assert len(found.tables) == 2
     assert all(check.value is not None for check in found.checks)
     space = image_space(20, 3)
-    found = section.look(Subject(ensemble(space), images(), regions=regions_of(space), effort=0.05))
+    found = run_step(section, Subject(ensemble(space), images(), regions=regions_of(space), effort=0.05))
     assert [picture.name for picture in found.pictures] == ["rated_high", "rated_low"]
     assert found.pictures[0].image.startswith(b"\x89PNG")
     constant = CallableReward(lambda o, a, n, d: np.ones(len(d)), space, ACTIONS)
-    assert "constant" in section.look(Subject(constant, images())).statements[0].text
+    assert "constant" in run_step(section, Subject(constant, images())).statements[0].text

@@ -1,4 +1,4 @@
-"""What the attribution and search steps work on: episodes, world model, valid horizon, bases, masks at moments."""
+"""What the attribution and search steps context on: episodes, world model, valid horizon, bases, masks at moments."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.bases.basis import Basis
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.recorded import load_episodes
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.model import load_world
 from rlhf_ray.interpret.agent.world_model.world import World
 
@@ -26,26 +26,26 @@ PREFERRED = ("ica", "pca", "probe")
 """Kinds of bases whose components are asked about: the first that is there."""
 
 
-def episodes_of(work: Work, most: int) -> Episodes:
+def episodes_of(context: AgentContext, most: int) -> Episodes:
     """Load episodes of held-out levels if there are any, else of any."""
-    folder = work.folders["recording"]
+    folder = context.folders["recording"]
     try:
-        return load_episodes(folder, split="test", most=most, agent=work.agent)
+        return load_episodes(folder, split="test", most=most, agent=context.subject.agent)
     except SettingError:
-        return load_episodes(folder, most=most, agent=work.agent)
+        return load_episodes(folder, most=most, agent=context.subject.agent)
 
 
-def world_of(work: Work) -> World | None:
+def world_of(context: AgentContext) -> World | None:
     """Load the world model; None if that step made none."""
-    folder = work.folders.get("world_model")
+    folder = context.folders.get("world_model")
     if folder is None or not folder.exists():
         return None
-    return load_world(folder, agent=work.agent)
+    return load_world(folder, agent=context.subject.agent)
 
 
-def valid_horizon(work: Work) -> int | None:
+def valid_horizon(context: AgentContext) -> int | None:
     """Return the valid horizon that the quality step found; None if it has not run."""
-    folder = work.folders.get("quality")
+    folder = context.folders.get("quality")
     for file in sorted(folder.glob("*.json")) if folder is not None and folder.exists() else ():
         about = json.loads(file.read_text())
         if isinstance(about, dict) and about.get("valid_horizon") is not None:
@@ -53,9 +53,9 @@ def valid_horizon(work: Work) -> int | None:
     return None
 
 
-def basis_of(work: Work) -> Basis | None:
+def basis_of(context: AgentContext) -> Basis | None:
     """Load a basis of the agent's memory whose components are worth asking about; None if there is none."""
-    folder = work.folders.get("bases")
+    folder = context.folders.get("bases")
     files: Sequence[Path] = sorted(folder.glob("*.npz")) if folder is not None and folder.exists() else ()
     loaded = []
     for file in files:
@@ -63,7 +63,9 @@ def basis_of(work: Work) -> Basis | None:
             loaded.append(bases.load(file))
         except SettingError:
             continue
-    fitting = [basis for basis in loaded if len(basis.center) == work.agent.memory_size and basis.kind in PREFERRED]
+    fitting = [
+        basis for basis in loaded if len(basis.center) == context.subject.agent.memory_size and basis.kind in PREFERRED
+    ]
     return min(fitting, key=lambda basis: PREFERRED.index(basis.kind), default=None)
 
 

@@ -12,8 +12,9 @@ from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.comparison.pair import AgentPair, acts, correlation, mean_of, same_action, sites, text
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.replay import values_at
-from rlhf_ray.interpret.section import Section, Statement, Table
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.study.section import Section, Statement, Table
+from rlhf_ray.study.step import Step, StepContext
 
 NAME = "alike"
 TITLE = "What they do and hold on the same frames"
@@ -24,8 +25,9 @@ DRAWS = 100
 """Draws of the interval of a similarity."""
 
 
-def look(pair: AgentPair) -> Section:
+def run(context: StepContext[AgentPair]) -> Section:
     """Compare actions, values and what both hold."""
+    pair = context.subject
     actions, acted = _actions(pair)
     values, valued = _values(pair)
     held, holds = _held(pair)
@@ -191,3 +193,6 @@ def _statements(pair: AgentPair, figures: dict[str, Any]) -> list[Statement]:
         said += f"; two halves of one agent's units {views:.2f}" if views is not None else ""
         found.append(Statement("holds", f"{said}."))
     return found
+
+
+STEP = Step(NAME, TITLE, run)

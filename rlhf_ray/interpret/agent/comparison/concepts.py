@@ -19,8 +19,9 @@ from rlhf_ray.interpret.agent.controls import COUNT, controlled, random_bases
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention, edits_at
 from rlhf_ray.interpret.agent.replay import site_of, values_at
-from rlhf_ray.interpret.section import Section, Statement, Table
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.study.section import Section, Statement, Table
+from rlhf_ray.study.step import Step, StepContext
 
 NAME = "concepts"
 TITLE = "What each one holds, and what each one needs"
@@ -107,8 +108,9 @@ def apart(one: MeanEstimate, other: MeanEstimate) -> bool:
     return ends[0][0] > ends[1][1] or ends[1][0] > ends[0][1]
 
 
-def look(pair: AgentPair) -> Section:
+def run(context: StepContext[AgentPair]) -> Section:
     """Probe for each concept, and take away those that are held."""
+    pair = context.subject
     for agent, name in zip(pair.agents, pair.names, strict=True):
         if not agent.memory_size and not agent.layers:
             return Section(NAME, TITLE, skipped=f"{name} has neither memory nor layers to look into.")
@@ -126,7 +128,7 @@ def look(pair: AgentPair) -> Section:
     for who, (values, labels, decoded) in enumerate(read):
         known = {name: labels[name] for name in tested if name in decoded}
         for name, basis in concept_directions(values, known, pair.seed).items():
-            pair.told(f"{pair.names[who]} without {name}")
+            context.say(f"{pair.names[who]} without {name}")
             found[who][name] = _without(pair, who, decoded[name], basis, values, labels[name])
     rows: list[list[Any]] = []
     features = []
@@ -166,7 +168,6 @@ def _read(pair: AgentPair, who: int) -> tuple[FloatArray, dict[str, Array], dict
         controls[FRAME] = seen
     if (fresh := samples.untrained(agent, frames.episodes, found, site, pair.seed + 1)) is not None:
         controls[UNTRAINED] = fresh
-    pair.told(f"what {pair.names[who]} holds")
     return values, labels, {each.concept: each for each in decode(values, labels, levels, controls, pair.seed)}
 
 
@@ -242,3 +243,6 @@ def _statements(features: Sequence[dict[str, Any]]) -> list[Statement]:
         )
         for what, names in said.items()
     ]
+
+
+STEP = Step(NAME, TITLE, run)

@@ -14,8 +14,9 @@ from rlhf_ray.interpret.agent.attribution.looked_at import OBJECT, objects_of
 from rlhf_ray.interpret.agent.attribution.objects import patch_beside, repaint
 from rlhf_ray.interpret.agent.comparison.concepts import LEAST
 from rlhf_ray.interpret.agent.comparison.pair import COPIES, AgentPair, acts, correlation, moved, same_action, text
-from rlhf_ray.interpret.section import Section, Statement, Table
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.study.section import Section, Statement, Table
+from rlhf_ray.study.step import Step, StepContext
 
 NAME = "objects"
 TITLE = "What each one reacts to"
@@ -84,8 +85,9 @@ def changes(pair: AgentPair) -> Iterator[Changed]:
             yield Changed(f"feature {feature} exchanged", at, other[at], None)
 
 
-def look(pair: AgentPair) -> Section:
+def run(context: StepContext[AgentPair]) -> Section:
     """Measure the reactions of both."""
+    pair = context.subject
     frames, space = pair.frames, pair.space
     before = [acts(pair.decide(who), space) for who in (0, 1)]
     rows: list[list[Any]] = []
@@ -93,7 +95,7 @@ def look(pair: AgentPair) -> Section:
     for changed in changes(pair):
         if len(changed.at) < FEWEST:
             continue
-        pair.told(f"reactions to {changed.name}")
+        context.say(f"reactions to {changed.name}")
         at, groups = changed.at, frames.rows[changed.at]
         after = [acts(pair.decide(who, changed.seen, at=at), space) for who in (0, 1)]
         deltas = [after[who] - before[who][at] for who in (0, 1)]
@@ -206,3 +208,6 @@ def _statements(pair: AgentPair, features: list[dict[str, Any]]) -> list[Stateme
             said += f"; both reactions have a correlation of {text(MeanEstimate(**each['correlation']))}"
         found.append(Statement("uses", f"{said}.", max(of.mean for of in far)))
     return found
+
+
+STEP = Step(NAME, TITLE, run)

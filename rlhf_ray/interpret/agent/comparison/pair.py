@@ -83,7 +83,6 @@ class AgentPair:
         make_batch: makes that many copies of it.
         seed: seeds every draw.
         effort: amount of work relative to the normal report.
-        told: called with what a long part is doing.
     """
 
     first: Agent
@@ -92,7 +91,6 @@ class AgentPair:
     make_batch: Callable[[int], EnvBatch]
     seed: int = 0
     effort: float = 1.0
-    told: Callable[[str], None] = lambda text: None
 
     def __post_init__(self) -> None:
         for what in ("observation_space", "action_space"):
@@ -102,6 +100,11 @@ class AgentPair:
                 raise SettingError(
                     f"The agents have different {kind}s, {mine} and {its}; compare agents of one environment."
                 )
+
+    @property
+    def digest(self) -> str:
+        """Identify the agents, their names and the environment."""
+        return f"{self.first.digest} {self.second.digest} {self.names} {self.environment}"
 
     @property
     def agents(self) -> tuple[Agent, Agent]:
@@ -152,13 +155,11 @@ class AgentPair:
         batch.reset([int(self.levels(1, 1)[0])])
         states = bool(batch.edits) or bool(batch.masks())
         batch.close()
-        self.told("episodes of both agents")
         count = self.count(OWN, 8)
         how = {"epsilon": EPSILON, "max_steps": LONGEST_SEEN, "keep_states": states}
         own = [self.play(agent, self.levels(1 + at, count), **how) for at, agent in enumerate(self.agents)]
         bare = [_without_memory(each) for each in own]  # what an agent had in mind is its own: it is replayed
         episodes, by = Episodes.concatenate(bare), np.repeat([0, 1], [len(each) for each in own])
-        self.told("what both think along them")
         thoughts = [replay(agent, episodes, sites(agent)) for agent in self.agents]
         untrained: list[list[Episodes]] = [[], []]
         for at, agent in enumerate(self.agents):

@@ -7,18 +7,20 @@ from typing import Any
 
 from rlhf_ray.interpret.agent.comparison.pair import LEVELS, LONGEST, AgentPair, text
 from rlhf_ray.interpret.agent.effects import effect
-from rlhf_ray.interpret.section import Section, Statement, Table
 from rlhf_ray.measure.intervals import bootstrap
+from rlhf_ray.study.section import Section, Statement, Table
+from rlhf_ray.study.step import Step, StepContext
 
 NAME = "played"
 TITLE = "What they reach on the same levels"
 
 
-def look(pair: AgentPair) -> Section:
+def run(context: StepContext[AgentPair]) -> Section:
     """Play the same levels."""
+    pair = context.subject
     levels = pair.levels(0, pair.count(LEVELS, 20))
     how: dict[str, Any] = {"max_steps": LONGEST, "frames": False}
-    pair.told("both play the same levels")
+    context.say("both play the same levels")
     first, second = (pair.play(agent, levels, **how) for agent in pair.agents)
     random = pair.play(pair.first, levels, epsilon=1.0, **how)
     found = effect(second, first, pair.space, pair.action_names, pair.seed)
@@ -73,3 +75,6 @@ def look(pair: AgentPair) -> Section:
     }
     heads = ("", one, other, "difference", "random actions")
     return Section(NAME, TITLE, [Statement("uses", said)], tables=[Table(heads, rows, caption)], values=values)
+
+
+STEP = Step(NAME, TITLE, run)

@@ -19,8 +19,9 @@ from rlhf_ray.interpret.agent.attribution.quantities import Quantity, action_mea
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.comparison.pair import AgentPair, acts, mean_of, text
 from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.section import Picture, Section, Statement, Table
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.study.section import Picture, Section, Statement, Table
+from rlhf_ray.study.step import Step, StepContext
 
 NAME = "saliency"
 TITLE = "Where each one looks"
@@ -28,8 +29,9 @@ TITLE = "Where each one looks"
 MOMENTS, SHOWN = 80, 5
 
 
-def look(pair: AgentPair) -> Section:
+def run(context: StepContext[AgentPair]) -> Section:
     """Correlate the maps of both, frame by frame."""
+    pair = context.subject
     frames = pair.frames
     rng = np.random.default_rng([pair.seed, 0x5A])
     at = np.sort(rng.permutation(len(frames.rows))[: pair.count(MOMENTS, 20)])
@@ -39,7 +41,7 @@ def look(pair: AgentPair) -> Section:
     figures: dict[str, Any] = {}
     pictures = []
     for quantity in _quantities(pair, names):
-        pair.told(f"saliency of {quantity.title}")
+        context.say(f"saliency of {quantity.title}")
         moments, maps = zip(
             *(_maps(a, t, rows, times, quantity) for a, t in zip(pair.agents, frames.thoughts, strict=True)),
             strict=True,
@@ -132,3 +134,6 @@ def _statements(figures: dict[str, Any], titles: dict[str, str]) -> list[Stateme
         said += "." if beside is None else f"; with untrained agents {beside:.2f}."
         found.append(Statement("uses", said))
     return found
+
+
+STEP = Step(NAME, TITLE, run)

@@ -8,8 +8,8 @@ from typing import Any
 
 from rlhf_ray.interpret.agent.comparison import alike, concepts, objects, played, saliency
 from rlhf_ray.interpret.agent.comparison.pair import mean_of, text
-from rlhf_ray.interpret.section import Section, Table
 from rlhf_ray.measure.intervals import MeanEstimate
+from rlhf_ray.study.section import Section, Table
 
 MOSTLY, HARDLY = 0.75, 0.25
 """Share of used features that both use: from the first on the answer is yes, up to the second no."""

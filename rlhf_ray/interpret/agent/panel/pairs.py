@@ -12,7 +12,6 @@ from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.attribution.moments import moments_of as contexts_of
 from rlhf_ray.interpret.agent.bases.basis import Basis
-from rlhf_ray.interpret.agent.chain import Mapper
 from rlhf_ray.interpret.agent.controls import random_bases
 from rlhf_ray.interpret.agent.counterfactual import counterfact, snapshots_of
 from rlhf_ray.interpret.agent.episodes import Episodes
@@ -23,6 +22,7 @@ from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.interpret.agent.replay import values_at
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation, simulate
 from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.study.step import Mapper
 
 LEVELS = 8
 """Levels that each intervention is tried on; the one that shows most is kept."""

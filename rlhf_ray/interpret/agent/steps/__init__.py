@@ -1,13 +1,6 @@
-"""Steps of the chain: one file each, with ``NAME``, ``TITLE``, ``AFTER``, ``unsuitable`` and ``run`` (see `ChainStep`)."""
+"""The steps that examine an agent: one file each, which ends with its `rlhf_ray.study.Step`."""
 
-from __future__ import annotations
-
-import importlib
-from typing import cast
-
-from rlhf_ray.interpret.agent.chain import ChainStep
-
-NAMES: tuple[str, ...] = (
+NAMES = (
     "recording",
     "world_model",
     "quality",
@@ -24,9 +17,6 @@ NAMES: tuple[str, ...] = (
     "story",
     "panel",
 )
-"""The steps, in the order of the report; each comes after those that it reads."""
+"""The steps, in the order of the page; each comes after those that it needs."""
 
-
-def step(name: str) -> ChainStep:
-    """Import the step ``name``."""
-    return cast(ChainStep, importlib.import_module(f"{__name__}.{name}"))
+CATALOGUE = {name: f"{__name__}.{name}:STEP" for name in NAMES}

@@ -40,14 +40,14 @@ from rlhf_ray.interpret.agent.attribution.paths import WAYS, Ways, ways
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity
 from rlhf_ray.interpret.agent.attribution.question import SOURCES, Question, Source
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples, join, sample_gradients
-from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.simulate import Estimator
 from rlhf_ray.interpret.agent.world_model.world import World
-from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.step import Step
 
 NAME = "attribution"
 TITLE = "What values and actions depend on"
-AFTER = ("recording", "world_model", "quality", "bases")
 
 EPISODES = 200
 SAMPLES, JUDGED, FEWEST, SHOWN = 400, 64, 16, 3
@@ -55,7 +55,7 @@ SAMPLES, JUDGED, FEWEST, SHOWN = 400, 64, 16, 3
 STEPS = 4
 """Steps from a sample's start to its question."""
 CHUNK = 16
-"""Samples per part of the work."""
+"""Samples per part of the context."""
 COMPONENTS = 4
 """Components of a basis that are asked about."""
 COPIES, UNTRAINED = 32, 3
@@ -70,26 +70,26 @@ ALIKE = 0.9
 """Two estimators with a lower mean cosine can lead to other conclusions."""
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Return why there is nothing to attribute; None otherwise."""
-    return None if work.folders.get("recording", work.out).exists() else "There is no recording of the agent."
+    return None if context.folders.get("recording", context.out).exists() else "There is no recording of the agent."
 
 
-def run(work: Work) -> Section:
+def run(context: AgentContext) -> Section:
     """Write the samples for the panel, and judge methods, objects, paths and estimators."""
-    agent, rng = work.agent, work.rng(NAME)
-    episodes, world, horizon = episodes_of(work, EPISODES), world_of(work), valid_horizon(work)
-    context = world.context if world is not None else 1
-    count = max(FEWEST, int(SAMPLES * work.effort))
-    moments = draw_moments(agent, episodes, count, rng, context=context, ahead=STEPS + 1)
-    judged = moments[np.sort(rng.permutation(len(moments))[: max(FEWEST, int(JUDGED * work.effort))])]
-    asked = _asked(work)
-    found = _Findings(work, world, horizon, judged, asked)
+    agent, rng = context.subject.agent, context.rng(NAME)
+    episodes, world, horizon = episodes_of(context, EPISODES), world_of(context), valid_horizon(context)
+    seen_before = world.context if world is not None else 1
+    count = max(FEWEST, int(SAMPLES * context.subject.effort))
+    moments = draw_moments(agent, episodes, count, rng, context=seen_before, ahead=STEPS + 1)
+    judged = moments[np.sort(rng.permutation(len(moments))[: max(FEWEST, int(JUDGED * context.subject.effort))])]
+    asked = _asked(context)
+    found = _Findings(context, world, horizon, judged, asked)
     if world is not None:
         found.estimators(world)
-    work.told(f"gradients of {len(asked)} quantities at {len(moments)} moments")
-    samples = _samples(work, world, moments, asked, horizon, found.estimator)
-    samples.save(work.out)
+    context.say(f"gradients of {len(asked)} quantities at {len(moments)} moments")
+    samples = _samples(context, world, moments, asked, horizon, found.estimator)
+    samples.save(context.out)
     states = states_of(episodes, judged)
     found.methods()
     found.differences()
@@ -105,25 +105,25 @@ def run(work: Work) -> Section:
         )
         found.statements.append(Statement("warning", text, 1.0))
     values = found.values | {"samples": len(samples.times), "steps": STEPS, "valid_horizon": horizon}
-    write_text(work.out / "attribution.json", json.dumps(values, indent=1) + "\n")
+    write_text(context.out / "attribution.json", json.dumps(values, indent=1) + "\n")
     return Section(NAME, TITLE, found.statements, found.checks, found.tables, found.pictures, values)
 
 
-def _asked(work: Work) -> list[Quantity]:
+def _asked(context: AgentContext) -> list[Quantity]:
     """Choose the quantities: value, advantage, the most likely action or the means, and some components of a basis."""
-    space = work.agent.action_space
+    space = context.subject.agent.action_space
     chosen = [of.value(), of.advantage()]
     if isinstance(space, gym.spaces.Discrete):
         chosen += [of.chosen_action(space)] if int(space.n) > 1 else []
     elif isinstance(space, gym.spaces.Box):
         chosen += [of.action_mean(space, i) for i in range(min(2, int(np.prod(space.shape))))]
-    if (basis := basis_of(work)) is not None:
+    if (basis := basis_of(context)) is not None:
         chosen += [of.loading(basis, i) for i in range(min(COMPONENTS, len(basis)))]
     return chosen
 
 
 def _samples(
-    work: Work,
+    context: AgentContext,
     world: World | None,
     moments: Moments,
     asked: Sequence[Quantity],
@@ -131,23 +131,28 @@ def _samples(
     estimator: Estimator,
 ) -> GradientSamples:
     sources: tuple[Source, ...] = ("frame", "memory") if world is None else ("world", "memory")
-    reference = Reference.of(Question(work.agent, asked[0], 0, world, sources=sources), moments)
+    reference = Reference.of(Question(context.subject.agent, asked[0], 0, world, sources=sources), moments)
     function = partial(
-        sample_gradients, agent=work.agent, world=world, quantities=asked, reference=reference,
+        sample_gradients, agent=context.subject.agent, world=world, quantities=asked, reference=reference,
         estimator=estimator, steps=STEPS, horizon=horizon,
         with_paths=[each.name for each in asked if each.name in ("value", "action", "mean_0")],
     )  # fmt: skip
     chunks = [moments[start : start + CHUNK] for start in range(0, len(moments), CHUNK)]
-    return join(list(work.mapper(function, chunks)))
+    return join(list(context.mapper(function, chunks)))
 
 
 class _Findings:
     """Collects what the section says."""
 
     def __init__(
-        self, work: Work, world: World | None, horizon: int | None, judged: Moments, asked: Sequence[Quantity]
+        self,
+        context: AgentContext,
+        world: World | None,
+        horizon: int | None,
+        judged: Moments,
+        asked: Sequence[Quantity],
     ):
-        self.work, self.world, self.horizon, self.judged = work, world, horizon, judged
+        self.context, self.world, self.horizon, self.judged = context, world, horizon, judged
         named = {each.name: each for each in asked}
         self.asked = [named[name] for name in ("value", "action", "mean_0") if name in named]
         self.statements: list[Statement] = []
@@ -159,15 +164,15 @@ class _Findings:
 
     def now(self, quantity: Quantity, agent: Any = None) -> Question:
         """Ask about now, in the recording."""
-        return Question(agent or self.work.agent, quantity)
+        return Question(agent or self.context.subject.agent, quantity)
 
     def _unmoved(self, question: Question, reference: Reference) -> Statement:
         """Say that no part of the frame changes a quantity; and if the agent does something else without it, say that."""
         inputs = question.inputs(self.judged)
-        memory = inputs.get("memory", self.work.agent.initial_memory(len(self.judged)))
+        memory = inputs.get("memory", self.context.subject.agent.initial_memory(len(self.judged)))
         with torch.no_grad():
             steps = [
-                self.work.agent.step(frame, memory)
+                self.context.subject.agent.step(frame, memory)
                 for frame in (inputs["frame"], reference.typical["frame"].expand_as(inputs["frame"]))
             ]
         other = float((steps[0].logits.argmax(1) != steps[1].logits.argmax(1)).float().mean())
@@ -192,16 +197,16 @@ class _Findings:
             reference = Reference.of(question, self.judged)
             maps = {}
             for name, method in METHODS.items():
-                result = method(question, self.judged, reference, self.work.seed)
+                result = method(question, self.judged, reference, self.context.subject.seed)
                 maps[name] = result.maps["frame"]
                 if result.gap is not None:
                     self._complete(quantity, result)
-            rng = self.work.rng(f"curves {quantity.name}")
+            rng = self.context.rng(f"curves {quantity.name}")
             ordered = curves(question, self.judged, maps, reference, rng)
             if all(one.deletion[-1] <= UNMOVED * (float(result.values.std()) or 1.0) for one in ordered.values()):
                 self.statements.append(self._unmoved(question, reference))
                 continue  # nothing to order
-            if len(self.work.agent.observation_space.shape or ()) == 1:
+            if len(self.context.subject.agent.observation_space.shape or ()) == 1:
                 self.statements.append(_numbers(quantity, maps["occlusion"]))
             for name, one in ordered.items():
                 areas, intervals = one.areas, one.intervals
@@ -250,8 +255,8 @@ class _Findings:
 
     def differences(self) -> None:
         """Check gradients against central differences."""
-        source: Source = "memory" if self.work.agent.memory_size else "frame"
-        if source == "frame" and is_image(self.work.agent.observation_space):
+        source: Source = "memory" if self.context.subject.agent.memory_size else "frame"
+        if source == "frame" and is_image(self.context.subject.agent.observation_space):
             return
         error = float(np.median(against_differences(self.now(self.asked[0]), self.judged[:16], source)))
         says = f"The median error is {error:.1e} of the largest gradient."
@@ -264,7 +269,7 @@ class _Findings:
 
     def objects(self, states: Sequence[bytes]) -> None:
         """Remove objects by paint and in the level; see where gradients concentrate."""
-        batch = self.work.make_batch(min(COPIES, len(states)))
+        batch = self.context.subject.make_batch(min(COPIES, len(states)))
         try:
             objects, background = objects_of(masks_at(batch, states))
             edits = {name: f"remove_{name}" for name in objects if f"remove_{name}" in batch.edits}
@@ -273,9 +278,9 @@ class _Findings:
             rows = []
             for quantity in self.asked:
                 question = self.now(quantity)
-                painted = by_painting(question, self.judged, objects, self.work.rng("control"), background)
+                painted = by_painting(question, self.judged, objects, self.context.rng("control"), background)
                 edited = by_editing(question, self.judged, batch, states, list(edits.values()))
-                fresh = [self.work.agent.fresh(self.work.seed + 1 + i) for i in range(UNTRAINED)]
+                fresh = [self.context.subject.agent.fresh(self.context.subject.seed + 1 + i) for i in range(UNTRAINED)]
                 others = [self.now(quantity, other) for other in fresh if other is not None]
                 mattering = {name: where_it_matters(mask, painted.changes[name]) for name, mask in objects.items()}
                 shares = trained_against_untrained(question, others, self.judged, mattering) if others else {}
@@ -342,7 +347,9 @@ class _Findings:
         rows = []
         for quantity in self.asked:
             for step in range(STEPS + 1):
-                found = ways(Question(self.work.agent, quantity, step, self.world, self.estimator), self.judged)
+                found = ways(
+                    Question(self.context.subject.agent, quantity, step, self.world, self.estimator), self.judged
+                )
                 shares: dict[str, float] = {name: float(share.mean()) for name, share in found.shares.items()}
                 beyond = self.horizon is not None and step > self.horizon
                 rows.append(
@@ -367,13 +374,13 @@ class _Findings:
 
     def estimators(self, world: World) -> None:
         """Compare the estimators with each other and with finite changes."""
-        if not isinstance(self.work.agent.action_space, gym.spaces.Discrete):
+        if not isinstance(self.context.subject.agent.action_space, gym.spaces.Discrete):
             return
         rows = []
-        sources: list[Source] = ["world", "memory"] if self.work.agent.memory_size else ["world"]
+        sources: list[Source] = ["world", "memory"] if self.context.subject.agent.memory_size else ["world"]
         for source in sources:
-            question = Question(self.work.agent, self.asked[0], STEPS, world, sources=("world", "memory"))
-            found = compare(question, self.judged, source, self.work.rng("moves"))
+            question = Question(self.context.subject.agent, self.asked[0], STEPS, world, sources=("world", "memory"))
+            found = compare(question, self.judged, source, self.context.rng("moves"))
             for name, rank in found.rank.items():
                 cells = [f"{rank:.2f}", f"{found.sign[name]:.2f}", f"{found.size[name]:.3g}"]
                 rows.append([SOURCES[source], name.replace("_", "-"), *cells])
@@ -440,3 +447,6 @@ def _numbers(quantity: Quantity, map: FloatArray) -> Statement:
         f"change, and the share of all changes, when this number alone is set to its typical value, at {len(map)} moments."
     )
     return Statement("uses", text, 0.5)
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording", "world_model", "quality", "bases"), why_not=why_not)

@@ -11,13 +11,13 @@ from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent import bases, concepts, samples
 from rlhf_ray.interpret.agent.at_hand import action_names, bars, nothing_inside, recorded, site_name
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.stability import SEEDS, STABLE, Stability, stability
-from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.step import Step
 
 NAME = "bases"
 TITLE = "Directions in the agent's memory"
-AFTER = ("recording", "concepts")
 
 ROWS, REFITTED = 5000, 1500
 """Steps that bases are fitted to, and those that their stability is measured on."""
@@ -28,29 +28,31 @@ SPARSE = 64
 """Features of the sparse auto-encoder, which is made with full effort only."""
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Return why there is nothing to decompose."""
-    return nothing_inside(work)
+    return nothing_inside(context)
 
 
-def run(work: Work) -> Section:
+def run(context: AgentContext) -> Section:
     """Fit and save one basis of each kind."""
-    episodes = recorded(work)
-    found = samples.samples(work.agent, episodes, most=ROWS, seed=work.seed)
-    labels = {name: found.at(each) for name, each in concepts.library(episodes, action_names(work)).items()}
-    labels = _readable(work, labels)
-    few = np.sort(np.random.default_rng(work.seed).permutation(len(found))[:REFITTED])
+    episodes = recorded(context)
+    found = samples.samples(context.subject.agent, episodes, most=ROWS, seed=context.subject.seed)
+    labels = {name: found.at(each) for name, each in concepts.library(episodes, action_names(context)).items()}
+    labels = _readable(context, labels)
+    few = np.sort(np.random.default_rng(context.subject.seed).permutation(len(found))[:REFITTED])
     rows, values = [], {}
     pictures: list[Picture] = []
     for kind in bases.KINDS:
-        if (kind in bases.LABELLED and not labels) or (kind == "sparse" and work.effort < 1.0):
+        if (kind in bases.LABELLED and not labels) or (kind == "sparse" and context.subject.effort < 1.0):
             continue
-        work.told(f"basis {kind}")
+        context.say(f"basis {kind}")
         count = len(labels) if kind in bases.LABELLED else SPARSE if kind == "sparse" else COMPONENTS
-        basis = bases.fit(kind, found.values, count, work.seed, labels)
-        basis.save(work.out / f"{kind}.npz")
+        basis = bases.fit(kind, found.values, count, context.subject.seed, labels)
+        basis.save(context.out / f"{kind}.npz")
         some = {name: each[few] for name, each in labels.items()}
-        again = stability(basis, found.values[few], found.episodes[few], some, _refits(work, kind), work.seed)
+        again = stability(
+            basis, found.values[few], found.episodes[few], some, _refits(context, kind), context.subject.seed
+        )
         explained = _explained(basis, found.values)
         values[kind] = _values(basis, again, explained)
         rows.append([bases.TITLES[kind], len(basis), f"{explained:.0%}", f"{int(again.stable.sum())} of {len(basis)}"])
@@ -65,18 +67,19 @@ def run(work: Work) -> Section:
                     f"{bases.TITLES[kind].capitalize()}: which are found again (dashed: stable).",
                 )
             )
-    write_text(work.out / "bases.json", json.dumps({"site": site_name(work.agent), "bases": values}, indent=1) + "\n")
+    site = site_name(context.subject.agent)
+    write_text(context.out / "bases.json", json.dumps({"site": site, "bases": values}, indent=1) + "\n")
     caption = (
-        f"Bases of the agent's {site_name(work.agent)}: components, the variance that they explain, and how many of them other "
+        f"Bases of the agent's {site}: components, the variance that they explain, and how many of them other "
         "seeds and halves of the episodes find again."
     )
     table = Table(("basis", "components", "explains", "stable"), rows, caption)
     return Section(NAME, TITLE, _statements(values), _checks(values), [table], pictures, {"bases": values})
 
 
-def _readable(work: Work, labels: dict[str, FloatArray]) -> dict[str, FloatArray]:
+def _readable(context: AgentContext, labels: dict[str, FloatArray]) -> dict[str, FloatArray]:
     """Return the concepts that probes can read, the best first; all of them if that step did not run."""
-    folder = work.folders.get("concepts")
+    folder = context.folders.get("concepts")
     if folder is None or not (folder / "concepts.json").exists():
         return labels
     known = json.loads((folder / "concepts.json").read_text())["concepts"]
@@ -85,8 +88,8 @@ def _readable(work: Work, labels: dict[str, FloatArray]) -> dict[str, FloatArray
     return {each["concept"]: labels[each["concept"]] for each in good}
 
 
-def _refits(work: Work, kind: str) -> int:
-    return 2 if kind == "sparse" or work.effort < QUICK else SEEDS
+def _refits(context: AgentContext, kind: str) -> int:
+    return 2 if kind == "sparse" or context.subject.effort < QUICK else SEEDS
 
 
 def _explained(basis: bases.Basis, values: FloatArray) -> float:
@@ -130,3 +133,6 @@ def _checks(values: dict[str, Any]) -> list[Check]:
                 Check(f"{bases.TITLES[kind]} are found again", share >= 0.5, share, "at least half of them", says)
             )
     return checks
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording", "concepts"), why_not=why_not)

@@ -14,16 +14,16 @@ from rlhf_ray.interpret.agent import concepts
 from rlhf_ray.interpret.agent.at_hand import action_names, nothing_inside, recorded, world_states
 from rlhf_ray.interpret.agent.attribution.looked_at import world_of
 from rlhf_ray.interpret.agent.behaviours import Behaviours, action_inputs, behaviours, shares
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.clusters import STABLE
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.replay import values_at
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.reward.drawing import draw_observation, png
-from rlhf_ray.interpret.section import Check, Picture, Section, Table
+from rlhf_ray.study.section import Check, Picture, Section, Table
+from rlhf_ray.study.step import Step
 
 NAME = "behaviours"
 TITLE = "Behaviours"
-AFTER = ("recording", "world_model")
 
 COUNTS = (4, 6, 8, 10)
 SHOWN = 3
@@ -32,25 +32,25 @@ MARKS = 4
 """Concepts that describe a behaviour: those that differ most from the other behaviours."""
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Return why there is nothing to cluster."""
-    return nothing_inside(work)
+    return nothing_inside(context)
 
 
-def run(work: Work) -> Section:
+def run(context: AgentContext) -> Section:
     """Cluster windows, and describe each cluster by what is different in it."""
-    episodes = recorded(work)
-    blocks: dict[str, FloatArray] = {"memory": values_at(work.agent, episodes)}
-    world = world_of(work)
+    episodes = recorded(context)
+    blocks: dict[str, FloatArray] = {"memory": values_at(context.subject.agent, episodes)}
+    world = world_of(context)
     if world is not None:
         states = np.zeros((*episodes.real.shape, world.size))
         rows, steps = np.nonzero(episodes.real)
-        states[rows, steps] = world_states(world, work.agent, episodes, rows, steps)
+        states[rows, steps] = world_states(world, context.subject.agent, episodes, rows, steps)
         blocks["world model"] = states
     blocks["actions"] = action_inputs(episodes)
-    found = behaviours(blocks, episodes.real, seed=work.seed, counts=COUNTS)
-    np.savez(work.out / "behaviours.npz", labels=found.labels, levels=episodes.levels)
-    described = _described(episodes, found, action_names(work))
+    found = behaviours(blocks, episodes.real, seed=context.subject.seed, counts=COUNTS)
+    np.savez(context.out / "behaviours.npz", labels=found.labels, levels=episodes.levels)
+    described = _described(episodes, found, action_names(context))
     values: dict[str, Any] = {
         "blocks": list(blocks),
         "length": found.length,
@@ -58,7 +58,7 @@ def run(work: Work) -> Section:
         "stability": found.clusters.stability,
         "behaviours": described,
     }
-    write_text(work.out / "behaviours.json", json.dumps(values, indent=1) + "\n")
+    write_text(context.out / "behaviours.json", json.dumps(values, indent=1) + "\n")
     rows_of = [[each["name"], each["windows"], f"{each['share']:.0%}", each["differs"]] for each in described]
     caption = (
         f"Clusters of windows of {found.length} steps of {', '.join(blocks)}, and the concepts that differ most from the other "
@@ -129,3 +129,6 @@ def _pictures(episodes: Episodes, found: Behaviours) -> list[Picture]:
                     axes.set_ylabel(f"B{row}" if at == 0 else "", fontsize=10, rotation=0, labelpad=14)
     caption = f"The most typical windows of each behaviour: {SHOWN} windows of {found.length} steps side by side."
     return [Picture("behaviours", png(figure), caption)]
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording", "world_model"), why_not=why_not)

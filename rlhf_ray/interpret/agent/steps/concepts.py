@@ -10,13 +10,13 @@ import numpy as np
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent import concepts, samples
 from rlhf_ray.interpret.agent.at_hand import action_names, bars, nothing_inside, recorded, site_name
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.concepts import DecodedConcept
-from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.step import Step
 
 NAME = "concepts"
 TITLE = "What can be read off the agent's memory"
-AFTER = ("recording",)
 
 STEPS = 2500
 FRAME, UNTRAINED = "one frame", "untrained agent"
@@ -27,24 +27,29 @@ CHANCE = {"auc": 0.5, "r2": 0.0}
 TOLERANCE = 0.1
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Return why there is nothing to read."""
-    return nothing_inside(work)
+    return nothing_inside(context)
 
 
-def run(work: Work) -> Section:
+def run(context: AgentContext) -> Section:
     """Probe for each concept."""
-    episodes = recorded(work)
-    found = samples.samples(work.agent, episodes, most=max(500, round(STEPS * min(1.0, work.effort))), seed=work.seed)
-    labels = {name: found.at(each) for name, each in concepts.library(episodes, action_names(work)).items()}
+    episodes = recorded(context)
+    found = samples.samples(
+        context.subject.agent,
+        episodes,
+        most=max(500, round(STEPS * min(1.0, context.subject.effort))),
+        seed=context.subject.seed,
+    )
+    labels = {name: found.at(each) for name, each in concepts.library(episodes, action_names(context)).items()}
     controls = {FRAME: samples.frames(episodes, found)}
-    controls[UNTRAINED] = samples.untrained(work.agent, episodes, found, None, work.seed + 1)
+    controls[UNTRAINED] = samples.untrained(context.subject.agent, episodes, found, None, context.subject.seed + 1)
     given = {name: each for name, each in controls.items() if each is not None}
-    work.told(f"probes for {len(labels)} concepts")
-    decoded = concepts.decode(found.values, labels, found.levels, given, work.seed)
-    site = site_name(work.agent)
+    context.say(f"probes for {len(labels)} concepts")
+    decoded = concepts.decode(found.values, labels, found.levels, given, context.subject.seed)
+    site = site_name(context.subject.agent)
     values: dict[str, Any] = {"site": site, "steps": len(found), "concepts": [each.values() for each in decoded]}
-    write_text(work.out / "concepts.json", json.dumps(values, indent=1) + "\n")
+    write_text(context.out / "concepts.json", json.dumps(values, indent=1) + "\n")
     if not decoded:
         says = "The environment says nothing that varies about its state, and the agent does the same at every step."
         return Section(NAME, TITLE, checks=[Check("there are concepts", None, 0.0, "at least 1", says)], values=values)
@@ -142,3 +147,6 @@ def _pictures(decoded: list[DecodedConcept]) -> list[Picture]:
             image = bars([each.concept for each in own], series, label, CHANCE[measure])
             found.append(Picture(f"concepts_{measure}", image, "What can be read off the agent, beside controls."))
     return found
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording",), why_not=why_not)

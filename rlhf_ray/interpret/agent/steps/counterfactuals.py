@@ -11,19 +11,19 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, repeats, snapshots_of
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change, effect
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.interpret.agent.recorded import load_episodes
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.reward.drawing import png
-from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.measure.intervals import bootstrap
+from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.step import Step
 
 NAME = "counterfactuals"
 TITLE = "What the agent does in edited levels"
-AFTER = ("recording",)
 
 MOMENTS, FEWEST = 300, 40
 """Moments that levels are edited at."""
@@ -34,11 +34,11 @@ LARGE = 0.1
 """Share of moments whose action changes at once from which on the agent reacts to an edit."""
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Return why nothing can be edited; None otherwise."""
-    if "recording" not in work.folders:
+    if "recording" not in context.folders:
         return "There is no recording of the agent."
-    batch = work.make_batch(1)
+    batch = context.subject.make_batch(1)
     try:
         if not batch.edits:
             return f"{batch.name} offers no edits of its levels."
@@ -51,28 +51,28 @@ def unsuitable(work: Work) -> str | None:
     return None
 
 
-def run(work: Work) -> Section:
+def run(context: AgentContext) -> Section:
     """Make each edit at moments of held-out levels."""
-    agent, space = work.agent, work.agent.action_space
-    episodes = _episodes(work)
-    snapshots = _draw(work, episodes)
-    work.told(f"going on from {len(snapshots)} moments")
-    batch = work.make_batch(min(64, len(snapshots)))
+    agent, space = context.subject.agent, context.subject.agent.action_space
+    episodes = _episodes(context)
+    snapshots = _draw(context, episodes)
+    context.say(f"going on from {len(snapshots)} moments")
+    batch = context.subject.make_batch(min(64, len(snapshots)))
     names, edits = list(batch.action_names), dict(batch.edits)
     same = repeats(batch, episodes, snapshots)
     batch.close()
-    plain, _ = go_on(agent, work.make_batch, snapshots, steps=LONGEST, mapper=work.mapper)
+    plain, _ = go_on(agent, context.subject.make_batch, snapshots, steps=LONGEST, mapper=context.mapper)
     rows, values, statements = [], {}, []
     for edit, about in edits.items():
-        work.told(f"edit {edit}")
+        context.say(f"edit {edit}")
         found = counterfact(
-            agent, work.make_batch, snapshots, edit=edit, plain=plain, steps=LONGEST, mapper=work.mapper
+            agent, context.subject.make_batch, snapshots, edit=edit, plain=plain, steps=LONGEST, mapper=context.mapper
         )
         if found is None:
             rows.append([edit, 0, "", "", "", "", "", "nothing to change at these moments"])
             continue
-        whole = effect(found.plain, found.changed, space, names, work.seed)
-        at_once = _at_once(found, space, work.seed)
+        whole = effect(found.plain, found.changed, space, names, context.subject.seed)
+        at_once = _at_once(found, space, context.subject.seed)
         rows.append(_row(edit, whole, at_once))
         values[edit] = {
             "about": about,
@@ -83,7 +83,7 @@ def run(work: Work) -> Section:
             **whole.to_json(),
         }
         statements += _statements(edit, whole, at_once, isinstance(space, gym.spaces.Box))
-    write_text(work.out / "counterfactuals.json", json.dumps(values, indent=1) + "\n")
+    write_text(context.out / "counterfactuals.json", json.dumps(values, indent=1) + "\n")
     share = float(same.mean())
     says = f"{1 - share:.0%} of the restored states don't repeat their episode: don't trust these comparisons."
     checks = [
@@ -95,27 +95,27 @@ def run(work: Work) -> Section:
     return Section(NAME, TITLE, statements, checks, [_table(rows)], pictures, {"moments": len(snapshots), **values})
 
 
-def _episodes(work: Work) -> Episodes:
+def _episodes(context: AgentContext) -> Episodes:
     """Load episodes of held-out levels with their states, or play them again if the recording left the states out."""
-    most = max(FEWEST, round(EPISODES * work.effort))
-    folder = work.folders["recording"]
+    most = max(FEWEST, round(EPISODES * context.subject.effort))
+    folder = context.folders["recording"]
     try:
-        episodes = load_episodes(folder, split="test", most=most, agent=work.agent)
+        episodes = load_episodes(folder, split="test", most=most, agent=context.subject.agent)
     except SettingError:
-        episodes = load_episodes(folder, most=most, agent=work.agent)
+        episodes = load_episodes(folder, most=most, agent=context.subject.agent)
     if len(episodes.env_states):
         return episodes
-    batch = work.make_batch(min(16, len(episodes)))
+    batch = context.subject.make_batch(min(16, len(episodes)))
     try:
-        return play(work.agent, batch, episodes.levels, max_steps=LONGEST, keep_states=True)
+        return play(context.subject.agent, batch, episodes.levels, max_steps=LONGEST, keep_states=True)
     finally:
         batch.close()
 
 
-def _draw(work: Work, episodes: Episodes) -> Snapshots:
+def _draw(context: AgentContext, episodes: Episodes) -> Snapshots:
     at = np.argwhere(episodes.real)
-    count = max(FEWEST, round(MOMENTS * work.effort))
-    chosen = at[np.sort(work.rng(NAME).permutation(len(at))[:count])]
+    count = max(FEWEST, round(MOMENTS * context.subject.effort))
+    chosen = at[np.sort(context.rng(NAME).permutation(len(at))[:count])]
     return snapshots_of(episodes, chosen[:, 0], chosen[:, 1])
 
 
@@ -214,3 +214,6 @@ def _figure(values: dict[str, Any]) -> bytes:
     axes.set_xlabel("share of episodes")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
     return png(figure)
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording",), why_not=why_not)

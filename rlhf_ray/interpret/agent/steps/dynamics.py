@@ -16,16 +16,16 @@ from rlhf_ray.interpret.agent.at_hand import matrices, nothing_inside, recorded
 from rlhf_ray.interpret.agent.attribution.looked_at import world_of
 from rlhf_ray.interpret.agent.attribution.moments import moments_of
 from rlhf_ray.interpret.agent.bases import Basis
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.dynamics import RATE, STRONG, Dynamics, dynamics, step_jacobians, world_jacobians
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.replay import values_at
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.world import World
-from rlhf_ray.interpret.section import Picture, Section, Statement, Table
+from rlhf_ray.study.section import Picture, Section, Statement, Table
+from rlhf_ray.study.step import Step
 
 NAME = "dynamics"
 TITLE = "How directions drive each other"
-AFTER = ("recording", "world_model", "bases", "behaviours")
 
 COMPONENTS = 8
 STEPS = 120
@@ -35,37 +35,37 @@ LAGS = (1, 2)
 SHOWN = 4
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Return why there are no dynamics."""
-    return nothing_inside(work)
+    return nothing_inside(context)
 
 
-def run(work: Work) -> Section:
+def run(context: AgentContext) -> Section:
     """Compare lagged regression and Jacobians within each behaviour."""
-    episodes = recorded(work)
-    inside = values_at(work.agent, episodes)
-    basis = _basis(work, inside[episodes.real].astype(np.float64))
+    episodes = recorded(context)
+    inside = values_at(context.subject.agent, episodes)
+    basis = _basis(context, inside[episodes.real].astype(np.float64))
     scores = np.zeros((*episodes.real.shape, len(basis)))
     scores[episodes.real] = basis.transform(inside[episodes.real].astype(np.float64))
-    labels = _labels(work, episodes)
-    world = world_of(work) if work.agent.memory_size else None
-    most = max(20, round(STEPS * min(1.0, work.effort)))
+    labels = _labels(context, episodes)
+    world = world_of(context) if context.subject.agent.memory_size else None
+    most = max(20, round(STEPS * min(1.0, context.subject.effort)))
     every: dict[int, list[Dynamics]] = {}
     for lag in LAGS:
-        work.told(f"dynamics over {lag} steps")
-        jacobians = _jacobians(work, episodes, basis, world, lag)
-        every[lag] = dynamics(scores, episodes.real, labels, jacobians, lag, most, seed=work.seed)
+        context.say(f"dynamics over {lag} steps")
+        jacobians = _jacobians(context, episodes, basis, world, lag)
+        every[lag] = dynamics(scores, episodes.real, labels, jacobians, lag, most, seed=context.subject.seed)
     arrays: dict[str, Any] = {
         f"{lag}/B{each.behaviour}/{name}": matrix
         for lag, found in every.items()
         for each in found
         for name, matrix in _matrices(each).items()
     }
-    np.savez(work.out / "dynamics.npz", names=np.array(list(basis.names), np.str_), **arrays)
+    np.savez(context.out / "dynamics.npz", names=np.array(list(basis.names), np.str_), **arrays)
     rows = [row for lag, found in every.items() for each in found for row in _rows(lag, each)]
     columns = ("steps", "behaviour", "pairs", "significant", "Jacobian through", "same sign", "r", "p")
     values: dict[str, Any] = {"basis": basis.kind, "rows": [dict(zip(columns, row, strict=True)) for row in rows]}
-    write_text(work.out / "dynamics.json", json.dumps(values, indent=1) + "\n")
+    write_text(context.out / "dynamics.json", json.dumps(values, indent=1) + "\n")
     caption = (
         f"How the scores of {len(basis)} independent components, fitted for this section alone, follow from those steps before, "
         f"within each behaviour. Significant: entries of a regression that differ from zero (false discovery rate {RATE:.0%}). The "
@@ -80,15 +80,15 @@ def run(work: Work) -> Section:
     return Section(NAME, TITLE, _statements(every[LAGS[0]]), (), [Table(columns, rows, caption)], pictures, values)
 
 
-def _basis(work: Work, values: FloatArray) -> Basis:
+def _basis(context: AgentContext, values: FloatArray) -> Basis:
     """Return few independent components, so that a regression within a behaviour has steps enough."""
-    some = np.sort(work.rng(NAME).permutation(len(values))[:3000])
-    return bases.fit("ica", values[some], COMPONENTS, work.seed)
+    some = np.sort(context.rng(NAME).permutation(len(values))[:3000])
+    return bases.fit("ica", values[some], COMPONENTS, context.subject.seed)
 
 
-def _labels(work: Work, episodes: Episodes) -> IntArray:
+def _labels(context: AgentContext, episodes: Episodes) -> IntArray:
     """Return the behaviour of each step; one behaviour if that step did not run on the same episodes."""
-    folder = work.folders.get("behaviours")
+    folder = context.folders.get("behaviours")
     if folder is not None and (folder / "behaviours.npz").exists():
         with np.load(folder / "behaviours.npz", allow_pickle=False) as kept:
             labels, levels = kept["labels"], kept["levels"]
@@ -98,22 +98,22 @@ def _labels(work: Work, episodes: Episodes) -> IntArray:
 
 
 def _jacobians(
-    work: Work, episodes: Episodes, basis: Basis, world: World | None, lag: int
+    context: AgentContext, episodes: Episodes, basis: Basis, world: World | None, lag: int
 ) -> dict[str, Callable[[IntArray, IntArray], FloatArray]]:
     """Return the Jacobians that there are for a lag. The score at step t is that of the memory after its observation."""
-    if not work.agent.memory_size:
+    if not context.subject.agent.memory_size:
         return {}
     found: dict[str, Callable[[IntArray, IntArray], FloatArray]] = {}
     if lag == 1:
         found["memory"] = lambda rows, steps: step_jacobians(
-            work.agent, basis, episodes.observations[rows, steps + 1], episodes.memory[rows, steps + 1]
+            context.subject.agent, basis, episodes.observations[rows, steps + 1], episodes.memory[rows, steps + 1]
         )
     if world is not None:
 
         def through(rows: IntArray, steps: IntArray, cut: frozenset[Any]) -> FloatArray:
-            moments = moments_of(work.agent, episodes, rows, steps + 1, context=world.context)
+            moments = moments_of(context.subject.agent, episodes, rows, steps + 1, context=world.context)
             given = moments.observations, moments.actions, moments.memory
-            return world_jacobians(world, work.agent, basis, *given, lag, cut)
+            return world_jacobians(world, context.subject.agent, basis, *given, lag, cut)
 
         found["world"] = partial(through, cut=frozenset())
         if lag > 1:
@@ -155,3 +155,6 @@ def _statements(found: list[Dynamics]) -> list[Statement]:
         "each other: don't read dynamics off them."
     )
     return [Statement("warning", text, 1.0 - agreeing / len(known))]
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording", "world_model", "bases", "behaviours"), why_not=why_not)

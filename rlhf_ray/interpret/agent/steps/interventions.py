@@ -21,7 +21,6 @@ from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.candidates import AHEAD as STEPS_ON
 from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, auc, concept_directions, concepts_at, ranked
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.controls import COUNT, Controlled, controlled, instead, random_bases
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import CausalEffect, action_shares
@@ -30,14 +29,15 @@ from rlhf_ray.interpret.agent.interventions import Intervention, Op
 from rlhf_ray.interpret.agent.play import NotANumberError, play
 from rlhf_ray.interpret.agent.recorded import load_episodes
 from rlhf_ray.interpret.agent.replay import site_of, values_at
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.interpret.reward.drawing import png
-from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.step import Step
 
 NAME = "interventions"
 TITLE = "What the components do"
-AFTER = ("recording", "world_model", "bases", "concepts")
 
 OPS: tuple[Op, ...] = ("ablate_midpoint", "reflect")
 DOES = {"ablate_midpoint": "set to its midpoint", "reflect": "mirrored about its midpoint"}
@@ -60,9 +60,9 @@ FREE = ("ica", "pca", "nmf", "sparse")
 """Kinds of bases without labels, in order of preference."""
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Return why there is nothing to change; None otherwise."""
-    return nothing_inside(work)
+    return nothing_inside(context)
 
 
 @dataclass(frozen=True)
@@ -96,35 +96,35 @@ class _Result:
         return low is not None and low > max((each.acts.mean for each in self.found.random), default=0.0)
 
 
-def run(work: Work) -> Section:
+def run(context: AgentContext) -> Section:
     """Intervene on the most promising components and concepts."""
-    agent, site = work.agent, site_of(work.agent)
-    train, test = _split(work, "train"), _split(work, "test")
-    values = _rows(work, train, site)
-    candidates = _candidates(work, train, test, values, site)
+    agent, site = context.subject.agent, site_of(context.subject.agent)
+    train, test = _split(context, "train"), _split(context, "test")
+    values = _rows(context, train, site)
+    candidates = _candidates(context, train, test, values, site)
     if not candidates:
         return Section(NAME, TITLE, skipped="What the agent has in mind never varies, so there is nothing to change.")
-    levels = test.levels[: max(FEWEST, round(EPISODES * work.effort))]
-    batch = work.make_batch(min(COPIES, len(levels)))
+    levels = test.levels[: max(FEWEST, round(EPISODES * context.subject.effort))]
+    batch = context.subject.make_batch(min(COPIES, len(levels)))
     names = list(batch.action_names)
     plain = play(agent, batch, levels, max_steps=LONGEST, frames=False)
     batch.close()
     results = []
     for at, candidate in enumerate(candidates):
-        work.told(f"intervening on {candidate.name} ({at + 1} of {len(candidates)})")
+        context.say(f"intervening on {candidate.name} ({at + 1} of {len(candidates)})")
         for op in OPS:
             try:
                 found = controlled(
-                    agent, work.make_batch, levels, partial(_make, op, site), candidate.basis, [candidate.component],
-                    values, plain=plain, copies=COPIES, seed=work.seed, mapper=work.mapper,
+                    agent, context.subject.make_batch, levels, partial(_make, op, site), candidate.basis, [candidate.component],
+                    values, plain=plain, copies=COPIES, seed=context.subject.seed, mapper=context.mapper,
                 )  # fmt: skip
             except NotANumberError:  # it, or a random direction, drives the memory beyond all numbers
-                work.told(f"left out: {candidate.name} {DOES[op]} makes the memory grow without end")
+                context.say(f"left out: {candidate.name} {DOES[op]} makes the memory grow without end")
                 continue
             results.append(_Result(candidate, op, found))
     if not results:
         return Section(NAME, TITLE, skipped="Each intervention makes the memory grow without end.")
-    transfer = _transfer(work, test, candidates, values, site, names)
+    transfer = _transfer(context, test, candidates, values, site, names)
     figures = {
         "site": site,
         "episodes": len(levels),
@@ -145,10 +145,10 @@ def run(work: Work) -> Section:
         ],
         "transfer": transfer,
     }
-    write_text(work.out / "effects.json", json.dumps(figures, indent=1) + "\n")
+    write_text(context.out / "effects.json", json.dumps(figures, indent=1) + "\n")
     for at, candidate in enumerate(candidates):
-        candidate.basis.save(work.out / f"candidate_{at}.npz")
-    checks = [_same_play(work, plain, candidates[0], site), *_transfer_check(transfer)]
+        candidate.basis.save(context.out / f"candidate_{at}.npz")
+    checks = [_same_play(context, plain, candidates[0], site), *_transfer_check(transfer)]
     picture = Picture(
         "effects",
         _draw(results),
@@ -163,36 +163,38 @@ def _make(op: Op, site: str, basis: Basis, components: Sequence[int]) -> Interve
     return Intervention(basis, components, op, site=site)
 
 
-def _split(work: Work, split: Any) -> Episodes:
+def _split(context: AgentContext, split: Any) -> Episodes:
     """Load episodes of a split; all of them if it is empty."""
-    most = 400 if split == "train" else max(FEWEST, round(EPISODES * work.effort))
+    most = 400 if split == "train" else max(FEWEST, round(EPISODES * context.subject.effort))
     try:
-        return load_episodes(work.folders["recording"], split=split, most=most, agent=work.agent)
+        return load_episodes(context.folders["recording"], split=split, most=most, agent=context.subject.agent)
     except SettingError:
-        return load_episodes(work.folders["recording"], most=most, agent=work.agent)
+        return load_episodes(context.folders["recording"], most=most, agent=context.subject.agent)
 
 
-def _rows(work: Work, episodes: Episodes, site: str) -> FloatArray:
-    found: FloatArray = values_at(work.agent, episodes, site)[episodes.real].astype(np.float64)
+def _rows(context: AgentContext, episodes: Episodes, site: str) -> FloatArray:
+    found: FloatArray = values_at(context.subject.agent, episodes, site)[episodes.real].astype(np.float64)
     return found
 
 
-def _candidates(work: Work, train: Episodes, test: Episodes, values: FloatArray, site: str) -> list[Candidate]:
+def _candidates(
+    context: AgentContext, train: Episodes, test: Episodes, values: FloatArray, site: str
+) -> list[Candidate]:
     """Choose components of the step "bases" (or an ICA), and directions of what the environment says about itself."""
-    rng = work.rng(NAME)
+    rng = context.rng(NAME)
     chosen = np.sort(rng.permutation(len(values))[:FITTED])
-    loaded = _free_bases(work, values.shape[1]) or [bases.fit("ica", values[chosen], 16, work.seed)]
+    loaded = _free_bases(context, values.shape[1]) or [bases.fit("ica", values[chosen], 16, context.subject.seed)]
     labels = {name: of[train.real][chosen] for name, of in concepts_at(train).items()}
-    other, known = _rows(work, test, site), concepts_at(test)
+    other, known = _rows(context, test, site), concepts_at(test)
     directions = {}
-    for name, basis in concept_directions(values[chosen], labels, work.seed).items():
+    for name, basis in concept_directions(values[chosen], labels, context.subject.seed).items():
         if name in known:
             directions[name] = basis, auc(basis, 0, other, known[name][test.real])
-    return ranked(work.agent, test, site, loaded, directions, (COMPONENTS, CONCEPTS), rng)
+    return ranked(context.subject.agent, test, site, loaded, directions, (COMPONENTS, CONCEPTS), rng)
 
 
-def _free_bases(work: Work, size: int) -> list[Basis]:
-    folder = work.folders.get("bases")
+def _free_bases(context: AgentContext, size: int) -> list[Basis]:
+    folder = context.folders.get("bases")
     found = []
     for file in sorted(folder.glob("*.npz")) if folder is not None else ():
         try:
@@ -203,13 +205,13 @@ def _free_bases(work: Work, size: int) -> list[Basis]:
     return sorted(fitting, key=lambda basis: FREE.index(basis.kind))[:1]
 
 
-def _same_play(work: Work, plain: Episodes, candidate: Candidate, site: str) -> Check:
+def _same_play(context: AgentContext, plain: Episodes, candidate: Candidate, site: str) -> Check:
     """An intervention that changes nothing must leave the logits bit-equal."""
     levels = plain.levels[: min(COPIES, len(plain))]
-    batch = work.make_batch(len(levels))
-    before = play(work.agent, batch, levels, max_steps=LONGEST, frames=False)
+    batch = context.subject.make_batch(len(levels))
+    before = play(context.subject.agent, batch, levels, max_steps=LONGEST, frames=False)
     identity = Intervention(candidate.basis, [candidate.component], "scale", amount=1.0, site=site)
-    after = play(work.agent, batch, levels, max_steps=LONGEST, frames=False, interventions=[identity])
+    after = play(context.subject.agent, batch, levels, max_steps=LONGEST, frames=False, interventions=[identity])
     batch.close()
     same = before.logits.shape == after.logits.shape and bool((before.logits == after.logits).all())
     says = "" if same else "An intervention that changes nothing changes what the agent does: don't trust the others."
@@ -217,30 +219,42 @@ def _same_play(work: Work, plain: Episodes, candidate: Candidate, site: str) -> 
 
 
 def _transfer(
-    work: Work, test: Episodes, candidates: Sequence[Candidate], values: FloatArray, site: str, names: Sequence[str]
+    context: AgentContext,
+    test: Episodes,
+    candidates: Sequence[Candidate],
+    values: FloatArray,
+    site: str,
+    names: Sequence[str],
 ) -> dict[str, Any]:
     """Compare what interventions change in the world model with what they change in the environment, from the same moments."""
-    folder = work.folders.get("world_model")
+    folder = context.folders.get("world_model")
     if folder is None or not len(test.env_states):
         return {}
     from rlhf_ray.interpret.agent.world_model.model import load_world
 
-    world: World = load_world(folder, agent=work.agent)
-    count = max(FEWEST, round(MOMENTS * work.effort))
-    moments = draw_moments(work.agent, test, count, work.rng("transfer"), context=world.context)
-    work.told("interventions inside the world model")
+    world: World = load_world(folder, agent=context.subject.agent)
+    count = max(FEWEST, round(MOMENTS * context.subject.effort))
+    moments = draw_moments(context.subject.agent, test, count, context.rng("transfer"), context=world.context)
+    context.say("interventions inside the world model")
     snapshots = snapshots_of(test, moments.episodes, moments.times)
 
     def both(interventions: Sequence[Intervention]) -> tuple[FloatArray, FloatArray]:
         real, _ = go_on(
-            work.agent, work.make_batch, snapshots, interventions=interventions, steps=AHEAD, mapper=work.mapper
+            context.subject.agent,
+            context.subject.make_batch,
+            snapshots,
+            interventions=interventions,
+            steps=AHEAD,
+            mapper=context.mapper,
         )
-        return _shares(work, real), _shares(work, play_in_world(world, work.agent, moments, AHEAD, interventions))
+        return _shares(context, real), _shares(
+            context, play_in_world(world, context.subject.agent, moments, AHEAD, interventions)
+        )
 
     plain = both(())
     found = []
     for candidate in candidates:
-        drawn = random_bases(candidate.basis, [candidate.component], values, seed=work.seed)
+        drawn = random_bases(candidate.basis, [candidate.component], values, seed=context.subject.seed)
         conditions = [(candidate.basis, candidate.component), *((basis, 0) for basis in drawn)]
         for at, (basis, component) in enumerate(conditions):
             after = both([_make("ablate_midpoint", site, basis, [component])])
@@ -260,8 +274,8 @@ def _transfer(
     }
 
 
-def _shares(work: Work, episodes: Episodes) -> FloatArray:
-    shares: FloatArray = action_shares(episodes, work.agent.action_space).mean(0)
+def _shares(context: AgentContext, episodes: Episodes) -> FloatArray:
+    shares: FloatArray = action_shares(episodes, context.subject.agent.action_space).mean(0)
     return shares
 
 
@@ -414,3 +428,6 @@ def _draw(results: Sequence[_Result]) -> bytes:
     axes.set_yticks(range(len(results)), labels, fontsize=8)
     axes.set_xlabel("change of the true return")
     return png(figure)
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording", "world_model", "bases", "concepts"), why_not=why_not)

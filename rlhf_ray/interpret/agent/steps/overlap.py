@@ -14,35 +14,35 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent.at_hand import recorded, world_states
 from rlhf_ray.interpret.agent.attribution.looked_at import world_of
 from rlhf_ray.interpret.agent.attribution.moments import draw_moments
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.overlap import Likeness, Overlap, overlap
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
-from rlhf_ray.interpret.section import Check, Section, Statement, Table
+from rlhf_ray.study.section import Check, Section, Statement, Table
+from rlhf_ray.study.step import Step
 
 NAME = "overlap"
 TITLE = "Generated beside real states"
-AFTER = ("recording", "world_model")
 
 STARTS, STEPS = 300, 6
 ALIKE = 0.1
 """How far the classifier's AUC may be above that of real against real states."""
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Return why there is nothing to compare."""
-    there = "recording" in work.folders and "world_model" in work.folders
+    there = "recording" in context.folders and "world_model" in context.folders
     return None if there else "There is no world model to compare with."
 
 
-def run(work: Work) -> Section:
+def run(context: AgentContext) -> Section:
     """Let the agent act in the world model, and compare memories and world states with real ones."""
-    world = world_of(work)
-    assert world is not None, "unsuitable() said that there is one"
-    episodes = recorded(work, "test")
-    count = max(60, round(STARTS * min(1.0, work.effort)))
-    moments = draw_moments(work.agent, episodes, count, work.rng(NAME), context=world.context)
+    world = world_of(context)
+    assert world is not None, "why_not() said that there is one"
+    episodes = recorded(context, "test")
+    count = max(60, round(STARTS * min(1.0, context.subject.effort)))
+    moments = draw_moments(context.subject.agent, episodes, count, context.rng(NAME), context=world.context)
     with torch.no_grad():
-        run = simulate(world, work.agent, moments.observations, moments.actions, moments.memory, STEPS)
+        run = simulate(world, context.subject.agent, moments.observations, moments.actions, moments.memory, STEPS)
     # The same steps of the recording: what the agent saw when it lived through them. Cut at the end of each episode.
     at = moments.times[:, None] + np.arange(1, STEPS + 1)
     there = at < episodes.lengths[moments.episodes][:, None]
@@ -50,17 +50,17 @@ def run(work: Work) -> Section:
     real_rows, real_steps = moments.episodes[rows], at[rows, ahead]
     spaces: dict[str, tuple[FloatArray, FloatArray]] = {
         "world model": (
-            world_states(world, work.agent, episodes, real_rows, real_steps),
+            world_states(world, context.subject.agent, episodes, real_rows, real_steps),
             run.states[:, 1:].double().numpy()[rows, ahead],
         )
     }
-    if work.agent.memory_size:
+    if context.subject.agent.memory_size:
         real = episodes.memory[real_rows, real_steps].astype(np.float64)
         spaces["memory"] = real, run.memory[:, 1:].double().numpy()[rows, ahead]
-    found = {name: overlap(*pair, real_rows, real_rows, work.seed) for name, pair in spaces.items()}
+    found = {name: overlap(*pair, real_rows, real_rows, context.subject.seed) for name, pair in spaces.items()}
     known = {name: each for name, each in found.items() if each is not None}
     values: dict[str, Any] = {"steps": STEPS, "spaces": {name: asdict(each) for name, each in known.items()}}
-    write_text(work.out / "overlap.json", json.dumps(values, indent=1) + "\n")
+    write_text(context.out / "overlap.json", json.dumps(values, indent=1) + "\n")
     rows_of = [
         row
         for name, each in known.items()
@@ -104,3 +104,6 @@ def _apart(name: str, found: Overlap) -> str:
         f"{found.generated.auc:.2f} (real from real: {found.control.auc:.2f}), and they cover {found.generated.coverage:.0%} of "
         f"the real ones (real: {found.control.coverage:.0%})."
     )
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording", "world_model"), why_not=why_not)

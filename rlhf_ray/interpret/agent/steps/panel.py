@@ -17,7 +17,6 @@ from rlhf_ray.interpret.agent.attribution.looked_at import basis_of, episodes_of
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.behaviours import action_inputs, behaviours
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.panel import write_panel
 from rlhf_ray.interpret.agent.panel.ahead import WAY_NAMES, effects_ahead
@@ -26,11 +25,12 @@ from rlhf_ray.interpret.agent.panel.data import PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
 from rlhf_ray.interpret.agent.panel.samples import Pieces, StepEffects, pieces_of
 from rlhf_ray.interpret.agent.replay import site_of, values_at
-from rlhf_ray.interpret.section import Section, Table
+from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.study.section import Section, Table
+from rlhf_ray.study.step import Step
 
 NAME = "panel"
 TITLE = "Panel"
-AFTER = ("recording", "world_model", "quality", "bases", "attribution")
 
 SAMPLES, STEPS = 2000, 16
 """Samples at effort 1, and steps of each."""
@@ -42,45 +42,46 @@ PAIRS = 6
 """Components whose interventions are shown."""
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Return why there is nothing to show; None otherwise."""
-    return nothing_inside(work)
+    return nothing_inside(context)
 
 
-def run(work: Work) -> Section:
-    """Write the panel to ``work.out``."""
-    episodes = episodes_of(work, max(FEWEST, round(EPISODES * work.effort)))
-    rng = work.rng(NAME)
-    pieces = pieces_of(episodes, max(FEWEST, round(SAMPLES * work.effort)), STEPS, rng)
-    site = site_of(work.agent)
-    basis = _basis(work, episodes, site)
-    ahead, estimator = _ahead(work, pieces, basis, site)
-    batch = work.make_batch(1)
+def run(context: AgentContext) -> Section:
+    """Write the panel to ``context.out``."""
+    episodes = episodes_of(context, max(FEWEST, round(EPISODES * context.subject.effort)))
+    rng = context.rng(NAME)
+    pieces = pieces_of(episodes, max(FEWEST, round(SAMPLES * context.subject.effort)), STEPS, rng)
+    site = site_of(context.subject.agent)
+    basis = _basis(context, episodes, site)
+    ahead, estimator = _ahead(context, pieces, basis, site)
+    batch = context.subject.make_batch(1)
     action_names = list(batch.action_names)
     batch.close()
-    pairs = _pairs(work, episodes, pieces, basis, site, rng)
+    pairs = _pairs(context, episodes, pieces, basis, site, rng)
+    site_words = site_name(context.subject.agent)
     notes = {
-        "Agent": f"{work.agent.name}, {work.agent.digest}",
-        "Environment": work.environment,
-        "Components": f"the {len(basis)} {bases.TITLES[basis.kind]} of its {site_name(work.agent)}, with the report's numbers",
+        "Agent": f"{context.subject.agent.name}, {context.subject.agent.digest}",
+        "Environment": context.subject.environment,
+        "Components": f"the {len(basis)} {bases.TITLES[basis.kind]} of its {site_words}, with the report's numbers",
         "Behaviours": "clusters of what is inside and done in these samples; not those of the report",
         "Value and likeliest action": "at each step: gradient times the difference from the mean frame or memory",
-        "Seed": str(work.seed),
+        "Seed": str(context.subject.seed),
     }
     if estimator:
         notes["Some steps on"] = f"gradients through the steps in between ({estimator})"
     extras = PanelExtras(
-        pairs=pairs, labels=_behaviours(work, episodes), ahead=ahead, way_names=WAY_NAMES if ahead else (),
-        horizon=valid_horizon(work), notes=notes,
+        pairs=pairs, labels=_behaviours(context, episodes), ahead=ahead, way_names=WAY_NAMES if ahead else (),
+        horizon=valid_horizon(context), notes=notes,
     )  # fmt: skip
-    work.told("gradients of the samples")
-    title = f"{work.environment.removeprefix('rlhf_ray/')}: what goes on inside the agent"
+    context.say("gradients of the samples")
+    title = f"{context.subject.environment.removeprefix('rlhf_ray/')}: what goes on inside the agent"
     data = collect(
-        work.agent, episodes, pieces, basis, site, rng,
-        title=title, seed=work.seed, action_names=action_names, extras=extras,
+        context.subject.agent, episodes, pieces, basis, site, rng,
+        title=title, seed=context.subject.seed, action_names=action_names, extras=extras,
     )  # fmt: skip
-    write_panel(data, work.out)
-    size = sum(file.stat().st_size for file in work.out.rglob("*") if file.is_file())
+    write_panel(data, context.out)
+    size = sum(file.stat().st_size for file in context.out.rglob("*") if file.is_file())
     table = Table(
         ["samples", "steps", "components", "comparisons", "MB"],
         [[len(data), int(data.lengths.sum()), len(basis), len(pairs), round(size / 1e6, 1)]],
@@ -90,19 +91,19 @@ def run(work: Work) -> Section:
     return Section(NAME, TITLE, tables=[table], values=values)
 
 
-def _basis(work: Work, episodes: Episodes, site: str) -> Basis:
+def _basis(context: AgentContext, episodes: Episodes, site: str) -> Basis:
     """The basis of the step "bases"; without one, independent components. Names are short: "component 3"."""
-    found = basis_of(work) if site == MEMORY else None
+    found = basis_of(context) if site == MEMORY else None
     if found is None:
-        inside = values_at(work.agent, episodes, site)[episodes.real].astype(np.float64)
-        found = bases.fit("ica", inside, COMPONENTS, seed=work.seed)
+        inside = values_at(context.subject.agent, episodes, site)[episodes.real].astype(np.float64)
+        found = bases.fit("ica", inside, COMPONENTS, seed=context.subject.seed)
     names = found.names if found.kind in bases.LABELLED else [f"component {at}" for at in range(len(found))]
     return cast(Basis, replace(cast(Any, found), names=names))
 
 
-def _ahead(work: Work, pieces: Pieces, basis: Basis, site: str) -> tuple[StepEffects | None, str]:
+def _ahead(context: AgentContext, pieces: Pieces, basis: Basis, site: str) -> tuple[StepEffects | None, str]:
     """What quantities some steps on depend on, from the step "attribution", and its estimator."""
-    folder = work.folders.get("attribution")
+    folder = context.folders.get("attribution")
     if folder is None or site != MEMORY:
         return None, ""
     try:
@@ -113,19 +114,24 @@ def _ahead(work: Work, pieces: Pieces, basis: Basis, site: str) -> tuple[StepEff
 
 
 def _pairs(
-    work: Work, episodes: Episodes, pieces: Pieces, basis: Basis, site: str, rng: np.random.Generator
+    context: AgentContext, episodes: Episodes, pieces: Pieces, basis: Basis, site: str, rng: np.random.Generator
 ) -> list[PanelPair]:
-    pairs, components = intervention_pairs(work.agent, work.make_batch, episodes, pieces, basis, site, PAIRS, work.told)
-    work.told("editing levels")
-    pairs += edit_pairs(work.agent, work.make_batch, episodes, pieces, rng, work.mapper)
-    if (world := world_of(work)) is not None:
-        work.told("the same inside the world model")
-        pairs += simulated_pairs(work.agent, world, episodes, pieces, basis, site, components)
+    pairs, components = intervention_pairs(
+        context.subject.agent, context.subject.make_batch, episodes, pieces, basis, site, PAIRS, context.say
+    )
+    context.say("editing levels")
+    pairs += edit_pairs(context.subject.agent, context.subject.make_batch, episodes, pieces, rng, context.mapper)
+    if (world := world_of(context)) is not None:
+        context.say("the same inside the world model")
+        pairs += simulated_pairs(context.subject.agent, world, episodes, pieces, basis, site, components)
     return pairs
 
 
-def _behaviours(work: Work, episodes: Episodes) -> dict[str, tuple[IntArray, Sequence[str]]]:
+def _behaviours(context: AgentContext, episodes: Episodes) -> dict[str, tuple[IntArray, Sequence[str]]]:
     """Behaviours: clusters of windows of what is inside and what is done."""
-    blocks = {"inside": values_at(work.agent, episodes), "actions": action_inputs(episodes)}
-    found = behaviours(blocks, episodes.real, seed=work.seed)
+    blocks = {"inside": values_at(context.subject.agent, episodes), "actions": action_inputs(episodes)}
+    found = behaviours(blocks, episodes.real, seed=context.subject.seed)
     return {"Behaviour": (found.labels, [f"behaviour {number + 1}" for number in range(len(found))])}
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording", "world_model", "quality", "bases", "attribution"), why_not=why_not)

@@ -14,19 +14,19 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.agent import Agent
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.recorded import load_episodes
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, load_world
 from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality, measure
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.agent.world_model.windows import as_policy_actions, cut_out
 from rlhf_ray.interpret.reward.drawing import draw_observation, png
-from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.step import Step
 
 NAME = "quality"
 TITLE = "How good the world model is"
-AFTER: tuple[str, ...] = ("recording", "world_model")
 
 EPISODES, WINDOWS = 400, 400
 """Held-out episodes at most, and windows of them at effort 1."""
@@ -37,30 +37,32 @@ STRIPS, SHOWN = 3, (0, 1, 2, 3, 4, 6, 8, 12)
 COLOURS = {"model": "#4477aa", "copy_last": "#ee6677", "mean_frame": "#999933", "shuffled_actions": "#aa3377"}
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Return why there is nothing to measure; None if there is a world model."""
-    there = all(name in work.folders for name in ("recording", "world_model"))
+    there = all(name in context.folders for name in ("recording", "world_model"))
     return None if there else "There is no world model of the agent's environment."
 
 
-def run(work: Work) -> Section:
+def run(context: AgentContext) -> Section:
     """Measure, and write ``quality.json``."""
-    recording = work.folders["recording"]
-    world = load_world(work.folders["world_model"], agent=work.agent, recording=recording)
+    recording = context.folders["recording"]
+    world = load_world(context.folders["world_model"], agent=context.subject.agent, recording=recording)
     held_out = True
     try:
-        episodes = load_episodes(recording, split="test", most=EPISODES, agent=work.agent)
+        episodes = load_episodes(recording, split="test", most=EPISODES, agent=context.subject.agent)
     except SettingError:  # few episodes, none of them of a level for tests
-        episodes, held_out = load_episodes(recording, most=EPISODES, agent=work.agent), False
+        episodes, held_out = load_episodes(recording, most=EPISODES, agent=context.subject.agent), False
     steps = int(min(STEPS, max(1, episodes.lengths.max() - world.context + 1)))
-    starts = max(1, round(WINDOWS * work.effort / len(episodes)))
-    work.told(f"world model: measuring {starts} windows of each of {len(episodes)} episodes")
-    quality = measure(world, work.agent, episodes, steps=steps, starts=starts, seed=work.seed)
+    starts = max(1, round(WINDOWS * context.subject.effort / len(episodes)))
+    context.say(f"world model: measuring {starts} windows of each of {len(episodes)} episodes")
+    quality = measure(world, context.subject.agent, episodes, steps=steps, starts=starts, seed=context.subject.seed)
     values = {**quality.as_json(), "world": world.digest, "held_out": held_out}
-    write_text(work.out / "quality.json", json.dumps(values, indent=1))
+    write_text(context.out / "quality.json", json.dumps(values, indent=1))
     pictures = [Picture("horizon", _horizon(quality), _HORIZON)]
-    if is_image(work.agent.observation_space):
-        pictures.append(Picture("strips", _strips(world, work.agent, episodes, steps, work.seed), _STRIPS))
+    if is_image(context.subject.agent.observation_space):
+        pictures.append(
+            Picture("strips", _strips(world, context.subject.agent, episodes, steps, context.subject.seed), _STRIPS)
+        )
     return Section(
         NAME, TITLE, _statements(quality, held_out), _checks(quality), (_table(quality),), tuple(pictures), values
     )
@@ -237,3 +239,6 @@ def _strips(world: RecurrentWorld, agent: Agent, episodes: Episodes, steps: int,
                 upper.set_ylabel("real", fontsize=8)
                 lower.set_ylabel("model", fontsize=8)
     return png(figure)
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording", "world_model"), why_not=why_not)

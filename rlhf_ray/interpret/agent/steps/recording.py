@@ -16,19 +16,19 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.agent import MEMORY, Agent
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.effects import causes_of
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.interpret.agent.recorded import SHARES, load_episodes, record_inside, split_of
 from rlhf_ray.interpret.agent.replay import site_of
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.reward.drawing import png
-from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.measure.intervals import mean_interval
+from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.step import Step
 
 NAME = "recording"
 TITLE = "Recorded episodes"
-AFTER: tuple[str, ...] = ()
 
 ACTING = {"greedy": 0.4, "epsilon": 0.6}
 """Shares of the episodes. Episodes with random actions show the world model what the agent would never do."""
@@ -47,46 +47,48 @@ SAME = 0.25
 """Share of different episodes up to which levels count as repeating. A small world has few levels, but more than that."""
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Any agent can be recorded."""
     return None
 
 
-def run(work: Work) -> Section:
-    """Record to ``work.out``, and check what was recorded."""
-    rng = work.rng(NAME)
-    batch = work.make_batch(COPIES)
+def run(context: AgentContext) -> Section:
+    """Record to ``context.out``, and check what was recorded."""
+    rng = context.rng(NAME)
+    batch = context.subject.make_batch(COPIES)
     try:
-        count = _episodes(work, batch, rng)
+        count = _episodes(context, batch, rng)
         levels = rng.choice(2**31 - 1, size=count, replace=False).tolist()
-        work.told(f"recording {count} episodes")
+        context.say(f"recording {count} episodes")
         record_inside(
-            work.agent,
+            context.subject.agent,
             batch,
             levels,
-            work.unfinished,
+            context.unfinished,
             acting=ACTING,
             epsilon=EPSILON,
-            seed=work.seed,
+            seed=context.subject.seed,
             max_steps=LONGEST,
-            keep=_layers(work.agent),
+            keep=_layers(context.subject.agent),
             keep_states=_keeps_states(batch),
         )
-        shutil.copytree(work.unfinished, work.out, dirs_exist_ok=True)
-        episodes = load_episodes(work.out, agent=work.agent, frames=False)
-        checks = [_repeats(work, batch), _remembers(work)]
-        different = _different(work, batch.n)
+        shutil.copytree(context.unfinished, context.out, dirs_exist_ok=True)
+        episodes = load_episodes(context.out, agent=context.subject.agent, frames=False)
+        checks = [_repeats(context, batch), _remembers(context)]
+        different = _different(context, batch.n)
     finally:
         batch.close()
-    greedy = np.array(Recording(work.out).policies) == "greedy"
-    return _section(work, episodes, greedy, checks, different)
+    greedy = np.array(Recording(context.out).policies) == "greedy"
+    return _section(context, episodes, greedy, checks, different)
 
 
-def _episodes(work: Work, batch: EnvBatch, rng: np.random.Generator) -> int:
+def _episodes(context: AgentContext, batch: EnvBatch, rng: np.random.Generator) -> int:
     """Return how many episodes make the steps wanted, by the length of a few."""
-    first = play(work.agent, batch, rng.integers(2**31 - 1, size=batch.n).tolist(), max_steps=LONGEST, frames=False)
+    first = play(
+        context.subject.agent, batch, rng.integers(2**31 - 1, size=batch.n).tolist(), max_steps=LONGEST, frames=False
+    )
     space = batch.observation_space
-    steps = work.effort * min(
+    steps = context.subject.effort * min(
         STEPS, BYTES / max(1, int(np.prod(space.shape or (1,))) * (space.dtype or np.dtype("f4")).itemsize)
     )
     return max(FEWEST, round(steps / float(first.lengths.mean())))
@@ -108,9 +110,9 @@ def _keeps_states(batch: EnvBatch) -> bool:
         return False
 
 
-def _repeats(work: Work, batch: EnvBatch) -> Check:
+def _repeats(context: AgentContext, batch: EnvBatch) -> Check:
     """Play the first recorded episodes again, from their levels and actions: each frame must come back."""
-    some = load_episodes(work.out, most=batch.n)
+    some = load_episodes(context.out, most=batch.n)
     rows = np.minimum(np.arange(batch.n), len(some) - 1)
     seen, wrong = batch.reset(some.levels[rows].tolist()), 0
     for t in range(some.actions.shape[1] + 1):
@@ -124,29 +126,29 @@ def _repeats(work: Work, batch: EnvBatch) -> Check:
     )
 
 
-def _remembers(work: Work) -> Check:
+def _remembers(context: AgentContext) -> Check:
     """Compute the agent's memory and logits anew, along whole recorded episodes."""
-    some = load_episodes(work.out, most=COPIES)
-    memory, worst = work.agent.initial_memory(len(some)), 0.0
+    some = load_episodes(context.out, most=COPIES)
+    memory, worst = context.subject.agent.initial_memory(len(some)), 0.0
     with torch.no_grad():
         for t in range(some.actions.shape[1]):
             real = t < some.lengths
-            step = work.agent.step(torch.as_tensor(some.observations[:, t]), memory)
+            step = context.subject.agent.step(torch.as_tensor(some.observations[:, t]), memory)
             worst = max(worst, float(np.abs(step.logits.numpy() - some.logits[:, t])[real].max(initial=0.0)))
             memory = step.memory
     says = f"Logits computed anew differ by up to {worst:.2g} from the recorded ones."
     return Check("memory and logits come out again", worst < 1e-3, worst, "< 0.001", says if worst >= 1e-3 else "")
 
 
-def _different(work: Work, most: int) -> tuple[int, int]:
+def _different(context: AgentContext, most: int) -> tuple[int, int]:
     """Return how many of the first greedy episodes differ from each other in any frame, and how many they are."""
-    some = load_episodes(work.out, most=most)
-    greedy = np.flatnonzero(np.array(Recording(work.out).policies)[: len(some)] == "greedy")
+    some = load_episodes(context.out, most=most)
+    greedy = np.flatnonzero(np.array(Recording(context.out).policies)[: len(some)] == "greedy")
     return len({some.observations[i, : some.lengths[i] + 1].tobytes() for i in greedy}), len(greedy)
 
 
 def _section(
-    work: Work, episodes: Episodes, greedy: BoolArray, checks: list[Check], different: tuple[int, int]
+    context: AgentContext, episodes: Episodes, greedy: BoolArray, checks: list[Check], different: tuple[int, int]
 ) -> Section:
     returns, rows = episodes.returns, []
     values: dict[str, Any] = {}
@@ -185,9 +187,9 @@ def _section(
         f"episodes, {different[0]} differ in any frame.",
     )
     pictures = []
-    if is_image(work.agent.observation_space):
-        pictures.append(Picture("frames", _strip(load_episodes(work.out, most=1)), "Frames of one greedy episode."))
-    values |= {"splits": dict(splits), "agent": work.agent.digest}
+    if is_image(context.subject.agent.observation_space):
+        pictures.append(Picture("frames", _strip(load_episodes(context.out, most=1)), "Frames of one greedy episode."))
+    values |= {"splits": dict(splits), "agent": context.subject.agent.digest}
     return Section(NAME, TITLE, statements, checks, [table], pictures, values)
 
 
@@ -201,3 +203,6 @@ def _strip(episode: Episodes) -> bytes:
         axes.imshow(frame[..., :3] if frame.shape[-1] >= 3 else frame[..., -1], cmap="gray", interpolation="nearest")
         axes.set(xticks=[], yticks=[], title=f"step {t}")
     return png(figure)
+
+
+STEP = Step(NAME, TITLE, run, why_not=why_not)

@@ -18,15 +18,15 @@ from rlhf_ray.interpret.agent.attribution.looked_at import basis_of, episodes_of
 from rlhf_ray.interpret.agent.attribution.moments import Moments, draw_moments
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity, mean_over_steps
 from rlhf_ray.interpret.agent.attribution.question import Question
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.search import STEPS, NothingToSearchError, SearchResult, search
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.world import World
-from rlhf_ray.interpret.section import Check, Picture, Section, Table
 from rlhf_ray.measure.intervals import mean_interval
+from rlhf_ray.study.section import Check, Picture, Section, Table
+from rlhf_ray.study.step import Step
 
 NAME = "search"
 TITLE = "Rollouts that raise or lower a quantity"
-AFTER = ("recording", "world_model", "quality", "bases")
 
 EPISODES, REAL, STARTS = 200, 400, 12
 """Episodes; moments that tell what is realistic; starts per search."""
@@ -37,27 +37,36 @@ COMPONENTS, ACTIONS = 2, 5
 SHOWN = 3
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Return why there is nothing to search; None otherwise."""
-    there = all(work.folders.get(name, work.out / name).exists() for name in ("recording", "world_model"))
+    there = all(context.folders.get(name, context.out / name).exists() for name in ("recording", "world_model"))
     return None if there else "There is no world model of the agent's environment."
 
 
-def run(work: Work) -> Section:
+def run(context: AgentContext) -> Section:
     """Search for each quantity, up and down."""
-    world, horizon, rng = world_of(work), valid_horizon(work), work.rng(NAME)
-    assert world is not None, "unsuitable() said that there is one"
-    moments = draw_moments(work.agent, episodes_of(work, EPISODES), REAL + STARTS, rng, context=world.context)
+    world, horizon, rng = world_of(context), valid_horizon(context), context.rng(NAME)
+    assert world is not None, "why_not() said that there is one"
+    moments = draw_moments(
+        context.subject.agent, episodes_of(context, EPISODES), REAL + STARTS, rng, context=world.context
+    )
     order = rng.permutation(len(moments))
     starts, real = moments[np.sort(order[:STARTS])], moments[np.sort(order[STARTS:])]
     steps = ROLLOUT if horizon is None else int(np.clip(horizon, 2, ROLLOUT))
-    tasks = [(quantity, rise) for quantity in _asked(work) for rise in (True, False)]
-    work.told(f"{len(tasks)} searches")
-    budget = max(20, int(STEPS * work.effort))
+    tasks = [(quantity, rise) for quantity in _asked(context) for rise in (True, False)]
+    context.say(f"{len(tasks)} searches")
+    budget = max(20, int(STEPS * context.subject.effort))
     function = partial(
-        _search, agent=work.agent, world=world, starts=starts, real=real, rollout=steps, budget=budget, seed=work.seed
+        _search,
+        agent=context.subject.agent,
+        world=world,
+        starts=starts,
+        real=real,
+        rollout=steps,
+        budget=budget,
+        seed=context.subject.seed,
     )
-    found = [(each, quantity) for each, (quantity, _) in zip(work.mapper(function, tasks), tasks, strict=True)]
+    found = [(each, quantity) for each, (quantity, _) in zip(context.mapper(function, tasks), tasks, strict=True)]
     results = [each for each, _ in found if each is not None]
     flat = list(dict.fromkeys(quantity.title for each, quantity in found if each is None))
     if not results:
@@ -65,24 +74,24 @@ def run(work: Work) -> Section:
     section = _section(
         results, [quantity for each, quantity in found if each is not None], flat, steps, budget, horizon
     )
-    write_text(work.out / "search.json", json.dumps(section.values, indent=1) + "\n")
+    write_text(context.out / "search.json", json.dumps(section.values, indent=1) + "\n")
     arrays = {
         f"{name}/{key}": getattr(found, key) for name, found in _named(results) for key in ("states", "frames", "along")
     }
-    np.savez_compressed(work.out / "search.npz", **arrays)
+    np.savez_compressed(context.out / "search.npz", **arrays)
     return section
 
 
-def _asked(work: Work) -> list[Quantity]:
-    space = work.agent.action_space
+def _asked(context: AgentContext) -> list[Quantity]:
+    space = context.subject.agent.action_space
     chosen = [of.value()]
     if isinstance(space, gym.spaces.Discrete):
-        count, names = int(space.n), action_names(work)
+        count, names = int(space.n), action_names(context)
         named = names if len(names) == count else [""] * count
         chosen += [of.log_odds(space, i, named[i]) for i in range(min(ACTIONS, count)) if count > 1]
     elif isinstance(space, gym.spaces.Box):
         chosen.append(of.action_mean(space, 0))
-    if (basis := basis_of(work)) is not None:
+    if (basis := basis_of(context)) is not None:
         chosen += [of.loading(basis, i) for i in range(min(COMPONENTS, len(basis)))]
     return [mean_over_steps(each) for each in chosen]
 
@@ -174,3 +183,6 @@ def _section(
     )
     heads = ["quantity", "to", "before", "after", "moved", "random search", "best real start", "realism"]
     return Section(NAME, TITLE, (), checks, [Table(heads, rows, caption)], pictures, values)
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording", "world_model", "quality", "bases"), why_not=why_not)

@@ -17,7 +17,6 @@ from rlhf_ray.interpret.agent.attribution.moments import moments_of
 from rlhf_ray.interpret.agent.bases.labels import classes, rows, usable, yes_no
 from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.candidates import auc, concepts_at
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.concepts import ELAPSED
 from rlhf_ray.interpret.agent.controls import COUNT, controlled, random_bases
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, counterfact, go_on, snapshots_of
@@ -39,13 +38,14 @@ from rlhf_ray.interpret.agent.story import (
     measure,
 )
 from rlhf_ray.interpret.agent.story_drawing import diagram
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
-from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.step import Step
 
 NAME = "story"
 TITLE = "The causal story"
-AFTER = ("recording", "world_model")
 
 FITTED = 6000
 """Steps that directions are fitted to."""
@@ -66,9 +66,9 @@ SHOWN = 6
 ORDER = ("both", "necessary", "sufficient", "contributes", "spurious", "decodable only", "not settled", "not read off")
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Return why there is no story to tell; None otherwise."""
-    return nothing_inside(work)
+    return nothing_inside(context)
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class _Concept:
     yes_no: bool
 
 
-def run(work: Work) -> Section:
+def run(context: AgentContext) -> Section:
     """Measure the chains of all concepts that can be read off, and of the agent's most varied behaviours."""
-    agent, site = work.agent, site_of(work.agent)
-    test = recorded(work, "test")
-    names = action_names(work)
-    values, concepts = _concepts(work, test, site)
+    agent, site = context.subject.agent, site_of(context.subject.agent)
+    test = recorded(context, "test")
+    names = action_names(context)
+    values, concepts = _concepts(context, test, site)
     behaviours = behaviours_of(test, agent.action_space, names)[:BEHAVIOURS]
     if not behaviours:
         return Section(
@@ -97,30 +97,30 @@ def run(work: Work) -> Section:
         return Section(
             NAME, TITLE, skipped=f"No concept can be read off the agent's {site_name(agent)} with an AUC of {READ}."
         )
-    moments_at = _moments(work, test)
+    moments_at = _moments(context, test)
     chains: list[CausalChain] = []
     for number, (name, concept) in enumerate(concepts.items()):
-        work.told(f"the story of {name} ({number + 1} of {len(concepts)})")
+        context.say(f"the story of {name} ({number + 1} of {len(concepts)})")
         holds = concept.classes[moments_at]
         known = np.isfinite(holds)
         if min((holds == 1).sum(), (holds == 0).sum()) < FEWEST:
             continue
         at_rows, at_steps = moments_at[0][known], moments_at[1][known]
         at = At.of(test, at_rows, at_steps)
-        respond = _going_on(work, test, at_rows, at_steps, behaviours) if len(test.env_states) else None
-        success = _success(work, test, concept, values, site)
+        respond = _going_on(context, test, at_rows, at_steps, behaviours) if len(test.env_states) else None
+        success = _success(context, test, concept, values, site)
         found = measure(
             agent, at, holds[known] == 1, behaviours, concept.basis, values, (concept.auc, concept.auc_random),
-            respond=respond, site=site, seed=work.seed,
+            respond=respond, site=site, seed=context.subject.seed,
         )  # fmt: skip
         chains += [replace(each, success=success) for each in found]
-    chains = _edited(work, test, chains, concepts, behaviours, site)
-    chains = _ahead(work, test, chains, concepts, behaviours, site)
+    chains = _edited(context, test, chains, concepts, behaviours, site)
+    chains = _ahead(context, test, chains, concepts, behaviours, site)
     if not chains:
         return Section(NAME, TITLE, skipped="No concept varies in the held-out episodes.")
     chains.sort(key=lambda each: (ORDER.index(each.verdict), -_weight(each)))
     for number, name in enumerate(concepts):
-        concepts[name].basis.save(work.out / f"direction_{number}.npz")
+        concepts[name].basis.save(context.out / f"direction_{number}.npz")
     figures = {
         "site": site,
         "moments": len(moments_at[0]),
@@ -128,11 +128,11 @@ def run(work: Work) -> Section:
         "directions": {name: f"direction_{number}.npz" for number, name in enumerate(concepts)},
         "chains": [each.to_json() for each in chains],
     }
-    write_text(work.out / "story.json", json.dumps(figures, indent=1) + "\n")
+    write_text(context.out / "story.json", json.dumps(figures, indent=1) + "\n")
     picture = Picture(
         "story",
         diagram(chains[:SHOWN], site_name(agent)),
-        "From what there is to what is done. Lines: how far each link was seen to work, and the thicker the more; dashed: "
+        "From what there is to what is done. Lines: how far each link was seen to context, and the thicker the more; dashed: "
         "no effect, or none that is clear of chance.",
     )
     return Section(
@@ -146,16 +146,16 @@ def run(work: Work) -> Section:
     )
 
 
-def _concepts(work: Work, test: Episodes, site: str) -> tuple[FloatArray, dict[str, _Concept]]:
+def _concepts(context: AgentContext, test: Episodes, site: str) -> tuple[FloatArray, dict[str, _Concept]]:
     """Return what the site holds, and the concepts that can be read off it on held-out levels, the best read first."""
-    train = recorded(work, "train")
+    train = recorded(context, "train")
     at = np.argwhere(train.real)
-    at = at[np.sort(work.rng(NAME).permutation(len(at))[:FITTED])]
-    values = values_at(work.agent, train, site)[at[:, 0], at[:, 1]].astype(np.float64)
+    at = at[np.sort(context.rng(NAME).permutation(len(at))[:FITTED])]
+    values = values_at(context.subject.agent, train, site)[at[:, 0], at[:, 1]].astype(np.float64)
     labels = {name: each[at[:, 0], at[:, 1]] for name, each in concepts_at(train).items()}
     known = {name: np.where(rows(each), classes(each), np.nan) for name, each in labels.items() if usable(each)}
     known = _distinct(known)
-    other, theirs = values_at(work.agent, test, site)[test.real].astype(np.float64), concepts_at(test)
+    other, theirs = values_at(context.subject.agent, test, site)[test.real].astype(np.float64), concepts_at(test)
     found = {}
     for name, basis in directions(values, known).items():
         if name not in theirs:
@@ -168,7 +168,7 @@ def _concepts(work: Work, test: Episodes, site: str) -> tuple[FloatArray, dict[s
         random = [auc(each, 0, other, now[test.real]) or 0.5 for each in random_bases(basis, [0], values, None)]
         found[name] = _Concept(basis, area, max(random, default=0.5), now, yes_no(labels[name]))
     best = sorted(found, key=lambda name: -found[name].auc)
-    count = max(4, round(CONCEPTS * min(1.0, work.effort)))
+    count = max(4, round(CONCEPTS * min(1.0, context.subject.effort)))
     clock = [CLOCK] * (CLOCK in best[count:])
     return values, {name: found[name] for name in [*best[: count - len(clock)], *clock]}
 
@@ -192,40 +192,40 @@ def _as_fitted(fitted: FloatArray, labels: FloatArray, middle: float) -> FloatAr
     return np.where(np.isfinite(labels), upper, np.nan)
 
 
-def _moments(work: Work, test: Episodes) -> tuple[IntArray, IntArray]:
+def _moments(context: AgentContext, test: Episodes) -> tuple[IntArray, IntArray]:
     at = np.argwhere(test.real)
-    count = max(FEWEST_MOMENTS, round(MOMENTS * work.effort))
-    chosen = at[np.sort(work.rng("moments").permutation(len(at))[:count])]
+    count = max(FEWEST_MOMENTS, round(MOMENTS * context.subject.effort))
+    chosen = at[np.sort(context.rng("moments").permutation(len(at))[:count])]
     return chosen[:, 0], chosen[:, 1]
 
 
 def _going_on(
-    work: Work, test: Episodes, at_rows: IntArray, at_steps: IntArray, behaviours: Sequence[Behaviour]
+    context: AgentContext, test: Episodes, at_rows: IntArray, at_steps: IntArray, behaviours: Sequence[Behaviour]
 ) -> Response:
     """Return the response in the environment: how often the agent behaves so in its next steps."""
     snapshots = snapshots_of(test, at_rows, at_steps)
 
     def respond(chosen: IntArray, interventions: Sequence[Intervention]) -> FloatArray:
         episodes, _ = go_on(
-            work.agent,
-            work.make_batch,
+            context.subject.agent,
+            context.subject.make_batch,
             snapshots.select(chosen),
             interventions=interventions,
             steps=AHEAD,
-            mapper=work.mapper,
+            mapper=context.mapper,
         )
         return np.stack([_frequency(episodes, each, True) for each in behaviours], 1)
 
     return respond
 
 
-def _success(work: Work, test: Episodes, concept: _Concept, values: FloatArray, site: str) -> Link:
+def _success(context: AgentContext, test: Episodes, concept: _Concept, values: FloatArray, site: str) -> Link:
     """Return what taking the direction away throughout does to the return, as a share of the return."""
-    levels = np.unique(test.levels)[: max(FEWEST_LEVELS, round(LEVELS * work.effort))]
+    levels = np.unique(test.levels)[: max(FEWEST_LEVELS, round(LEVELS * context.subject.effort))]
     found = controlled(
-        work.agent, work.make_batch, levels,
+        context.subject.agent, context.subject.make_batch, levels,
         lambda basis, components: Intervention(basis, components, "ablate_midpoint", site=site),
-        concept.basis, [0], values, count=COUNT, copies=COPIES, seed=work.seed, mapper=work.mapper,
+        concept.basis, [0], values, count=COUNT, copies=COPIES, seed=context.subject.seed, mapper=context.mapper,
     )  # fmt: skip
     before = max(abs(found.effect.returns.before), 1e-9)
     return Link(
@@ -241,7 +241,7 @@ def _scaled(of: MeanEstimate, by: float) -> MeanEstimate:
 
 
 def _edited(
-    work: Work,
+    context: AgentContext,
     test: Episodes,
     chains: list[CausalChain],
     concepts: Mapping[str, _Concept],
@@ -249,7 +249,7 @@ def _edited(
     site: str,
 ) -> list[CausalChain]:
     """Add what editing the object does to score and behaviour: at the start, where that changes it; at single moments otherwise."""
-    batch = work.make_batch(1)
+    batch = context.subject.make_batch(1)
     edits = list(batch.edits)
     batch.close()
     if not edits:
@@ -257,7 +257,7 @@ def _edited(
     done: dict[tuple[str, str], tuple[str, MeanEstimate, MeanEstimate]] = {}
     for edit in edits:
         try:
-            found = _counterfacts(work, test, edit)
+            found = _counterfacts(context, test, edit)
         except SettingError:  # states that can't be restored
             return chains
         for at_start, each in found:
@@ -268,14 +268,16 @@ def _edited(
                 kept = np.flatnonzero(flips)
                 sign = flips[kept]
                 scores = [
-                    concept.basis.transform(values_at(work.agent, of, site)[kept, 0].astype(np.float64))[:, 0]
+                    concept.basis.transform(values_at(context.subject.agent, of, site)[kept, 0].astype(np.float64))[
+                        :, 0
+                    ]
                     for of in (each.plain, each.changed)
                 ]
                 levels = each.plain.levels[kept]
-                moved = bootstrap((scores[1] - scores[0]) * sign, levels, work.seed)
+                moved = bootstrap((scores[1] - scores[0]) * sign, levels, context.subject.seed)
                 for behaviour in behaviours:
                     acts = [_frequency(of.select(kept), behaviour, at_start) for of in (each.plain, each.changed)]
-                    acted = bootstrap((acts[1] - acts[0]) * sign, levels, work.seed)
+                    acted = bootstrap((acts[1] - acts[0]) * sign, levels, context.subject.seed)
                     key = (name, behaviour.name)
                     if key not in done or abs(moved.mean) > abs(done[key][1].mean):
                         done[key] = edit, moved, acted
@@ -288,20 +290,22 @@ def _edited(
     return added
 
 
-def _counterfacts(work: Work, test: Episodes, edit: str) -> list[tuple[bool, Counterfact]]:
+def _counterfacts(context: AgentContext, test: Episodes, edit: str) -> list[tuple[bool, Counterfact]]:
     """Make an edit at the start of held-out levels, and at moments."""
-    count = max(2 * FEWEST, round(EDITED * work.effort))
+    count = max(2 * FEWEST, round(EDITED * context.subject.effort))
     levels = np.unique(test.levels)[:count]
-    batch = work.make_batch(min(COPIES, len(levels)))
-    again = play(work.agent, batch, levels, max_steps=LONGEST, keep_states=True)
+    batch = context.subject.make_batch(min(COPIES, len(levels)))
+    again = play(context.subject.agent, batch, levels, max_steps=LONGEST, keep_states=True)
     batch.close()
     at = np.argwhere(again.real)
-    at = at[np.sort(work.rng(f"edit {edit}").permutation(len(at))[: 3 * count])]
+    at = at[np.sort(context.rng(f"edit {edit}").permutation(len(at))[: 3 * count])]
     starts = snapshots_of(again, np.arange(len(again)), np.zeros(len(again), np.int64))
     later = snapshots_of(again, at[:, 0], at[:, 1])
     found = []
     for at_start, snapshots, steps in ((True, starts, LONGEST), (False, later, 1)):
-        made = counterfact(work.agent, work.make_batch, snapshots, edit=edit, steps=steps, mapper=work.mapper)
+        made = counterfact(
+            context.subject.agent, context.subject.make_batch, snapshots, edit=edit, steps=steps, mapper=context.mapper
+        )
         if made is not None:
             found.append((at_start, made))
     return found
@@ -328,7 +332,7 @@ def _frequency(episodes: Episodes, behaviour: Behaviour, whole: bool) -> FloatAr
 
 
 def _ahead(
-    work: Work,
+    context: AgentContext,
     test: Episodes,
     chains: list[CausalChain],
     concepts: Mapping[str, _Concept],
@@ -336,7 +340,7 @@ def _ahead(
     site: str,
 ) -> list[CausalChain]:
     """Add what taking a direction away does inside the world model."""
-    world = world_of(work)
+    world = world_of(context)
     if world is None:
         return chains
     done: dict[tuple[str, str], MeanEstimate] = {}
@@ -344,13 +348,19 @@ def _ahead(
         at = np.argwhere(test.real & (concept.classes == 1) & (np.arange(test.real.shape[1]) >= world.context - 1))
         if len(at) < FEWEST:
             continue
-        at = at[np.sort(work.rng(f"ahead {name}").permutation(len(at))[: max(2 * FEWEST, round(EDITED * work.effort))])]
-        moments = moments_of(work.agent, test, at[:, 0], at[:, 1], context=world.context)
+        at = at[
+            np.sort(
+                context.rng(f"ahead {name}").permutation(len(at))[
+                    : max(2 * FEWEST, round(EDITED * context.subject.effort))
+                ]
+            )
+        ]
+        moments = moments_of(context.subject.agent, test, at[:, 0], at[:, 1], context=world.context)
         removal = Intervention(concept.basis, [0], "ablate_midpoint", site=site)
-        before, after = (play_in_world(world, work.agent, moments, AHEAD, each) for each in ((), [removal]))
+        before, after = (play_in_world(world, context.subject.agent, moments, AHEAD, each) for each in ((), [removal]))
         for behaviour in behaviours:
             change = _frequency(after, behaviour, True) - _frequency(before, behaviour, True)
-            done[name, behaviour.name] = bootstrap(change, at[:, 0], work.seed)
+            done[name, behaviour.name] = bootstrap(change, at[:, 0], context.subject.seed)
     return [replace(each, model=done.get((each.concept, each.behaviour))) for each in chains]
 
 
@@ -477,3 +487,6 @@ def _tables(chains: Sequence[CausalChain]) -> list[Table]:
         "both: both; contributes: an effect, but less; spurious: none, although the gradient says so."
     )
     return [Table(heads, body, caption)]
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording", "world_model"), why_not=why_not)

@@ -9,56 +9,58 @@ import gymnasium as gym
 import torch
 from matplotlib.figure import Figure
 
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.recorded import Windows
+from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.model import recording_digest
 from rlhf_ray.interpret.agent.world_model.training import WorldTraining, WorldTrainingProgress, train_world
 from rlhf_ray.interpret.reward.drawing import png
-from rlhf_ray.interpret.section import Picture, Section, Table
+from rlhf_ray.study.section import Picture, Section, Table
+from rlhf_ray.study.step import Step
 
 NAME = "world_model"
 TITLE = "World model"
-AFTER: tuple[str, ...] = ("recording",)
 
 BATCHES = 1500
 """Gradient steps at effort 1; on images of 16x16 pixels, about 140 ms of CPU time each."""
 FEWEST = 300
 
 
-def unsuitable(work: Work) -> str | None:
+def why_not(context: AgentContext) -> str | None:
     """Observations must be one Box, and actions Discrete or Box."""
-    if "recording" not in work.folders:
+    if "recording" not in context.folders:
         return "There is no recording of the agent."
-    if not isinstance(work.agent.observation_space, gym.spaces.Box):
-        return f"A world model needs observations that are one array, not {work.agent.observation_space}."
-    if not isinstance(work.agent.action_space, gym.spaces.Discrete | gym.spaces.Box):
-        return f"A world model needs Discrete or Box actions, not {work.agent.action_space}."
+    if not isinstance(context.subject.agent.observation_space, gym.spaces.Box):
+        return f"A world model needs observations that are one array, not {context.subject.agent.observation_space}."
+    if not isinstance(context.subject.agent.action_space, gym.spaces.Discrete | gym.spaces.Box):
+        return f"A world model needs Discrete or Box actions, not {context.subject.agent.action_space}."
     return None
 
 
-def run(work: Work) -> Section:
-    """Train, and write the model to ``work.out``."""
-    recording = work.folders["recording"]
-    settings = WorldTraining(batches=max(FEWEST, round(BATCHES * work.effort)), seed=work.seed)
-    windows = Windows(recording, settings.length, split="train", agent=work.agent)
+def run(context: AgentContext) -> Section:
+    """Train, and write the model to ``context.out``."""
+    recording = context.folders["recording"]
+    settings = WorldTraining(batches=max(FEWEST, round(BATCHES * context.subject.effort)), seed=context.subject.seed)
+    windows = Windows(recording, settings.length, split="train", agent=context.subject.agent)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     made: list[WorldTrainingProgress] = []
 
     def watch(progress: WorldTrainingProgress) -> None:
         made.append(progress)
-        work.told(
+        context.say(
             f"world model: batch {progress.batch} of {progress.batches}, {progress.unexplained:.1%} of observations unexplained, "
             f"divergence {progress.divergence:.2f} nats"
         )
 
-    world = train_world(work.agent, windows, settings, unfinished=work.unfinished, device=device, watch=watch)
+    world = train_world(
+        context.subject.agent, windows, settings, unfinished=context.unfinished, device=device, watch=watch
+    )
     world.about = {
-        "environment": work.environment,
+        "environment": context.subject.environment,
         "recording": recording_digest(recording),
         "settings": asdict(settings),
         "device": device,
     }
-    world.save(work.out)
+    world.save(context.out)
     last = made[-1]
     parameters = sum(parameter.numel() for parameter in world.parameters())
     table = Table(
@@ -107,3 +109,6 @@ def _curves(made: Sequence[WorldTrainingProgress]) -> bytes:
     right.plot(batches, [progress.divergence for progress in made], color="#4477aa")
     right.set(xlabel="batch", ylabel="divergence (nats)", yscale="log")
     return png(figure)
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording",), why_not=why_not)

@@ -18,9 +18,9 @@ from rlhf_ray.interpret.reward.attribution.background import Background, Maps
 from rlhf_ray.interpret.reward.attribution.gradients import gap
 from rlhf_ray.interpret.reward.attribution.interventions import Effects, part_effects
 from rlhf_ray.interpret.reward.attribution.method import Method
-from rlhf_ray.interpret.section import Check
 from rlhf_ray.optim.adam import Adam
 from rlhf_ray.reward.functions import RewardFunction, TorchReward
+from rlhf_ray.study.section import Check
 
 GAP = 0.05
 """Largest gap of a complete map, in standard deviations of the reward."""

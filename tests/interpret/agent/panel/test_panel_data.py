@@ -19,7 +19,6 @@ from rlhf_ray.interpret.agent.attribution.methods import Reference
 from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.attribution.samples import sample_gradients
-from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.panel import PanelData, packing, write_panel
 from rlhf_ray.interpret.agent.panel.ahead import effects_ahead
@@ -36,6 +35,7 @@ from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.panel.made_up import made_up
 from tests.interpret.agent.test_play import agent_of
 from tests.interpret.agent.toy_world import LinearWorld
+from tests.interpret.contexts import context_of
 
 
 @cache
@@ -205,9 +205,10 @@ def test_dreamed_pairs_start_alike_and_differ_by_the_intervention():
 def test_the_step_writes_a_panel_from_a_recording_alone(tmp_path):
     agent = agent_of("gru", False)
     record_inside(agent, Corridors(16), range(40), tmp_path / "recording", keep_states=True)
-    work = Work(agent, "Corridor", Corridors, {"recording": tmp_path / "recording"}, tmp_path, tmp_path / "none")
-    section = panel.run(replace(work, out=tmp_path / "panel", effort=0.02))
+    work = context_of(agent, "Corridor", Corridors, {"recording": tmp_path / "recording"}, tmp_path, tmp_path / "none")
+    less = replace(work.subject, effort=0.02)
+    section = panel.run(replace(work, out=tmp_path / "panel", subject=less))
     assert (tmp_path / "panel" / "index.html").exists()
     assert section.values["comparisons"] > 2
-    assert panel.unsuitable(work) is None
-    assert panel.unsuitable(replace(work, folders={}))
+    assert panel.why_not(work) is None
+    assert panel.why_not(replace(work, folders={}))

@@ -1,0 +1,46 @@
+"""A step of your own in a study: how often is the reward exactly zero?
+
+    pip install /path/to/rlhf_ray
+    python examples/own_step.py
+
+Takes some seconds. The same from the command line, in the folder of this file:
+
+    rlhf-ray interpret reward RUN --steps overview own_step:ZEROS
+"""
+
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.report import report_reward
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.reward.functions import CallableReward
+from rlhf_ray.study import Section, Statement, Step, StepContext
+
+
+def zeros(context: StepContext[Subject]) -> Section:
+    """Count zeros: the runner keeps the section, and runs the step again only if data, reward or code change."""
+    subject = context.subject
+    share = float((subject.reward.of(subject.data) == 0).mean())
+    sentence = Statement("ignores", f"It is exactly 0 on {share:.0%} of the steps.")
+    return Section("zeros", "Zero rewards", [sentence], values={"share": share})
+
+
+ZEROS = Step("zeros", "Zero rewards", zeros)
+
+if __name__ == "__main__":
+    space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    reward = CallableReward(lambda seen, acts, then, ended: np.maximum(seen[:, 0], 0), space, gym.spaces.Discrete(2))
+    seen = np.random.default_rng(0).uniform(-1, 1, (1000, 2)).astype(np.float32)
+    columns = (
+        np.zeros(1000, int),
+        seen,
+        np.zeros(1000, bool),
+        np.full(1000, np.nan),
+        np.zeros(1000, int),
+        np.arange(1000),
+    )
+    report = report_reward(Subject(reward, Transitions(seen, *columns)), Path("zero_report"), ["own_step:ZEROS"])
+    print(*(told.text for told in report.verdict.statements["ignores"]), f"report: {report.page}", sep="\n")

@@ -1,0 +1,75 @@
+"""The report about a reward, a study: ``report.html``, its twin ``report.json``, and a folder for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_ray.interpret.reward.steps import CATALOGUE
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.study.page import Look, write_page
+from rlhf_ray.study.run import Study, run_study
+from rlhf_ray.study.section import Section
+from rlhf_ray.study.verdict import StudyVerdict, reconcile
+
+LOOK = Look(Path(__file__).parent / "reward.html", "rlhf_ray.reward_report/1")
+KINDS = {"rewards": "It seems to reward", "ignores": "It ignores"}
+"""Kinds of statements, and what the page calls them."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A written report.
+
+    Attributes:
+        page: path of ``report.html``.
+        verdict: what the page says first.
+        sections: the sections, in the order of the page.
+    """
+
+    page: Path
+    verdict: StudyVerdict
+    sections: tuple[Section, ...]
+
+
+def reward_study(subject: Subject, folder: Path, own: Sequence[str] = ()) -> Study[Subject]:
+    """Return the study of a reward. ``own``: ``module:Name`` of the user's own steps."""
+    return Study(subject, CATALOGUE, folder, tuple(own))
+
+
+def write_report(study: Study[Subject], sections: Sequence[Section], about: dict[str, Any] | None = None) -> Report:
+    """Write the report to the study's folder.
+
+    Args:
+        study: the study.
+        sections: what `rlhf_ray.study.run_study` returned.
+        about: what the page says about where reward and data come from.
+    """
+    subject = study.subject
+    facts: dict[str, Any] = {
+        "reward": subject.reward.name,
+        "environment": subject.environment,
+        "steps": len(subject.data),
+        "episodes": len(np.unique(subject.data.episodes)),
+        "seed": subject.seed,
+        "effort": subject.effort,
+        "gamma": subject.gamma,
+    }
+    verdict = reconcile(sections, tuple(KINDS))
+    return Report(write_page(LOOK, study.folder, facts | (about or {}), verdict, sections), verdict, tuple(sections))
+
+
+def report_reward(subject: Subject, out: Path | str, steps: Sequence[str] | None = None) -> Report:
+    """Examine a reward in this process and write the report: `reward_study`, `run_study`, `write_report`.
+
+    Args:
+        subject: the reward, and the environment steps to examine it on.
+        out: the report's folder, created if missing. Steps that an earlier, stopped call finished for the same subject are kept.
+        steps: the steps to run, by name or ``module:Name`` of your own; None: all.
+    """
+    study = reward_study(subject, Path(out), [name for name in steps or () if ":" in name])
+    return write_report(study, run_study(study, steps))

@@ -1,0 +1,92 @@
+"""Finished steps on disk: which are still valid, and their sections as JSON and PNG.
+
+::
+
+    NAME/                         the artefacts of a step
+    NAME/step.json                what it was made from, and a hash of each of its files
+    NAME/report/section.json      what the page says of it, with its pictures beside it
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_ray.data.atomic import write_text
+from rlhf_ray.data.plain import plain
+from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+
+SECTION = "report"
+"""Folder with a step's section, inside the step's folder."""
+MADE = "step.json"
+LISTS = ("statements", "checks", "tables")
+
+
+def save(section: Section, folder: Path, key: str, identity: str) -> None:
+    """Write a finished step's section beside its artefacts, and what identifies them."""
+    report = folder / SECTION
+    report.mkdir()
+    for picture in section.pictures:
+        (report / f"{picture.name}.png").write_bytes(picture.image)
+    (report / "section.json").write_text(json.dumps(to_json(section), indent=1) + "\n")
+    made = {"key": key, "made": identity, "files": _contents(folder)}
+    write_text(folder / MADE, json.dumps(made, indent=1) + "\n")
+
+
+def load(folder: Path, key: str) -> tuple[Section, str] | None:
+    """Return a finished step's section and its artefacts' identity; None if there is none of this key, or its files changed."""
+    try:
+        made = json.loads((folder / MADE).read_text())
+        if made["key"] != key or _contents(folder) != made["files"]:
+            return None
+        report = folder / SECTION
+        values = json.loads((report / "section.json").read_text())
+        pictures = [
+            Picture(each["name"], (report / f"{each['name']}.png").read_bytes(), each["caption"], each["crossed_out"])
+            for each in values["pictures"]
+        ]
+        return _from_json(values, pictures), str(made["made"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def to_json(section: Section) -> dict[str, Any]:
+    """Return the section as JSON values; pictures are named, not included."""
+    lists = {name: [dataclasses.asdict(each) for each in getattr(section, name)] for name in LISTS}
+    pictures = [
+        {"name": each.name, "caption": each.caption, "crossed_out": each.crossed_out} for each in section.pictures
+    ]
+    about = {"name": section.name, "title": section.title, "skipped": section.skipped, "values": section.values}
+    return dict(plain({**about, **lists, "pictures": pictures}))
+
+
+def as_saved(section: Section) -> Section:
+    """Return the section as `load` would: with Python's own numbers."""
+    return _from_json(to_json(section), section.pictures)
+
+
+def _from_json(values: dict[str, Any], pictures: Sequence[Picture]) -> Section:
+    return Section(
+        values["name"],
+        values["title"],
+        [Statement(**each) for each in values["statements"]],
+        [Check(**each) for each in values["checks"]],
+        [Table(**each) for each in values["tables"]],
+        pictures,
+        values["values"],
+        values["skipped"],
+    )
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    """Return a hash of each file of a step, by its path."""
+    hashes = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path != folder / MADE:
+            with path.open("rb") as file:
+                hashes[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "blake2b").hexdigest()[:32]
+    return hashes

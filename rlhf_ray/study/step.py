@@ -1,0 +1,108 @@
+"""A step of a study, what it gets, and how it is found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.registry import Registry
+from rlhf_ray.study.section import Section
+
+Mapper = Callable[..., Iterable[Any]]
+"""Like ``map``: applies a function to each item, in order, here or on other machines."""
+
+
+class StudySubject(Protocol):
+    """What a study examines: a reward on data, an agent in an environment, two agents.
+
+    Attributes:
+        seed: seeds every draw.
+        effort: amount of work relative to the normal study: 0.1 for a quick look.
+        digest: hash of what a step's result depends on, besides the code, the seed and the effort.
+    """
+
+    @property
+    def seed(self) -> int: ...  # noqa: D102
+
+    @property
+    def effort(self) -> float: ...  # noqa: D102
+
+    @property
+    def digest(self) -> str: ...  # noqa: D102
+
+
+S = TypeVar("S", bound=StudySubject)
+
+
+def nothing_said(text: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class StepContext(Generic[S]):
+    """What a step gets.
+
+    Attributes:
+        subject: what the study examines.
+        folders: the artefacts of the steps that this one needs, by name; without those that were left out or failed.
+        out: folder for the step's own artefacts, new and empty.
+        unfinished: folder for what a stopped step can resume from, for example a training's newest checkpoint; it may not exist.
+            It is removed once the step is finished.
+        mapper: runs a step's independent parts, for example one per sample.
+        say: called with what a long step is doing.
+    """
+
+    subject: S
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    out: Path = Path()
+    unfinished: Path = Path()
+    mapper: Mapper = map
+    say: Callable[[str], None] = nothing_said
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Return the generator for ``purpose``: the same draws whatever other steps drew."""
+        return np.random.default_rng([self.subject.seed, *purpose.encode()])
+
+
+def always(context: StepContext[Any]) -> str | None:
+    """Apply to everything."""
+    return None
+
+
+@dataclass(frozen=True)
+class Step(Generic[S]):
+    """One step of a study.
+
+    Attributes:
+        name: its name on the command line and in the JSON, and its artefacts' folder.
+        title: heading on the page.
+        run: examines the subject, writes artefacts to ``context.out``, returns what the page says.
+        needs: steps whose artefacts it reads.
+        why_not: returns why the step does not apply, in one sentence; None if it does.
+    """
+
+    name: str
+    title: str
+    run: Callable[[StepContext[S]], Section]
+    needs: tuple[str, ...] = ()
+    why_not: Callable[[StepContext[S]], str | None] = always
+
+
+def find_step(source: str) -> Step[Any]:
+    """Import the step at ``module:Name``.
+
+    Raises:
+        SettingError: there is none.
+    """
+    step = STEPS.find(source)
+    if not isinstance(step, Step):
+        raise SettingError(f"--steps has {source!r}, which is {type(step).__name__}; it must be a rlhf_ray.study.Step.")
+    return step
+
+
+STEPS: Registry[Any] = Registry("--steps", Step, {})

@@ -1,0 +1,173 @@
+"""A study: steps run once, and again only if what they depend on has changed."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.registry import name_of
+from rlhf_ray.study import Section, Step, StepContext, Study, run_study
+from rlhf_ray.study.code import code_of
+
+NEEDS = {"recording": (), "bases": ("recording",), "clusters": ("recording",), "story": ("bases",)}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    digest: str = "one"
+    seed: int = 0
+    effort: float = 1.0
+
+
+@dataclass(frozen=True)
+class Fake:
+    """Steps that copy what they read, in a folder; ``ran`` lists those that run."""
+
+    catalogue: dict[str, str]
+    folder: Path
+    ran: list[str]
+
+    def study(self, **subject: object) -> Study[Numbers]:
+        return Study(Numbers(**subject), self.catalogue, self.folder)  # type: ignore[arg-type]
+
+    def run(self, **subject: object) -> list[str]:
+        self.ran.clear()
+        assert [section.name for section in run_study(self.study(**subject))] == list(NEEDS)
+        return sorted(self.ran)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Fake:
+    ran: list[str] = []
+
+    def make(name: str) -> Step[Numbers]:
+        def run(context: StepContext[Numbers]) -> Section:
+            ran.append(name)
+            if name == "clusters" and context.subject.effort == 0.5:
+                raise ValueError("too little")
+            if name == "clusters" and context.subject.effort == 0.125:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            texts = [(folder / "out.txt").read_text() for folder in context.folders.values()]
+            (context.out / "out.txt").write_text(f"{name}({','.join(texts)})")
+            return Section(name, name.title(), values={"effort": context.subject.effort})
+
+        def why_not(context: StepContext[Numbers]) -> str | None:
+            return "no memory" if name == "clusters" and context.subject.effort == 0.25 else None
+
+        return Step(name, name.title(), run, NEEDS[name], why_not)
+
+    return Fake({name: name_of(make(name)) for name in NEEDS}, tmp_path, ran)
+
+
+def test_a_rerun_does_nothing_and_a_deleted_artefact_remakes_only_what_depends_on_it(fake: Fake) -> None:
+    assert fake.run() == sorted(NEEDS)
+    assert (fake.folder / "story" / "out.txt").read_text() == "story(bases(recording()))"
+    assert fake.run() == []
+    (fake.folder / "bases" / "out.txt").unlink()
+    assert fake.run() == ["bases", "story"]
+    (fake.folder / "recording" / "out.txt").write_text("damaged")
+    assert fake.run() == sorted(NEEDS)
+    assert fake.run() == []
+    (fake.folder / "clusters" / "report" / "section.json").write_text("{")
+    assert fake.run() == ["clusters"]
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"effort": 2.0}, {"digest": "two"}])
+def test_another_subject_makes_everything_again(fake: Fake, change: dict[str, object]) -> None:
+    fake.run()
+    assert fake.run(**change) == sorted(NEEDS)
+
+
+def test_a_failed_step_costs_no_other_and_is_tried_again(fake: Fake) -> None:
+    sections = {section.name: section for section in run_study(fake.study(effort=0.5))}
+    assert [check.passed for check in sections["clusters"].checks] == [False]
+    assert "too little" in sections["clusters"].checks[0].says
+    assert sections["story"].values == {"effort": 0.5}
+    assert not list(fake.folder.glob(".tmp-*"))
+    assert fake.run(effort=0.5) == ["clusters"]
+
+
+def test_a_full_disk_stops_the_study_and_finished_steps_are_kept(fake: Fake) -> None:
+    with pytest.raises(SettingError, match=f"--out is {fake.folder}: No space left on device; free some space"):
+        run_study(fake.study(effort=0.125))
+    assert (fake.folder / "recording" / "out.txt").exists()
+    assert not (fake.folder / "clusters").exists()
+
+
+def test_a_step_that_does_not_apply_is_left_out(fake: Fake) -> None:
+    sections = {section.name: section for section in run_study(fake.study(effort=0.25))}
+    assert sections["clusters"].skipped == "no memory"
+    assert "clusters" not in fake.ran
+
+
+def test_chosen_steps_bring_those_that_they_need(fake: Fake) -> None:
+    assert list(fake.study().steps(["story"])) == ["recording", "bases", "story"]
+    with pytest.raises(SettingError, match="--steps has 'stori'; the steps are recording, bases"):
+        fake.study().steps(["stori"])
+
+
+OWN = """
+from rlhf_ray.study import Section, Step
+import helpers
+
+STEP = Step("own", "My own", lambda context: Section("own", "My own", values={"figure": helpers.FIGURE}))
+"""
+
+
+def test_an_edited_step_runs_again_and_so_does_one_whose_helper_is_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "helpers.py").write_text("FIGURE = 1\n")
+    (package / "steps.py").write_text(OWN.replace("import helpers", "from mine import helpers"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def run(edited: str = "") -> tuple[object, list[bool]]:
+        from rlhf_ray.study import code
+
+        for name in ("mine", "mine.helpers", "mine.steps"):
+            sys.modules.pop(name, None)
+        code._imports.cache_clear()
+        code._source.cache_clear()
+        importlib.invalidate_caches()
+        kept: list[bool] = []
+        study = Study(Numbers(), {}, tmp_path / "out", ("mine.steps:STEP",))
+        (section,) = run_study(study, ["mine.steps:STEP"], finished=lambda name, earlier: kept.append(earlier))
+        return section.values["figure"], kept
+
+    assert run() == (1, [False])
+    assert run() == (1, [True])
+    (package / "helpers.py").write_text("FIGURE = 23\n")
+    assert run() == (23, [False])
+    (package / "steps.py").write_text((package / "steps.py").read_text().replace("helpers.FIGURE", "456 + 0"))
+    assert run() == (456, [False])
+
+
+def test_the_code_of_a_step_reaches_what_it_imports_in_functions() -> None:
+    """`rlhf_ray.interpret.agent.world_model.model` is imported inside functions of the step."""
+    from rlhf_ray.interpret.agent.steps import quality
+    from rlhf_ray.study import code
+
+    before = code_of(quality.run)
+    edited = code._source.__wrapped__  # type: ignore[attr-defined]
+    try:
+        code._source = lambda name: b"" if name.endswith("world_model.quality") else edited(name)  # type: ignore[assignment]
+        assert code_of(quality.run) != before
+    finally:
+        code._source = edited
+
+
+def test_a_name_that_is_no_step_is_refused_in_one_line(fake: Fake) -> None:
+    with pytest.raises(SettingError, match="which is type"):
+        Study(Numbers(), {}, fake.folder, ("pathlib:Path",)).steps()
+    own = name_of(Step("story", "Mine", lambda context: Section("story", "Mine")))
+    with pytest.raises(SettingError, match="two steps with the name"):
+        Study(Numbers(), fake.catalogue, fake.folder, (own,)).steps()
