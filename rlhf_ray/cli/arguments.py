@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any
 
 import tyro
@@ -79,6 +80,13 @@ def parse_arguments(
         if not (box := printed.getvalue()):
             raise
         raise SettingError(_in_one_line(box, program)) from None
+
+
+def spelled_out(words: Sequence[str], short: str, setting: str) -> list[str]:
+    """Return ``words`` in which the setting that an option is short for is given, too: settings are checked together."""
+    values = [word.partition("=")[2] for word in words if word.startswith(f"{short}=")]
+    values += [value for word, value in pairwise(words) if word == short and not value.startswith("-")]
+    return [*words, f"{setting}={values[-1]}"] if values else list(words)
 
 
 def need_first(kind: Any, program: str, words: Sequence[str], usage: Usage) -> None:

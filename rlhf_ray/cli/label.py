@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlhf_ray.cli.arguments import need_first, parse_arguments
+from rlhf_ray.cli.arguments import need_first, parse_arguments, spelled_out
 from rlhf_ray.cli.help import Usage
 from rlhf_ray.cli.presets import preset
 from rlhf_ray.data.errors import SettingError
@@ -63,7 +63,8 @@ def run(words: list[str]) -> None:
     """Run the command."""
     if not words or words[0].startswith("-"):
         need_first(Label, "rlhf-ray label SOURCE", words, USAGE)
-    command = parse_arguments(Label, f"rlhf-ray label {words[0]}", words[1:])
+    given = spelled_out(words[1:], "--teacher", "--preferences.teacher")
+    command = parse_arguments(Label, f"rlhf-ray label {words[0]}", given)
     _tell_stored(command)
     if command.teacher != "human":
         _scripted(words[0], command)

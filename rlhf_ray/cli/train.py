@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from rlhf_ray import tune_configs
-from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.arguments import parse_arguments, spelled_out
 from rlhf_ray.cli.help import asks_help
 from rlhf_ray.cli.presets import check_agent, new_folder, preset, usage_of
 from rlhf_ray.data import consent
@@ -90,7 +90,8 @@ def run(words: list[str]) -> None:
     resumed = _resumed(words) if words[0] == "--resume" else None
     defaults = _defaults(words) if resumed is None else _kept(resumed)
     named = 1 if resumed is None else 2
-    command = parse_arguments(Train, f"rlhf-ray train {' '.join(words[:named])}", words[named:], defaults)
+    given = spelled_out(words[named:], "--teacher", "--preferences.teacher")
+    command = parse_arguments(Train, f"rlhf-ray train {' '.join(words[:named])}", given, defaults)
     experiment = _experiment(command)
     check_agent(experiment, defaults)
     check_tracker(command.tracker)

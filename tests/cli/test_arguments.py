@@ -32,6 +32,18 @@ from rlhf_ray.data.errors import SettingError
             "rlhf-ray: --sed is no option of `rlhf-ray train pendulum`; did you mean --seed?",
         ),
         (["train", "pendulum", "--reward-model.activation", "no"], "rlhf-ray: invalid choice 'no' for argument "),
+        (
+            ["train", "pendulum", "--teacher", "population", "--preferences.annotators", "oracle", "soft@0"],
+            "rlhf-ray: preferences.annotators is 'soft@0'; the number of answers after @ ",
+        ),
+        (
+            ["train", "pendulum", "--preferences.annotators", "oracle", "--teacher=soft"],
+            "rlhf-ray: preferences.annotators is ('oracle',); they answer with preferences.teacher=population, but it is 'soft'",
+        ),
+        (
+            ["label", "x.npz", "--store", "x", "--preferences.annotators", "oracle@0", "--teacher=population"],
+            "rlhf-ray: preferences.annotators is 'oracle@0'; the number of answers after @ ",
+        ),
         (["evaluate"], "rlhf-ray: Missing from rlhf-ray evaluate: RUN The run folder. `rlhf-ray evaluate --help`"),
     ],
 )
