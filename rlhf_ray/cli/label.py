@@ -10,6 +10,7 @@ from rlhf_ray.cli.arguments import need_first, parse_arguments, spelled_out
 from rlhf_ray.cli.help import Usage
 from rlhf_ray.cli.presets import preset
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.metrics import pairs_skipped
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import (
@@ -124,7 +125,7 @@ def _scripted(source: str, command: Label) -> None:
 
     found = load_recorded(path, fragments, command.seed)
     tally = label_recorded(found, store_of(command.store), preferences, command.reward_model, seed=command.seed)
-    skipped = f", {tally.skipped} pairs skipped" if tally.skipped else ""
+    skipped = f", {pairs_skipped(tally.skipped)}" if tally.skipped else ""
     print(f"{command.store}: {tally.held} comparisons of {len(found)} clips of {found.length} steps{skipped}")
     if tally.held + (tally.skipped if preferences.skips_count else 0) < command.comparisons:
         print(

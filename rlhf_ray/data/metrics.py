@@ -54,6 +54,11 @@ def share_of(share: float, answers: int | None) -> str:
     return f"{share:.2f}" if answers is None else f"{share:.2f} ({answers} answer{'' if answers == 1 else 's'})"
 
 
+def pairs_skipped(count: int) -> str:
+    """Say how many pairs annotators skipped."""
+    return f"{count} pair{'' if count == 1 else 's'} skipped"
+
+
 GROUPS = ("run", "returns", "agent", "fragments", "labels", "reward model", "stages", "alarms")
 """The groups of metrics, in the order in which they are shown."""
 

@@ -134,7 +134,7 @@ def reward_hacking(rows: Rows) -> Alarm | None:
     if len(known) < 2 * WINDOW:
         name, what = "learned_return_mean", "learned return"
         known = [i for i, row in enumerate(rows) if _has(row, name, "true_return_mean")]
-    if len(known) < 2 * WINDOW:
+    if len(known) < 2 * WINDOW or _nothing_decided(rows):
         return None
     learned = _Moves([rows[i][name] for i in known])
     true = _Moves([rows[i]["true_return_mean"] for i in known])

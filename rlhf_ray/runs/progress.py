@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from rlhf_ray.data.metrics import in_order, share_of
+from rlhf_ray.data.metrics import in_order, pairs_skipped, share_of
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.waiting import PeopleWait, spoken
 from rlhf_ray.measure.error_rates import newest_rates
@@ -301,7 +301,7 @@ class Progress(Callback):
         if unspent > 0 and not outcome.interrupted:
             self._say(f"{unspent} of {budget} labels were not used, because nearly all answers were ties.")
         parts = [
-            f"{outcome.comparisons} labels" + (f" ({outcome.skipped} pairs skipped)" if outcome.skipped else ""),
+            f"{outcome.comparisons} labels" + (f" ({pairs_skipped(outcome.skipped)})" if outcome.skipped else ""),
             f"{outcome.env_steps} environment steps",
             f"{outcome.train_seconds:.0f} s",
         ]

@@ -132,14 +132,28 @@ def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
     folder = RunFolder.create(tmp_path / "run", Experiment(environment="MountainCarContinuous-v0"))
     numbers = {"random": dataclasses.asdict(random), "trained": dataclasses.asdict(trained)}
     outcome = Outcome(
-        "MountainCarContinuous-v0", 0, 0, 0, None, random, trained, None, None, 1.0, False, None, verdicts(numbers)
+        "MountainCarContinuous-v0",
+        0,
+        0,
+        0,
+        None,
+        random,
+        trained,
+        None,
+        None,
+        1.0,
+        False,
+        None,
+        verdicts(numbers),
+        skipped=1,
     )
     folder.finish(dataclasses.asdict(outcome), interrupted=False)
     progress = Progress(folder.experiment())
     progress.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
     progress.on_end(outcome)
     said = "takes nearly the same action at every step"
-    assert said in capsys.readouterr().out
+    assert said in (printed := capsys.readouterr().out)
+    assert "0 labels (1 pair skipped), " in printed
     assert said in write_report(folder.path).read_text()
     assert [verdict["name"] for verdict in json.loads(folder.result.read_text())["verdicts"]] == ["actions_collapsed"]
 
