@@ -15,12 +15,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.own import FunctionAgent
+from rlhf_ray.agents.play import play
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.controls import controlled
 from rlhf_ray.interpret.agent.interventions import Intervention
-from rlhf_ray.interpret.agent.own import FunctionAgent
-from rlhf_ray.interpret.agent.play import play
 
 make = partial(make_batch, "rlhf_ray/CueRun-v0")
 

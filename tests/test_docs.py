@@ -36,10 +36,10 @@ import yaml
 
 from docs import generated
 from rlhf_ray import cli
+from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data import modules
 from rlhf_ray.envs import make_batch
-from rlhf_ray.interpret.agent.agent import NetworkAgent
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.runs.folder import RunFolder

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rlhf_ray.interpret.agent.agent import NetworkAgent
+from rlhf_ray.agents.agent import NetworkAgent
 
 AGENTS = Path(os.environ.get("RLHF_RAY_AGENTS", Path(__file__).parents[1] / "agents"))
 """Trained agents, one folder each; trained when first asked for."""

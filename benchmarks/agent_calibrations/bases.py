@@ -10,11 +10,11 @@ from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.agent_calibrations import agent_for, planted
 from benchmarks.calibrations import Row
+from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent import bases, concepts, dynamics, samples
 from rlhf_ray.interpret.agent.behaviours import behaviours
-from rlhf_ray.interpret.agent.play import play
 
 MINIRUN = "rlhf_ray/MiniRun-v0"
 LEVELS = 500

@@ -10,16 +10,16 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.agent_calibrations import agent_for
 from benchmarks.calibrations import Row
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.controls import controlled, moved_as_far, random_bases
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention, Op, Vector
-from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.measure.intervals import bootstrap
 
 AGENTS = ("cuerun",)
@@ -58,7 +58,7 @@ def wins(
         agent,
         make_batch(CUERUN, COPIES),
         levels,
-        interventions=interventions,
+        hooks=interventions,
         greedy=greedy,
         seed=MEASURED,
         frames=False,

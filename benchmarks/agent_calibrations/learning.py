@@ -8,10 +8,10 @@ import numpy as np
 
 from benchmarks.agent_calibrations import agent_for
 from benchmarks.calibrations import Row
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
 from rlhf_ray.envs.batches import make_batch
-from rlhf_ray.interpret.agent.agent import Agent
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.play import play
 
 AGENTS = ("minirun", "cuerun")
 

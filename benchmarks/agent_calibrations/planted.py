@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.agent import MEMORY, Agent, AgentStep, Edit
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
-from rlhf_ray.interpret.agent.agent import MEMORY, Agent, AgentStep, Edit
 
 CLUSTERS, SIZE = 4, 5
 

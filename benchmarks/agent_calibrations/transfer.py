@@ -11,19 +11,19 @@ from scipy.stats import spearmanr
 
 from benchmarks.agent_calibrations import agent_for
 from benchmarks.calibrations import Row
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent import bases, concepts
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.candidates import concept_directions
 from rlhf_ray.interpret.agent.controls import random_bases
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import action_shares
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention
-from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
 from rlhf_ray.interpret.agent.world_model.training import WorldTraining, train_world

@@ -9,10 +9,10 @@ import torch
 
 from benchmarks.agent_calibrations import agent_for
 from benchmarks.calibrations import Row
+from rlhf_ray.agents.agent import Agent, AgentStep, Edit, NetworkAgent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
 from rlhf_ray.envs.batches import make_batch
-from rlhf_ray.interpret.agent.agent import Agent, AgentStep, Edit, NetworkAgent
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld
 from rlhf_ray.interpret.agent.world_model.quality import Quality, measure
 from rlhf_ray.interpret.agent.world_model.simulate import Estimator, simulate

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.recorded import Block, InsidePlan
 from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.agent import Agent
-from rlhf_ray.interpret.agent.recorded import Block, InsidePlan
 
 
 class InsidePlayer:

@@ -13,7 +13,7 @@ from rlhf_ray.cli.studies import check_amounts, own_steps, print_lists, print_ve
 from rlhf_ray.data.errors import SettingError
 
 if TYPE_CHECKING:
-    from rlhf_ray.interpret.agent.agent import Agent
+    from rlhf_ray.agents.agent import Agent
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ def agent_command(words: list[str]) -> None:
     if command.against is not None:
         _compare(command, command.against)
         return
+    from rlhf_ray.agents.agent import NetworkAgent
     from rlhf_ray.data.places import run_path
-    from rlhf_ray.interpret.agent.agent import NetworkAgent
     from rlhf_ray.interpret.agent.report import KINDS, agent_study, write_agent_report
     from rlhf_ray.interpret.agent.subject import AgentSubject
 

@@ -50,7 +50,7 @@ class Record:
     """Share of random actions of the policy epsilon."""
     inside: bool = False
     """Record what goes on inside the agent too: all logits, values, memory, and causes of ends, for `rlhf-ray interpret agent` and
-    rlhf_ray.interpret.agent.recorded."""
+    rlhf_ray.agents.recorded."""
     layers: tuple[str, ...] = ()
     """With --inside: layers whose outputs to record, for example --layers encoder.0."""
     states: bool = False
@@ -120,7 +120,7 @@ def _record_inside(command: Record) -> None:
     """Record what goes on inside an agent."""
     import torch
 
-    from rlhf_ray.interpret.agent.recorded import InsidePlan
+    from rlhf_ray.agents.recorded import InsidePlan
     from rlhf_ray.runs.agents import named_agent
     from rlhf_ray.runs.record_inside import levels_of, record_inside_with
     from rlhf_ray.runs.train import quiet

@@ -11,7 +11,7 @@ observation (``final`` is true) has no step: its ``action`` is 0 and its rewards
 ``level_seed``, and ``state.NAME`` for what the environment says about its state at this observation. Episodes of imitation
 also have ``infos``, its texts of jsonpickle.
 
-A recording of what goes on inside an agent (`rlhf_ray.interpret.agent.recorded`) also has ``logits`` (all inputs of the action
+A recording of what goes on inside an agent (`rlhf_ray.agents.recorded`) also has ``logits`` (all inputs of the action
 distribution), ``value``, ``memory`` (before each step; in the final row, after the last one), ``activation.NAME`` of layers,
 ``cause`` (why the episode ended) and, if kept, ``env_state`` (the environment's state at each observation, compressed by zlib). Its
 manifest also has the agent's digest, and how levels are split into train, validation and test.

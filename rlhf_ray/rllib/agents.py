@@ -17,9 +17,9 @@ from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from torch import Tensor, nn
 
+from rlhf_ray.agents.agent import MEMORY, Agent, AgentStep, Edit, NetworkAgent
 from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import MEMORY, Agent, AgentStep, Edit, NetworkAgent
 from rlhf_ray.rllib.policy import ActorCritic, CollectorPolicy, built
 from rlhf_ray.rllib.saved_policy import load_policy
 

@@ -8,10 +8,10 @@ from typing import Any
 import gymnasium as gym
 
 from rlhf_ray import envs
+from rlhf_ray.agents.agent import Agent, NetworkAgent
+from rlhf_ray.agents.own import own_agent
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import Agent, NetworkAgent
-from rlhf_ray.interpret.agent.own import own_agent
 from rlhf_ray.rllib.agents import agent_of
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy

@@ -10,13 +10,13 @@ from pathlib import Path
 from rlhf_ray.actors.cluster import hold_ray, release_ray
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.inside_player import InsidePlayer
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.recorded import Block, InsidePlan, write_blocks
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.envs.batches import BatchCreator
-from rlhf_ray.interpret.agent.agent import Agent
-from rlhf_ray.interpret.agent.recorded import Block, InsidePlan, write_blocks
 
 AHEAD = 2
 """Blocks that each actor has to play next, so that it never waits."""

@@ -14,8 +14,8 @@ from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGa
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
+from rlhf_ray.agents.agent import MEMORY, Agent, NetworkAgent
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import MEMORY, Agent, NetworkAgent
 from rlhf_ray.policies.actions import best
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.rllib.agents import ModuleAgent, agent_of

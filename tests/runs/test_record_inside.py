@@ -13,12 +13,12 @@ import torch
 
 from rlhf_ray import cli
 from rlhf_ray.actors.inside_player import InsidePlayer
+from rlhf_ray.agents.agent import NetworkAgent
+from rlhf_ray.agents.recorded import InsidePlan, load_episodes
 from rlhf_ray.data import recordings
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.gym_batch import GymBatch
-from rlhf_ray.interpret.agent.agent import NetworkAgent
-from rlhf_ray.interpret.agent.recorded import InsidePlan, load_episodes
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.runs.agents import named_agent
 from rlhf_ray.runs.folder import RunFolder

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.interpret.agent.clusters import COUNTS, KINDS, Clusters, Kind, cluster, principal
-from rlhf_ray.interpret.agent.episodes import Episodes
 
 LENGTH = 5
 MOST = 2500

@@ -11,13 +11,13 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from rlhf_ray.agents.agent import MEMORY, Agent
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.agent import MEMORY, Agent
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.bases.labels import classes, rows, usable
 from rlhf_ray.interpret.agent.concepts import ELAPSED
-from rlhf_ray.interpret.agent.episodes import Episodes
 
 FITTED, GRADIENTS = 6000, 1000
 """Steps that directions are fitted to; steps whose gradients are taken."""

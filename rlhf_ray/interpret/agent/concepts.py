@@ -10,12 +10,12 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.decomposition import PCA
 
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.interpret import probes
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.bases import labels as labelled
 from rlhf_ray.interpret.agent.bases.probe import direction
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.measure.intervals import mean_interval
 
 FOLDS = 4

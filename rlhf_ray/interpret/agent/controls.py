@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.effects import CausalEffect, effect
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention, midpoints
-from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.interpret.editing import random_directions
 from rlhf_ray.study.step import Mapper
 
@@ -205,6 +205,6 @@ def _play(
 ) -> Episodes:
     batch = make_batch(min(copies, len(levels)))
     try:
-        return play(agent, batch, levels, interventions=interventions, frames=False)
+        return play(agent, batch, levels, hooks=interventions, frames=False)
     finally:
         batch.close()

@@ -8,13 +8,13 @@ from functools import partial
 
 import numpy as np
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.agent import Agent
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention
-from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.study.step import Mapper
 
 COPIES = 64
@@ -200,7 +200,7 @@ def _part(
             agent,
             batch,
             snapshots.levels,
-            interventions=interventions,
+            hooks=interventions,
             start=(states, snapshots.memory, snapshots.steps),
             indices=snapshots.rows,
             **settings,  # type: ignore[arg-type]

@@ -13,8 +13,8 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
+from rlhf_ray.agents.agent import Agent
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.world_model.simulate import Cut, Estimator, simulate
 from rlhf_ray.interpret.agent.world_model.world import World

@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 
 

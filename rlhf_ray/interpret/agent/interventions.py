@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.agent import MEMORY, Edit
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import MEMORY, Agent, Edit
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.bases.labels import usable
 from rlhf_ray.interpret.agent.bases.linear import halfway
 from rlhf_ray.interpret.agent.bases.probe import midpoints_of
-from rlhf_ray.interpret.agent.episodes import Episodes
 
 Op = Literal["ablate_mean", "ablate_midpoint", "swap", "reflect", "scale", "steer", "patch"]
 Vector = Literal["pattern", "filter"]
@@ -31,7 +31,7 @@ NOT_LINEAR = ("nmf", "sparse")
 
 @dataclass(frozen=True)
 class Intervention:
-    """A change of some components of a basis. The same object works in `play` and, by `edits_for`, in `simulate`.
+    """A change of some components of a basis. A `Hook` of `play` and, by `edits_for`, of `simulate`.
 
     A component's score is read by its filter, and changed by a move along its pattern, which leaves the scores of all other
     components of a linear basis as they are. NMF and sparse features are read by `Basis.transform`, with the filter's gradient. In
@@ -184,50 +184,6 @@ class Intervention:
         return arranged.reshape(like.shape) if arranged.dim() == 2 else arranged.movedim(-1, 1)
 
 
-def edits_at(
-    interventions: Sequence[Intervention], step: int | IntArray, rows: IntArray | None = None
-) -> dict[str, Edit]:
-    """Return the edits of one step by site; several interventions at one site are made one after another."""
-    found: dict[str, Edit] = {}
-    for each in interventions:
-        edit = each.edit(step, rows)
-        found[each.site] = _after(found[each.site], edit) if each.site in found else edit
-    return found
-
-
-def edits_for(
-    interventions: Sequence[Intervention], start: int | IntArray = 0, rows: IntArray | None = None
-) -> Callable[[int], Mapping[str, Edit]] | None:
-    """Return the interventions as the ``edits`` of `simulate`; None without interventions.
-
-    Args:
-        interventions: what `play` takes.
-        start: steps since the start of the episode at the simulation's first step, of all rows or of each.
-        rows: the episodes that the rows are; None: 0 to n-1.
-    """
-    if not interventions:
-        return None
-    return lambda step: edits_at(interventions, np.asarray(start, np.int64) + step, rows)
-
-
-def check(interventions: Sequence[Intervention], agent: Agent) -> None:
-    """Raise a `SettingError` if ``agent`` does not have the sites of ``interventions``."""
-    for each in interventions:
-        if each.site == MEMORY and not agent.memory_size:
-            raise SettingError(
-                f"site is 'memory', but the agent has no memory; give a layer: {', '.join(agent.layers)}."
-            )
-        if each.site != MEMORY and each.site not in agent.layers:
-            raise SettingError(
-                f"site is {each.site!r}; the agent has {', '.join([*[MEMORY] * bool(agent.memory_size), *agent.layers])}."
-            )
-        if each.site == MEMORY and len(each.basis.center) != agent.memory_size:
-            raise SettingError(
-                f"The basis has vectors of length {len(each.basis.center)}, but the agent's memory has length "
-                f"{agent.memory_size}: fit the basis to this agent's memory."
-            )
-
-
 def midpoints(basis: Basis, values: FloatArray, labels: Array | None = None) -> FloatArray:
     """Return the score ``[k]`` of each component that is between its two ends, like `Basis.midpoints`.
 
@@ -259,7 +215,3 @@ def patch_from(
     scores = basis.transform(flat.astype(np.float64))[:, list(components)].reshape(*values.shape[:2], -1)
     scores[~episodes.real] = np.nan
     return scores if sources is None else scores[np.asarray(sources, np.int64)]
-
-
-def _after(first: Edit, second: Edit) -> Edit:
-    return lambda values: second(first(values))

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.replay import replay, values_at
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
-from rlhf_ray.interpret.agent.agent import Agent
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.replay import replay, values_at
 
 LARGEST_SIDE = 32
 """Pixels of a frame's side as probes see it; larger frames are averaged down."""

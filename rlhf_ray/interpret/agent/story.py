@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.agent import MEMORY, Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.hooks import edits_at
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.interpret.agent.agent import MEMORY, Agent
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.controls import COUNT, random_bases
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.interventions import Intervention, edits_at
+from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 from rlhf_ray.policies.env_actions import to_env_actions
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlhf_ray import envs
+from rlhf_ray.agents.agent import Agent
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.study.step import StepContext
 
 

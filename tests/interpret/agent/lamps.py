@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.envs.batch import BatchStep
-from rlhf_ray.interpret.agent.own import FunctionAgent
 
 STEPS, BACK = 14, 6
 """Steps of an episode; steps that lamps are remembered."""

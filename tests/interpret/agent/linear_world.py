@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlhf_ray.interpret.agent.agent import MEMORY, AgentStep, NetworkAgent
-from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.agents.agent import MEMORY, AgentStep, NetworkAgent
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
 FEATURES, ACTIONS, UNITS, SIZE = 3, 2, 4, 5

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlhf_ray.agents.recorded import record_inside
 from rlhf_ray.interpret.agent.candidates import Candidate
 from rlhf_ray.interpret.agent.controls import Controlled
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change
-from rlhf_ray.interpret.agent.recorded import record_inside
 from rlhf_ray.interpret.agent.steps import counterfactuals, interventions
 from rlhf_ray.interpret.agent.subject import AgentContext
+from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.directions import linear
-from tests.interpret.agent.test_play import agent_of
 from tests.interpret.contexts import context_of
 
 

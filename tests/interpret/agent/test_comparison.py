@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.cli.interpret_agent import agent_command
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
@@ -28,10 +29,9 @@ from rlhf_ray.interpret.agent.comparison import (
     write_comparison,
 )
 from rlhf_ray.interpret.agent.comparison.alike import similarity
-from rlhf_ray.interpret.agent.own import FunctionAgent
 from rlhf_ray.study import run_study
+from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
-from tests.interpret.agent.test_play import agent_of
 from tests.interpret.contexts import run_step
 
 STEPS = 6

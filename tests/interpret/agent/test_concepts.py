@@ -11,10 +11,10 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.agent_calibrations import planted
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases, clusters, concepts, embeddings, samples
 from rlhf_ray.interpret.agent.behaviours import behaviours, shares, windows
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.overlap import overlap
 from rlhf_ray.interpret.agent.stability import stability
 from rlhf_ray.interpret.agent.steps import attribution as attribution_step

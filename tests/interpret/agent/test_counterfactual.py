@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.controls import Controlled, controlled, instead, random_bases
 from rlhf_ray.interpret.agent.counterfactual import counterfact, go_on, repeats, snapshots_of
 from rlhf_ray.interpret.agent.effects import Change, effect
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention
-from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.measure.intervals import bootstrap
+from tests.agents.test_play import LEVELS, agent_of
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.directions import linear, oblique
-from tests.interpret.agent.test_play import LEVELS, agent_of
 
 AGENT = agent_of("gru", False)
 WEIGHTS = AGENT.network.actor.weight.double().numpy()
@@ -116,8 +116,8 @@ def test_effects_are_paired_by_level() -> None:
     # Episodes of one level are the same, so there are 40 measurements, not 200.
     once = play(AGENT, Corridors(16), range(40), frames=False)
     steer = [Intervention(STAYS, [0], "steer", amount=2.0)]
-    by_level = effect(plain, play(AGENT, Corridors(16), levels, interventions=steer), AGENT.action_space)
-    alone = effect(once, play(AGENT, Corridors(16), range(40), interventions=steer), AGENT.action_space)
+    by_level = effect(plain, play(AGENT, Corridors(16), levels, hooks=steer), AGENT.action_space)
+    alone = effect(once, play(AGENT, Corridors(16), range(40), hooks=steer), AGENT.action_space)
     assert by_level.returns.difference == alone.returns.difference
     assert alone.outcomes["timeout"].difference.mean > 0.2
     assert not alone.returns.difference.holds_zero

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.agents.hooks import edits_for
+from rlhf_ray.agents.play import play
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.bases import fit
 from rlhf_ray.interpret.agent.bases.nmf import Parts
 from rlhf_ray.interpret.agent.bases.sparse import Sparse
 from rlhf_ray.interpret.agent.interventions import (
     Intervention,
-    edits_for,
     midpoints,
     patch_from,
 )
-from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
+from tests.agents.test_play import LEVELS, agent_of
 from tests.interpret.agent import toy_world
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.directions import linear, oblique
-from tests.interpret.agent.test_play import LEVELS, agent_of
 
 RNG = np.random.default_rng(1)
 VALUES = RNG.standard_normal((20, 16)).astype(np.float32)
@@ -129,10 +129,10 @@ def test_identity_operations_leave_play_bit_equal_and_others_do_not(memory: str)
         Intervention(basis, [1], "reflect", amount=0.7, when=[], site=site),
         Intervention(basis, [0, 1], "patch", amount=own, site=site),
     ):
-        edited = play(agent, Corridors(4), LEVELS, interventions=[identity])
+        edited = play(agent, Corridors(4), LEVELS, hooks=[identity])
         assert edited.logits.tobytes() == plain.logits.tobytes(), identity.op
         assert edited.memory.tobytes() == plain.memory.tobytes()
-    moved = play(agent, Corridors(4), LEVELS, interventions=[Intervention(basis, [1], "steer", amount=3.0, site=site)])
+    moved = play(agent, Corridors(4), LEVELS, hooks=[Intervention(basis, [1], "steer", amount=3.0, site=site)])
     assert moved.logits.tobytes() != plain.logits.tobytes()
 
 
@@ -143,12 +143,12 @@ def test_a_patch_takes_the_scores_of_another_episode_at_the_same_step() -> None:
     amount = patch_from(plain, basis, [1], sources)
     assert np.isnan(amount[0, plain.lengths[sources[0]] :]).all()
     patch = Intervention(basis, [1], "patch", amount=amount)
-    edited = play(agent, Corridors(4), LEVELS, interventions=[patch])
+    edited = play(agent, Corridors(4), LEVELS, hooks=[patch])
     for row, source in enumerate(sources):
         both = min(edited.lengths[row], plain.lengths[source])
         got = basis.transform(edited.memory[row, 1 : both + 1])[:, 1]
         np.testing.assert_allclose(got, basis.transform(plain.memory[source, 1 : both + 1])[:, 1], atol=1e-5)
-    alone = play(agent, Corridors(1), [LEVELS[5]], interventions=[patch], indices=[5])
+    alone = play(agent, Corridors(1), [LEVELS[5]], hooks=[patch], indices=[5])
     assert alone.lengths[0] == edited.lengths[5]
     assert alone.causes[0] == edited.causes[5]
 
@@ -232,12 +232,12 @@ def test_bad_interventions_are_named() -> None:
         Intervention(basis, [0], "steer", amount=np.zeros(3))
     mean = Intervention(basis, [0], "ablate_mean")
     with pytest.raises(SettingError, match="no memory"):
-        play(agent_of("none", False), Corridors(1), [1], interventions=[mean])
-    with pytest.raises(SettingError, match="length 16, but the agent's memory has length 8"):
-        play(agent_of("gru", False), Corridors(1), [1], interventions=[mean])
+        play(agent_of("none", False), Corridors(1), [1], hooks=[mean])
+    with pytest.raises(SettingError, match="length 16, but site 'memory' has shape"):
+        play(agent_of("gru", False), Corridors(1), [1], hooks=[mean])
     elsewhere = Intervention(basis, [0], "ablate_mean", site="nowhere")
     with pytest.raises(SettingError, match="site is 'nowhere'"):
-        play(agent_of("gru", False), Corridors(1), [1], interventions=[elsewhere])
+        play(agent_of("gru", False), Corridors(1), [1], hooks=[elsewhere])
     wide = Intervention(basis, [0], "ablate_mean", site="encoder.0")
     with pytest.raises(SettingError, match="fit the basis to that site"):
-        play(agent_of("gru", False), Corridors(1), [1], interventions=[wide])
+        play(agent_of("gru", False), Corridors(1), [1], hooks=[wide])

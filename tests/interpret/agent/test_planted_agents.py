@@ -11,9 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.agents.agent import MEMORY, NetworkAgent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.own import FunctionAgent
+from rlhf_ray.agents.play import play
+from rlhf_ray.agents.recorded import record_inside
+from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent import concepts
-from rlhf_ray.interpret.agent.agent import MEMORY, NetworkAgent
 from rlhf_ray.interpret.agent.attribution import objects
 from rlhf_ray.interpret.agent.attribution import quantities as of
 from rlhf_ray.interpret.agent.attribution.looked_at import masks_at
@@ -23,12 +28,7 @@ from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.candidates import auc, concept_directions, concepts_at, ranked, sensitivities
 from rlhf_ray.interpret.agent.effects import effect
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention
-from rlhf_ray.interpret.agent.own import FunctionAgent
-from rlhf_ray.interpret.agent.play import play
-from rlhf_ray.interpret.agent.recorded import record_inside
-from rlhf_ray.interpret.agent.replay import site_of, values_at
 from rlhf_ray.interpret.agent.steps import attribution, counterfactuals, interventions
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from tests.interpret.agent.directions import linear
@@ -53,7 +53,7 @@ def reflected(rule: str, episodes: Episodes, name: str) -> Mapping[str, float]:
     agent, values = AGENTS[rule], episodes.memory[:, 1:][episodes.real].astype(np.float64)
     known = {name: concepts_at(episodes)[name][episodes.real]}
     change = Intervention(concept_directions(values, known)[name], [0], "reflect")
-    after = play(agent, Lamps(60, rule), range(60), interventions=[change], frames=False)
+    after = play(agent, Lamps(60, rule), range(60), hooks=[change], frames=False)
     found = effect(episodes, after, agent.action_space)
     return {"returns": found.returns.difference.mean, "acts": found.acts.mean}
 
@@ -119,7 +119,7 @@ def test_a_memory_that_says_nothing_at_once_is_found_by_what_it_says_later() -> 
     step, differs = 3, {}
     for part, components in (("hidden", range(4)), ("cell", range(4, 8))):
         change = Intervention(basis, list(components), "steer", amount=-3.0, when={step})
-        after = play(agent, Lamps(40), range(40), interventions=[change])
+        after = play(agent, Lamps(40), range(40), hooks=[change])
         differs[part] = (np.abs(after.logits - episodes.logits) > 1e-4).any(2).mean(0)
     assert differs["hidden"][step] == 1.0
     assert differs["hidden"][step + 1 :].max() == 0.0
@@ -301,7 +301,7 @@ def test_the_unit_that_acts_is_found_without_memory(name: str) -> None:
     acts, returns = [], []
     for unit in range(4):
         change = Intervention(basis, [unit], "reflect", site=site)
-        after = play(agent, batch, range(12), max_steps=100, interventions=[change], frames=False)
+        after = play(agent, batch, range(12), max_steps=100, hooks=[change], frames=False)
         measured = effect(episodes, after, agent.action_space)
         acts.append(measured.acts.mean)
         returns.append(measured.returns.difference.mean)
@@ -334,7 +334,7 @@ def test_the_cue_in_memory_acts_and_the_time_in_memory_does_not() -> None:
     found = {}
     for name, basis in concept_directions(values, known).items():
         # Once, when the cue was seen: what is only kept would be mirrored back by the next step.
-        after = play(agent, batch, range(80), interventions=[Intervention(basis, [0], "reflect", when={1})])
+        after = play(agent, batch, range(80), hooks=[Intervention(basis, [0], "reflect", when={1})])
         found[name] = effect(before, after, agent.action_space)
     assert found["cue"].outcomes["first_gate"].after > 0.8
     assert found["cue"].returns.difference.high < -5.0

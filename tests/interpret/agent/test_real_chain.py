@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from rlhf_ray import envs
-from rlhf_ray.interpret.agent.agent import NetworkAgent
+from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.interpret.agent.report import agent_study, write_agent_report
 from rlhf_ray.interpret.agent.steps import recording, world_model
 from rlhf_ray.interpret.agent.subject import AgentSubject

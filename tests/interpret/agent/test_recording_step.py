@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.agents.agent import NetworkAgent
+from rlhf_ray.agents.own import FunctionAgent
+from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.data import recordings
 from rlhf_ray.data.recordings import Recording, RecordingWriter
 from rlhf_ray.envs import make_batch
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.agent import NetworkAgent
-from rlhf_ray.interpret.agent.own import FunctionAgent
-from rlhf_ray.interpret.agent.recorded import load_episodes
 from rlhf_ray.interpret.agent.steps import recording
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape

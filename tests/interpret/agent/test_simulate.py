@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 
+from rlhf_ray.agents.agent import MEMORY
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import MEMORY
 from rlhf_ray.interpret.agent.world_model.simulate import CUTS, ESTIMATORS, simulate
 from tests.interpret.agent.toy_world import LinearWorld, agent_of, context_of
 

@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.own import FunctionAgent
+from rlhf_ray.agents.play import play
+from rlhf_ray.agents.recorded import record_inside
 from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.controls import moved_as_far, random_bases
 from rlhf_ray.interpret.agent.interventions import Intervention
-from rlhf_ray.interpret.agent.own import FunctionAgent
-from rlhf_ray.interpret.agent.play import play
-from rlhf_ray.interpret.agent.recorded import record_inside
 from rlhf_ray.interpret.agent.steps import story as step
 from rlhf_ray.interpret.agent.story import At, Behaviour, CausalChain, Link, behaviours_of, directions, measure
 from rlhf_ray.measure.intervals import MeanEstimate
+from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
-from tests.interpret.agent.test_play import agent_of
 from tests.interpret.contexts import context_of
 
 OBSERVATIONS = gym.spaces.Box(-10.0, 10.0, (6,), np.float32)

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.agent import NetworkAgent
+from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.envs.batch import BatchStep
-from rlhf_ray.interpret.agent.agent import NetworkAgent
 from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.interventions import Intervention, patch_from
-from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.policies.env_actions import to_policy_actions

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.agents.agent import NetworkAgent
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import NetworkAgent
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.world_model import training
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape, load_world
 from rlhf_ray.interpret.agent.world_model.simulate import simulate

@@ -6,9 +6,9 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from rlhf_ray.agents.agent import NetworkAgent
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import NetworkAgent
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape
 from rlhf_ray.interpret.agent.world_model.quality import concordance, measure, valid_horizon, visible_pixels
 from rlhf_ray.interpret.agent.world_model.simulate import simulate

@@ -4,7 +4,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from rlhf_ray.interpret.agent.agent import NetworkAgent
+from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
 OBSERVED = 3

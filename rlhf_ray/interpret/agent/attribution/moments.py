@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, BoolArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import Agent
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.policies.env_actions import to_policy_actions
 
 

@@ -10,8 +10,8 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import MEMORY, Agent
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation
 

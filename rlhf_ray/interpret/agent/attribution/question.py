@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.agent import Agent
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity
 from rlhf_ray.interpret.agent.world_model.simulate import Cut, Estimator, Simulation, simulate

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_ray.agents.agent import Agent
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.attribution.methods import Reference, plane, through_time
 from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.attribution.paths import WAYS, ways

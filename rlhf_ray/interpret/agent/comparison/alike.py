@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.comparison.pair import AgentPair, acts, correlation, mean_of, same_action, sites, text
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.replay import values_at
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.hooks import edits_at
+from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.interpret.agent import samples
 from rlhf_ray.interpret.agent.bases import Basis
@@ -16,9 +19,7 @@ from rlhf_ray.interpret.agent.candidates import concept_directions, concepts_at
 from rlhf_ray.interpret.agent.comparison.pair import LONGEST, AgentPair, acts, moved, sites, text
 from rlhf_ray.interpret.agent.concepts import DecodedConcept, decode
 from rlhf_ray.interpret.agent.controls import COUNT, controlled, random_bases
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.interventions import Intervention, edits_at
-from rlhf_ray.interpret.agent.replay import site_of, values_at
+from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext

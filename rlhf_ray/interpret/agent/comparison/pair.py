@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
+from rlhf_ray.agents.agent import Agent, Edit
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
+from rlhf_ray.agents.replay import replay, site_of
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.agent import Agent, Edit
 from rlhf_ray.interpret.agent.attribution.looked_at import masks_at
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.play import play
-from rlhf_ray.interpret.agent.replay import replay, site_of
 from rlhf_ray.measure.intervals import MeanEstimate
 
 LEVELS, OWN = 200, 40

@@ -9,16 +9,16 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.attribution.drawing import strip
 from rlhf_ray.interpret.agent.attribution.methods import Reference, occlusion, parts_of
 from rlhf_ray.interpret.agent.attribution.moments import Moments, moments_of
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity, action_mean, log_odds, value
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.comparison.pair import AgentPair, acts, mean_of, text
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 from rlhf_ray.study.section import Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext

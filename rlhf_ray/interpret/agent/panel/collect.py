@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.embeddings import tsne
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import end_of
 from rlhf_ray.interpret.agent.panel.samples import SOURCES, Pieces, StepEffects, actions_of, effects_of
-from rlhf_ray.interpret.agent.replay import values_at
 
 BASE = 1200
 """Grey points of the scatter."""

@@ -7,19 +7,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.hooks import edits_for
+from rlhf_ray.agents.play import play
+from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.attribution.moments import moments_of as contexts_of
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.controls import random_bases
 from rlhf_ray.interpret.agent.counterfactual import counterfact, snapshots_of
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.interventions import Intervention, edits_for
+from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.panel.data import PanelPair, PanelRollout
 from rlhf_ray.interpret.agent.panel.samples import Pieces, actions_of
-from rlhf_ray.interpret.agent.play import play
-from rlhf_ray.interpret.agent.replay import values_at
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation, simulate
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.study.step import Mapper
@@ -59,7 +60,7 @@ def intervention_pairs(
 
     def without(directions: Basis, component: int) -> Episodes:
         held = Intervention(directions, [component], "ablate_mean", site=site)
-        return play(agent, batch, levels, interventions=[held], max_steps=STEPS)
+        return play(agent, batch, levels, hooks=[held], max_steps=STEPS)
 
     try:
         plain = play(agent, batch, levels, max_steps=STEPS)

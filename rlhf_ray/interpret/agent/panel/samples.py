@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.bases.basis import Basis
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.panel.data import PanelSaliency
 from rlhf_ray.policies.env_actions import to_policy_actions
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent import concepts
@@ -15,8 +17,6 @@ from rlhf_ray.interpret.agent.at_hand import action_names, nothing_inside, recor
 from rlhf_ray.interpret.agent.attribution.looked_at import world_of
 from rlhf_ray.interpret.agent.behaviours import Behaviours, action_inputs, behaviours, shares
 from rlhf_ray.interpret.agent.clusters import STABLE
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.replay import values_at
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.reward.drawing import draw_observation, png
 from rlhf_ray.study.section import Check, Picture, Section, Table

@@ -9,13 +9,13 @@ import gymnasium as gym
 import numpy as np
 from matplotlib.figure import Figure
 
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
+from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, repeats, snapshots_of
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change, effect
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.play import play
-from rlhf_ray.interpret.agent.recorded import load_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.reward.drawing import png
 from rlhf_ray.measure.intervals import bootstrap

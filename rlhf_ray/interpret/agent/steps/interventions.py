@@ -12,6 +12,10 @@ import gymnasium as gym
 import numpy as np
 from matplotlib.figure import Figure
 
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import NotANumberError, play
+from rlhf_ray.agents.recorded import load_episodes
+from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
@@ -24,11 +28,7 @@ from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, auc, concept_
 from rlhf_ray.interpret.agent.controls import COUNT, Controlled, controlled, instead, random_bases
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import CausalEffect, action_shares
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention, Op
-from rlhf_ray.interpret.agent.play import NotANumberError, play
-from rlhf_ray.interpret.agent.recorded import load_episodes
-from rlhf_ray.interpret.agent.replay import site_of, values_at
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
 from rlhf_ray.interpret.agent.world_model.world import World
@@ -211,7 +211,7 @@ def _same_play(context: AgentContext, plain: Episodes, candidate: Candidate, sit
     batch = context.subject.make_batch(len(levels))
     before = play(context.subject.agent, batch, levels, max_steps=LONGEST, frames=False)
     identity = Intervention(candidate.basis, [candidate.component], "scale", amount=1.0, site=site)
-    after = play(context.subject.agent, batch, levels, max_steps=LONGEST, frames=False, interventions=[identity])
+    after = play(context.subject.agent, batch, levels, max_steps=LONGEST, frames=False, hooks=[identity])
     batch.close()
     same = before.logits.shape == after.logits.shape and bool((before.logits == after.logits).all())
     says = "" if same else "An intervention that changes nothing changes what the agent does: don't trust the others."

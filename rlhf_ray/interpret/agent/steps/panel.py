@@ -8,23 +8,23 @@ from typing import Any, cast
 
 import numpy as np
 
+from rlhf_ray.agents.agent import MEMORY
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.agent import MEMORY
 from rlhf_ray.interpret.agent.at_hand import nothing_inside, site_name
 from rlhf_ray.interpret.agent.attribution.looked_at import basis_of, episodes_of, valid_horizon, world_of
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.behaviours import action_inputs, behaviours
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.panel import write_panel
 from rlhf_ray.interpret.agent.panel.ahead import WAY_NAMES, effects_ahead
 from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
 from rlhf_ray.interpret.agent.panel.data import PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
 from rlhf_ray.interpret.agent.panel.samples import Pieces, StepEffects, pieces_of
-from rlhf_ray.interpret.agent.replay import site_of, values_at
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.study.section import Section, Table
 from rlhf_ray.study.step import Step

@@ -9,13 +9,13 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.agent.agent import Agent
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.recorded import load_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, load_world
 from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality, measure

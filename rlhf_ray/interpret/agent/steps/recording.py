@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from rlhf_ray.agents.agent import MEMORY, Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
+from rlhf_ray.agents.recorded import SHARES, load_episodes, record_inside, split_of
+from rlhf_ray.agents.replay import site_of
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.agent import MEMORY, Agent
 from rlhf_ray.interpret.agent.effects import causes_of
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.play import play
-from rlhf_ray.interpret.agent.recorded import SHARES, load_episodes, record_inside, split_of
-from rlhf_ray.interpret.agent.replay import site_of
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.reward.drawing import png
 from rlhf_ray.measure.intervals import mean_interval

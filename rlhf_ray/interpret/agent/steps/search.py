@@ -9,8 +9,8 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 
+from rlhf_ray.agents.agent import Agent
 from rlhf_ray.data.atomic import write_text
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.at_hand import action_names
 from rlhf_ray.interpret.agent.attribution import quantities as of
 from rlhf_ray.interpret.agent.attribution.drawing import frames_picture

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
+from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
@@ -20,10 +23,7 @@ from rlhf_ray.interpret.agent.candidates import auc, concepts_at
 from rlhf_ray.interpret.agent.concepts import ELAPSED
 from rlhf_ray.interpret.agent.controls import COUNT, controlled, random_bases
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, counterfact, go_on, snapshots_of
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention
-from rlhf_ray.interpret.agent.play import play
-from rlhf_ray.interpret.agent.replay import site_of, values_at
 from rlhf_ray.interpret.agent.story import (
     FEWEST,
     READ,

@@ -9,7 +9,7 @@ import gymnasium as gym
 import torch
 from matplotlib.figure import Figure
 
-from rlhf_ray.interpret.agent.recorded import Windows
+from rlhf_ray.agents.recorded import Windows
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.model import recording_digest
 from rlhf_ray.interpret.agent.world_model.training import WorldTraining, WorldTrainingProgress, train_world

@@ -15,12 +15,12 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rlhf_ray.agents.agent import Agent
 from rlhf_ray.data.atomic import whole_file, write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.data.spaces import space_from_json, space_to_json
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.world_model.codecs import (
     ImageDecoder,
     ImageEncoder,

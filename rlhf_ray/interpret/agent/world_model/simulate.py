@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.agent import Agent, Edit
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import Agent, Edit
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.policies import actions as policy_actions
 

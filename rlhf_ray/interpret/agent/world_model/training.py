@@ -14,9 +14,9 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional
 
+from rlhf_ray.agents.agent import Agent
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape
 from rlhf_ray.interpret.agent.world_model.windows import Read, WindowSource, read
 from rlhf_ray.policies.actions import gumbel_noise

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import IntArray
-from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.policies.env_actions import to_policy_actions
 
 
 class WindowSource(Protocol):
-    """Windows at random access: `EpisodeWindows`, or those of a recording (`rlhf_ray.interpret.agent.recorded.Windows`)."""
+    """Windows at random access: `EpisodeWindows`, or those of a recording (`rlhf_ray.agents.recorded.Windows`)."""
 
     length: int
 

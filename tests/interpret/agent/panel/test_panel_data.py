@@ -12,6 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_ray.agents.play import play
+from rlhf_ray.agents.recorded import record_inside
+from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.attribution import quantities
@@ -27,13 +30,10 @@ from rlhf_ray.interpret.agent.panel.filters import OneOf, Within, matching
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
 from rlhf_ray.interpret.agent.panel.samples import LIKELIEST, VALUE, pieces_of
 from rlhf_ray.interpret.agent.panel.sheets import plan_for, sheet_image, write_sheets
-from rlhf_ray.interpret.agent.play import play
-from rlhf_ray.interpret.agent.recorded import record_inside
-from rlhf_ray.interpret.agent.replay import site_of, values_at
 from rlhf_ray.interpret.agent.steps import panel
+from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.panel.made_up import made_up
-from tests.interpret.agent.test_play import agent_of
 from tests.interpret.agent.toy_world import LinearWorld
 from tests.interpret.contexts import context_of
 

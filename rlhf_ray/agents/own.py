@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlhf_ray.agents.agent import MEMORY, Agent, AgentStep, Edit, NetworkAgent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
-from rlhf_ray.interpret.agent.agent import MEMORY, Agent, AgentStep, Edit, NetworkAgent
 from rlhf_ray.reward.unmoved import unmoved
 
 Remember = Callable[[Tensor, Tensor], Tensor]
@@ -154,7 +154,7 @@ def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Sp
     if missing := [each for each in wanted if not hasattr(part, each)]:
         raise SettingError(
             f"The agent {name} is {type(part).__name__} without {missing[0]!r}; it must be a FunctionAgent or "
-            "NetworkAgent, or have the interface of rlhf_ray.interpret.agent.agent.Agent."
+            "NetworkAgent, or have the interface of rlhf_ray.agents.agent.Agent."
         )
     try:
         with torch.no_grad():

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.agents.agent import NetworkAgent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.recorded import SHARES, Windows, load_episodes, record_inside, split_of, windows
 from rlhf_ray.data import recordings
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import FORMAT, Recording, RecordingWriter, load_transitions
 from rlhf_ray.envs.gym_batch import GymBatch
-from rlhf_ray.interpret.agent.agent import NetworkAgent
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.recorded import SHARES, Windows, load_episodes, record_inside, split_of, windows
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
 POLE, PENDULUM = "CartPole-v1", "Pendulum-v1"

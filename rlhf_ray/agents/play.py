@@ -1,4 +1,4 @@
-"""Play: the one loop that lets an agent act in copies of an environment, with or without interventions."""
+"""Play: the one loop that lets an agent act in copies of an environment, with or without hooks."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.hooks import Hook, check, edits_at
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.agent import Agent
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.interventions import Intervention, check, edits_at
 from rlhf_ray.policies.env_actions import to_env_actions
 
 
 class NotANumberError(SettingError):
-    """An agent returns NaN: its weights are broken, or an intervention makes its memory grow without end."""
+    """An agent returns NaN: its weights are broken, or a hook makes its memory grow without end."""
 
 
 LONGEST = 10_000
@@ -37,7 +37,7 @@ def play(
     batch: EnvBatch,
     levels: Sequence[int] | IntArray,
     *,
-    interventions: Sequence[Intervention] = (),
+    hooks: Sequence[Hook] = (),
     greedy: bool = True,
     epsilon: float = 0.0,
     seed: int = 0,
@@ -57,7 +57,7 @@ def play(
         agent: acts.
         batch: copies of its environment. What they played before doesn't matter.
         levels: seeds of the levels.
-        interventions: changes of what the agent has in mind, in this order.
+        hooks: changes of the agent's memory or layers, in this order.
         greedy: take the most likely action; otherwise sample.
         epsilon: probability of a uniformly random action instead.
         seed: seeds sampled and random actions.
@@ -70,9 +70,9 @@ def play(
         frames: whether to keep observations; without them, they have shape ``[n, T + 1, 0]``.
 
     Raises:
-        SettingError: an intervention or layer that the agent doesn't have, or nothing to play.
+        SettingError: a hook's site or a layer that the agent doesn't have, or nothing to play.
     """
-    check(interventions, agent)
+    check(hooks, agent)
     if missing := [name for name in keep if name not in agent.layers]:
         raise SettingError(f"keep has {missing[0]!r}; the agent's layers are {', '.join(agent.layers)}.")
     if not len(levels):
@@ -89,7 +89,7 @@ def play(
         turn = _Turn(agent, batch, np.asarray(levels[here], np.int64), numbers[here], steps[here])
         turn.begin(None if start is None else (start[0][here], start[1][here]))
         chooser = _Chooser(agent.action_space, greedy, epsilon, seed)
-        turns.append(turn.run(interventions, chooser, max_steps or LONGEST, keep, keep_states, frames))
+        turns.append(turn.run(hooks, chooser, max_steps or LONGEST, keep, keep_states, frames))
     return Episodes.concatenate(turns)
 
 
@@ -153,7 +153,7 @@ class _Turn:
     @torch.no_grad()
     def run(
         self,
-        interventions: Sequence[Intervention],
+        hooks: Sequence[Hook],
         chooser: _Chooser,
         most: int,
         keep: Sequence[str],
@@ -181,13 +181,13 @@ class _Turn:
             taken = self.agent.step(
                 torch.as_tensor(self.observations[rows]),
                 self.memory[rows],
-                edits=edits_at(interventions, steps, numbers),
+                edits=edits_at(hooks, steps, numbers),
                 keep=keep,
             )
             self.memory[rows] = taken.memory
             logits = taken.logits.numpy()
             if np.isnan(logits).any():
-                cause = "with this intervention" if interventions else "with no intervention"
+                cause = "with this intervention" if hooks else "with no intervention"
                 raise NotANumberError(f"{self.agent.name} returns NaN at step {int(steps.max())}, {cause}.")
             actions[rows] = chooser.env_actions(logits, numbers, steps)
             result = self.batch.step(actions)

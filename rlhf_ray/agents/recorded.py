@@ -16,15 +16,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import Array, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recorded_episode import ACTIVATION, GAMMA, STATE, RecordedEpisode, StateBlobs
 from rlhf_ray.data.recordings import Recording, RecordingWriter, arrays_of
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.agent import Agent
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.play import play
 
 Split = Literal["train", "validation", "test"]
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.agents.agent import MEMORY, Agent, AgentStep
+from rlhf_ray.agents.own import CarefulAgent, FunctionAgent, own_agent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.modules import look_in
-from rlhf_ray.interpret.agent.agent import MEMORY, Agent, AgentStep
-from rlhf_ray.interpret.agent.own import CarefulAgent, FunctionAgent, own_agent
 
 OBSERVATIONS = gym.spaces.Box(-1.0, 1.0, (2,))
 ACTIONS: gym.Space[Any] = gym.spaces.Discrete(2)
 
 MODULE = """
 import torch
-from rlhf_ray.interpret.agent.own import FunctionAgent
+from rlhf_ray.agents.own import FunctionAgent
 
 def planted(observation_space, action_space):
     return FunctionAgent(lambda seen, memory: (torch.stack([memory[:, 0], -memory[:, 0]], 1), seen[:, 0]), observation_space,
@@ -94,8 +94,8 @@ def test_other_functions_are_another_agent() -> None:
 
 
 def test_an_agent_that_returns_nan_is_named_and_not_its_environment() -> None:
+    from rlhf_ray.agents.play import NotANumberError, play
     from rlhf_ray.envs import make_batch
-    from rlhf_ray.interpret.agent.play import NotANumberError, play
 
     batch = make_batch("CartPole-v1", 2)
     broken = FunctionAgent(

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from rlhf_ray.agents.agent import MEMORY, Agent
+from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import MEMORY, Agent
-from rlhf_ray.interpret.agent.episodes import Episodes
 
 BATCH = 64
 """Episodes at a time."""
@@ -78,7 +78,7 @@ def values_at(agent: Agent, episodes: Episodes, site: str | None = None) -> Floa
     Args:
         agent: the agent. Layers that ``episodes`` does not hold are computed along its observations.
         episodes: the episodes.
-        site: `rlhf_ray.interpret.agent.agent.MEMORY` or a layer; by default `site_of`. Positions of images are averaged.
+        site: `rlhf_ray.agents.agent.MEMORY` or a layer; by default `site_of`. Positions of images are averaged.
     """
     site = site_of(agent) if site is None else site
     if site == MEMORY:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.agents.agent import NetworkAgent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import NetworkAgent
-from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from tests.interpret.agent.corridor import LIMIT, Corridors
 
