@@ -17,11 +17,12 @@ from rlhf_ray.actors.gatherer import PATIENCE, GathererProgress
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.labelling.desk import Desk, Situation
+from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.serve import Server, allowed_hosts, links, listen_at
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event

@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rlhf_ray.actors.askings import LOST
-from rlhf_ray.labelling.desk import Ending, Situation
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import remember_port, remembered_port
+from rlhf_ray.labelling.situation import Ending, Situation
 from rlhf_ray.store.answers import Suspicions
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from rlhf_ray.actors.askings import Askings
 from rlhf_ray.actors.page_handle import PageHandle
-from rlhf_ray.labelling.desk import Ending, Situation
 from rlhf_ray.labelling.open_pages import OPEN_FOR
+from rlhf_ray.labelling.situation import Ending, Situation
 from rlhf_ray.labelling.waiting import PeopleWait, Waiting
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.queries.schedule import LabelSchedule

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.data.conversion import EpisodeSource, Format, open_episodes, write_episodes
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.spaces import one_line
@@ -47,14 +47,7 @@ def _in(environment: str, source: EpisodeSource) -> EpisodeSource:
     Raises:
         SettingError: they don't fit.
     """
-    from rlhf_ray import envs
-
-    try:
-        env: Any = envs.make_env(environment)
-        spaces = env.observation_space, env.action_space
-        env.close()
-    except (ValueError, ImportError) as error:
-        raise SettingError(str(error)) from error
+    spaces = spaces_of(environment)
     for episode in source.episodes:
         of = episode.trajectory
         shapes = of.observations.shape[1:], of.actions.shape[1:]

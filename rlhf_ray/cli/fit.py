@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_ray.cli import fit_rewards
 from rlhf_ray.cli.arguments import need_first, parse_arguments
 from rlhf_ray.cli.help import Usage
+from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.metrics import share_of
@@ -79,8 +80,6 @@ def run(words: list[str]) -> None:
     )
     fit_rewards.check_out(command.out)
     with nothing_to_save():
-        from rlhf_ray import envs
-        from rlhf_ray.envs.spaces import check_spaces
         from rlhf_ray.reward import fit
         from rlhf_ray.reward.curves import write_curve
         from rlhf_ray.reward.regularisation import PassLosses
@@ -91,10 +90,7 @@ def run(words: list[str]) -> None:
         store = PreferenceStore(store_of(where), create=False)
         spaces: tuple[Any, Any] = (None, None)
         if command.environment is not None:
-            env = envs.make_env(command.environment)
-            spaces = env.observation_space, env.action_space
-            env.close()  # type: ignore[no-untyped-call]
-            check_spaces(*spaces, command.environment)
+            spaces = spaces_of(command.environment, supported=True)
         reward, report = fit(
             store,
             *spaces,

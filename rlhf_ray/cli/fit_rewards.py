@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.interruption import nothing_to_save
 from rlhf_ray.settings import SUPERVISED_MODEL, RewardModelSettings, SupervisedSettings
@@ -151,30 +152,23 @@ def _spaces(data: str, environment: str | None) -> tuple[Any, Any]:
     Raises:
         SettingError: neither is known, or the reward model doesn't support them.
     """
-    from rlhf_ray import envs
     from rlhf_ray.data.conversion import open_episodes
     from rlhf_ray.data.minari_files import is_minari
     from rlhf_ray.data.recordings import MANIFEST
     from rlhf_ray.envs.spaces import check_spaces
 
+    if environment is not None:
+        return spaces_of(environment, supported=True)
+    if not (Path(data) / MANIFEST).exists() and not is_minari(Path(data)):
+        raise SettingError(
+            f"{data} is neither a recording of `rlhf-ray record` nor a Minari data set, so its environment is unknown; give it "
+            "with --environment."
+        )
+    of: Any = open_episodes(data)
+    spaces = of.observation_space, of.action_space
     try:
-        if environment is not None:
-            env = envs.make_env(environment)
-            spaces = env.observation_space, env.action_space
-            env.close()  # type: ignore[no-untyped-call]
-        elif (Path(data) / MANIFEST).exists() or is_minari(Path(data)):
-            of: Any = open_episodes(data)
-            spaces = of.observation_space, of.action_space
-            environment = str(of.about.get("environment") or data)
-        else:
-            raise SettingError(
-                f"{data} is neither a recording of `rlhf-ray record` nor a Minari data set, so its environment is unknown; give it "
-                "with --environment."
-            )
-        check_spaces(*spaces, environment)
-    except SettingError:
-        raise
-    except (ValueError, ImportError) as error:
+        check_spaces(*spaces, str(of.about.get("environment") or data))
+    except ValueError as error:
         raise SettingError(str(error)) from error
     return spaces
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -161,30 +161,48 @@ def rows_of(
         "policy": pa.DictionaryArray.from_arrays(pa.array(which), pa.array(names, pa.string())),
         "level_seed": np.repeat(np.array([each.level_seed for each in episodes], np.int64), sizes),
     }
-    for name in sorted({name for each in episodes for name in each.states}):
-        some = next(each.states[name] for each in episodes if name in each.states)
+    return columns | _states(episodes) | _inside(episodes, of_steps) | _said(episodes, sizes)
+
+
+def _states(episodes: Sequence[RecordedEpisode]) -> dict[str, Array]:
+    """The columns with the environment's state; blank in episodes without one."""
+    columns = {}
+    for name in sorted({name for episode in episodes for name in episode.states}):
+        some = next(episode.states[name] for episode in episodes if name in episode.states)
         parts = [
-            each.states[name] if name in each.states else blank(len(each.trajectory) + 1, some.dtype, some.shape[1:])
-            for each in episodes
+            episode.states[name]
+            if name in episode.states
+            else blank(len(episode.trajectory) + 1, some.dtype, some.shape[1:])
+            for episode in episodes
         ]
         columns[STATE + name] = np.concatenate(parts)
+    return columns
+
+
+def _inside(episodes: Sequence[RecordedEpisode], of_steps: Callable[[Sequence[Array], Any], Array]) -> dict[str, Array]:
+    """The columns with what goes on inside the agent."""
+    columns = {}
     for name in episodes[0].inside:
-        insides = [each.inside[name] for each in episodes]
-        whole = name == "memory"
-        columns[name] = (
-            np.concatenate(insides) if whole else of_steps(insides, np.nan if insides[0].dtype.kind == "f" else 0)
-        )
-    if any(each.cause for each in episodes):
-        causes = list(dict.fromkeys(each.cause for each in episodes))
-        of_each = np.array([causes.index(each.cause) for each in episodes], np.int32)
+        parts = [episode.inside[name] for episode in episodes]
+        unknown = np.nan if parts[0].dtype.kind == "f" else 0
+        columns[name] = np.concatenate(parts) if name == "memory" else of_steps(parts, unknown)
+    return columns
+
+
+def _said(episodes: Sequence[RecordedEpisode], sizes: Array) -> dict[str, pa.Array]:
+    """The columns of texts and blobs: causes of ends, infos, and the environment's state."""
+    columns: dict[str, pa.Array] = {}
+    if any(episode.cause for episode in episodes):
+        causes = list(dict.fromkeys(episode.cause for episode in episodes))
+        numbers = np.array([causes.index(episode.cause) for episode in episodes], np.int32)
         columns["cause"] = pa.DictionaryArray.from_arrays(
-            pa.array(np.repeat(of_each, sizes)), pa.array(causes, pa.string())
+            pa.array(np.repeat(numbers, sizes)), pa.array(causes, pa.string())
         )
-    if any(each.infos for each in episodes):
-        texts = [text for each, n in zip(episodes, lengths, strict=True) for text in [*(each.infos or ["{}"] * n), ""]]
-        columns["infos"] = pa.array(texts, pa.large_string())
+    if any(episode.infos for episode in episodes):
+        empty = ([*(episode.infos or ["{}"] * len(episode.trajectory)), ""] for episode in episodes)
+        columns["infos"] = pa.array([text for texts in empty for text in texts], pa.large_string())
     if episodes[0].env_states:
-        blobs = [zlib.compress(blob, 1) for each in episodes for blob in each.env_states]
+        blobs = [zlib.compress(blob, 1) for episode in episodes for blob in episode.env_states]
         columns["env_state"] = pa.array(blobs, pa.large_binary())
     return columns
 

@@ -17,9 +17,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.labelling.buttons import answers_script, with_buttons
-from rlhf_ray.labelling.desk import Desk, Given
+from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.guard import Guard, Limiter, RefusedError, parse_hosts, too_fast
 from rlhf_ray.labelling.sessions import LASTS_S, Person, Sessions
+from rlhf_ray.labelling.showing import Given
 from rlhf_ray.labelling.statistics import of_one
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 

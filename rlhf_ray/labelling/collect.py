@@ -19,12 +19,13 @@ from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.app import create_app
-from rlhf_ray.labelling.desk import Desk, Situation
+from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.serve import Server, allowed_hosts, links, listen_as_before, warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.labelling.texts import load_texts
 from rlhf_ray.labelling.waiting import PeopleWait, Waiting
 from rlhf_ray.settings import LabellingSettings

@@ -9,16 +9,12 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
-
-import pyarrow as pa
+from typing import Any
 
 from rlhf_ray.data.answers import answer_of
-from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
@@ -28,11 +24,12 @@ from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.leases import Lease, Leases
 from rlhf_ray.labelling.open_pages import OpenPages
 from rlhf_ray.labelling.questions import QuestionQueue, Shown
-from rlhf_ray.labelling.recorder import GroupCommit
+from rlhf_ray.labelling.recorder import GroupCommit, Store
 from rlhf_ray.labelling.second_looks import Doubt, SecondLooks, replacing
+from rlhf_ray.labelling.showing import Given, Meaning, Showing
+from rlhf_ray.labelling.situation import Situation, why_nothing
 from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
-from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.settings.labelling import Channels, Zoom
 from rlhf_ray.store import Event
 from rlhf_ray.store.answers import REVIEWED_BY, Suspicions
@@ -49,127 +46,6 @@ USED_ID = "This answer is not saved: its event id belongs to another event. Relo
 
 UI = "1"
 """Version of the page, stored with each answer."""
-
-
-class Store(Protocol):
-    """An async `PreferenceStore`."""
-
-    async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
-        """See `PreferenceStore.record`."""
-
-    async def events(self) -> pa.Table:
-        """See `PreferenceStore.events`."""
-
-    async def clips(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
-        """See `PreferenceStore.clips`."""
-
-    async def count(self) -> int:
-        """Number of valid comparisons."""
-
-    async def weights(self) -> dict[str, float]:
-        """See `PreferenceStore.weights`."""
-
-    async def weigh(self, annotator: str, weight: float) -> None:
-        """See `PreferenceStore.weigh`."""
-
-
-@dataclass(frozen=True)
-class Showing:
-    """One question on one annotator's screen.
-
-    Attributes:
-        lease: returned with the answer.
-        left, right: the films, by screen side.
-        fps: frames per second at speed 1.
-        expires_in: seconds until another annotator may get the pair.
-    """
-
-    lease: str
-    left: FilmInfo
-    right: FilmInfo
-    fps: float
-    expires_in: float
-
-
-@dataclass(frozen=True)
-class Given:
-    """An answer as the browser sends it.
-
-    Attributes:
-        event_id: made by the browser, 32 hex digits; makes sending an answer idempotent.
-        lease: lease of the question.
-        answer: the name of an `rlhf_ray.data.answers.AnswerKind`, by screen side.
-        view_ms: time the question was visible, in milliseconds.
-        hidden_ms: time the page was hidden with this question, in milliseconds.
-        loops_left, loops_right: how many times each film played to its end.
-        key: the key pressed; None for mouse and touch.
-    """
-
-    event_id: str
-    lease: str
-    answer: str
-    view_ms: int = 0
-    hidden_ms: int = 0
-    loops_left: int = 0
-    loops_right: int = 0
-    key: str | None = None
-
-
-Ending = Literal["complete", "over", "stopped"]
-"""Why no more questions come: all labels are in, the training is over, or the run was stopped and may continue later."""
-
-ENDINGS: dict[Ending, str] = {
-    "complete": "All labels are in: nothing is left to label. Thank you! You can close this page.",
-    "over": "The training is over and needs no more answers. Thank you! You can close this page.",
-    "stopped": "The run was stopped, and your answers are saved. This page works again once the run continues.",
-}
-
-
-@dataclass(frozen=True)
-class _Meaning:
-    """What makes two events the same: who said what about which lease, or took which event back."""
-
-    annotator: str
-    about: str | None
-    said: str
-
-
-@dataclass(frozen=True)
-class Situation:
-    """Training progress as shown to annotators. None for values that don't exist, as without training.
-
-    Attributes:
-        wanted: total number of labels.
-        env_steps, total_env_steps: environment steps so far and in total.
-        ending: why no more questions will come; None as long as some may.
-        waiting_for: what the next questions wait for, as text.
-        gathered: share of the first clips that are made, while these are waited for.
-        first_labels: number of labels after which training starts; None once it has started.
-        next_question: estimated time of the next question, in seconds since 1970; None if unknown.
-        error_rates: each annotator's error rate, by the newest fit.
-    """
-
-    wanted: int | None = None
-    env_steps: int | None = None
-    total_env_steps: int | None = None
-    ending: Ending | None = None
-    waiting_for: str = "the agent's first clips"
-    gathered: float | None = None
-    first_labels: int | None = None
-    next_question: float | None = None
-    error_rates: Mapping[str, ErrorRate] = field(default_factory=dict)
-
-
-def about(seconds: float, texts: Texts = IN_ENGLISH) -> str:
-    """Format an estimated duration, such as "about 2 min"."""
-    if seconds < 15:
-        return texts("a few seconds")
-    if seconds < 50:
-        return texts("about {number} s", number=10 * round(seconds / 10))
-    minutes = round(seconds / 60)
-    if minutes < 90:
-        return texts("about {number} min", number=minutes)
-    return texts("about {number} h", number=round(minutes / 60))
 
 
 class Desk:
@@ -213,13 +89,13 @@ class Desk:
         self._films = Films(films, channels, zoom)
         self._looks = SecondLooks(store.events, store.clips, self._films, self._screen)
         self._reviewing = asyncio.Lock()
-        self._under_way: dict[str, tuple[_Meaning, asyncio.Task[None]]] = {}
+        self._under_way: dict[str, tuple[Meaning, asyncio.Task[None]]] = {}
         self._situation = Situation()
         self.pages = OpenPages()
         self._episode: tuple[Episode, float] | None = None
         self._answers: dict[str, str] = {}
         """The event that answered each lease: a lease takes one answer."""
-        self._meanings: dict[str, _Meaning] = {}
+        self._meanings: dict[str, Meaning] = {}
         """What each stored event says: an id is good for one event."""
         self._recalled = False
         self._recalling = asyncio.Lock()
@@ -296,7 +172,7 @@ class Desk:
             OSError: the answer could not be stored; retry.
         """
         lease = self._leases.read(given.lease, annotator)
-        meaning = _Meaning(annotator, lease.id, given.answer)
+        meaning = Meaning(annotator, lease.id, given.answer)
         stored = self._meanings.get(given.event_id, meaning)
         known, task = self._under_way.get(given.event_id, (stored, None))
         if known != meaning:
@@ -329,7 +205,7 @@ class Desk:
             return None
         if event_id in self._under_way or event_id in self._meanings:
             raise ValueError(USED_ID)
-        self._meanings[event_id] = _Meaning(annotator, event, "undo")
+        self._meanings[event_id] = Meaning(annotator, event, "undo")
         try:
             await self._recorder.store(self._event(annotator, event_id, "retract", None, target=event))
         except BaseException:
@@ -359,7 +235,7 @@ class Desk:
         """
         async with self._reviewing:
             await self._recall()
-            meaning = _Meaning(owner, target, answer)
+            meaning = Meaning(owner, target, answer)
             if (stored := self._meanings.get(event_id)) is not None or event_id in self._under_way:
                 if stored != meaning:
                     raise ValueError(USED_ID)
@@ -405,15 +281,8 @@ class Desk:
             ``ended``: no answer is wanted any more, also to what is on screen. ``over``: what to show where there is no question,
             also when the server has gone; None if more questions may come.
         """
-        situation, labels = self._situation, await self._labels()
-        ended = situation.ending is not None
-        over = self.texts(ENDINGS[situation.ending]) if situation.ending is not None else None
-        if over is None and situation.wanted is not None and labels >= situation.wanted:
-            goes_on = (
-                "All {number} labels are in, and training continues with them. Thank you! You can close this page."
-            )
-            complete = ENDINGS["complete"]
-            over = self.texts(complete if situation.env_steps is None else goes_on, number=situation.wanted)
+        ended = self._situation.ending is not None
+        over = self._situation.over(await self._labels(), self.texts)
         self.pages.heard(page, told=ended or (over is not None and not holding))
         return {"ended": ended, "over": over}
 
@@ -433,7 +302,9 @@ class Desk:
             "env_steps": situation.env_steps,
             "total_env_steps": situation.total_env_steps,
             "first_labels": situation.first_labels,
-            "reason": None if self.queue.ready(annotator) else self._reason(annotator),
+            "reason": None
+            if self.queue.ready(annotator)
+            else why_nothing(self.queue, annotator, situation, self.texts),
         }
 
     async def statistics(self) -> dict[str, Any]:
@@ -469,7 +340,7 @@ class Desk:
             said = "undo" if row["kind"] == "retract" else extra.get("answer", "")
             about = row["target"] or extra.get("lease")
             who = extra.get(REVIEWED_BY, row["annotator"])
-            self._meanings.setdefault(row["event_id"], _Meaning(who, about, said))
+            self._meanings.setdefault(row["event_id"], Meaning(who, about, said))
             if row["annotator_type"] != "human":
                 continue
             if "lease" in extra:
@@ -479,7 +350,7 @@ class Desk:
                 self.queue.answered(row["annotator"], shown, extra.get("answer", "equal"), row["event_id"])
                 self._own_total[row["annotator"]] = self._own_total.get(row["annotator"], 0) + 1
 
-    async def _answer(self, annotator: str, given: Given, lease: Lease, meaning: _Meaning) -> None:
+    async def _answer(self, annotator: str, given: Given, lease: Lease, meaning: Meaning) -> None:
         try:
             await self._recall()
             if (stored := self._meanings.get(given.event_id)) is not None:
@@ -560,31 +431,6 @@ class Desk:
         frames = max(left.frames, right.frames)
         fps = self._about.get(shown.key, (0, 0, min(self.fps, (frames - 1) / SHORTEST_CLIP)))[2]
         return left, right, fps
-
-    def _reason(self, annotator: str) -> str:
-        situation, texts = self._situation, self.texts
-        if self.queue.open(annotator):
-            return texts(
-                "The remaining pairs are on another page of yours, or your answers are being saved. "
-                "If a page crashed, reload this one."
-            )
-        held_up = self.queue.held_up(annotator)
-        if held_up.others:
-            reason = texts("All open pairs are with other annotators or already answered by you. More will come.")
-        elif held_up.saving:
-            reason = texts("Your answers are being saved. More pairs will come.")
-        elif held_up.answered:
-            reason = texts(
-                "You have answered all open pairs; some wait for someone else's second opinion. More will come."
-            )
-        else:
-            what = texts(situation.waiting_for)
-            if situation.gathered is not None:
-                what = texts("{what} ({share} done)", what=what, share=f"{situation.gathered:.0%}")
-            reason = texts("Nothing to label right now: waiting for {what}.", what=what)
-        seconds = 0.0 if situation.next_question is None else situation.next_question - time.time()
-        # Drop an estimate once it has passed.
-        return f"{reason} {texts('Next pair in {time}.', time=about(seconds, texts))}" if seconds > 0 else reason
 
     def _stored(self) -> None:
         self.changes += 1

@@ -1,14 +1,41 @@
-"""Group commit: answers that arrive during a write are stored together in the next one."""
+"""The store as the desk sees it, and group commit: answers that arrive during a write are stored together in the next one."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
+import pyarrow as pa
+
+from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.store import Event
 
 Record = Callable[[Sequence[Event]], Awaitable[object]]
 """Stores events; returns when they are on disk."""
+
+
+class Store(Protocol):
+    """An async `PreferenceStore`."""
+
+    async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
+        """See `PreferenceStore.record`."""
+
+    async def events(self) -> pa.Table:
+        """See `PreferenceStore.events`."""
+
+    async def clips(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
+        """See `PreferenceStore.clips`."""
+
+    async def count(self) -> int:
+        """Number of valid comparisons."""
+
+    async def weights(self) -> dict[str, float]:
+        """See `PreferenceStore.weights`."""
+
+    async def weigh(self, annotator: str, weight: float) -> None:
+        """See `PreferenceStore.weigh`."""
 
 
 class GroupCommit:

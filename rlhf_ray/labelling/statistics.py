@@ -57,48 +57,41 @@ def statistics(
           interval; ``error_rate_kind``: see `ErrorRate.kind`;
         - ``weight``.
     """
-    rows: list[_Row] = events.select(_COLUMNS).to_pylist()
-    by_id = {row["event_id"]: row for row in rows}
-    cancelled = {row["target"] for row in rows if row["target"] is not None}
-    labels = [rows[row] for row in sorted(holding(events).values())]
-    pairs: dict[frozenset[str], dict[str, str]] = defaultdict(dict)  # answers per pair, by annotator
-    for label in labels:
-        pairs[_pair(label)][label["annotator"]] = _answer(label)
-    scripted = {row["annotator"] for row in rows if row["annotator_type"] == "scripted"}
-    left_out = {name for name, weight in weights.items() if weight == 0}
+    everyone = _Answers(events, weights)
+    return _values(
+        len(everyone.labels),
+        agreement_in(events, weights),
+        [everyone.of(name, (error_rates or {}).get(name)) for name in sorted(everyone.names)],
+    )
 
-    def of(name: str) -> dict[str, Any]:
-        there = [row for row in rows if row["annotator"] == name and row["event_id"] not in cancelled]
-        mine = [label for label in labels if label["annotator"] == name]
+
+class _Answers:
+    """All answers, and what each annotator's tell."""
+
+    def __init__(self, events: pa.Table, weights: Mapping[str, float]):
+        rows: list[_Row] = events.select(_COLUMNS).to_pylist()
+        cancelled = {row["target"] for row in rows if row["target"] is not None}
+        self._weights = weights
+        self._active = {row["event_id"]: row for row in rows if row["event_id"] not in cancelled}
+        self.names = {row["annotator"] for row in rows}
+        self.labels = [rows[row] for row in sorted(holding(events).values())]
+        self._pairs: dict[frozenset[str], dict[str, str]] = defaultdict(dict)
+        """Answers per pair, by annotator."""
+        for label in self.labels:
+            self._pairs[_pair(label)][label["annotator"]] = _answer(label)
+        self._scripted = {row["annotator"] for row in rows if row["annotator_type"] == "scripted"}
+        left_out = {name for name, weight in weights.items() if weight == 0}
+        self._people = {row["annotator"] for row in self.labels} - self._scripted - left_out
+
+    def of(self, name: str, error_rate: ErrorRate | None) -> dict[str, Any]:
+        """The values of one annotator."""
+        there = [row for row in self._active.values() if row["annotator"] == name]
+        mine = [label for label in self.labels if label["annotator"] == name]
         checks = [row for row in there if row["kind"] == "check"]
-        answers = [_answer(row) for row in mine]
         shown = (side_of(row["preference"], row["presented_swapped"]) for row in mine + checks)
         pressed = count_presses((name, side) for side in shown).get(name, Presses())
-        catches = [(row, json.loads(row["extra"] or "{}")) for row in checks]
         said = Counter(_said(row) for row in [*mine, *(row for row in there if row["kind"] in ("skip", "flag"))])
         looked = [row["view_ms"] / 1000 for row in mine + checks if row["view_ms"] is not None]
-
-        def agreeing(others: Iterable[str]) -> list[bool]:
-            compared = set(others) - {name}
-            said = [all_said for all_said in pairs.values() if name in all_said]
-            return [one[name] == one[other] for one in said for other in compared & one.keys()]
-
-        def first(row: _Row, extra: Mapping[str, Any]) -> str | None:
-            """The earlier answer to a repeated pair, or the answer that replaced it."""
-            before = by_id.get(extra.get("repeats"))
-            if before is not None and before["event_id"] not in cancelled and before["preference"] is not None:
-                return _answer(before)
-            return pairs.get(_pair(row), {}).get(name)
-
-        repeats = [(_answer(row), first(row, extra)) for row, extra in catches if extra.get("catch") == "repeat"]
-        repeated = [again == before for again, before in repeats if before is not None]
-        known = [
-            side_of(row["preference"]) == side_of(extra["expected"])
-            for row, extra in catches
-            if extra.get("catch") != "repeat" and extra.get("expected") is not None
-        ]
-        with_people = agreeing({row["annotator"] for row in labels} - scripted - left_out)
-        with_scripted = agreeing(scripted)
         return {
             "name": name,
             "labels": len(mine),
@@ -106,24 +99,51 @@ def statistics(
             "seconds_per_label": numbers.median(looked) if looked else None,
             "left_share": pressed.left / pressed.decided if pressed.decided else None,
             "one_sided": pressed.one_sided is not None,
-            "ties": _share(answer == TIE for answer in answers),
+            "ties": _share(_answer(row) == TIE for row in mine),
             "mostly_equal": pressed.mostly_equal,
-            "catches": len(catches),
-            "catch_accuracy": _share(known),
-            "catch_accuracy_of": len(known),
-            "self_consistency": _share(repeated),
-            "self_consistency_of": len(repeated),
-            "agreement": _share(with_people),
-            "agreement_of": len(with_people),
-            "agreement_with_scripted": _share(with_scripted),
-            "agreement_with_scripted_of": len(with_scripted),
-            **_errors((error_rates or {}).get(name)),
-            "weight": weights.get(name, 1.0),
+            "catches": len(checks),
+            **_share_of("catch_accuracy", _known(checks)),
+            **_share_of("self_consistency", self._repeated(checks, name)),
+            **_share_of("agreement", self._agreeing(name, self._people)),
+            **_share_of("agreement_with_scripted", self._agreeing(name, self._scripted)),
+            **_errors(error_rate),
+            "weight": self._weights.get(name, 1.0),
         }
 
-    return _values(
-        len(labels), agreement_in(events, weights), [of(name) for name in sorted({row["annotator"] for row in rows})]
-    )
+    def _agreeing(self, name: str, others: Iterable[str]) -> list[bool]:
+        """Whether the answers of ``others`` to the same pairs are equal."""
+        compared = set(others) - {name}
+        shared = [answers for answers in self._pairs.values() if name in answers]
+        return [answers[name] == answers[other] for answers in shared for other in compared & answers.keys()]
+
+    def _repeated(self, checks: Iterable[_Row], name: str) -> list[bool]:
+        """Whether repeated pairs got the same answer as before, or as the answer that replaced that."""
+        found = []
+        for row in checks:
+            extra = json.loads(row["extra"] or "{}")
+            if extra.get("catch") != "repeat":
+                continue
+            first = self._active.get(extra.get("repeats"))
+            known = first is not None and first["preference"] is not None
+            before = _answer(first) if first is not None and known else self._pairs.get(_pair(row), {}).get(name)
+            if before is not None:
+                found.append(_answer(row) == before)
+        return found
+
+
+def _known(checks: Iterable[_Row]) -> list[bool]:
+    """Whether the answers to catch pairs are right, where the right one is known."""
+    extras = [(row, json.loads(row["extra"] or "{}")) for row in checks]
+    return [
+        side_of(row["preference"]) == side_of(extra["expected"])
+        for row, extra in extras
+        if extra.get("catch") != "repeat" and extra.get("expected") is not None
+    ]
+
+
+def _share_of(name: str, values: list[bool]) -> dict[str, Any]:
+    """A share, and the number of answers behind it."""
+    return {name: _share(values), f"{name}_of": len(values)}
 
 
 def of_one(values: Mapping[str, Any], name: str) -> dict[str, Any]:

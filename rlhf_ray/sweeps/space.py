@@ -131,15 +131,7 @@ def parse(words: Sequence[str], experiment: Experiment) -> Space:
 def _parse(word: str) -> tuple[str, Domain]:
     name, equals, text = word.partition("=")
     name, text = name.removeprefix("--").replace("-", "_"), text.strip()
-    kind = kinds().get(name)
-    if not equals or not text or kind is None:
-        what = f"there is no setting {name!r}" if equals and text else "the values are missing"
-        if near := did_you_mean(name, kinds()) if kind is None else "":
-            raise SettingError(f"--vary is {word!r}, but there is no setting {name!r}; {near}")
-        raise SettingError(
-            f"--vary is {word!r}, but {what}: write {FORMS}, with the name of a setting from `rlhf-ray train PRESET --help`, as "
-            "ppo.learning_rate."
-        )
+    kind = _kind_of(word, name, text if equals else "")
     numbers, whole = _takes(kind, int, float), _takes(kind, int) and not _takes(kind, float)
     sampler, colon, of_choice = text.partition(":")
     if colon and sampler == "choice":
@@ -149,6 +141,26 @@ def _parse(word: str) -> tuple[str, Domain]:
         return name, _range(word, name, text, whole)
     if named and (numbers or named[0] in (*_SAMPLERS, "choice", "grid", "grid_search")):
         raise SettingError(_advice(word, name, text))
+    return name, Listed(_listed(word, name, text, kind))
+
+
+def _kind_of(word: str, name: str, text: str) -> Any:
+    """Return the type of the setting that a word varies."""
+    kind = kinds().get(name)
+    if kind is not None and text:
+        return kind
+    if near := did_you_mean(name, kinds()) if kind is None else "":
+        raise SettingError(f"--vary is {word!r}, but there is no setting {name!r}; {near}")
+    what = f"there is no setting {name!r}" if text else "the values are missing"
+    raise SettingError(
+        f"--vary is {word!r}, but {what}: write {FORMS}, with the name of a setting from `rlhf-ray train PRESET --help`, as "
+        "ppo.learning_rate."
+    )
+
+
+def _listed(word: str, name: str, text: str, kind: Any) -> list[Any]:
+    """Return the values in ``A,B,C`` that a setting takes."""
+    numbers, whole = _takes(kind, int, float), _takes(kind, int) and not _takes(kind, float)
     values = _values(word, text, numbers)
     if whole:  # 1e5
         values = [int(value) if isinstance(value, float) and value.is_integer() else value for value in values]
@@ -160,7 +172,7 @@ def _parse(word: str) -> tuple[str, Domain]:
         raise SettingError(_advice(word, name, text))
     if repeated := [value for i, value in enumerate(values) if value in values[:i]]:
         raise SettingError(f"--vary is {word!r}, which has {repeated[0]} twice: give each value once.")
-    return name, Listed(values)
+    return values
 
 
 def _takes(kind: Any, *types: type) -> bool:

@@ -26,9 +26,10 @@ from starlette.types import Receive, Scope, Send
 
 from rlhf_ray.data.comparisons import Side
 from rlhf_ray.labelling.app import create_app
-from rlhf_ray.labelling.desk import FilmInfo, Given, Showing
+from rlhf_ray.labelling.films import FilmInfo
 from rlhf_ray.labelling.second_looks import Doubt
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.labelling.showing import Given, Showing
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 
 LEASE_S = 60.0

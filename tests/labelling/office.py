@@ -11,9 +11,10 @@ import numpy as np
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.collect import LocalStore
-from rlhf_ray.labelling.desk import Desk, Given, Showing
+from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Film, film
 from rlhf_ray.labelling.questions import QuestionQueue
+from rlhf_ray.labelling.showing import Given, Showing
 from rlhf_ray.store import Event, PreferenceStore
 from tests.made_up import IMAGES, VECTORS, some_fragments
 

@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from rlhf_ray.labelling import leases
-from rlhf_ray.labelling.desk import Given, Showing, Situation, about
 from rlhf_ray.labelling.open_pages import OPEN_FOR, OpenPages
+from rlhf_ray.labelling.showing import Given, Showing
+from rlhf_ray.labelling.situation import Situation, about
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.office import Office, pairs_of

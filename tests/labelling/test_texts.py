@@ -16,7 +16,7 @@ from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling import texts as module
 from rlhf_ray.labelling.buttons import OTHERS, SIDES, with_buttons
-from rlhf_ray.labelling.desk import ENDINGS, about
+from rlhf_ray.labelling.situation import ENDINGS, about
 from rlhf_ray.labelling.texts import SPOKEN, Texts, checked, english, languages, load_texts, plain
 from tests.labelling.at_the_page import wait_for_pair
 from tests.labelling.fake_desk import FakeDesk, served

@@ -1,0 +1,96 @@
+"""The training's situation as annotators see it: progress, why there is nothing to label now, and why no more questions come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rlhf_ray.labelling.questions import QuestionQueue
+from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
+from rlhf_ray.measure.error_rates import ErrorRate
+
+Ending = Literal["complete", "over", "stopped"]
+"""Why no more questions come: all labels are in, the training is over, or the run was stopped and may continue later."""
+
+ENDINGS: dict[Ending, str] = {
+    "complete": "All labels are in: nothing is left to label. Thank you! You can close this page.",
+    "over": "The training is over and needs no more answers. Thank you! You can close this page.",
+    "stopped": "The run was stopped, and your answers are saved. This page works again once the run continues.",
+}
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Training progress as shown to annotators. None for values that don't exist, as without training.
+
+    Attributes:
+        wanted: total number of labels.
+        env_steps, total_env_steps: environment steps so far and in total.
+        ending: why no more questions will come; None as long as some may.
+        waiting_for: what the next questions wait for, as text.
+        gathered: share of the first clips that are made, while these are waited for.
+        first_labels: number of labels after which training starts; None once it has started.
+        next_question: estimated time of the next question, in seconds since 1970; None if unknown.
+        error_rates: each annotator's error rate, by the newest fit.
+    """
+
+    wanted: int | None = None
+    env_steps: int | None = None
+    total_env_steps: int | None = None
+    ending: Ending | None = None
+    waiting_for: str = "the agent's first clips"
+    gathered: float | None = None
+    first_labels: int | None = None
+    next_question: float | None = None
+    error_rates: Mapping[str, ErrorRate] = field(default_factory=dict)
+
+    def over(self, labels: int, texts: Texts = IN_ENGLISH) -> str | None:
+        """What pages say if no more questions come, with ``labels`` in the store; None if some may come."""
+        if self.ending is not None:
+            return texts(ENDINGS[self.ending])
+        if self.wanted is None or labels < self.wanted:
+            return None
+        if self.env_steps is None:
+            return texts(ENDINGS["complete"])
+        return texts(
+            "All {number} labels are in, and training continues with them. Thank you! You can close this page.",
+            number=self.wanted,
+        )
+
+
+def about(seconds: float, texts: Texts = IN_ENGLISH) -> str:
+    """Format an estimated duration, such as "about 2 min"."""
+    if seconds < 15:
+        return texts("a few seconds")
+    if seconds < 50:
+        return texts("about {number} s", number=10 * round(seconds / 10))
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return texts("about {number} min", number=minutes)
+    return texts("about {number} h", number=round(minutes / 60))
+
+
+def why_nothing(queue: QuestionQueue, annotator: str, situation: Situation, texts: Texts = IN_ENGLISH) -> str:
+    """Say why ``annotator`` gets no question now, and when the next may come."""
+    if queue.open(annotator):
+        return texts(
+            "The remaining pairs are on another page of yours, or your answers are being saved. "
+            "If a page crashed, reload this one."
+        )
+    held_up = queue.held_up(annotator)
+    if held_up.others:
+        reason = texts("All open pairs are with other annotators or already answered by you. More will come.")
+    elif held_up.saving:
+        reason = texts("Your answers are being saved. More pairs will come.")
+    elif held_up.answered:
+        reason = texts("You have answered all open pairs; some wait for someone else's second opinion. More will come.")
+    else:
+        what = texts(situation.waiting_for)
+        if situation.gathered is not None:
+            what = texts("{what} ({share} done)", what=what, share=f"{situation.gathered:.0%}")
+        reason = texts("Nothing to label right now: waiting for {what}.", what=what)
+    seconds = 0.0 if situation.next_question is None else situation.next_question - time.time()
+    # Drop an estimate once it has passed.
+    return f"{reason} {texts('Next pair in {time}.', time=about(seconds, texts))}" if seconds > 0 else reason
