@@ -11,6 +11,7 @@ import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.help import Usage
+from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.cli.studies import check_amounts, own_steps, print_verdict, run_shown, writable
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings.checks import require
@@ -107,7 +108,6 @@ def reward(words: list[str]) -> None:
 
 def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str | None, float]:
     """Load the reward and the steps; return them with the environment's name and the discount."""
-    from rlhf_ray import envs
     from rlhf_ray.data.recordings import environment_of
     from rlhf_ray.reward.functions.loading import load_reward
     from rlhf_ray.runs.folder import RunFolder
@@ -123,12 +123,7 @@ def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str
         environment = environment_of(command.data)
     spaces: tuple[Any, Any] = (None, None)
     if environment is not None:
-        try:
-            env = envs.make_env(environment)
-        except (ValueError, ImportError) as error:
-            raise SettingError(str(error)) from error
-        spaces = env.observation_space, env.action_space
-        env.close()  # type: ignore[no-untyped-call]
+        spaces = spaces_of(environment)
     source = command.model or (None if folder is None else folder.path)
     assert source is not None
     function = load_reward(source, *spaces)

@@ -25,6 +25,7 @@ from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.spaces import check_choices, one_line
+from rlhf_ray.data.transitions import Transitions
 
 
 @dataclass(frozen=True)
@@ -117,17 +118,15 @@ class Demonstrations:
         if not trajectories:
             raise ValueError("it has no episodes")
         read_episode.check_alike(trajectories)
-        ends = [np.arange(len(each)) == len(each) - 1 for each in trajectories]
-        rewards = np.concatenate([each.rewards for each in trajectories])
+        steps = Transitions.of_trajectories(trajectories)
+        last = np.append(np.diff(steps.episodes) != 0, True)
         return Demonstrations(
-            observations=np.concatenate([each.observations[:-1] for each in trajectories]),
-            actions=np.concatenate([each.actions for each in trajectories]),
-            next_observations=np.concatenate([each.observations[1:] for each in trajectories]),
-            rewards=None if np.isnan(rewards).all() else rewards,
-            terminals=np.concatenate([last & each.terminated for last, each in zip(ends, trajectories, strict=True)]),
-            timeouts=np.concatenate(
-                [last & (not each.terminated) for last, each in zip(ends, trajectories, strict=True)]
-            ),
+            steps.observations,
+            steps.actions,
+            steps.next_observations,
+            rewards=None if np.isnan(steps.rewards).all() else steps.rewards,
+            terminals=steps.terminated,
+            timeouts=last & ~steps.terminated,
         )
 
     def check(self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], where: str) -> None:
