@@ -27,9 +27,10 @@ from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+
 from benchmarks.record import record
 from rlhf_ray import tune_configs
-from rlhf_ray.actors.loop import PreferenceLoop
+from rlhf_ray.actors.asynchronous import AsynchronousRing
 from rlhf_ray.rllib import PreferencePPO
 from rlhf_ray.runs import train as training
 from rlhf_ray.runs.callbacks import Callback
@@ -42,7 +43,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "updating": [(LearnerGroup, "update")],
     "waiting_for_rollouts": [(EnvRunnerGroup, "fetch_ready_async_reqs")],
     "handing_out_weights": [(EnvRunnerGroup, "sync_weights")],
-    "ring": [(PreferenceLoop, "before_iteration"), (PreferencePPO, "_take"), (PreferenceLoop, "metrics")],
+    "ring": [(AsynchronousRing, "take_report"), (PreferencePPO, "_use"), (PreferencePPO, "_log_ring")],
     "checkpoints": [(training, "save")],
 }
 """What the run's process does, by the functions that do it. None of them calls another."""

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.intervals import bootstrap
 from benchmarks.record import record
 from rlhf_ray.data.fragments import Trajectory, cut_fragments
-from rlhf_ray.queries.pool import ClipPool, Clips
+from rlhf_ray.queries.pool import CutFragments, FragmentPool
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 
@@ -59,7 +59,7 @@ def trajectories(count: int, steps: int, seed: int) -> list[tuple[Any, Any, Any]
     ]
 
 
-def pool_of(given: list[tuple[Any, Any, Any]], length: int, fragments: int, selection: str, seed: int) -> ClipPool:
+def pool_of(given: list[tuple[Any, Any, Any]], length: int, fragments: int, selection: str, seed: int) -> FragmentPool:
     """A pool of fragments of trajectories."""
     cut = cut_fragments(
         [Trajectory(*of, terminated=False) for of in given],
@@ -70,7 +70,7 @@ def pool_of(given: list[tuple[Any, Any, Any]], length: int, fragments: int, sele
         rng=np.random.default_rng(seed),
     )
     settings = FragmentSettings(length=length, pool=fragments, start_share=0.0)
-    pool = ClipPool(
+    pool = FragmentPool(
         settings.resolved(horizon=None, total_env_steps=10**6),
         PreferenceSettings(selection=selection),
         MODEL,
@@ -78,7 +78,7 @@ def pool_of(given: list[tuple[Any, Any, Any]], length: int, fragments: int, sele
         ACTIONS,
         seed,
     )
-    pool.add(Clips(0, 0, cut, 0, ()))
+    pool.add(CutFragments(0, 0, cut, 0, ()))
     return pool
 
 

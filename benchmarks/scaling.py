@@ -88,13 +88,13 @@ class Meter:
     """CPU seconds of a run's processes, by what they are for."""
 
     def __init__(self, algorithm: PreferencePPO):
-        ring = algorithm.ring
+        ring: Any = algorithm.ring
         actors = {
             "gatherer": ring.members.gatherers[0].actor,
             "collector": ring.source.collector,
             **{name: getattr(ring.members, name) for name in ("pool", "store", "trainer")},
         }
-        self.actors = {name: psutil.Process(ray.get(actor.__ray_call__.remote(_pid))) for name, actor in actors.items()}
+        self.actors = {name: psutil.Process(ray.get(actor.run(_pid))) for name, actor in actors.items()}
         pids = algorithm.env_runner_group.foreach_env_runner(_pid, local_env_runner=False)
         self.runners = [psutil.Process(pid) for pid in pids]
         self.learning = 0.0

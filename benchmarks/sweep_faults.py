@@ -32,7 +32,7 @@ from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.sweeps import Plan, sweep
 
-ACTORS = ("SweepTrial", "ClipPool", "GathererActor", "RolloutCollector", "RewardTrainerActor")
+ACTORS = ("SweepTrial", "FragmentPool", "GathererActor", "RolloutCollector", "RewardTrainerActor")
 ACTORS += ("PreferenceStore",)
 
 

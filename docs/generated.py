@@ -6,6 +6,9 @@ the whole docstrings instead of the tables. A part stands between two comments, 
     <!-- help: evaluate -->            what `rlhf-ray evaluate --help` prints, in 80 columns
     <!-- end -->
 
+    <!-- code: rlhf_ray.store.Event -->   the source of a class, function or method
+    <!-- end -->
+
     <!-- site: eval-rst                Sphinx's directives, for the site alone; below, the table of the same things
     .. autoclass:: rlhf_ray.store.Event
     -->
@@ -24,7 +27,9 @@ import inspect
 import io
 import os
 import pkgutil
+import pydoc
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +39,7 @@ from rlhf_ray.cli.options import options
 
 DOCS = Path(__file__).resolve().parent
 HELP = re.compile(r"(<!-- help: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+CODE = re.compile(r"(<!-- code: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 TABLE = re.compile(r"(<!-- site: eval-rst\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 SITE = re.compile(r"<!-- site: ([\w-]+)\n((?:(?!-->).)*)-->(?:\n(?:(?!<!-- ).)*<!-- end -->)?", re.DOTALL)
 DIRECTIVE = re.compile(r"^( *)\.\. auto(\w+):: (\S+)\n((?: +:[\w-]+:.*\n)*)", re.MULTILINE)
@@ -47,6 +53,7 @@ def for_the_site(text: str) -> str:
 def filled(text: str, page: Path) -> str:
     """Return a page's text with its generated parts made anew."""
     text = HELP.sub(lambda found: f"{found[1]}```text\n{help_of(found[2])}\n```\n{found[3]}", text)
+    text = CODE.sub(lambda found: f"{found[1]}```py\n{source(found[2])}```\n{found[3]}", text)
     return TABLE.sub(lambda found: f"{found[1]}\n{table(found[2], page)}\n\n{found[3]}", text)
 
 
@@ -61,6 +68,11 @@ def help_of(command: str) -> str:
         os.environ.pop("COLUMNS")
         os.environ |= {} if before is None else {"COLUMNS": before}
     return printed.getvalue().rstrip()
+
+
+def source(name: str) -> str:
+    """The source of what ``name`` stands for, without the indentation of its class."""
+    return textwrap.dedent(inspect.getsource(pydoc.locate(name)))  # type: ignore[arg-type]
 
 
 def table(directives: str, page: Path) -> str:

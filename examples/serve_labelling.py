@@ -22,7 +22,7 @@ from rlhf_ray.labelling.collect import LocalStore
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.sessions import Sessions
-from rlhf_ray.queries.pool import ClipPool
+from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 
@@ -39,7 +39,7 @@ class Page:
         self.desk = Desk(LocalStore(PreferenceStore(store)), QuestionQueue(), self.sessions.key("leases"), fps=15.0)
         make_env = functools.partial(envs.make_env, "rlhf_ray/MovingDot-v0")
         fragments, spaces = ResolvedFragments(length=20), (make_env().observation_space, make_env().action_space)
-        pool = ClipPool(fragments, PreferenceSettings(), RewardModelSettings(), *spaces, seed=0)
+        pool = FragmentPool(fragments, PreferenceSettings(), RewardModelSettings(), *spaces, seed=0)
         pool.add(RolloutCollector(make_env, fragments, seed=0).collect(20 * QUESTIONS, 10, 0)[1])
         await self.desk.ask(0, pool.propose(QUESTIONS, 0, None)[1])
 

@@ -14,7 +14,7 @@ import psutil
 ROLES = (
     "EnvRunner",
     "ActorHost",
-    "ClipPool",
+    "FragmentPool",
     "GathererActor",
     "PreferenceStore",
     "RewardTrainerActor",

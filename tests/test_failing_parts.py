@@ -158,8 +158,7 @@ def test_a_run_that_starts_anew_gives_other_pairs_other_numbers(tmp_path: Path, 
     preferences = PreferenceSettings(**PREFERENCES, gatherer="failing_parts:Service")
     with ring_in(tmp_path, preferences) as ring:
         ring.begin(200)
-    with ring_in(tmp_path, preferences, seed=1) as ring:  # killed before its first checkpoint
-        ring.begun_after = 0
+    with ring_in(tmp_path, preferences, seed=1, begun_after=0) as ring:  # killed before its first checkpoint
         ring.begin(200)
         ring.advance(moment(0.5, 500))
         deadline = time.monotonic() + 30

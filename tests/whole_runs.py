@@ -110,7 +110,7 @@ def left_behind(run: Path) -> dict[str, Any]:
 def stored_by(algorithm: Any) -> Any:
     """The comparisons that a training has stored so far."""
     members = algorithm.ring.members
-    return members.executor.get(members.store.load.remote())
+    return members.executor.get(members.store.call(PreferenceStore.load))
 
 
 def differences(expected: dict[str, Any], got: dict[str, Any]) -> list[str]:

@@ -10,18 +10,22 @@ import gymnasium as gym
 import ray
 
 from rlhf_ray.actors.asynchronous import AsynchronousRing
-from rlhf_ray.actors.clip_source import Collecting
 from rlhf_ray.actors.executor import Executor
 from rlhf_ray.actors.filming import Filming
-from rlhf_ray.actors.first_clips import FIRST_FILMS, free_cores
+from rlhf_ray.actors.first_fragments import FIRST_FILMS, free_cores
+from rlhf_ray.actors.fragment_source import Collecting
+from rlhf_ray.actors.handles import Actor
 from rlhf_ray.actors.labelling_page import LabellingPage, PageSettings
+from rlhf_ray.actors.listener import Listener, Logs
+from rlhf_ray.actors.members import Members
 from rlhf_ray.actors.page_handle import PageHandle
 from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import Members, RingSettings
+from rlhf_ray.actors.ring import RingSettings
 from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.images import is_image
 from rlhf_ray.queries.schedule import LabelSchedule
+from rlhf_ray.store import PreferenceStore
 
 FILMED = 0.09
 """Filmed fragments to select pairs from, as a share of ``fragments.pool``: the newest 36 by default. Few are made, so these reach
@@ -42,6 +46,7 @@ def build_ring(
     iterations: int,
     iteration_env_steps: int,
     page: PageSettings | None = None,
+    listener: Listener | None = None,
 ) -> SynchronousRing | AsynchronousRing:
     """Start a ring's actors and connect them.
 
@@ -53,10 +58,12 @@ def build_ring(
         iterations: number of iterations of the agent's training.
         iteration_env_steps: environment steps per iteration.
         page: settings of the labelling page; None without human annotators.
+        listener: told what happens while the training waits; None: it is logged.
 
     Returns:
         The ring for ``preferences.mode``.
     """
+    listener = listener or Logs(None if page is None or page.port_file is None else page.port_file.parent)
     of, fragments = settings.preferences, settings.fragments
     synchronous = of.mode == "synchronous"
     rounds = max(0, iterations - 1) if synchronous else None
@@ -64,7 +71,7 @@ def build_ring(
     settings = for_films(settings) if page is not None else settings
     members = Members(settings, executor, fits_apart=not synchronous or page is not None)
     members.start_scripted()
-    people = start_people(members, schedule, page) if page is not None else None
+    people = start_people(members, schedule, page, listener) if page is not None else None
     niceness = FILMING_NICENESS if page is not None and not synchronous else 0
     collector = executor.start(RolloutCollector, "collector", make_env, fragments, settings.seed, niceness, shares=True)
     executor.started()
@@ -73,15 +80,15 @@ def build_ring(
     source = Collecting(members, collector, rollouts, more)
     if people is not None:
 
-        def make_helpers(most: int) -> list[Any]:
+        def make_helpers(most: int) -> list[Actor[RolloutCollector]]:
             """Start up to ``most`` additional collectors on idle cores."""
             made = range(min(most, free_cores(ray.available_resources().get("CPU", 0.0))))
             arguments = (make_env, fragments, settings.seed, FILMING_NICENESS)
             return [executor.start(RolloutCollector, f"helper{i}", *arguments) for i in made]
 
-        source = Filming(members, collector, rollouts, more, people, make_helpers, schedule.rounds)
+        source = Filming(members, collector, rollouts, more, people, make_helpers, schedule.rounds, listener)
     kind = SynchronousRing if synchronous else AsynchronousRing
-    return kind(members, schedule, source, people)
+    return kind(members, schedule, source, listener)
 
 
 def for_films(settings: RingSettings) -> RingSettings:
@@ -93,22 +100,22 @@ def for_films(settings: RingSettings) -> RingSettings:
     return replace(settings, fragments=fragments)
 
 
-def start_people(members: Members, schedule: LabelSchedule, page: PageSettings) -> People:
+def start_people(members: Members, schedule: LabelSchedule, page: PageSettings, listener: Listener) -> People:
     """Start the labelling page and register its annotators as a gatherer."""
     of, executor = members.settings.preferences, members.executor
     # The page needs the store first. A process of its own: rendering videos must not delay the storing of answers.
     executor.started()
-    actor = executor.start(LabellingPage, "page", page, executor.find("store"))
-    handle = PageHandle(actor, executor.get, page.settings.port, page.port_file)
-    members.suspect = handle.suspect
-    most = of.max_open_questions if of.mode == "asynchronous" else None
+    actor = executor.start(LabellingPage, "page", page, executor.find(PreferenceStore, "store"))
+    handle = PageHandle(actor, listener, executor.get, page.settings.port, page.port_file)
+    limit = of.max_open_questions if of.mode == "asynchronous" else None
     people = People(
         handle,
         schedule,
         members.settings.total_env_steps,
+        listener,
         share=of.people_share,
-        most=most,
+        limit=limit,
         annotators=page.settings.annotators,
     )
-    members.gatherers.append(people.askings)
+    members.join(people)
     return people

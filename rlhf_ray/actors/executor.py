@@ -5,26 +5,30 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
 
 import ray
 
+from rlhf_ray.actors.handles import Actor, RayActor, Ref
 from rlhf_ray.actors.host import AT_ONCE, ActorHost, Hosted
 from rlhf_ray.actors.placement import CPUS, HOST, of_ring, one_machine
 
+T = TypeVar("T")
+
 
 class Executor(Protocol):
-    """Starts actors. A call, ``actor.method.remote(…)``, returns a reference to await or to pass to other calls."""
+    """Starts actors, and waits for the results of calls outside of coroutines."""
 
     def start(
         self,
-        kind: type,
+        kind: type[T],
         role: str,
         *arguments: Any,
         gpus: float = 0.0,
         shares: bool = False,
         anywhere: bool = False,
-    ) -> Any:
+    ) -> Actor[T]:
         """Start an actor of this ring.
 
         Args:
@@ -41,23 +45,23 @@ class Executor(Protocol):
         """Start the process of actors with ``shares``, before the first call to them. Later actors get their own processes."""
         ...
 
-    def find(self, role: str) -> Callable[[], Any]:
+    def find(self, kind: type[T], role: str) -> Callable[[], Actor[T]]:
         """Return a function that finds an actor by role, also after a restart. Passing a handle would prevent its restart."""
         ...
 
-    def get(self, reference: Any, timeout: float | None = None) -> Any:
+    def get(self, reference: Ref[T], timeout: float | None = None) -> T:
         """Wait for the reference's value, for ``timeout`` seconds or indefinitely, and return it."""
         ...
 
-    def put(self, value: Any) -> Any:
+    def put(self, value: T) -> Ref[T]:
         """Store ``value`` and return a reference."""
         ...
 
-    def ready(self, reference: Any) -> bool:
+    def ready(self, reference: Ref[Any]) -> bool:
         """Return whether the reference's value is available."""
         ...
 
-    def keep(self, reference: Any) -> None:
+    def keep(self, reference: Ref[Any]) -> None:
         """Copy the reference's value to this node, so that it outlives the node that made it. Doesn't read it."""
         ...
 
@@ -65,7 +69,7 @@ class Executor(Protocol):
         """Return a context manager to enter while the agent waits for actors: they draw no random numbers of the agent's."""
         ...
 
-    def stop(self, actor: Any) -> None:
+    def stop(self, actor: Actor[Any]) -> None:
         """Stop an actor at once."""
         ...
 
@@ -78,31 +82,33 @@ class RayExecutor:
 
     def __init__(self, name: str):
         self.name = name
-        self._hosted: dict[str, tuple[Hosted, Callable[[], Any]]] = {}
+        self._hosted: dict[str, tuple[Hosted[Any], Callable[[], Any]]] = {}
         """Handle and factory of each role in the host."""
         self._host: Any = None
 
     def start(
         self,
-        kind: type,
+        kind: type[T],
         role: str,
         *arguments: Any,
         gpus: float = 0.0,
         shares: bool = False,
         anywhere: bool = False,
-    ) -> Any:
+    ) -> Actor[T]:
         """See `Executor.start`."""
         if anywhere:
             return self._start(kind, role, "SPREAD", 1.0, *arguments, num_gpus=gpus)
         if shares and self._host is None and one_machine():
-            hosted = Hosted(None, role)
+            hosted: Hosted[T] = Hosted(None, role)
             self._hosted[role] = hosted, functools.partial(kind, *arguments)
             return hosted
         return self._start(kind, role, of_ring(role, gpus), CPUS.get(role, 0.0), *arguments, num_gpus=gpus)
 
-    def _start(self, kind: type, role: str, strategy: Any, cpus: float, *arguments: Any, **options: Any) -> Any:
+    def _start(
+        self, kind: type[T], role: str, strategy: Any, cpus: float, *arguments: Any, **options: Any
+    ) -> RayActor[T]:
         of_all = {"max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": strategy, "num_cpus": cpus}
-        return ray.remote(name=f"{self.name}/{role}", **of_all, **options)(kind).remote(*arguments)
+        return RayActor(ray.remote(name=f"{self.name}/{role}", **of_all, **options)(kind).remote(*arguments))
 
     def started(self) -> None:
         """See `Executor.started`. Starts the host and its actors."""
@@ -111,28 +117,30 @@ class RayExecutor:
         makers = {role: make for role, (_, make) in self._hosted.items()}
         cpus = sum(CPUS.get(role, 0.0) for role in makers)
         groups = dict.fromkeys(makers, AT_ONCE)
-        self._host = self._start(ActorHost, HOST, of_ring(HOST), cpus, makers, concurrency_groups=groups)
+        self._host = self._start(ActorHost, HOST, of_ring(HOST), cpus, makers, concurrency_groups=groups).handle
         for hosted, _ in self._hosted.values():
             hosted.host = self._host
-            hosted.__ray_ready__.remote()
+            hosted.ready()
 
-    def find(self, role: str) -> Callable[[], Any]:
+    def find(self, kind: type[T], role: str) -> Callable[[], Actor[T]]:
         """See `Executor.find`."""
         return functools.partial(look_up, self.name, role)
 
-    def get(self, reference: Any, timeout: float | None = None) -> Any:
+    def get(self, reference: Ref[T], timeout: float | None = None) -> T:
         """See `Executor.get`. Works in threads of asynchronous actors too, where Ray warns about `ray.get`."""
-        return reference.future().result(timeout)
+        future: Future[T] = reference.future()  # type: ignore[attr-defined]
+        return future.result(timeout)
 
-    def put(self, value: Any) -> Any:
+    def put(self, value: T) -> Ref[T]:
         """See `Executor.put`."""
-        return ray.put(value)
+        reference: Ref[T] = ray.put(value)
+        return reference
 
-    def ready(self, reference: Any) -> bool:
+    def ready(self, reference: Ref[Any]) -> bool:
         """See `Executor.ready`."""
         return bool(ray.wait([reference], timeout=0, fetch_local=False)[0])
 
-    def keep(self, reference: Any) -> None:
+    def keep(self, reference: Ref[Any]) -> None:
         """See `Executor.keep`."""
         ray.wait([reference], timeout=0, fetch_local=True)
 
@@ -140,21 +148,26 @@ class RayExecutor:
         """See `Executor.apart`. Actors are in processes of their own."""
         return contextlib.nullcontext()
 
-    def stop(self, actor: Any) -> None:
+    def stop(self, actor: Actor[Any]) -> None:
         """See `Executor.stop`. A shared process ends with its last actor."""
-        if not isinstance(actor, Hosted):
-            ray.kill(actor)
-        elif self._hosted.pop(actor.role, None) is not None and not self._hosted and self._host is not None:
+        if isinstance(actor, RayActor):
+            ray.kill(actor.handle)
+        elif (
+            isinstance(actor, Hosted)
+            and self._hosted.pop(actor.role, None) is not None
+            and not self._hosted
+            and self._host is not None
+        ):
             ray.kill(self._host)
 
 
-def look_up(name: str, role: str) -> Any:
+def look_up(name: str, role: str) -> Actor[Any]:
     """Return the actor with this role in the ring ``name``.
 
     Raises:
         ValueError: there is none.
     """
     try:
-        return ray.get_actor(f"{name}/{role}")
+        return RayActor(ray.get_actor(f"{name}/{role}"))
     except ValueError:
         return Hosted(ray.get_actor(f"{name}/{HOST}"), role)

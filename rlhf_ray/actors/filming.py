@@ -6,17 +6,24 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rlhf_ray.actors.clip_source import MORE_CLIPS, SAY_EVERY, Collecting
-from rlhf_ray.actors.first_clips import FIRST_FILMS, FirstClips, Part, first_films, parts
-from rlhf_ray.actors.rollout_collector import PolicyFactory
+from rlhf_ray.actors.first_fragments import FIRST_FILMS, FirstFragments, Part, first_films, parts
+from rlhf_ray.actors.fragment_source import MORE_FRAGMENTS, Collecting
+from rlhf_ray.actors.handles import Actor, Ref
+from rlhf_ray.actors.listener import Listener
+from rlhf_ray.actors.rollout_collector import PolicyFactory, RolloutCollector
 from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.data.images import is_image
+from rlhf_ray.queries.pool import CutFragments, FragmentPool
 
 if TYPE_CHECKING:
+    from rlhf_ray.actors.members import Members
     from rlhf_ray.actors.people import People
-    from rlhf_ray.actors.ring import Members, Moment
+    from rlhf_ray.actors.ring import Moment, Pretrained
+
+REPORT_EVERY = 5.0
+"""Minimum interval in seconds between progress messages about the initial fragments."""
 
 FEWEST_FILMS = 6
 """Minimum number of fragments filmed of each later policy."""
@@ -33,24 +40,27 @@ class Filming(Collecting):
         people: the annotators who see the films.
         make_helpers: starts additional collectors on idle cores.
         rounds: number of labelling rounds after the first.
+        listener: told about the progress of the initial fragments.
     """
 
     def __init__(
         self,
         members: Members,
-        collector: Any,
+        collector: Actor[RolloutCollector],
         rollouts: int,
         more_env_steps: int,
         people: People,
-        make_helpers: Callable[[int], list[Any]],
+        make_helpers: Callable[[int], list[Actor[RolloutCollector]]],
         rounds: int,
+        listener: Listener,
     ):
         super().__init__(members, collector, rollouts, more_env_steps)
         self.people, self._make_helpers, self._rounds = people, make_helpers, rounds
+        self._listener, self._reported_at = listener, time.monotonic()
         self.images = is_image(members.settings.observation_space)
-        self.making: FirstClips | None = None
+        self.making: FirstFragments | None = None
         """The initial fragments while they are being made; else None."""
-        self._given: deque[Any] = deque()
+        self._given: deque[Ref[CutFragments]] = deque()
         """References of the initial fragments, in case the pool restarts meanwhile."""
         self._filming: tuple[int, int, PolicyFactory, int] | None = None
         self._filmed_at = -math.inf
@@ -65,61 +75,63 @@ class Filming(Collecting):
         wanted = math.ceil(1.5 * of.people_share * (of.comparisons - of.first_comparisons) / max(1, self._rounds))
         return max(FEWEST_FILMS, min(wanted, self.fragments.filmed_env_steps // (self.fragments.length + 1)))
 
-    async def first(self, env_steps: int, made: Callable[[], None]) -> None:
-        """See `ClipSource.first`."""
+    async def first(self, env_steps: int, made: Callable[[], None], pretrained: Pretrained | None) -> None:
+        """See `FragmentSource.first`."""
+        self._pretrained = pretrained
         self.env_steps += env_steps
 
-        async def make(part: Part, collector: Any) -> int:
+        async def make(part: Part, collector: Actor[RolloutCollector]) -> int:
             count = await self._make_part(part, collector)
             made()
             return count
 
-        clips = first_films(self.members.settings.preferences.first_comparisons, self.fragments.pool)
-        planned = parts(env_steps, clips, self.rollouts, self.fragments, images=self.images)
-        self.making = FirstClips(planned, make)
+        count = first_films(self.members.settings.preferences.first_comparisons, self.fragments.pool)
+        planned = parts(env_steps, count, self.rollouts, self.fragments, images=self.images)
+        self.making = FirstFragments(planned, make)
         await self.making.gather(self.collector, self._make_helpers, self.members.executor.stop)
-        self._check_first(await self.members.pool.report.remote())
+        self._check_first(await self.members.pool.call(FragmentPool.report))
         self.making, self.share = None, 1.0
         self._given.clear()
         made()
 
-    async def _make_part(self, part: Part, collector: Any) -> int:
+    async def _make_part(self, part: Part, collector: Actor[RolloutCollector]) -> int:
         assert self.making is not None
         if part.film:
-            number_of_clips, taken = max(1, part.clips), self.making.env_steps
-            policy = self.pretrained if self.pretrained is not None and part.number % 2 == 0 else (RANDOM_POLICY, None)
-            clips = await self._film(
-                collector, part.env_steps, number_of_clips, 0, taken, *policy, part.episode, part.number
+            pretrained = self._pretrained if part.number % 2 == 0 else None
+            version, policy = pretrained or (RANDOM_POLICY, None)
+            count, taken = max(1, part.fragments), self.making.env_steps
+            made = await self._film(
+                collector, part.env_steps, count, 0, taken, version, policy, part.episode, part.number
             )
         else:
-            collect = collector.collect.options(num_returns=2)
-            done, clips = collect.remote(part.env_steps, 1, 0, part=part.number, most=part.clips)
+            arguments = (part.env_steps, 1, 0)
+            done, made = collector.split(2, RolloutCollector.collect, *arguments, part=part.number, most=part.fragments)
             await done
-        self._given.append(clips)
-        report = await self._hand_over(clips)
+        self._given.append(made)
+        report = await self._hand_over(made)
         if report is not None and report.fragments < self.making.made:  # the pool was restarted and lost the others
             for earlier in self._given:
                 report = await self._hand_over(earlier)
         fragments = 0 if report is None else report.fragments
         self.share = max(self.share, min(0.999, fragments / max(1, self.making.total)))
-        if time.monotonic() - self._said_at >= SAY_EVERY:
-            self._said_at = time.monotonic()
-            self.say(f"the initial fragments: {self.making.progress}")
+        if time.monotonic() - self._reported_at >= REPORT_EVERY:
+            self._reported_at = time.monotonic()
+            self._listener.on_stage(f"the initial fragments: {self.making.progress}")
         return fragments
 
     async def more(self, gathering: int) -> None:
-        """See `ClipSource.more`."""
-        steps, number = self.more_env_steps, MORE_CLIPS + gathering
+        """See `FragmentSource.more`."""
+        steps, number = self.more_env_steps, MORE_FRAGMENTS + gathering
         self.env_steps += steps
         # Images are shown as they are, and cut from all steps; then only an episode is filmed.
         filmed = min(steps // 2, self.fragments.film_env_steps) if self.images else steps
-        clips = min(FIRST_FILMS, 2 * self.members.settings.preferences.first_comparisons)
-        await self._hand_over(await self._film(self.collector, filmed, clips, number, 0, RANDOM_POLICY, None, True))
+        count = min(FIRST_FILMS, 2 * self.members.settings.preferences.first_comparisons)
+        await self._hand_over(await self._film(self.collector, filmed, count, number, 0, RANDOM_POLICY, None, True))
         if filmed < steps:
             await self._collect(steps - filmed, number, RANDOM_POLICY, None)
 
     def offer(self, moment: Moment, round_number: int, *, wait: bool) -> None:
-        """See `ClipSource.offer`.
+        """See `FragmentSource.offer`.
 
         Films are made if people have been asked about some of the last ones, and regularly of an episode.
         """
@@ -128,18 +140,19 @@ class Filming(Collecting):
         if steps > moment.room or self._filming is not None:
             return
         episode = time.monotonic() - self._filmed_at >= EPISODE_EVERY
-        clips = not self.images and self.people.askings.asked - self._asked_at_film >= FEWEST_FILMS // 2
-        if wait or episode or clips:
+        asked = self.people.questions.asked
+        fragments = not self.images and asked - self._asked_at_film >= FEWEST_FILMS // 2
+        if wait or episode or fragments:
             self._filming = (round_number, moment.iteration, moment.policy(), moment.env_steps)
-            self._asked_at_film = self.people.askings.asked
+            self._asked_at_film = asked
             self.env_steps += steps
 
     def waiting(self) -> bool:
-        """See `ClipSource.waiting`."""
+        """See `FragmentSource.waiting`."""
         return self._filming is not None or super().waiting()
 
     async def make(self) -> int:
-        """See `ClipSource.make`."""
+        """See `FragmentSource.make`."""
         steps = 0
         if super().waiting():
             steps += await super().make()
@@ -147,19 +160,32 @@ class Filming(Collecting):
             try:
                 number, version, policy, taken = self._filming
                 episode = time.monotonic() - self._filmed_at >= EPISODE_EVERY
-                of = (self.fragments.filmed_env_steps, self.films_per_round, number, taken, version, policy, episode)
-                await self._hand_over(await self._film(self.collector, *of))
+                steps_filmed, count = self.fragments.filmed_env_steps, self.films_per_round
+                made = await self._film(self.collector, steps_filmed, count, number, taken, version, policy, episode)
+                await self._hand_over(made)
             finally:
                 self._filming = None
             steps += self.fragments.filmed_env_steps
         return steps
 
-    async def _film(self, collector: Any, *arguments: Any) -> Any:
+    async def _film(
+        self,
+        collector: Actor[RolloutCollector],
+        env_steps: int,
+        count: int,
+        number: int,
+        taken: int,
+        version: int,
+        policy: PolicyFactory | None,
+        episode: bool,
+        part: int = 0,
+    ) -> Ref[CutFragments]:
         """Film with `RolloutCollector.film` and send the films to the page. Return the reference of the fragments."""
-        done, clips, films, episode = collector.film.options(num_returns=4).remote(*arguments)
+        arguments = (env_steps, count, number, taken, version, policy, episode, part)
+        done, fragments, films, of_episode = collector.split(4, RolloutCollector.film, *arguments)
         await done
         await self.people.page.show(films)
-        if arguments[6]:
+        if episode:
             self._filmed_at = time.monotonic()
-            self.people.page.show_episode(episode)
-        return clips
+            self.people.page.show_episode(of_episode)
+        return fragments

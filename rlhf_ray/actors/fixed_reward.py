@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.actors.ring import STATE, Moment, Pretrained, RoundReport, Stop
+from rlhf_ray.actors.ring import STATE, Learn, Moment, Pretrained, RoundReport, Stop, never
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.data.nested import read_nested, write_nested
+from rlhf_ray.queries.pool import PoolReport
 
 
 class FixedReward:
@@ -20,13 +19,10 @@ class FixedReward:
         reward: the fitted reward model (`RewardEnsemble.state`); None if `load` will provide it.
     """
 
-    env_steps = answered = rounds_held = 0
+    env_steps = answered = skipped = rounds_held = 0
     collecting = False
-    begun_after: int | None = None
     people: None = None
     """No human annotators."""
-    say: Callable[[str], None]
-    """Never called: there is nothing to wait for."""
 
     def __init__(self, reward: dict[str, Array] | None):
         self._reward = reward
@@ -49,20 +45,24 @@ class FixedReward:
             )
         return self._reward
 
-    def begin(self, env_steps: int, stop: Stop = lambda: False, pretrained: Pretrained | None = None) -> RoundReport:
+    def begin(self, env_steps: int, stop: Stop = never, pretrained: Pretrained | None = None) -> RoundReport:
         """See `Ring.begin`: reports the fixed reward; takes no environment steps."""
         self.newest_reward()
         return RoundReport(0, 0, 0, 0, None, new_reward=True)
 
-    def advance(self, moment: Moment, stop: Stop = lambda: False) -> None:
-        """See `Ring.advance`: nothing is ever due."""
+    def advance(self, moment: Moment, stop: Stop = never, learn: Learn = lambda report: None) -> None:
+        """See `Ring.advance`: the agent learns, and nothing else is ever due."""
+        learn(None)
 
     def metrics(self) -> dict[str, Any]:
         """See `Ring.metrics`: there are no fragments."""
-        return {"too_short": 0, "distinct_clips": 1.0, "clips_policy_version": RANDOM_POLICY}
+        return PoolReport().metrics()
 
     def check(self) -> None:
         """See `Ring.check`: nothing can fail."""
+
+    def adopt(self, store: Path | str) -> None:
+        """See `Ring.adopt`: a fixed reward learns from no labels (the settings refuse them)."""
 
     def save(self, folder: Path) -> None:
         """See `Ring.save`."""

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.actors.call_thread import CallThread
+from rlhf_ray.actors.handles import Actor, Ref
 from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import blaming, cause
 from rlhf_ray.queries.gatherers import Commit, Gatherer, Skip, make_gatherer
 from rlhf_ray.settings import PreferenceSettings
+from rlhf_ray.store import PreferenceStore
 
 logger = logging.getLogger(__name__)
 
@@ -81,13 +83,13 @@ class GathererActor:
     def __init__(
         self,
         make: Callable[[Commit, Skip], Gatherer],
-        store: Callable[[], Any],
-        get: Callable[[Any], Any],
+        store: Callable[[], Actor[PreferenceStore]],
+        get: Callable[[Ref[Any]], Any],
         name: str = "scripted",
     ):
         self._gatherer, self._name = make(self._commit, self._skip), name
         self._find_store, self._get = store, get
-        self._store: Any = None
+        self._store: Actor[PreferenceStore] | None = None
         self._thread = CallThread("gatherer")
         self._left: dict[int, set[str]] = {}
         """Ids of each batch's unanswered pairs."""
@@ -144,7 +146,7 @@ class GathererActor:
         try:
             with blaming({"preferences.gatherer": self._name}):
                 self._gatherer.ask(number, copy.deepcopy(pairs))  # it may change them in place
-            if not self._changes and not self._get(self._find_store().tally.remote()).held:
+            if not self._changes and not self._get(self._find_store().call(PreferenceStore.tally)).held:
                 raise SettingError(
                     f"preferences.gatherer: {type(self._gatherer).__name__} returned from the first {len(pairs)} pairs without an "
                     "answer. `ask` must pass answers to `commit`, and return only when no more are expected."
@@ -156,16 +158,26 @@ class GathererActor:
         self._wake()
 
     def _commit(self, answers: Comparisons) -> None:
+        def keep(store: Actor[PreferenceStore], rows: BoolArray, name: str) -> Ref[int]:
+            return store.call(PreferenceStore.commit, answers[rows], annotator=name)
+
         names = answers.annotators or (type(self._gatherer).__name__,) * len(answers)
-        self._keep(answers.pairs, names, lambda rows, name: self._store.commit.remote(answers[rows], annotator=name))
+        self._keep(answers.pairs, names, keep)
 
     def _skip(self, pairs: Pairs, annotators: Sequence[str]) -> None:
-        self._keep(pairs, annotators, lambda rows, name: self._store.skip.remote(pairs[rows], annotator=name))
+        def keep(store: Actor[PreferenceStore], rows: BoolArray, name: str) -> Ref[int]:
+            return store.call(PreferenceStore.skip, pairs[rows], annotator=name)
 
-    def _keep(self, pairs: Pairs, annotators: Sequence[str], store: Callable[[BoolArray, str], Any]) -> None:
+        self._keep(pairs, annotators, keep)
+
+    def _keep(
+        self,
+        pairs: Pairs,
+        annotators: Sequence[str],
+        keep: Callable[[Actor[PreferenceStore], BoolArray, str], Ref[int]],
+    ) -> None:
         """Store what was said about ``pairs``, by annotator; repeat until it is stored."""
-        if self._store is None:
-            self._store = self._find_store()
+        store = self._store = self._store or self._find_store()
         names = np.array(annotators)
         last = 0
         while True:
@@ -173,9 +185,9 @@ class GathererActor:
                 return
             try:
                 for name in dict.fromkeys(names.tolist()):
-                    self._get(store(rows := names == name, name))
+                    self._get(keep(store, rows := names == name, name))
                     ids = pairs[rows].ids
-                    last = max(last, self._get(self._store.last_answer.remote(ids, name)))
+                    last = max(last, self._get(store.call(PreferenceStore.last_answer, ids, name)))
                 break
             except OSError as error:  # for example a full disk: keep the answers and retry
                 self._failed += 1

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rlhf_ray.actors.handles import A, Actor
+
 AT_ONCE = 100
 """Maximum number of concurrent calls to an actor with coroutine methods; plain methods run one at a time."""
 
@@ -37,8 +39,8 @@ class ActorHost:
         return await result if inspect.isawaitable(result) else result
 
 
-class Hosted:
-    """The handle of an actor in an `ActorHost`, with Ray's interface: ``actor.method.remote(…)``.
+class Hosted(Actor[A]):
+    """The handle of an actor in an `ActorHost`.
 
     Args:
         host: Ray's handle of the `ActorHost`.
@@ -48,19 +50,7 @@ class Hosted:
     def __init__(self, host: Any, role: str):
         self.host, self.role = host, role
 
-    def __getattr__(self, method: str) -> Any:
-        if method.startswith("__") and method not in ("__len__", "__ray_ready__", "__ray_call__"):
-            raise AttributeError(method)  # Python looks these up for copying and pickling
-        return _Method(self, method)
-
-
-class _Method:
-    def __init__(self, actor: Hosted, name: str, **options: Any):
-        self._actor, self._name, self._options = actor, name, options
-
-    def options(self, **options: Any) -> _Method:
-        return _Method(self._actor, self._name, **options)
-
-    def remote(self, *arguments: Any, **keywords: Any) -> Any:
-        call = self._actor.host.call.options(concurrency_group=self._actor.role, **self._options)
-        return call.remote(self._actor.role, self._name, *arguments, **keywords)
+    def send(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any], returns: int = 1) -> Any:
+        """See `Actor.send`."""
+        call = self.host.call.options(concurrency_group=self.role, num_returns=returns)
+        return call.remote(self.role, method, *arguments, **keywords)

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from rlhf_ray.actors.gatherer import PATIENCE, GathererProgress
+from rlhf_ray.actors.handles import Actor
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
@@ -25,7 +25,7 @@ from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 from rlhf_ray.settings import LabellingSettings
-from rlhf_ray.store import Event
+from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.answers import Suspicions
 
 TRY_EVERY = 0.1
@@ -61,36 +61,32 @@ class PageSettings:
 class ActorStore:
     """Adapts the preference store's actor to a `Desk`."""
 
-    def __init__(self, store: Any):
+    def __init__(self, store: Actor[PreferenceStore]):
         self._store = store
 
     async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
         """See `PreferenceStore.record`."""
-        new: int = await self._store.record.remote(list(events), clips)
-        return new
+        return await self._store.call(PreferenceStore.record, list(events), clips)
 
     async def events(self) -> pa.Table:
         """See `PreferenceStore.events`."""
-        return await self._store.events.remote()
+        return await self._store.call(PreferenceStore.events)
 
     async def clips(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
         """See `PreferenceStore.clips`."""
-        found: tuple[IntArray, Fragments | None] = await self._store.clips.remote(list(names))
-        return found
+        return await self._store.call(PreferenceStore.clips, list(names))
 
     async def count(self) -> int:
         """Return the number of active comparisons."""
-        count: int = await self._store.__len__.remote()
-        return count
+        return await self._store.call(PreferenceStore.__len__)
 
     async def weights(self) -> dict[str, float]:
         """See `PreferenceStore.weights`."""
-        weights: dict[str, float] = await self._store.weights.remote()
-        return weights
+        return await self._store.call(PreferenceStore.weights)
 
     async def weigh(self, annotator: str, weight: float) -> None:
         """See `PreferenceStore.weigh`."""
-        await self._store.weigh.remote(annotator, weight)
+        await self._store.call(PreferenceStore.weigh, annotator, weight)
 
 
 class LabellingPage:
@@ -103,7 +99,7 @@ class LabellingPage:
         store: finds the preference store's actor.
     """
 
-    def __init__(self, page: PageSettings, store: Callable[[], Any]):
+    def __init__(self, page: PageSettings, store: Callable[[], Actor[PreferenceStore]]):
         self.page = page
         self.sessions = Sessions.load(page.sessions)
         of = page.settings

@@ -11,12 +11,15 @@ import functools
 import inspect
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from rlhf_ray.actors.call_thread import CallThread
 from rlhf_ray.actors.executor import Executor, RayExecutor
+from rlhf_ray.actors.handles import A, Actor, Ref
 from rlhf_ray.actors.streams import OwnStreams
+
+T = TypeVar("T")
 
 _HERE: WeakValueDictionary[str, LocalExecutor] = WeakValueDictionary()
 """The executors of this process, by their rings' names."""
@@ -47,13 +50,13 @@ class LocalExecutor:
 
     def start(
         self,
-        kind: type,
+        kind: type[T],
         role: str,
         *arguments: Any,
         gpus: float = 0.0,
         shares: bool = False,
         anywhere: bool = False,
-    ) -> Any:
+    ) -> Actor[T]:
         """See `Executor.start`."""
         self._makers[role] = functools.partial(kind, *arguments)
         self._threads[role] = CallThread(role)
@@ -71,33 +74,35 @@ class LocalExecutor:
 
         self._threads[role].submit(make).result()
 
-    def find(self, role: str) -> Callable[[], Any]:
+    def find(self, kind: type[T], role: str) -> Callable[[], Actor[T]]:
         """See `Executor.find`."""
         return functools.partial(_LocalActor, self, role)
 
-    def get(self, reference: Any, timeout: float | None = None) -> Any:
+    def get(self, reference: Ref[T], timeout: float | None = None) -> T:
         """See `Executor.get`."""
-        return reference.result(timeout)
+        result: T = _local(reference).result(timeout)
+        return result
 
-    def put(self, value: Any) -> Any:
+    def put(self, value: T) -> Ref[T]:
         """See `Executor.put`."""
         future: Future[Any] = Future()
         future.set_result(value)
         return _Reference(future)
 
-    def ready(self, reference: Any) -> bool:
+    def ready(self, reference: Ref[Any]) -> bool:
         """See `Executor.ready`."""
-        return bool(reference.done())
+        return _local(reference).done()
 
-    def keep(self, reference: Any) -> None:
+    def keep(self, reference: Ref[Any]) -> None:
         """See `Executor.keep`."""
 
     def apart(self) -> contextlib.AbstractContextManager[None]:
         """See `Executor.apart`."""
         return self._streams
 
-    def stop(self, actor: Any) -> None:
+    def stop(self, actor: Actor[Any]) -> None:
         """See `Executor.stop`. The call that is running goes on."""
+        assert isinstance(actor, _LocalActor)
         self._threads[actor.role].end()
         if (end := getattr(self.actors[actor.role], "end", None)) is not None:
             end()
@@ -106,6 +111,8 @@ class LocalExecutor:
         """Return the future of a call, with the values of references among its arguments."""
         if method == "__ray_ready__":
             return self._threads[role].submit(lambda: True)
+        if method == "__ray_call__":
+            return self._threads[role].submit(functools.partial(arguments[0], self.actors[role]))
         call = getattr(self.actors[role], method)
         if inspect.iscoroutinefunction(call):
             return asyncio.ensure_future(_in_loop(call, arguments, keywords))
@@ -123,30 +130,16 @@ async def _in_loop(call: Callable[..., Any], arguments: tuple[Any, ...], keyword
     return await call(*given, **keywords)
 
 
-class _LocalActor:
-    """The handle of an object, with Ray's interface: ``actor.method.remote(…)``."""
+class _LocalActor(Actor[A]):
+    """The handle of an object in this process."""
 
     def __init__(self, executor: LocalExecutor, role: str):
         self._executor, self.role = executor, role
 
-    def __getattr__(self, method: str) -> Any:
-        return _LocalMethod(self._executor, self.role, method)
-
-
-class _LocalMethod:
-    """Supports ``method.remote(…)`` and ``method.options(num_returns=2).remote(…)``."""
-
-    def __init__(self, executor: LocalExecutor, role: str, method: str, returns: int = 1):
-        self._executor, self._role, self._method, self._returns = executor, role, method, returns
-
-    def options(self, num_returns: int) -> _LocalMethod:
-        return _LocalMethod(self._executor, self._role, self._method, num_returns)
-
-    def remote(self, *arguments: Any, **keywords: Any) -> Any:
-        future = self._executor.call(self._role, self._method, arguments, keywords)
-        if self._returns == 1:
-            return _Reference(future)
-        return tuple(_Reference(future, part) for part in range(self._returns))
+    def send(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any], returns: int = 1) -> Any:
+        """See `Actor.send`."""
+        future = self._executor.call(self.role, method, arguments, keywords)
+        return _Reference(future) if returns == 1 else tuple(_Reference(future, part) for part in range(returns))
 
 
 class _Reference:
@@ -168,3 +161,8 @@ class _Reference:
 
     def _take(self, value: Any) -> Any:
         return value if self._part is None else value[self._part]
+
+
+def _local(reference: Ref[Any]) -> _Reference:
+    assert isinstance(reference, _Reference)
+    return reference

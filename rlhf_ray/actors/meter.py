@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,3 +45,9 @@ class Meter:
         report = {"rate": self._items / elapsed, "idle": 1.0 - min(1.0, busy / elapsed), "queue": float(waiting)}
         self._items, self._busy, self._reported = 0, 0.0, now
         return report
+
+
+def report_all(meters: Mapping[str, Meter], waiting: Mapping[str, int]) -> dict[str, float]:
+    """Return the reports of all stages, as ``NAME_rate``, ``NAME_idle`` and ``NAME_queue``."""
+    reports = {name: meter.report(waiting.get(name, 0)) for name, meter in meters.items()}
+    return {f"{name}_{what}": value for name, report in reports.items() for what, value in report.items()}

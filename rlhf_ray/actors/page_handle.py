@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rlhf_ray.actors.askings import LOST
-from rlhf_ray.labelling.links import invitation
+from rlhf_ray.actors.handles import Actor, Ref, passed
+from rlhf_ray.actors.labelling_page import LabellingPage
+from rlhf_ray.actors.listener import Listener
+from rlhf_ray.actors.open_questions import LOST
+from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.serve import remember_port, remembered_port
 from rlhf_ray.labelling.situation import Ending, Situation
 from rlhf_ray.store.answers import Suspicions
@@ -33,23 +36,29 @@ class PageHandle:
     """Starts the page, reports the training's progress to it, and restores it after it was killed.
 
     Args:
-        actor: a `LabellingPage`.
+        actor: the page.
+        listener: told of new links.
         get: waits for the result of an actor call.
         asked_port: the configured port.
         port_file: stores the port for a resumed run; None stores nothing.
     """
 
-    def __init__(self, actor: Any, get: Callable[..., Any], asked_port: int, port_file: Path | None = None):
-        self.actor = actor
+    def __init__(
+        self,
+        actor: Actor[LabellingPage],
+        listener: Listener,
+        get: Callable[..., Any],
+        asked_port: int,
+        port_file: Path | None = None,
+    ):
+        self.actor, self._listener = actor, listener
         self.links: dict[str, str] = {}
         """Each annotator's link."""
-        self.on_links: Callable[[dict[str, str]], None] = self._log_links
-        """Called with the links after they change."""
         self._get, self._asked_port, self._port_file = get, asked_port, port_file
-        self._port = port_file and remembered_port(port_file, asked_port)
+        self._port = None if port_file is None else remembered_port(port_file, asked_port)
         self._wait_until: float | None = None
         self._situation: Situation | None = None
-        self._episode: Any = None
+        self._episode: Ref[Episode | None] | None = None
         self._suspicions: Suspicions = {}
         while not self._serves(get(self._serve())):
             pass
@@ -59,21 +68,21 @@ class PageHandle:
         while not self._serves(await self._serve()):
             pass
 
-    async def show(self, films: Any) -> None:
-        """Send films (a reference) to the page, before questions about their fragments. The page stores them on disk."""
+    async def show(self, films: Ref[tuple[Film, ...]]) -> None:
+        """Send films to the page, before questions about their fragments. The page stores them on disk."""
         with contextlib.suppress(*LOST):
-            await self.actor.show.remote(films)
+            await self.actor.call(LabellingPage.show, passed(films))
 
     def tell(self, situation: Situation) -> None:
         """Send the training's progress to the page if it has changed. Doesn't wait."""
         if situation != self._situation:
             self._situation = situation
-            self.actor.tell.remote(situation)
+            self.actor.call(LabellingPage.tell, situation)
 
     def suspect(self, suspicions: Suspicions) -> None:
         """Send the answers that the newest fit finds more likely wrong than right. Doesn't wait."""
         self._suspicions = suspicions
-        self.actor.suspect.remote(suspicions)
+        self.actor.call(LabellingPage.suspect, suspicions)
 
     def farewell(self, ending: Ending, within: float, stop: Callable[[], bool] = lambda: False) -> None:
         """Tell all open pages that labelling is over.
@@ -86,22 +95,24 @@ class PageHandle:
         self.tell(dataclasses.replace(self._situation or Situation(), ending=ending))
         deadline = time.monotonic() + within
         with contextlib.suppress(Exception):  # the page may be gone
-            while self._get(self.actor.untold.remote(), within) and time.monotonic() < deadline and not stop():
+            while time.monotonic() < deadline and not stop():
+                if not self._get(self.actor.call(LabellingPage.untold), within):
+                    break
                 time.sleep(ASK_EVERY)
 
-    def show_episode(self, episode: Any) -> None:
+    def show_episode(self, episode: Ref[Episode | None]) -> None:
         """Show people this film of an episode once it is available. Doesn't wait."""
         self._episode = episode
-        self.actor.tell.remote(None, episode)
+        self.actor.call(LabellingPage.tell, None, passed(episode))
 
-    def _serve(self) -> Any:
+    def _serve(self) -> Ref[dict[str, str] | None]:
         """Send the state to the page, which may have been restarted, and start it. Return a reference for `_serves`."""
-        self.actor.tell.remote(self._situation)
-        self.actor.suspect.remote(self._suspicions)
+        self.actor.call(LabellingPage.tell, self._situation)
+        self.actor.call(LabellingPage.suspect, self._suspicions)
         if self._episode is not None:  # separately, since a film can be lost with its node
-            self.actor.tell.remote(None, self._episode)
+            self.actor.call(LabellingPage.tell, None, passed(self._episode))
         waiting = self._wait_until is None or time.monotonic() < self._wait_until
-        return self.actor.start.remote(self._port if waiting else None)
+        return self.actor.call(LabellingPage.start, self._port if waiting else None)
 
     def _serves(self, links: dict[str, str] | None) -> bool:
         """Process the result of `LabellingPage.start`; return whether the page is served. If not, call `_serve` again."""
@@ -124,9 +135,5 @@ class PageHandle:
         if moved:
             logger.warning("The labelling page has moved to port %s. Open pages can't reach it: "
                            "use the new link.", self._port)  # fmt: skip
-            self.on_links(links)
+            self._listener.on_links(links)
         return True
-
-    def _log_links(self, links: dict[str, str]) -> None:
-        for line in invitation(links, "RUN" if self._port_file is None else self._port_file.parent):
-            logger.warning("%s", line)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from rlhf_ray.actors.askings import Askings
+from rlhf_ray.actors.listener import Listener
+from rlhf_ray.actors.open_questions import OpenQuestions
 from rlhf_ray.actors.page_handle import PageHandle
 from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.labelling.situation import Ending, Situation
-from rlhf_ray.labelling.waiting import PeopleWait, Waiting
+from rlhf_ray.labelling.waiting import Waiting
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.queries.schedule import LabelSchedule
-
-logger = logging.getLogger(__name__)
+from rlhf_ray.store.answers import Suspicions
 
 STOPPED_WITHIN = 3.0
 """Seconds in which open pages are told that the run was stopped: those in the foreground ask every two seconds."""
@@ -35,8 +34,9 @@ class People:
         page: the page where they answer.
         schedule: decides when labels fall due.
         total_env_steps: step budget of the training.
+        listener: told about once a second while the training waits for them.
         share: their share of the questions.
-        most: maximum number of open questions; None in the synchronous mode, where all questions of a round are open.
+        limit: maximum number of open questions; None in the synchronous mode, where all questions of a round are open.
         annotators: their names.
     """
 
@@ -45,14 +45,18 @@ class People:
         page: PageHandle,
         schedule: LabelSchedule,
         total_env_steps: int,
+        listener: Listener,
         *,
         share: float,
-        most: int | None,
+        limit: int | None,
         annotators: tuple[str, ...],
     ):
         self.page, self.schedule, self.total_env_steps = page, schedule, total_env_steps
-        limit = most if most is None else min(most, OPEN_PER_PERSON * max(1, len(page.links)))
-        self.askings = Askings(page.actor, "people", share=share, most=limit, annotators=annotators, serve=page.serve)
+        if limit is not None:
+            limit = min(limit, OPEN_PER_PERSON * max(1, len(page.links)))
+        self.questions = OpenQuestions(
+            page.actor, "people", share=share, limit=limit, annotators=annotators, serve=page.serve
+        )
         self._pace: deque[tuple[float, float]] = deque(maxlen=PACE_OF)
         """Time (seconds since 1970) and training progress (0 to 1) at recent iterations."""
         self._between: float | None = None
@@ -64,9 +68,7 @@ class People:
         """Each annotator's error rate, by the newest fit."""
         self.gathered: float | None = None
         """Share of the first clips that are made, while the page waits for these."""
-        self.on_wait: Callable[[PeopleWait], None] = _log
-        """Called about once a second while the training waits for answers."""
-        self._waiting = Waiting(lambda wait: self.on_wait(wait))
+        self._waiting = Waiting(listener.on_wait)
         self._ending: Ending | None = None
         self._heard = 0, time.monotonic()
         """The page's number of changes, and when it last changed or no question was open."""
@@ -74,14 +76,14 @@ class People:
 
     def look(self) -> None:
         """Measure for how long nobody has answered. Called about once a second."""
-        now, changes = time.monotonic(), self.askings.changes
-        if not self.askings.open or changes != self._heard[0]:
+        now, changes = time.monotonic(), self.questions.changes
+        if not self.questions.open or changes != self._heard[0]:
             self._heard = changes, now
         self._unanswered = max(self._unanswered, now - self._heard[1])
 
     def waiting(self, answered: int, wanted: int) -> None:
         """Note that the training waits for ``wanted`` answers, of which ``answered`` are given; `end_wait` follows."""
-        self._waiting.look(answered, wanted, self.askings.pages)
+        self._waiting.look(answered, wanted, self.questions.pages)
 
     def end_wait(self) -> None:
         """Note that the training waits no longer."""
@@ -124,11 +126,33 @@ class People:
             )
         )
 
+    def tell_while_training(self, env_steps: int, version: int, answered: int, *, gathered: float | None) -> None:
+        """Send the training's progress to the page, and what it waits for before the next questions.
+
+        Args:
+            env_steps: environment steps so far.
+            version: version of the reward model.
+            answered: number of labels.
+            gathered: share of the first clips that are made, while these are being made; else None.
+        """
+        self.gathered = gathered
+        if gathered is None and version:
+            self.waiting_for = "the training to continue (questions are spread over it)"
+        elif gathered is None and answered >= self.schedule.first_fit:
+            self.waiting_for = "the reward model to learn from these first answers"
+        else:
+            self.waiting_for = "the agent's first clips"
+        self.tell(env_steps, version, answered)
+
+    def suspect(self, suspicions: Suspicions) -> None:
+        """Show people the answers that the newest fit finds more likely wrong than right."""
+        self.page.suspect(suspicions)
+
     def asks(self) -> None:
         """Note that a round starts and waits for answers."""
         self._between = None if self._answered_at is None else time.time() - self._answered_at
 
-    def answered(self, env_steps: int, version: int, answered: int) -> None:
+    def has_answered(self, env_steps: int, version: int, answered: int) -> None:
         """Note that all questions of a round are answered."""
         self._answered_at = time.time()
         self.waiting_for = "the agent to learn from this round"
@@ -139,9 +163,9 @@ class People:
         of = self.schedule.preferences
         if of.mode == "synchronous":
             return None if self._between is None or self._answered_at is None else self._answered_at + self._between
-        label = answered + self.askings.open + 1
-        if self.askings.share < 1.0:
-            label = math.ceil(label / self.askings.share)
+        label = answered + self.questions.open + 1
+        if self.questions.share < 1.0:
+            label = math.ceil(label / self.questions.share)
         pace = list(self._pace)
         if label > of.comparisons or len(pace) < 2 or pace[-1][1] <= pace[0][1]:
             return None
@@ -150,8 +174,3 @@ class People:
         # Questions come between two iterations of the agent, at the earliest after the next one.
         ahead = max(1, math.ceil((self.schedule.progress_due(label) - last) * iterations / (last - first)))
         return ended + ahead * (ended - began) / iterations
-
-
-def _log(wait: PeopleWait) -> None:
-    if wait.alarm is not None:
-        logger.warning("%s", wait.alarm)

@@ -15,7 +15,7 @@ from rlhf_ray.data.rollout import Act, Rollout, See, rollout
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.switching import Switching
 from rlhf_ray.labelling.films import Camera, Episode, Film, Reel, film
-from rlhf_ray.queries.pool import Clips
+from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.settings import ResolvedFragments
 
 HOLDS = (1, 3, 6, 12, 25)
@@ -79,7 +79,7 @@ class RolloutCollector:
         part: int = 0,
         most: int | None = None,
         mixed: bool = False,
-    ) -> tuple[int, Clips]:
+    ) -> tuple[int, CutFragments]:
         """Take exactly ``env_steps`` steps and cut fragments from them, up to the pool's size.
 
         Args:
@@ -126,7 +126,7 @@ class RolloutCollector:
             rng=rng,
         )
         too_short = sum(len(trajectory) < self.settings.length for trajectory in trajectories)
-        return env_steps, Clips(-1 - part, policy_version, fragments, too_short, tuple(lengths))
+        return env_steps, CutFragments(-1 - part, policy_version, fragments, too_short, tuple(lengths))
 
     def film(
         self,
@@ -138,7 +138,7 @@ class RolloutCollector:
         make_policy: PolicyFactory | None = None,
         episode: bool = True,
         part: int = 0,
-    ) -> tuple[int, Clips, tuple[Film, ...], Episode | None]:
+    ) -> tuple[int, CutFragments, tuple[Film, ...], Episode | None]:
         """Take exactly ``env_steps`` steps; film fragments for people if observations are not images, and optionally an episode.
 
         Only the frames that people see are rendered: those of the fragments, and every few steps of the first episode.
@@ -194,7 +194,7 @@ class RolloutCollector:
         shown = (
             rolled[0][1].episode(len(every[0].trajectory), every[0].ended, policy_version, taken) if episode else None
         )
-        return env_steps, Clips(-1 - part, policy_version, fragments, too_short, lengths), films, shown
+        return env_steps, CutFragments(-1 - part, policy_version, fragments, too_short, lengths), films, shown
 
     def _make_way(self, part: int) -> None:
         """Raise the niceness, except for initial fragments that people wait for, which come in parts."""

@@ -1,18 +1,23 @@
-"""The synchronous ring: collect, ask, answer, fit, in sequence, once per round. Deterministic given the seed."""
+"""The synchronous ring: the method step by step, once per iteration. Deterministic given the seed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlhf_ray.actors.clip_source import ClipSource
-from rlhf_ray.actors.first_clips import questions
+from rlhf_ray.actors.fragment_source import FragmentSource
+from rlhf_ray.actors.handles import Ref
+from rlhf_ray.actors.listener import Listener
+from rlhf_ray.actors.members import Members
+from rlhf_ray.actors.open_questions import ChosenPairs
 from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import STATE, Members, Moment, Pretrained, RoundReport, Stop
+from rlhf_ray.actors.ring import STATE, Learn, Moment, Pretrained, RoundReport, Stop, never, no_policy
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.nested import read_nested, write_nested
+from rlhf_ray.queries.due import FitSchedule, RoundQuestions, share_of_questions
+from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.queries.skips import Skips
 from rlhf_ray.reward.fit_report import FitReport
@@ -30,7 +35,7 @@ class SynchronousRing:
         members: the ring's actors.
         schedule: when how many labels are due.
         source: makes fragments other than those from the agent's own rollouts.
-        people: the human annotators; None without.
+        listener: told when the first fit starts.
         fits: whether to fit the reward model; otherwise it only collects preferences.
     """
 
@@ -38,26 +43,28 @@ class SynchronousRing:
         self,
         members: Members,
         schedule: LabelSchedule,
-        source: ClipSource,
-        people: People | None = None,
+        source: FragmentSource,
+        listener: Listener,
         *,
         fits: bool = True,
     ):
-        self.members, self.schedule, self.source, self.people = members, schedule, source, people
+        self.members, self.schedule, self.source, self.listener = members, schedule, source, listener
         self.fits, self.collecting = fits, True
         self.answered = 0
         self.skipped = 0
         """Number of pairs that were skipped so far."""
-        self._skips = Skips(members.settings.preferences)
         self.round_number = -1
         """The last round held; -1 before the first."""
-        self.say: Callable[[str], None] = lambda what: None
-        """Called with status messages before the first iteration."""
-        source.say = lambda what: self.say(what)
-        self.begun_after: int | None = None
-        self._adopted = 0
-        """Number of labels that existed before the first round."""
+        self.fit_schedule = FitSchedule(schedule, members.settings.reward_model)
+        self._skips = Skips(members.settings.preferences)
+        self._tally = Tally()
+        """The store's counts, as last read."""
         self._loop = asyncio.new_event_loop()
+
+    @property
+    def people(self) -> People | None:
+        """See `Ring.people`."""
+        return self.members.people
 
     @property
     def env_steps(self) -> int:
@@ -74,144 +81,175 @@ class SynchronousRing:
         """See `Ring.rounds_held`."""
         return self.round_number + 1
 
-    # A round.
-
-    def begin(
-        self, env_steps: int, stop: Stop = lambda: False, pretrained: Pretrained | None = None
-    ) -> RoundReport | None:
+    def begin(self, env_steps: int, stop: Stop = never, pretrained: Pretrained | None = None) -> RoundReport | None:
         """See `Ring.begin`. Only the wait for people can be stopped; their answers so far count.
 
         Raises:
             SettingError: the initial fragments show that the settings don't fit the environment.
         """
-        self.source.pretrained = pretrained
-        return self._run(self._begin(env_steps, stop))
+        return SynchronousRing.advance(self, Moment(0.0, 0, env_steps, 0, no_policy, pretrained), stop)
 
-    async def _begin(self, env_steps: int, stop: Stop) -> RoundReport:
-        tally = await self.members.tally(self.begun_after if self.people is None else None)
-        self._adopted = self._skips.used(tally)
-        self.schedule.begin(self._adopted, tally.ties)
-        if self.people is None:
-            await self.source.first(env_steps, lambda: None)
+    def advance(self, moment: Moment, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
+        """Run one iteration of learning from preferences, as in Christiano et al. (2017), section 2.2.
+
+        Labelling rounds fall due with the training's progress; while paused, they are put off. `begin` holds round 0, before the
+        agent learns anything.
+        """
+        number, report = self.due_round(moment), None
+        if number > self.round_number and (self.collecting or number == 0):
+            # Collect fragments: initial ones in round 0, later of the newest policy, if the pool needs more than its rollouts'.
+            self.collect(moment, number, stop)
+
+            # Choose pairs of fragments and ask which is better, until the labels due in this round are there.
+            questions = RoundQuestions(self.schedule, self._skips, number)
+            while (missing := questions.missing(self._tally)) is not None:
+                pairs = self.choose_pairs(missing - self.members.open)
+                if pairs is not None:
+                    self.ask(pairs)
+                if self.members.open:
+                    self.wait_for_answers(questions.allowed, stop)
+                elif not self.collect_others(questions):  # no pair is possible, or due
+                    break
+                if stop():
+                    break
+
+            # Fit the reward model to all answers so far.
+            report = self.fit(number)
         else:
-            await self._ask_meanwhile(env_steps, stop)
-        return await self._hold_round(0, stop)
+            self.look_after_people()
 
-    async def _ask_meanwhile(self, env_steps: int, stop: Stop) -> None:
+        # Learn: the policy acts, fragments of its rollouts go to the pool, and it is updated on the learned reward.
+        learn(report)
+        return report
+
+    # The steps of an iteration.
+
+    def due_round(self, moment: Moment) -> int:
+        """Return the number of the last round that is due."""
+        number = self.schedule.round_at(moment.progress)
+        if self.members.extended:  # the training got a larger budget, so that its progress went back
+            self.round_number, self.members.extended = min(self.round_number, number), False
+            self.fit_schedule.rounds = min(self.fit_schedule.rounds, number)
+        return number
+
+    def collect(self, moment: Moment, number: int, stop: Stop) -> None:
+        """Collect the initial fragments for round 0, or some of the newest policy if the settings ask for it."""
+        self._run(self._collect_initial(moment, stop) if number == 0 else self._explore(moment, number))
+
+    def choose_pairs(self, count: int) -> ChosenPairs | None:
+        """Choose up to ``count`` pairs of fragments; None if there is nobody to ask, or no pair is possible."""
+        return self._run(self.members.choose_pairs(count)) if self.members.gatherers else None
+
+    def ask(self, pairs: ChosenPairs) -> None:
+        """Ask about ``pairs``. In this mode, either people or the scripted gatherer answer."""
+        (questions,) = self.members.gatherers
+        self._run(questions.ask(pairs))
+
+    def wait_for_answers(self, wanted: int, stop: Stop) -> None:
+        """Wait until all questions are answered: ``wanted`` labels in all."""
+        self._run(self._wait_for_answers(wanted, stop))
+
+    def collect_others(self, questions: RoundQuestions) -> bool:
+        """Replace the initial fragments if nearly all answers about them are ties. Return whether it did."""
+        replaces = questions.wants_fragments() and self.source.room_for_more()
+        if replaces:
+            self._run(self.source.more(questions.gathered()))
+        return replaces
+
+    def fit(self, number: int) -> RoundReport:
+        """Fit the reward model to all answers, with the gradient steps that are due by round ``number``."""
+        return self._run(self._fit(number))
+
+    def look_after_people(self) -> None:
+        """Between rounds: reconnect to a restarted page."""
+        if self.people is not None:
+            self._run(self.people.questions.listen())
+
+    # How they are done.
+
+    async def _collect_initial(self, moment: Moment, stop: Stop) -> None:
+        tally = await self.members.tally(self.members.settings.begun_after if self.people is None else None)
+        before = self._skips.used(tally)
+        self.schedule.begin(before, tally.ties)
+        if self.people is None:
+            await self.source.first(moment.room, lambda: None, moment.pretrained)
+        else:
+            await self._ask_meanwhile(self.people, moment, before, stop)
+        self._tally = await self._count()
+
+    async def _ask_meanwhile(self, people: People, moment: Moment, before: int, stop: Stop) -> None:
         """Collect the initial fragments, and meanwhile ask people about those already made."""
-        assert self.people is not None
-        page, more = self.people.askings, asyncio.Event()
-        gathering = asyncio.ensure_future(self.source.first(env_steps, more.set))
-        wanted = self.schedule.allowed(0.0, self._adopted, 0, training=False) - self._adopted
+        more = asyncio.Event()
+        gathering = asyncio.ensure_future(self.source.first(moment.room, more.set, moment.pretrained))
+        wanted = self.schedule.allowed(0.0, before, 0, training=False) - before
         while not gathering.done() and not stop():
             taken = round(self.source.share * self.source.env_steps)
-            self.people.tell(taken, self.version, self.answered)
-            missing = questions(wanted, self.source.share, self.source.share > 0) - page.asked
-            if missing > 0:
-                await self.members.ask(page, missing)
-            await page.listen()
+            people.tell(taken, self.version, self.answered)
+            share = self.source.share
+            pairs = await self.members.choose_pairs(
+                share_of_questions(wanted, share, share > 0) - people.questions.asked
+            )
+            if pairs is not None:
+                await people.questions.ask(pairs)
+            await people.questions.listen()
         await gathering
 
-    def advance(self, moment: Moment, stop: Stop = lambda: False) -> RoundReport | None:
-        """See `Ring.advance`: hold the round that is due, after making fragments for it. While paused, rounds are put off."""
-        due = self.schedule.round_at(moment.progress)
-        if self.members.extended:
-            self.round_number, self.members.extended = min(self.round_number, due), False
-        held = due > self.round_number and self.collecting
-        return self._run(self._turn(moment, due, stop)) if held else self._run(self._look_after())
-
-    async def _turn(self, moment: Moment, number: int, stop: Stop) -> RoundReport:
+    async def _explore(self, moment: Moment, number: int) -> None:
         self.source.offer(moment, number, wait=True)
         if self.source.waiting():
             await self.source.make()
-        return await self._hold_round(number, stop)
+        self._tally = await self._count()
 
-    async def _hold_round(self, number: int, stop: Stop) -> RoundReport:
-        """Request the labels due by round ``number``, and fit the reward model to all answers."""
-        before, due = self.answered, self.schedule.due_in_round(number)
-        used = self._skips.used(Tally(held=self.answered, skipped=self.skipped))
-        of = self.members.settings.reward_model
-        tally = await self._ask(number, stop)
-        if self.version == 0 and self.people is None and self.fits:
-            self._skips.check_first(tally)
-        updates = of.updates
-        if self.version == 0:
-            # Include the gradient steps of rounds that existing labels make unnecessary.
-            updates = of.first_updates(tally.held) + self.schedule.rounds_covered(self._adopted) * of.updates
-        fit: FitReport | None = None
-        if self.fits and tally.last > self.members.read:
-            if self.version == 0:
-                self.say(FIRST_FIT)
-            fit = await self.members.fit(updates, tally.last, number / max(1, self.schedule.rounds))
-        self.answered, self.skipped, self.round_number = tally.held, tally.skipped, number
-        if fit is not None and self.people is not None:
-            self.people.error_rates = fit.error_rates
-            self.people.tell(self.source.env_steps, self.version, self.answered)
-        spent = self._skips.used(tally) - tally.held - (used - before)  # on skips in this round
-        wanted = max(0, due - used - spent) - self.schedule.held_back
-        return RoundReport(number, wanted, self.answered - before, self.answered, fit, fit is not None)
-
-    async def _ask(self, number: int, stop: Stop) -> Tally:
-        """Request what is due, or less while answers are ties (`LabelSchedule`). Return the store's counts afterwards.
-
-        Asks other pairs in place of skipped ones, unless skips use up the budget.
-        """
-        progress = number / self.schedule.rounds if self.schedule.rounds else 1.0
-        tally = await self._tally()
-        self._skips.note(tally)
-        self._skips.forget()
-        while True:
-            used, before = self._skips.used(tally), tally
-            allowed = self.schedule.allowed(progress, used, tally.ties, training=number > 0)
-            asked = 0
-            for askings in self.members.gatherers:
-                missing = allowed - used
-                asked += await self.members.ask(askings, missing - askings.open) if missing > askings.open else 0
-            if not asked and not self.members.open:
-                if number > 0 or not self.schedule.wants_clips or not self.source.room_for_more() or stop():
-                    return tally
-                self.schedule.gathered()
-                await self.source.more(self.schedule.gatherings)
-                continue
-            await self._answers(stop, allowed)
-            tally = await self._tally()
-            self._skips.note(tally)
-            replaces = tally.skipped > before.skipped and self._skips.used(tally) < allowed
-            answered = (tally.held, tally.skipped) != (before.held, before.skipped)  # else nobody is left to ask
-            more = replaces or (self.schedule.watches and number == 0 and answered)
-            if stop() or self._skips.hopeless or not more:
-                return tally
-
-    async def _answers(self, stop: Stop, wanted: int) -> None:
-        """Wait until all questions are answered: ``wanted`` labels in all."""
+    async def _wait_for_answers(self, wanted: int, stop: Stop) -> None:
         if self.people is not None:
             self.people.asks()
         while self.members.open and not stop():
             if self.people is not None:
                 self.people.look()
                 self.people.waiting(max(0, wanted - self.members.open), wanted)
-            for askings in self.members.gatherers:
-                await askings.listen()
+            for questions in self.members.gatherers:
+                await questions.listen()
         if self.people is not None:
             self.people.end_wait()
-            self.people.answered(self.source.env_steps, self.version, self.answered)
+            self.people.has_answered(self.source.env_steps, self.version, self.answered)
+        self._tally = await self._count()
 
-    async def _tally(self) -> Tally:
+    async def _fit(self, number: int) -> RoundReport:
+        tally = self._tally
+        if self.version == 0 and self.people is None and self.fits:
+            self._skips.check_first(tally)
+        used, before = self._skips.used(tally), Tally(held=self.answered, skipped=self.skipped)
+        rounds = self.fit_schedule.rounds_due(number / max(1, self.schedule.rounds), used, self.version)
+        steps = self.fit_schedule.gradient_steps(rounds, tally.held, self.version)
+        fit: FitReport | None = None
+        if self.fits and tally.last > self.members.read:
+            if self.version == 0:
+                self.listener.on_stage(FIRST_FIT)
+            fit = await self.members.fit(steps, tally.last, number / max(1, self.schedule.rounds))
+        if self.version:
+            self.fit_schedule.took(rounds)
+        self.answered, self.skipped, self.round_number = tally.held, tally.skipped, number
+        if fit is not None and self.people is not None:
+            self.people.tell(self.source.env_steps, self.version, self.answered)
+        answered = tally.held - before.held
+        spent = used - self._skips.used(before) - answered  # on skips in this round
+        wanted = max(0, self.schedule.due_in_round(number) - self._skips.used(before) - spent) - self.schedule.held_back
+        return RoundReport(number, wanted, answered, self.answered, fit, fit is not None)
+
+    async def _count(self) -> Tally:
         """Return the store's counts up to the last answer.
 
         The store may be ahead of this ring if a killed run resumes from an earlier checkpoint: then it already has the answers to
         the next questions, and later ones must not count yet.
         """
-        last = [askings.last for askings in self.members.gatherers]
-        if self.people is not None or None in last:
-            until = self.members.read if self.members.asked else self.begun_after
-            return await self.members.tally(None if self.people is not None else until)
-        return await self.members.tally(max(self.members.read, *(number or 0 for number in last)))
-
-    async def _look_after(self) -> None:
-        """Between rounds: reconnect to a restarted page."""
         if self.people is not None:
-            await self.people.askings.listen()
+            return await self.members.tally(None)
+        last = [questions.last for questions in self.members.gatherers]
+        if None in last:
+            return await self.members.tally(
+                self.members.read if self.members.asked else self.members.settings.begun_after
+            )
+        return await self.members.tally(max(self.members.read, *(number or 0 for number in last)))
 
     # State and shutdown.
 
@@ -221,17 +259,9 @@ class SynchronousRing:
 
     def metrics(self) -> dict[str, Any]:
         """See `Ring.metrics`."""
-        report = self.members.check(self._run(_wait(self.members.pool.report.remote())))
-        return (
-            self.schedule.report()
-            | {
-                "too_short": report.too_short,
-                "distinct_clips": report.distinct,
-                "clips_policy_version": report.newest_policy,
-                "skipped": self.skipped,
-            }
-            | (self.people.metrics() if self.people is not None else {})
-        )
+        report = self.members.check(self._run(_value(self.members.pool.call(FragmentPool.report))))
+        of_people = {} if self.people is None else self.people.metrics()
+        return self.schedule.report() | report.metrics() | {"skipped": self.skipped} | of_people
 
     def check(self) -> None:
         """See `Ring.check`. Everything happens within the calls."""
@@ -250,7 +280,7 @@ class SynchronousRing:
             "answered": self.answered,
             "skipped": self.skipped,
             "round_number": self.round_number,
-            "adopted": self._adopted,
+            "fits": self.fit_schedule.rounds,
             "schedule": self.schedule.state(),
         }
         write_nested(state, folder / STATE)
@@ -261,17 +291,17 @@ class SynchronousRing:
         self._run(self.members.load(folder, state, replace=replace))
         self.source.env_steps, self.answered = state["env_steps"], state["answered"]
         self.skipped = state.get("skipped", 0)
-        self.round_number, self._adopted = state["round_number"], state["adopted"]
+        self.round_number = state["round_number"]
+        self.fit_schedule.rounds = state.get("fits", max(0, self.round_number))
         self.source.share = 1.0
         self.schedule.load_state(state["schedule"])
         if self.people is not None:
-            self.people.error_rates = self.members.error_rates
             self.people.tell(self.source.env_steps, self.version, self.answered)
 
     def abandon(self) -> None:
         """See `Ring.abandon`."""
         self.source.close()
-        scripted = (askings.actor for askings in self.members.gatherers if not askings.annotators)
+        scripted = (questions.actor for questions in self.members.gatherers if not questions.annotators)
         for actor in (*scripted, self.members.trainer):
             self.members.executor.stop(actor)
 
@@ -291,12 +321,12 @@ class SynchronousRing:
             except BaseException:
                 # The training was interrupted: cancel everything before the ring is saved.
                 left = asyncio.all_tasks(self._loop)
-                for each in left:
-                    each.cancel()
+                for unfinished in left:
+                    unfinished.cancel()
                 # It takes their exceptions, which asyncio would otherwise print as never retrieved.
                 self._loop.run_until_complete(asyncio.gather(*left, task, return_exceptions=True))
                 raise
 
 
-async def _wait(reference: Any) -> Any:
+async def _value(reference: Ref[_T]) -> _T:
     return await reference

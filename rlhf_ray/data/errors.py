@@ -19,13 +19,13 @@ class PartError(Fault):
     """A part of the user's own (gatherer, teacher, …) raised. The message names the setting, the part, its error and the place."""
 
 
-class LostClipsError(Fault):
+class LostFragmentsError(Fault):
     """Fragments were lost in the synchronous mode, where losing any changes the run."""
 
     @staticmethod
-    def because(why: str) -> LostClipsError:
+    def because(why: str) -> LostFragmentsError:
         """Build the error with cause and remedy."""
-        return LostClipsError(
+        return LostFragmentsError(
             f"A rollout's fragments are lost ({why}), and preferences.mode is 'synchronous', which needs all of them: "
             "continue from the last checkpoint with `rlhf-ray train --resume RUN`, or set preferences.mode to asynchronous, which "
             "drops them."

@@ -20,7 +20,7 @@ from rlhf_ray.data.recordings import MANIFEST, Recording
 from rlhf_ray.data.spaces import spaces_of
 from rlhf_ray.queries.gatherers import DESERTED, ScriptedGatherer
 from rlhf_ray.queries.parts import check_parts
-from rlhf_ray.queries.pool import ClipPool
+from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.queries.skips import Skips
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
@@ -143,7 +143,7 @@ class _Labelling:
         self.store = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
         self.spaces = spaces_of(fragments)
         self.preferences, self.reward_model, self.seed = preferences, reward_model, seed
-        self.pool = ClipPool.of(fragments, self.store.pairs(), preferences, reward_model, self.spaces, seed)
+        self.pool = FragmentPool.of(fragments, self.store.pairs(), preferences, reward_model, self.spaces, seed)
         self.gatherer = ScriptedGatherer(self._commit, preferences, seed, self._skip)
         self.skips = Skips(preferences)
         self.tally = self.store.tally()

@@ -1,4 +1,4 @@
-"""ClipPool: keeps the newest fragments and selects pairs of them to ask about."""
+"""FragmentPool: keeps the newest fragments and selects pairs of them to ask about."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 BEFORE = -1
-"""Number of the batch that `ClipPool.exclude` adds to."""
+"""Number of the batch that `FragmentPool.exclude` adds to."""
 
 
 @dataclass(frozen=True)
-class Clips:
+class CutFragments:
     """The fragments of one rollout, with facts about its episodes.
 
     Attributes:
@@ -67,8 +67,16 @@ class PoolReport:
     too_short: int = 0
     episode_lengths: tuple[int, ...] = ()
 
+    def metrics(self) -> dict[str, Any]:
+        """Return the pool's metrics of an iteration."""
+        return {
+            "too_short": self.too_short,
+            "distinct_clips": self.distinct,
+            "clips_policy_version": self.newest_policy,
+        }
 
-class ClipPool:
+
+class FragmentPool:
     """A pool of the newest fragments.
 
     Rollouts are ordered by policy version and source before use, so the order in which EnvRunners finish has no effect. Random
@@ -100,7 +108,7 @@ class ClipPool:
         self.selection = SELECTIONS.make(preferences.selection, reward_model=reward_model)
         self._make_ensemble = (observation_space, action_space, reward_model)
         self._ensemble: RewardEnsemble | None = None
-        self._clips: dict[tuple[int, int], Fragments] = {}
+        self._fragments: dict[tuple[int, int], Fragments] = {}
         self._ids: dict[tuple[int, int], list[str]] = {}
         """`Fragments.ids` of each entry above, cached: expensive for images."""
         self._too_short: dict[tuple[int, int], int] = {}
@@ -116,32 +124,32 @@ class ClipPool:
         reward_model: RewardModelSettings,
         spaces: tuple[gym.spaces.Box, gym.Space[Any]],
         seed: int,
-    ) -> ClipPool:
+    ) -> FragmentPool:
         """Make a pool of recorded fragments (at least two), which never proposes the pairs ``asked`` (see `exclude`)."""
         settings = FragmentSettings(length=fragments.length, pool=len(fragments), start_share=0.0)
         resolved = settings.resolved(horizon=None, total_env_steps=0)
-        pool = ClipPool(resolved, preferences, reward_model, *spaces, seed)
-        pool.add(Clips(-1, RANDOM_POLICY, fragments, 0, ()))
+        pool = FragmentPool(resolved, preferences, reward_model, *spaces, seed)
+        pool.add(CutFragments(-1, RANDOM_POLICY, fragments, 0, ()))
         pool.exclude(asked)
         return pool
 
-    def add(self, clips: Clips) -> PoolReport:
+    def add(self, cut: CutFragments) -> PoolReport:
         """Add the fragments of one rollout and return the summary. Adding a rollout again changes nothing."""
-        key = (clips.policy_version, clips.source)
-        self._too_short[key] = clips.too_short
-        self._episode_lengths.update(clips.episode_lengths)
-        if clips.fragments is not None:
-            self._clips[key], self._ids[key] = clips.fragments, clips.fragments.ids()
+        key = (cut.policy_version, cut.source)
+        self._too_short[key] = cut.too_short
+        self._episode_lengths.update(cut.episode_lengths)
+        if cut.fragments is not None:
+            self._fragments[key], self._ids[key] = cut.fragments, cut.fragments.ids()
         newest, oldest = (
-            max((version for version, _ in self._clips), default=RANDOM_POLICY),
+            max((version for version, _ in self._fragments), default=RANDOM_POLICY),
             self.settings.max_policy_age,
         )
-        for old in sorted(self._clips):
-            left = self._size() - len(self._clips[old])
+        for old in sorted(self._fragments):
+            left = self._size() - len(self._fragments[old])
             stale = oldest is not None and newest - old[0] > oldest and left >= 2
             if left < self.settings.pool and not stale:
                 break
-            del self._clips[old], self._ids[old]
+            del self._fragments[old], self._ids[old]
         return self.report()
 
     def exclude(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -220,7 +228,7 @@ class ClipPool:
 
     def _different(self) -> tuple[Fragments, list[str]]:
         """Return the different fragments of the pool, and their ids."""
-        pool = Fragments.concatenate([self._clips[key] for key in sorted(self._clips)])[-self.settings.pool :]
+        pool = Fragments.concatenate([self._fragments[key] for key in sorted(self._fragments)])[-self.settings.pool :]
         names = self._names()
         if len(set(names)) == len(names):
             return pool, names
@@ -262,23 +270,23 @@ class ClipPool:
         return PoolReport(
             fragments=len(names),
             distinct=len(set(names)) / len(names) if names else 1.0,
-            newest_policy=max((version for version, _ in self._clips), default=RANDOM_POLICY),
+            newest_policy=max((version for version, _ in self._fragments), default=RANDOM_POLICY),
             too_short=sum(self._too_short.values()),
             episode_lengths=tuple(sorted(self._episode_lengths)),
         )
 
     def save(self, folder: Path) -> None:
         """Write ``pool.json`` and, if there are fragments, ``pool-….arrow`` to ``folder``."""
-        keys = sorted(self._clips)
+        keys = sorted(self._fragments)
         about: dict[str, Any] = {
-            "clips": [[*key, len(self._clips[key])] for key in keys],
+            "clips": [[*key, len(self._fragments[key])] for key in keys],
             "too_short": [[*key, count] for key, count in self._too_short.items()],
             "episode_lengths": sorted(self._episode_lengths),
             "asked": [[number, pairs] for number, pairs in self._asked.items()],
             "file": None,
         }
         if keys:
-            rows = Rows.concatenate([Rows(self._ids[key], self._clips[key]) for key in keys])
+            rows = Rows.concatenate([Rows(self._ids[key], self._fragments[key]) for key in keys])
             about["file"] = f"pool-{rows.content()}.arrow"
             with (folder / about["file"]).open("wb") as sink:
                 rows.write(sink)
@@ -288,7 +296,7 @@ class ClipPool:
         """Restore what `save` wrote. Pairs that this pool was told to exclude stay excluded."""
         excluded = self._asked.get(BEFORE, [])
         about = json.loads((folder / "pool.json").read_text())
-        clips: dict[tuple[int, int], Fragments] = {}
+        fragments: dict[tuple[int, int], Fragments] = {}
         self._ids, first = {}, 0
         if about["file"] is not None:
             pack = Pack(about["file"], pa.memory_map(str(folder / about["file"])))
@@ -296,9 +304,9 @@ class ClipPool:
             for version, source, count in about["clips"]:
                 rows = slice(first, first := first + count)
                 kept = pack.fragments[rows]
-                clips[version, source] = Fragments(**{name: np.array(array) for name, array in vars(kept).items()})
+                fragments[version, source] = Fragments(**{name: np.array(array) for name, array in vars(kept).items()})
                 self._ids[version, source] = pack.ids[rows]
-        self._clips = clips
+        self._fragments = fragments
         self._too_short = {(version, source): count for version, source, count in about["too_short"]}
         self._episode_lengths = set(about["episode_lengths"])
         self._asked = {number: [(left, right) for left, right in pairs] for number, pairs in about["asked"]}
@@ -307,7 +315,7 @@ class ClipPool:
 
     def _names(self) -> list[str]:
         """Return the id of each fragment in the pool, oldest first."""
-        return [name for key in sorted(self._clips) for name in self._ids[key]][-self.settings.pool :]
+        return [name for key in sorted(self._fragments) for name in self._ids[key]][-self.settings.pool :]
 
     def _size(self) -> int:
-        return sum(len(fragments) for fragments in self._clips.values())
+        return sum(len(fragments) for fragments in self._fragments.values())

@@ -188,7 +188,7 @@ class LabelSchedule:
         return answers >= PROBE and ties > TIES * answers
 
     @property
-    def wants_clips(self) -> bool:
+    def wants_fragments(self) -> bool:
         """Whether to collect more initial fragments before requesting more labels."""
         return self.tied and self.gatherings < GATHERINGS
 

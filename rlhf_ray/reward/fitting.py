@@ -14,7 +14,7 @@ from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.spaces import check_choices, spaces_of
-from rlhf_ray.queries.pool import ClipPool
+from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.methods import unlabelled_pairs
@@ -74,7 +74,7 @@ def fit(
         raise SettingError(f"{store.path} has no active label to fit a reward model to: {remedy}.")
     if observation_space is None or action_space is None:
         observation_space, action_space = spaces_of(comparisons.pairs.left, comparisons.pairs.right)
-    check_clips(comparisons, observation_space, action_space, str(store.path))
+    check_fragments(comparisons, observation_space, action_space, str(store.path))
     if settings.use_action and _same_actions(comparisons):
         logger.warning(
             "All actions in %s are the same, as in clips that were imported from drlhp: set reward_model.use_action to False, or "
@@ -111,7 +111,7 @@ def _unlabelled(
     # As many pairs have twice as many fragments; more would be copied for nothing.
     some = np.random.default_rng(seed).permutation(len(comparisons))[:wanted]
     fragments = Fragments.concatenate([comparisons.pairs.left[some], comparisons.pairs.right[some]])
-    return ClipPool.of(fragments, store.pairs(), PreferenceSettings(), settings, spaces, seed).unlabelled(wanted, 1)
+    return FragmentPool.of(fragments, store.pairs(), PreferenceSettings(), settings, spaces, seed).unlabelled(wanted, 1)
 
 
 def _same_actions(comparisons: Comparisons) -> bool:
@@ -120,7 +120,7 @@ def _same_actions(comparisons: Comparisons) -> bool:
     return all(bool((side.actions == first).all()) for side in (comparisons.pairs.left, comparisons.pairs.right))
 
 
-def check_clips(
+def check_fragments(
     comparisons: Comparisons, observation_space: gym.spaces.Box, action_space: gym.Space[Any], where: str
 ) -> None:
     """Check that stored fragments match the environment's spaces.

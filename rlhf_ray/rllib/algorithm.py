@@ -23,14 +23,15 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.tune import PlacementGroupFactory
 
+from rlhf_ray.actors.budget import StepBudget
 from rlhf_ray.actors.build import build_ring
 from rlhf_ray.actors.cluster import start_ray
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.fixed_reward import FixedReward
+from rlhf_ray.actors.listener import Listener
 from rlhf_ray.actors.local import LocalExecutor
-from rlhf_ray.actors.loop import PreferenceLoop, budget
 from rlhf_ray.actors.placement import NODES_WITHIN, await_room, ring_bundles
-from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, RingSettings, RoundReport, check_horizon
+from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RingSettings, RoundReport, Stop, check_horizon, never
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferenceConfig
@@ -47,7 +48,7 @@ from rlhf_ray.rllib.rllib_internals import (
     use_own_learning_rates,
 )
 from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
-from rlhf_ray.rllib.seeding import begin_anew, seed_learners
+from rlhf_ray.rllib.seeding import reset_and_reseed, seed_learners
 from rlhf_ray.rllib.starting import first_weights, fitted_reward
 
 ORIGIN = "origin.json"
@@ -73,9 +74,26 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
     Each `train()` is one iteration of the algorithm. Before it, the ring does what is due (ask, label, fit) and the learner gets
     the newest reward version. In the results, ``env_runners/episode_return_mean`` is the true return, and ``preferences`` holds
     the ring's metrics.
+
+    Args:
+        config: the configuration.
+        arguments: RLlib's.
+        listener: told what happens while the training waits; None: it is logged.
+        iterating: context manager around each iteration. It may abort one: `save_to_path` then saves the state before it.
     """
 
     config: Any
+
+    def __init__(
+        self,
+        config: Any = None,
+        *arguments: Any,
+        listener: Listener | None = None,
+        iterating: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        **keywords: Any,
+    ):
+        self._listener, self._iterating, self._stop = listener, iterating, never
+        super().__init__(config, *arguments, **keywords)
 
     @classmethod
     def default_resource_request(cls, config: Any) -> PlacementGroupFactory:
@@ -98,10 +116,10 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         self.config = settings.for_one_algorithm(checked, name)
         self._checked, of = checked, checked.experiment
         self._spaces = (checked.observation_space, checked.action_space)
-        ring: Any = self._fixed_reward() if of.preferences.comparisons == 0 else self._build_ring(name)
-        self.loop = PreferenceLoop(ring, of, checked.fragments, self.config.most_iteration_env_steps)
-        self.iterating: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-        """Context manager around each iteration. It may abort one: `save_to_path` then saves the state before it."""
+        self.budget = StepBudget(of, checked.fragments, self.config.most_iteration_env_steps)
+        self._ring: Ring = self._fixed_reward() if of.preferences.comparisons == 0 else self._build_ring(name)
+        self.begun = False
+        """Whether the first labelling round was held."""
         self._gauges = Gauges(self._run_name())
         with spread_env_runners(), seeded_without_compiler(), _faults_first(self.config.faults):
             super().setup(config)
@@ -116,9 +134,9 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
             )
 
     @property
-    def ring(self) -> Any:
+    def ring(self) -> Ring:
         """The ring: the actors that ask, label and fit."""
-        return self.loop.ring
+        return self._ring
 
     @property
     def links(self) -> dict[str, str]:
@@ -150,21 +168,27 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         given = self.config.reward_from
         return FixedReward(None if given is None else fitted_reward(given).state())
 
-    def _build_ring(self, name: str) -> Any:
+    def _build_ring(self, name: str) -> Ring:
         of, fragments, config = self._checked.experiment, self._checked.fragments, self.config
-        most = config.most_iteration_env_steps
         settings = RingSettings(
-            fragments, of.preferences, of.reward_model, *self._spaces, self._store_path(), of.seed, of.total_env_steps
+            fragments,
+            of.preferences,
+            of.reward_model,
+            *self._spaces,
+            self._store_path(),
+            of.seed,
+            of.total_env_steps,
+            config.begun_after,
         )
         ring = build_ring(
             settings,
             LocalExecutor(name) if config.ring_here else RayExecutor(name),
             config.make_env(film=of.preferences.asks_people),
             rollouts=config.num_envs_per_env_runner,
-            iterations=budget(of, fragments, most, fragments.initial_env_steps)[1]
-            - of.preferences.pretraining_iterations(most),
-            iteration_env_steps=most,
+            iterations=self.budget.learning_iterations,
+            iteration_env_steps=self.budget.iteration_env_steps,
             page=config.make_page(name, self.logdir),
+            listener=self._listener,
         )
         if config.labels_from is not None:
             try:
@@ -201,12 +225,12 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
     @property
     def env_steps(self) -> int:
         """Environment steps so far: the algorithm's rollouts and the rollout collector's."""
-        return self.loop.env_steps(self._sampled)
+        return self._sampled + self.ring.env_steps
 
     @property
     def finished(self) -> bool:
         """Whether another iteration could exceed ``total_env_steps``."""
-        return self.loop.finished(self._sampled)
+        return self.budget.finished(self._sampled, self.ring.env_steps)
 
     def reward_model(self) -> RewardEnsemble:
         """Return a copy of the newest version of the reward model."""
@@ -217,7 +241,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
 
     # An iteration.
 
-    def begin(self, stop: Callable[[], bool] = lambda: False) -> bool:
+    def begin(self, stop: Stop = never) -> bool:
         """Collect the initial fragments and hold the first labelling round. `train` calls this if needed.
 
         Does nothing before an iteration of the pretraining.
@@ -228,16 +252,22 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         Returns:
             Whether it completed; False if stopped.
         """
-        self.loop.stop = stop
-        if self.loop.pretrains(self._sampled):
+        self._stop = stop
+        if self.begun or self.budget.pretrains(self._sampled):
             return True
-        if not self.loop.begun:
-            # Above the versions of its rollouts, so that the pool replaces their fragments.
-            pretrains = self._checked.experiment.preferences.pretraining_env_steps > 0
-            pretrained = Pretrained(self.training_iteration + 1, self._policy()) if pretrains else None
-            if (report := self.loop.begin(stop, pretrained)) is not None:
-                self._take(report)
-        return self.loop.begun
+        preferences = self._checked.experiment.preferences
+        # Above the versions of its rollouts, so that the pool replaces their fragments.
+        pretrains = preferences.pretraining_env_steps > 0
+        pretrained = Pretrained(self.training_iteration + 1, self._policy()) if pretrains else None
+        report = self.ring.begin(self.budget.initial_env_steps, stop, pretrained)
+        if self.ring.env_steps > self.budget.initial_env_steps:  # other initial fragments were collected
+            self.budget.share_out(self.ring.env_steps)
+        fits = preferences.comparisons > 0
+        if report is None or (stop() and fits and not self.ring.version):  # the round will be held again
+            return False
+        self.begun = True
+        self._use(report)
+        return True
 
     def step(self) -> dict[str, Any]:
         """Run one iteration (called by `train`). Sets ``done`` for Tune when the step budget is spent."""
@@ -249,21 +279,33 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
 
     def training_step(self) -> None:
         """Let the ring do what is due, then run one iteration of the algorithm."""
-        with self.iterating():
-            self._train_once()
+        with self._iterating():
+            held = self.begun
+            self.begin(self._stop)
+            if held:
+                moment = self.budget.moment(self._sampled, self.ring.env_steps, self.training_iteration, self._policy)
+                self.ring.advance(moment, self._stop, self._learn)
+            else:
+                self._learn(None)
+            self._log_ring()
 
-    def _train_once(self) -> None:
-        if not self.loop.begun:
-            self.begin(self.loop.stop)
-        elif (report := self.loop.before_iteration(self._sampled, self.training_iteration, self._policy)) is not None:
-            self._take(report)
+    def _learn(self, report: RoundReport | None) -> None:
+        """Use the reward version that ``report`` is about, if any, and run one iteration of the algorithm."""
+        if report is not None:
+            self._use(report)
         started = time.perf_counter()
         self._iterate()
         if self._checked.experiment.preferences.comparisons == 0:
             check_horizon(self._episode_lengths(), self._checked.experiment.preferences)
-        values = self.loop.metrics(self._sampled)
+        self.metrics.log_value((PREFERENCES, "ppo_seconds"), time.perf_counter() - started, window=1)
+
+    def _log_ring(self) -> None:
+        """Log the ring's metrics, and the training's progress."""
+        ring = self.ring
+        values = ring.metrics() | self.budget.metrics(self._sampled, ring.env_steps)
+        values |= {"comparisons": ring.answered, "reward_version": ring.version, "rounds": ring.rounds_held}
         stages = values.pop("stages", None)
-        self.metrics.log_dict(values | {"ppo_seconds": time.perf_counter() - started}, key=PREFERENCES, window=1)
+        self.metrics.log_dict(values, key=PREFERENCES, window=1)
         if stages is not None:
             self.metrics.log_dict(stages, key=(PREFERENCES, "stages"), window=1)
 
@@ -299,7 +341,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         iteration = self.training_iteration
         if of.preferences.mode == "synchronous":
             if iteration and iteration % of.checkpoint_every == 0:
-                begin_anew(self, of.seed, iteration)
+                reset_and_reseed(self, of.seed, iteration)
             super().training_step()
         elif self.config.num_env_runners == 0:
             super().training_step()
@@ -309,7 +351,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
             most = iterations * self.config.num_env_runners
             learn_while_sampling(self, self._ahead, most, **self.update_arguments())
 
-    def _take(self, report: RoundReport) -> None:
+    def _use(self, report: RoundReport) -> None:
         """Pass the newest reward version to the learner if there is a new one, and log the round."""
         if report.new_reward:
             self._publish()
@@ -349,7 +391,8 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         folder = Path(saved).absolute()
         for part in (STATE, LABELS):
             shutil.rmtree(folder / part, ignore_errors=True)
-        self.loop.save(folder)
+        if self.begun or self._checked.experiment.preferences.comparisons == 0:
+            self.ring.save(folder)
         if self.ring.version:
             self.reward_model().save(folder / REWARD_MODULE_ID)
         (folder / ORIGIN).write_text(json.dumps({"trial": self._trial}) + "\n")
@@ -364,19 +407,26 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         super().restore_from_path(path, *arguments, **keywords)
         folder = Path(path).absolute()
         replace = self._is_of_another_trial(folder)
-        if "ring" in self._loop_state:
+        kept = self._kept
+        self.begun = kept["begun"]
+        self.budget.share_out(kept["initial_env_steps"])
+        if "ring" in kept:
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".tmp-") as converted:
-                if self._loop_state["begun"]:
-                    convert(self._loop_state["ring"], folder, Path(converted))
-                self.loop.load(Path(converted), self._loop_state, replace=replace)
+                if self.begun:
+                    convert(kept["ring"], folder, Path(converted))
+                self._load_ring(Path(converted), replace)
         else:
-            self.loop.load(folder, self._loop_state, replace=replace)
-        if self.loop.begun and self.ring.version:  # the ring may be ahead of the learner
+            self._load_ring(folder, replace)
+        if self.begun and self.ring.version:  # the ring may be ahead of the learner
             self._publish()
         self._keep_own_learning_rate()
-        begin_anew(
+        reset_and_reseed(
             self, self._checked.experiment.seed, self.training_iteration
         )  # not the episodes of the run's start again
+
+    def _load_ring(self, folder: Path, replace: bool) -> None:
+        if self.begun or self._checked.experiment.preferences.comparisons == 0:
+            self.ring.load(folder, replace=replace)
 
     def _is_of_another_trial(self, checkpoint: Path) -> bool:
         if self._trial is None or not (checkpoint / ORIGIN).exists():
@@ -394,27 +444,26 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         self.learner_group.foreach_learner(keep)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **keywords: Any) -> dict[str, Any]:
-        """Return RLlib's state with the loop's counters. The ring's state is in the folder of `save_to_path`."""
+        """Return RLlib's state with the ring's counters. The ring's state is in the folder of `save_to_path`."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **keywords)
         if self._check_component(PREFERENCES, components, not_components):
-            state[PREFERENCES] = self.loop.state()
+            state[PREFERENCES] = {"begun": self.begun, "initial_env_steps": self.budget.initial_env_steps}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         super().set_state(state)
         if PREFERENCES in state:
-            kept = state[PREFERENCES]
-            self._loop_state = {"initial_env_steps": self.loop.initial_env_steps} | kept
+            self._kept = {"initial_env_steps": self.budget.initial_env_steps} | state[PREFERENCES]
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the configuration to rebuild the algorithm from a checkpoint, without paths to what the checkpoint contains."""
         config = self.config.copy(copy_frozen=False)
         config.store = config.reward_from = config.policy_from = config.labels_from = None
-        config.demonstrations_from = None
+        config.demonstrations_from = config.begun_after = None
         return (config.get_state(),), {}
 
-    def leave_off(self) -> None:
+    def stop_now(self) -> None:
         """Stop env runners and pending work of the ring at once. Afterwards, only save and stop the algorithm."""
         forget_env_runners(self.env_runner_group)
         self.ring.abandon()
@@ -422,7 +471,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
     def cleanup(self) -> None:
         """Stop everything this algorithm started (called by Ray)."""
         super().cleanup()
-        if hasattr(self, "loop"):
+        if hasattr(self, "_ring"):
             if self.ring.people is not None and self.finished:
                 self.ring.people.farewell("over")
             self.ring.close()

@@ -23,8 +23,8 @@ from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.policies.acting import outputs_of
 from rlhf_ray.policies.actions import log_probability
 from rlhf_ray.policies.env_actions import to_env_actions
-from rlhf_ray.rllib.clip_cutter import ClipCutter
 from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.rllib.fragment_cutter import FragmentCutter
 
 NOISE_ROWS = 256
 """Steps whose noise is drawn at once."""
@@ -49,7 +49,7 @@ def needs_episodes(config: Any) -> str | None:
         if getattr(config, f"callbacks_{hook}"):
             return f"callbacks({hook})"
         for kind in force_list(config.callbacks_class):
-            if kind is not ClipCutter and getattr(kind, hook, None) is not getattr(RLlibCallback, hook):
+            if kind is not FragmentCutter and getattr(kind, hook, None) is not getattr(RLlibCallback, hook):
                 return f"callbacks: {getattr(kind, '__name__', 'a function')} may use {hook}"
     if config.output:
         return "offline_data(output)"

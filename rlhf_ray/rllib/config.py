@@ -38,9 +38,9 @@ from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.texts import load_texts
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.rllib.clip_cutter import ClipCutter
 from rlhf_ray.rllib.connectors import KeepObservations, RewardFirst
 from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.rllib.fragment_cutter import FragmentCutter
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
 from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of, skip_notes
 from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
@@ -94,6 +94,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         self.labels_from: str | None = None
         self.labels_before = 0
         """Number of labels in ``labels_from``."""
+        self.begun_after: int | None = None
         self.demonstrations_from: str | None = None
         self.cloning_epochs: int | None = None
         self.checked: Checked | None = None
@@ -233,6 +234,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         checkpoint_every: int | None = None,
         reward_mix: float | None = None,
         store: Path | str | None = None,
+        begun_after: int | None = None,
         **settings: Any,
     ) -> Self:
         """Set fields of `PreferenceSettings`: the number of comparisons, the schedule, pair selection and the annotator.
@@ -244,6 +246,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             reward_mix: share of the environment's own reward in what the agent learns from (see `Experiment.reward_mix`).
             store: folder or URL of the preference store. Defaults to ``preferences`` in the algorithm's ``logdir`` or the Tune
                 trial's folder. Two algorithms must not share one.
+            begun_after: for a run that starts again because it was killed before its first checkpoint: the number of the last
+                event in the store when it first started (see `rlhf_ray.actors.ring.RingSettings`).
             settings: fields of `PreferenceSettings`.
 
         Raises:
@@ -257,6 +261,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             self._set(None, {"reward_mix": reward_mix})
         if store is not None:
             self.store = _absolute(store)
+        if begun_after is not None:
+            self.begun_after = begun_after
         self._set("preferences", settings)
         return self
 
@@ -532,8 +538,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         config: Any = self.copy(copy_frozen=False)
         config.ring_name, config.checked = ring_name, checked
         # Keep the user's callbacks (a class, classes or functions); add ours once.
-        others = [kind for kind in force_list(config.callbacks_class) if kind not in (ClipCutter, RLlibCallback)]
-        config.callbacks_class = [ClipCutter, *others]
+        others = [kind for kind in force_list(config.callbacks_class) if kind not in (FragmentCutter, RLlibCallback)]
+        config.callbacks_class = [FragmentCutter, *others]
         policy = config.policy_module_spec()
         of = checked.experiment
         spaces = checked.observation_space, checked.action_space

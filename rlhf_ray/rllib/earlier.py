@@ -94,7 +94,7 @@ def _open(old: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def _write_pool(old: Mapping[str, Any], folder: Path) -> None:
-    """Write the fragment pool in the format of `ClipPool.save`."""
+    """Write the fragment pool in the format of `FragmentPool.save`."""
     clips = {key: Fragments(**arrays) for key, arrays in sorted(old["clips"].items())}
     about: dict[str, Any] = {
         "clips": [[*key, len(fragments)] for key, fragments in clips.items()],

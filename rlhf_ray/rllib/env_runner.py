@@ -14,12 +14,12 @@ from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from rlhf_ray.actors.cluster import was_restarted
-from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostClipsError
+from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostFragmentsError
 from rlhf_ray.data.failures import cause, debugging
 from rlhf_ray.rllib.rllib_internals import seeded_without_compiler, tell_cluster, told_cluster
 from rlhf_ray.rllib.seeding import begin_runner, seeds_of_copies
 
-FAULTS = {kind.__name__: kind for kind in (FaultyEnvironmentError, LostClipsError)}
+FAULTS = {kind.__name__: kind for kind in (FaultyEnvironmentError, LostFragmentsError)}
 """Faults that env runners report, by name."""
 
 
@@ -86,7 +86,7 @@ def raise_fault(faults: str) -> None:
 
     Raises:
         FaultyEnvironmentError: the environment has a fault.
-        LostClipsError: fragments were lost.
+        LostFragmentsError: fragments were lost.
     """
     if (said := told_cluster(faults)) is not None:
         kind, text = json.loads(said)

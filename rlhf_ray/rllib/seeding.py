@@ -19,7 +19,7 @@ _SEED_EACH = (SyncVectorEnv, AsyncVectorEnv, LevelVectorEnv)
 """Vector environments whose `reset` takes a list with each copy's seed. Gymnasium promises only that it takes one number."""
 
 
-def begin_anew(algorithm: Algorithm, seed: int, iteration: int) -> None:
+def reset_and_reseed(algorithm: Algorithm, seed: int, iteration: int) -> None:
     """Start new episodes in all environments, and give all processes the random streams of ``iteration``.
 
     RLlib's checkpoints contain neither environments nor generators. An algorithm that does this at regular iterations can resume

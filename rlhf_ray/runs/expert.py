@@ -24,7 +24,7 @@ from rlhf_ray.rllib.expert import EXPERTS
 from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.rllib_internals import forget_env_runners
 from rlhf_ray.rllib.saved_policy import load_policy
-from rlhf_ray.rllib.seeding import begin_anew
+from rlhf_ray.rllib.seeding import reset_and_reseed
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interruption import Interrupted, interruptible
 from rlhf_ray.runs.outcome import Outcome
@@ -67,7 +67,7 @@ def train_expert(
         try:
             if resume and (checkpoint := last_checkpoint(folder.checkpoints)) is not None:
                 algorithm.restore_from_path(str(checkpoint))
-                begin_anew(algorithm, experiment.seed, algorithm.training_iteration)
+                reset_and_reseed(algorithm, experiment.seed, algorithm.training_iteration)
             folder.go_back_to(algorithm.training_iteration)
             started = time.perf_counter() - folder.last_metrics().get("seconds", 0.0)
             iterations = experiment.total_env_steps // experiment.agent_settings.iteration_env_steps
@@ -75,7 +75,7 @@ def train_expert(
                 try:
                     with interrupted.at_once():
                         if (done := algorithm.training_iteration) and done % experiment.checkpoint_every == 0:
-                            begin_anew(algorithm, experiment.seed, done)
+                            reset_and_reseed(algorithm, experiment.seed, done)
                         result = algorithm.train()
                 except Interrupted:
                     hush_ray()

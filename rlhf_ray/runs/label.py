@@ -20,7 +20,7 @@ from rlhf_ray.data.minari_files import is_minari
 from rlhf_ray.labelling.collect import collect
 from rlhf_ray.labelling.films import Camera, Episode, Film
 from rlhf_ray.labelling.waiting import PeopleWait
-from rlhf_ray.queries.pool import ClipPool, Clips
+from rlhf_ray.queries.pool import CutFragments, FragmentPool
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.runs.folder import RunFolder
@@ -28,7 +28,7 @@ from rlhf_ray.runs.policies import newest_policy
 from rlhf_ray.settings import Experiment, LabellingSettings
 from rlhf_ray.store import PreferenceStore
 
-MORE_CLIPS = 30
+MORE_FRAGMENTS = 30
 """Number of clips to make if fewer gave no pair. Also the minimum for image observations, which need no rendering."""
 
 
@@ -99,7 +99,7 @@ class _Clips:
         self.settings, self.seed = checked.fragments, seed
         self.images = is_image(self.spaces[0])
         of = checked.experiment
-        self.pool = ClipPool(self.settings, of.preferences, of.reward_model, *self.spaces, seed)
+        self.pool = FragmentPool(self.settings, of.preferences, of.reward_model, *self.spaces, seed)
         self.films: list[Film] = []
         """Films not passed to the page yet."""
         env = config.make_env(film=True)
@@ -120,7 +120,7 @@ class _Clips:
 
     def propose(self, count: int, number: int) -> tuple[Pairs, list[Film]] | None:
         """At most ``count`` pairs for round ``number``, and the films made since the last call; None when there are no more."""
-        for wanted in (math.ceil(1.5 * count), MORE_CLIPS):  # an episode can end before a clip is complete
+        for wanted in (math.ceil(1.5 * count), MORE_FRAGMENTS):  # an episode can end before a clip is complete
             self._make(wanted, number)
             if pairs := self.pool.propose(count, number, None)[1]:
                 films, self.films = self.films, []
@@ -132,7 +132,7 @@ class _Clips:
         if self.collector is None:
             return
         if self.images:
-            steps = max(wanted, MORE_CLIPS) * self.settings.length
+            steps = max(wanted, MORE_FRAGMENTS) * self.settings.length
             clips = self.collector.collect(steps, 1, number + 1, self.version, self._maker(), most=2 * wanted)[1]
         else:
             clips = self._film(number + 1, wanted)[0]
@@ -142,7 +142,7 @@ class _Clips:
         """A film of an episode; None for recorded clips."""
         return None if self.collector is None else self._film(0, 2)[1]
 
-    def _film(self, number: int, clips: int) -> tuple[Clips, Episode | None]:
+    def _film(self, number: int, clips: int) -> tuple[CutFragments, Episode | None]:
         assert self.collector is not None
         steps = max(self.settings.filmed_env_steps, clips * (self.settings.length + 1))
         _, made, films, shown = self.collector.film(
@@ -180,4 +180,4 @@ class _Clips:
             raise SettingError(
                 f"{path} has fewer than two clips of {self.settings.length} steps; set a smaller --length."
             )
-        self.pool.add(Clips(-1, RANDOM_POLICY, fragments, 0, ()))
+        self.pool.add(CutFragments(-1, RANDOM_POLICY, fragments, 0, ()))

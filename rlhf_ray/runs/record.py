@@ -16,6 +16,7 @@ import gymnasium as gym
 from rlhf_ray.actors.cluster import hold_ray, release_ray
 from rlhf_ray.actors.episode_player import EpisodePlayer
 from rlhf_ray.actors.executor import Executor, RayExecutor
+from rlhf_ray.actors.handles import Actor
 from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
@@ -234,7 +235,7 @@ def _episodes(
 def _played(
     plan: RecordingPlan,
     executor: Executor,
-    players: Sequence[Any],
+    players: Sequence[Actor[EpisodePlayer]],
     ahead: int,
     steps_before: Mapping[str, int],
     episodes_before: Mapping[str, int],
@@ -252,7 +253,7 @@ def _played(
             if key not in playing and (i == 0 or len(playing) < 2 * ahead):
                 busy = Counter(player for player, reference in playing.values() if not executor.ready(reference))
                 player = min(range(len(players)), key=busy.__getitem__)
-                playing[key] = player, players[player].play.remote(*key)
+                playing[key] = player, players[player].call(EpisodePlayer.play, *key)
             numbers[policy] += 1
             expected[policy] += max(1, round(steps[policy] / max(1, episodes[policy])))
         policy = plan.turn(steps)

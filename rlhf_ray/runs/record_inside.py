@@ -73,13 +73,14 @@ def record_inside_with(
             for i in range(min(actors, len(blocks))):
                 players.append(ray.start(InsidePlayer, f"player{i}", plan, agent, make, anywhere=True))
             playing = deque(
-                players[i % len(players)].play.remote(each) for i, each in enumerate(blocks[: AHEAD * actors])
+                players[i % len(players)].call(InsidePlayer.play, each)
+                for i, each in enumerate(blocks[: AHEAD * actors])
             )
             for i in range(len(blocks)):
                 episodes: list[RecordedEpisode] = ray.get(playing.popleft())
                 if i + AHEAD * actors < len(blocks):
                     following = i + AHEAD * actors
-                    playing.append(players[following % len(players)].play.remote(blocks[following]))
+                    playing.append(players[following % len(players)].call(InsidePlayer.play, blocks[following]))
                 yield episodes
         finally:
             for player in players:

@@ -153,40 +153,31 @@ def _train(
     latest: Latest,
 ) -> tuple[bool, float]:
     """Train until the budget is spent, a stop is requested, or a callback fails; returns (budget is spent, seconds so far)."""
-    config = preference_config(experiment).preferences(store=folder.preferences)
+    checkpoint = newest_checkpoint(folder) if resume else None
+    config = preference_config(experiment).preferences(
+        store=folder.preferences, begun_after=folder.labels_before() if resume and checkpoint is None else None
+    )
     config.labelling(sessions=folder.labelling).start_from(**sources(folder))
     with interrupted.at_once():
-        algorithm: LearnsFromPreferences = config.build_algo()
+        algorithm: LearnsFromPreferences = config.algo_class(config, listener=told, iterating=interrupted.at_once)
 
     def stopped() -> bool:
         return interrupted() or told.failure is not None
 
     try:
+        if checkpoint is not None:
+            algorithm.restore_from_path(str(checkpoint))
         if resume:
-            go_on(algorithm, folder)
+            folder.go_back_to(algorithm.training_iteration)
         else:
             folder.note_labels(PreferenceStore(folder.preferences).tally().last if config.labels_from else 0)
         told.on_start(TrainingRun(experiment, folder, algorithm))
-        if algorithm.ring.people is not None:
-            told.on_links(algorithm.ring.people.page.links)
-            algorithm.ring.people.page.on_links = told.on_links
-            algorithm.ring.people.on_wait = told.on_wait
-        algorithm.ring.say = told.on_stage
+        if algorithm.links:
+            told.on_links(algorithm.links)
         started = time.perf_counter() - latest.values.get("seconds", 0.0)
         with _resumable(algorithm, folder):
-            ready = not stopped() and _begin(algorithm, interrupted, stopped)
-            if ready:
-                told.on_stage("training")
-            algorithm.iterating = interrupted.at_once
-            while ready and not algorithm.finished and not stopped():
-                try:
-                    result = algorithm.train()
-                except Interrupted:
-                    break
-                told.on_metrics(flat_metrics(result) | {"seconds": time.perf_counter() - started})
-                if algorithm.training_iteration % experiment.checkpoint_every == 0:
-                    with carry_on("checkpoint"):
-                        save(algorithm, folder)
+            if not stopped() and _begin(algorithm, interrupted, stopped):
+                _iterate(algorithm, experiment.checkpoint_every, folder, told, stopped, started)
         finished = algorithm.finished
         if finished and algorithm.ring.people is not None:
             told.on_stage("telling the open labelling pages")
@@ -194,7 +185,7 @@ def _train(
         if stopped():
             told.on_stage("stopping")
             hush_ray()
-            algorithm.leave_off()
+            algorithm.stop_now()
         # Stopped before its first iteration, a run starts anew, bit for bit. People's first clips are worth keeping.
         if algorithm.training_iteration or algorithm.ring.people is not None:
             save(algorithm, folder)
@@ -234,6 +225,27 @@ def _begin(algorithm: LearnsFromPreferences, interrupted: Interruption, stopped:
             return algorithm.begin(stopped)
     except Interrupted:
         return False
+
+
+def _iterate(
+    algorithm: LearnsFromPreferences,
+    checkpoint_every: int,
+    folder: RunFolder,
+    told: Callbacks,
+    stopped: Callable[[], bool],
+    started: float,
+) -> None:
+    """Run iterations until the budget is spent or a stop is requested."""
+    told.on_stage("training")
+    while not algorithm.finished and not stopped():
+        try:
+            result = algorithm.train()
+        except Interrupted:
+            return
+        told.on_metrics(flat_metrics(result) | {"seconds": time.perf_counter() - started})
+        if algorithm.training_iteration % checkpoint_every == 0:
+            with carry_on("checkpoint"):
+                save(algorithm, folder)
 
 
 def _evaluate(
@@ -290,13 +302,9 @@ def save(algorithm: LearnsFromPreferences, folder: RunFolder) -> None:
     save_checkpoint(folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path, unlisted=PREFERENCES)
 
 
-def go_on(algorithm: LearnsFromPreferences, folder: RunFolder) -> None:
-    """Restore ``algorithm`` and ``folder`` to the run's newest complete checkpoint."""
+def newest_checkpoint(folder: RunFolder) -> Path | None:
+    """Return the run's newest complete checkpoint; None if it has no checkpoint at all."""
     checkpoint = last_checkpoint(folder.checkpoints)
-    if checkpoint is not None:
-        algorithm.restore_from_path(str(checkpoint))
-    elif any(folder.checkpoints.glob("[0-9]*")):
+    if checkpoint is None and any(folder.checkpoints.glob("[0-9]*")):
         folder.checkpoint()  # raises an error that names the damaged files
-    else:
-        algorithm.ring.begun_after = folder.labels_before()
-    folder.go_back_to(algorithm.training_iteration)
+    return checkpoint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import ray
 from ray.tune import PlacementGroupFactory, Trainable
 from ray.tune.search.repeater import TRIAL_INDEX
 
+from rlhf_ray.actors.listener import Logs
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.checkpoints import add_manifest
-from rlhf_ray.data.errors import CallbackError, FaultyEnvironmentError, LostClipsError, SettingError
+from rlhf_ray.data.errors import CallbackError, FaultyEnvironmentError, LostFragmentsError, SettingError
 from rlhf_ray.data.failures import cause, explain, in_code_of_a_user
 from rlhf_ray.measure.true_return import evaluate
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
@@ -57,7 +59,7 @@ def settings_of(config: dict[str, Any]) -> dict[str, Any]:
 def final(error: Exception) -> str | None:
     """Return what to say of an error that the trial would repeat if Tune restarted it; None for others, such as a lost process."""
     found = cause(error)
-    if isinstance(found, LostClipsError | OSError | ray.exceptions.RayError):
+    if isinstance(found, LostFragmentsError | OSError | ray.exceptions.RayError):
         return None
     if isinstance(found, SettingError | FaultyEnvironmentError | CallbackError) or in_code_of_a_user(error):
         return explain(error)
@@ -81,7 +83,7 @@ class Measured(LearnsFromPreferences):
                 config = preference_config(experiment_of(config))
             except SettingError as error:
                 self._refusal, config = str(error), self.get_default_config()
-        super().__init__(config, **arguments)
+        super().__init__(config, listener=_LeavesLinks(self.leave_links), **arguments)
 
     @classmethod
     def default_resource_request(cls, config: Any) -> Any:
@@ -105,13 +107,15 @@ class Measured(LearnsFromPreferences):
 
     def _begin(self, config: Any) -> None:
         super().setup(config)
-        self._every = max(1, self.loop.iterations // MEASUREMENTS)
-        if self.ring.people is not None and self._storage is not None:
-            self._leave_links(self.ring.people.page.links)
-            self.ring.people.page.on_links = self._leave_links
+        self._every = max(1, self.budget.iterations // MEASUREMENTS)
+        if self.links and self._storage is not None:
+            self.leave_links(self.links)
 
-    def _leave_links(self, links: dict[str, str]) -> None:
+    def leave_links(self, links: dict[str, str]) -> None:
         """Write the links to the labelling page to the trial's folder, for its owner only: a trial's output isn't shown."""
+        if self._storage is None:
+            Logs().on_links(links)
+            return
         folder = Path(self._storage.trial_fs_path)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / LINKS, json.dumps(links), mode=0o600)
@@ -158,6 +162,18 @@ class Measured(LearnsFromPreferences):
             return evaluate(str(self.config.env), self._policy()().best, **of).true_return_mean
         loss = result[PREFERENCES].get("round", {}).get("held_out_loss")
         return None if loss is None or not math.isfinite(loss) else -float(loss)
+
+
+class _LeavesLinks(Logs):
+    """A listener that passes new links on."""
+
+    def __init__(self, leave: Callable[[dict[str, str]], None]):
+        super().__init__()
+        self._leave = leave
+
+    def on_links(self, links: dict[str, str]) -> None:
+        """See `Listener.on_links`."""
+        self._leave(links)
 
 
 class SweepTrial(Measured, PreferencePPO):

@@ -20,8 +20,9 @@ from rlhf_ray.actors.build import for_films, start_people
 from rlhf_ray.actors.cluster import hold_ray, release_ray
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.labelling_page import PageSettings
-from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import Members, Moment, RingSettings, RoundReport
+from rlhf_ray.actors.listener import Logs
+from rlhf_ray.actors.members import Members
+from rlhf_ray.actors.ring import Moment, RingSettings, RoundReport, no_policy
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import find_folder
 from rlhf_ray.data.errors import SettingError
@@ -35,13 +36,14 @@ from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.texts import load_texts
 from rlhf_ray.queries.parts import check_parts
-from rlhf_ray.queries.pool import Clips
+from rlhf_ray.queries.pool import CutFragments, FragmentPool
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.novelty import Novelty
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
-from rlhf_ray.wrappers.given_clips import GivenClips
+from rlhf_ray.store import PreferenceStore
+from rlhf_ray.wrappers.given_fragments import GivenFragments
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.session import ASKED, RewardSession
 from rlhf_ray.wrappers.waiting_ring import WaitingRing
@@ -108,7 +110,7 @@ class LearningSession(RewardSession):
 
     def _build(
         self, preferences: PreferenceSettings, folder: Path, labelling: LabellingSettings, title: str, fps: float
-    ) -> tuple[AsynchronousRing | WaitingRing, GivenClips]:
+    ) -> tuple[AsynchronousRing | WaitingRing, GivenFragments]:
         settings = RingSettings(
             self.fragments,
             preferences,
@@ -125,15 +127,16 @@ class LearningSession(RewardSession):
             fits_apart=not self.waits or asks_people,
         )
         schedule = LabelSchedule(preferences, env_steps=self.total_env_steps)
-        people: People | None = None
+        listener = Logs(folder)
         if self.asks:
             members.start_scripted()
         members.executor.started()
         if asks_people:
-            people = start_people(members, schedule, _page(labelling, folder / "labelling.json", title, fps, self.seed))
-        clips = GivenClips(members, people, asks=self.asks)
+            page = _page(labelling, folder / "labelling.json", title, fps, self.seed)
+            start_people(members, schedule, page, listener)
+        source = GivenFragments(members, asks=self.asks)
         kind = WaitingRing if self.waits else AsynchronousRing
-        return kind(members, schedule, clips, people, asks=self.asks, fits=self.fits), clips
+        return kind(members, schedule, source, listener, asks=self.asks, fits=self.fits), source
 
     def _check(self, preferences: PreferenceSettings, folder: Path | str | None, *, explores: float) -> None:
         check_parts(preferences, self.ensemble.settings)
@@ -185,8 +188,8 @@ class LearningSession(RewardSession):
     def _exclude_stored(self) -> None:
         """Don't ask again about pairs in the store: it would keep the first answer, and the label would be missing."""
         members = self.ring.members
-        pairs = members.executor.get(members.store.pairs.remote())
-        members.executor.get(members.pool.exclude.remote(pairs))
+        pairs = members.executor.get(members.store.call(PreferenceStore.pairs))
+        members.executor.get(members.pool.call(FragmentPool.exclude, pairs))
         if pairs and not self.waits:
             members.renumber()
 
@@ -246,13 +249,13 @@ class LearningSession(RewardSession):
                 fragments, films = self._cut_filmed(trajectories, version)
             else:
                 fragments = self._cut(trajectories, version)
-            clips = Clips(source, self.windows, fragments, too_short, lengths)
+            clips = CutFragments(source, self.windows, fragments, too_short, lengths)
             self.clips_dropped += not self.clips.take(clips, films, wait=wait or self.gathering or self.waits)
             self.windows += 1
         initial = self.fragments.initial_env_steps
         progress = (self.env_steps - initial) / (self.total_env_steps - initial)
         self.clips.taken = self.seen_steps
-        moment = Moment(min(max(progress, 0.0), 1.0), self.env_steps, 0, self.windows, _no_policy)
+        moment = Moment(min(max(progress, 0.0), 1.0), self.env_steps, 0, self.windows, no_policy)
         self._note(self.ring.advance(moment))
 
     def _cut(self, trajectories: list[Trajectory], version: int) -> Fragments | None:
@@ -341,7 +344,8 @@ class LearningSession(RewardSession):
             raise RuntimeError("Call load() before the first reset(); create a new environment and load into it.")
         path = find_folder(path.absolute())
         if (path / "store.json").exists():
-            self.ring.members.executor.get(self.ring.members.store.import_from.remote(path))
+            of = self.ring.members
+            of.executor.get(of.store.call(PreferenceStore.import_from, path))
             return
         state = read_nested(path)
         if not state["ring"]:
@@ -399,8 +403,6 @@ class LearningSession(RewardSession):
             logger.info("Reward version %d, fitted to %d comparisons.", report.fit.version, report.comparisons)
 
 
-def _no_policy() -> Any:
-    raise RuntimeError("A wrapper has no policy.")
 
 
 def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed: int) -> PageSettings:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import Members, Moment, RoundReport, Stop
+from rlhf_ray.actors.listener import Listener
+from rlhf_ray.actors.members import Members
+from rlhf_ray.actors.ring import Learn, Moment, RoundReport, Stop, never
 from rlhf_ray.actors.synchronous import SynchronousRing
+from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.store import Tally
-from rlhf_ray.wrappers.given_clips import GivenClips
+from rlhf_ray.wrappers.given_fragments import GivenFragments
 
 
 class WaitingRing(SynchronousRing):
-    """Holds each round inside the call of `advance` in which it falls due; deterministic given the seed and the agent's clips.
+    """Holds each round inside the call of `advance` in which it falls due; deterministic given the seed and the agent's fragments.
 
     Args:
         members: the ring's actors.
         schedule: when how many labels are due.
-        clips: the agent's clips.
-        people: the human annotators; None without.
+        source: the agent's fragments.
+        listener: told when the first fit starts.
         asks: whether to ask questions; otherwise it fits to the labels in the store.
         fits: whether to fit the reward model; otherwise it only collects preferences.
     """
@@ -26,37 +28,37 @@ class WaitingRing(SynchronousRing):
         self,
         members: Members,
         schedule: LabelSchedule,
-        clips: GivenClips,
-        people: People | None = None,
+        source: GivenFragments,
+        listener: Listener,
         *,
         asks: bool = True,
         fits: bool = True,
     ):
-        super().__init__(members, schedule, clips, people, fits=fits)
-        self.clips, self.asks = clips, asks
+        super().__init__(members, schedule, source, listener, fits=fits)
+        self.agents, self.asks = source, asks
         self._news: RoundReport | None = None
 
     def start(self) -> None:
         """Count the labels that the store holds."""
-        tally = self._run(self._tally())
+        tally = self._run(self._count())
         self.answered, self.skipped = tally.held, tally.skipped
 
-    def advance(self, moment: Moment, stop: Stop = lambda: False) -> RoundReport | None:
-        """See `Ring.advance`. Holds the first round once the first clips are there.
+    def advance(self, moment: Moment, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
+        """See `Ring.advance`. Holds the first round once the initial fragments are there.
 
         Raises:
-            SettingError: the clips show that the settings don't fit the environment.
+            SettingError: the fragments show that the settings don't fit the environment.
         """
         self.source.env_steps = moment.env_steps
         report = None
         if self.asks:
             self._run(self._check(moment.env_steps))
         if self.round_number < 0:
-            made = not self.asks or self.clips.taken >= self.members.settings.fragments.initial_env_steps
+            made = not self.asks or self.agents.taken >= self.members.settings.fragments.initial_env_steps
             if not made or not self.collecting:
                 return None
             report = self.begin(0, stop)
-        return super().advance(moment, stop) or report
+        return super().advance(moment, stop, learn) or report
 
     def wait_for_version(self) -> None:
         """Hold the first round unless it was held."""
@@ -82,8 +84,8 @@ class WaitingRing(SynchronousRing):
         """Nothing runs between the calls."""
 
     async def _check(self, env_steps: int) -> None:
-        self.source.check(self.members.check(await self.members.pool.report.remote()), env_steps)
+        self.source.check(self.members.check(await self.members.pool.call(FragmentPool.report)), env_steps)
 
-    async def _tally(self) -> Tally:
+    async def _count(self) -> Tally:
         """Count everything in the store: nothing is being answered between the calls."""
         return await self.members.tally()

@@ -12,7 +12,7 @@ from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.labelling_page import PageSettings
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
-from tests.actors.rings import ring_in
+from tests.actors.rings import Heard, ring_in
 from tests.made_up import Drawn
 
 FRAGMENTS = FragmentSettings(length=5, pool=60, initial_env_steps=200, film_env_steps=40)
@@ -30,6 +30,7 @@ def people_ring(
     preferences: PreferenceSettings = PREFERENCES,
     sessions: Sessions | None = None,
     make_env: Callable[[], Any] = DRAWN,
+    listener: Heard | None = None,
     **labelling: Any,
 ) -> Iterator[Any]:
     """A ring whose page's port is any, and whose people are ada and bob."""
@@ -46,6 +47,7 @@ def people_ring(
         reward_model=REWARD_MODEL,
         make_env=make_env,
         page=page,
+        listener=listener,
     ) as ring:
         yield ring
 

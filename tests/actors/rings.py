@@ -34,6 +34,7 @@ def ring_in(
     iteration_env_steps: int = 10,
     total_env_steps: int = 1000,
     seed: int = 0,
+    begun_after: int | None = None,
     **arguments: Any,
 ) -> Iterator[Any]:
     """A ring whose store is in ``folder``."""
@@ -47,6 +48,7 @@ def ring_in(
         folder / "store",
         seed,
         total_env_steps,
+        begun_after,
     )
     ring = build_ring(
         settings,
@@ -71,3 +73,21 @@ def moment(progress: float, env_steps: int = 0, *, push: float = 0.1, room: int 
 def replaced(preferences: PreferenceSettings, **changes: Any) -> PreferenceSettings:
     """The same with other values."""
     return dataclasses.replace(preferences, **changes)
+
+
+class Heard:
+    """A `Listener` that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.links: list[dict[str, str]] = []
+        self.waits: list[Any] = []
+
+    def on_stage(self, stage: str) -> None:
+        self.stages.append(stage)
+
+    def on_links(self, links: dict[str, str]) -> None:
+        self.links.append(links)
+
+    def on_wait(self, wait: Any) -> None:
+        self.waits.append(wait)

@@ -15,7 +15,7 @@ from rlhf_ray.actors.asynchronous import AsynchronousRing, Meter
 from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested
-from rlhf_ray.queries.pool import Clips
+from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.store import PreferenceStore
 from tests.actors.rings import moment, ring_in
@@ -113,7 +113,7 @@ def test_what_goes_wrong_in_the_ring_is_raised_to_the_agent(tmp_path: Path) -> N
     with ring_in(tmp_path, PREFERENCES, executor=executor) as ring:
         ring.begin(200)
         # As if its rollouts held episodes of another length, which the next look at the pool finds.
-        executor.actors["pool"].add(Clips(0, 0, None, 0, (9,)))
+        executor.actors["pool"].add(CutFragments(0, 0, None, 0, (9,)))
 
         def advance() -> bool:
             try:

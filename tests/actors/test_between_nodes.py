@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.queries.pool import Clips
+from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from tests.actors.rings import moment, ring_in
 
@@ -78,7 +78,7 @@ class Runner:
             np.zeros(CLIPS, np.int64),
             np.full(CLIPS, version),
         )
-        ray.get(ray.get_actor("ring/pool").add.remote(Clips(1, version, fragments, 0, (20,))))
+        ray.get(ray.get_actor("ring/pool").add.remote(CutFragments(1, version, fragments, 0, (20,))))
         return fragments.nbytes
 
 
@@ -123,7 +123,7 @@ with ring_in(
         assert time.monotonic() < deadline, ring.metrics()
         ring.advance(moment(float(ring.version > 0), 1000))  # the second half of the labels falls due with the first version
         time.sleep(0.2)
-    labels = ray.get(ring.members.store.load.remote())
+    labels = ray.get(ring.members.store.call(PreferenceStore.load))
     labelled = labels.pairs.left.nbytes + labels.pairs.right.nbytes
     reward = sum(value.nbytes for value in ring.newest_reward().values())
     at_home, elsewhere = received_at_last()

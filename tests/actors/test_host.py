@@ -28,20 +28,20 @@ def test_they_share_a_process_and_a_slow_one_keeps_nobody_waiting(executor: RayE
     slow, quick = executor.start(Slow, "collector", shares=True), executor.start(Quick, "pool", 5, shares=True)
     executor.started()
     try:
-        process = ray.get(quick.__ray_call__.remote(lambda self: os.getpid()), timeout=60)
-        pid, clips = slow.collect.options(num_returns=2).remote(60.0)
+        process = ray.get(quick.run(lambda self: os.getpid()), timeout=60)
+        pid, clips = slow.split(2, Slow.collect, 60.0)
         assert not ray.wait([pid], timeout=0.1)[0]
         found = look_up(executor.name, "pool")
-        assert ray.get([quick.add.remote(1), found.add.remote(ray.put(2))], timeout=20) == [6, 8]
-        assert ray.get(found.__len__.remote(), timeout=20) == 8
+        assert ray.get([quick.call(Quick.add, 1), found.call(Quick.add, ray.put(2))], timeout=20) == [6, 8]
+        assert ray.get(found.call(Quick.__len__), timeout=20) == 8
         assert not ray.wait([pid], timeout=0)[0]
         os.kill(process, signal.SIGKILL)
-        assert ray.get(quick.add.remote(1), timeout=60) == 6  # made anew
-        assert ray.get(quick.__ray_call__.remote(lambda self: os.getpid()), timeout=20) != process
+        assert ray.get(quick.call(Quick.add, 1), timeout=60) == 6  # made anew
+        assert ray.get(quick.run(lambda self: os.getpid()), timeout=20) != process
         assert not ray.wait([pid, clips], timeout=0)[0]  # begun anew
     finally:
         executor.stop(slow)
-        assert ray.get(quick.add.remote(0), timeout=20) == 6  # it goes on until the last one is stopped
+        assert ray.get(quick.call(Quick.add, 0), timeout=20) == 6  # it goes on until the last one is stopped
         executor.stop(quick)
 
 
@@ -50,8 +50,8 @@ def test_what_one_raises_arrives_as_it_is_and_harms_none(executor: RayExecutor) 
     executor.started()
     try:
         with pytest.raises(OSError, match="the disk is full"):
-            ray.get(slow.fail.remote(), timeout=60)
-        assert ray.get(quick.add.remote(1), timeout=20) == 1
+            ray.get(slow.call(Slow.fail), timeout=60)
+        assert ray.get(quick.call(Quick.add, 1), timeout=20) == 1
     finally:
         executor.stop(slow)
         executor.stop(quick)
@@ -66,7 +66,7 @@ def test_a_ring_whose_shared_process_is_killed_loses_no_label(tmp_path: Path, ex
         members: Any = ring.members
         ring.begin(200)
         pids = {
-            ray.get(actor.__ray_call__.remote(lambda self: os.getpid()), timeout=20)
+            ray.get(actor.run(lambda self: os.getpid()), timeout=20)
             for actor in (members.store, members.pool, members.gatherers[0].actor, ring.source.collector)
         }
         assert len(pids) == 1

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from rlhf_ray.actors.executor import RayExecutor
+from rlhf_ray.actors.handles import passed
 from rlhf_ray.actors.local import LocalExecutor, executor_of
 
 
@@ -47,18 +48,18 @@ def executor() -> LocalExecutor:
 
 def test_a_call_takes_references_and_parts_of_results(executor: LocalExecutor) -> None:
     one, other = executor.start(Worker, "one"), executor.start(Worker, "other")
-    plus, minus = one.work.options(num_returns=2).remote(3, 0.05)
+    plus, minus = one.split(2, Worker.work, 3, 0.05)
     assert not executor.ready(minus)
-    assert executor.get(other.work.remote(minus)) == (-3, 3)
+    assert executor.get(other.call(Worker.work, minus)) == (-3, 3)
     assert executor.get(plus) == 3
-    assert executor.get(one.work.remote(executor.put(5), seconds=executor.put(0.0))) == (5, -5)
+    assert executor.get(one.call(Worker.work, executor.put(5), seconds=passed(executor.put(0.0)))) == (5, -5)
 
     async def both() -> list[Any]:
-        return [await one.answer.remote(plus), await other.work.remote(7), await one.__ray_ready__.remote()]
+        return [await one.call(Worker.answer, plus), await other.call(Worker.work, 7), await one.ready()]
 
     assert asyncio.run(both()) == [3, (7, -7), True]
     with pytest.raises(OSError, match="full"):
-        executor.get(one.fail.remote())
+        executor.get(one.call(Worker.fail))
     assert executor.actors["one"].threads.isdisjoint(executor.actors["other"].threads | {threading.get_ident()})
 
 
@@ -66,7 +67,7 @@ def test_whoever_stops_waiting_cuts_no_call_short(executor: LocalExecutor) -> No
     worker = executor.start(Worker, "worker")
 
     async def interrupted() -> None:
-        calls = [asyncio.ensure_future(_wait(worker.work.remote(number, 0.05))) for number in range(3)]
+        calls = [asyncio.ensure_future(_wait(worker.call(Worker.work, number, 0.05))) for number in range(3)]
         await asyncio.sleep(0.02)
         for call in calls:
             call.cancel()
@@ -74,20 +75,20 @@ def test_whoever_stops_waiting_cuts_no_call_short(executor: LocalExecutor) -> No
         assert all(call.cancelled() for call in calls)
 
     asyncio.run(interrupted())
-    executor.get(worker.work.remote(3))
+    executor.get(worker.call(Worker.work, 3))
     assert executor.actors["worker"].done == [0, 1, 2, 3]
 
 
 def test_a_stopped_actor_ends_its_current_call_and_takes_no_other(executor: LocalExecutor) -> None:
     worker = executor.start(Worker, "worker")
-    current, queued = worker.work.remote(1, 0.1), worker.work.remote(2)
+    current, queued = worker.call(Worker.work, 1, 0.1), worker.call(Worker.work, 2)
     time.sleep(0.03)
     executor.stop(worker)
     assert executor.get(current) == (1, -1)
     with pytest.raises(CancelledError):
         executor.get(queued, timeout=5)
     with pytest.raises(RuntimeError, match="worker has ended"):
-        worker.work.remote(3)
+        worker.call(Worker.work, 3)
     assert executor.actors["worker"].done == [1]
     assert executor.actors["worker"].ended
 
@@ -95,7 +96,7 @@ def test_a_stopped_actor_ends_its_current_call_and_takes_no_other(executor: Loca
 def test_a_ring_is_found_by_its_name_where_it_is(executor: LocalExecutor) -> None:
     worker = executor.start(Worker, "worker")
     assert executor_of("ring-of-this-test") is executor
-    assert executor_of("ring-of-this-test").find("worker")().role == worker.role
+    assert executor_of("ring-of-this-test").find(Worker, "worker")().role == worker.role
     assert isinstance(executor_of("ring-of-another-process"), RayExecutor)
 
 

@@ -16,6 +16,7 @@ from rlhf_ray.actors import page_handle
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.store import PreferenceStore
 from tests.actors.people_ring import LABELLING, links, people_ring
+from tests.actors.rings import Heard
 from tests.labelling import at_the_page
 from tests.labelling.at_the_page import press, wait_for_pair, wait_saved
 from tests.labelling.conftest import browser as browser  # a fixture
@@ -37,7 +38,7 @@ def _port(ring: Any) -> int:
 
 def _kill_and_take_the_port(ring: Any) -> socket.socket:
     """Kill the page; another process has its port the moment it is free."""
-    pid, port = ray.get(ring.people.page.actor.__ray_call__.remote(lambda self: os.getpid())), _port(ring)
+    pid, port = ray.get(ring.people.page.actor.run(lambda self: os.getpid())), _port(ring)
     os.kill(pid, signal.SIGKILL)
     taken = socket.socket()
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -92,14 +93,13 @@ def test_a_killed_page_waits_for_its_port_and_open_pages_deliver_what_they_kept(
 @pytest.mark.soak
 def test_a_page_whose_port_stays_taken_says_its_new_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_handle, "PORT_WITHIN", 0.5)
-    sessions, told = Sessions.create(LABELLING.annotators), list[Any]()
-    with people_ring(tmp_path, sessions=sessions) as ring:
-        ring.people.page.on_links = told.append
+    sessions, heard = Sessions.create(LABELLING.annotators), Heard()
+    with people_ring(tmp_path, sessions=sessions, listener=heard) as ring:
         ring.start(200)
         old = _port(ring)
         with _kill_and_take_the_port(ring):
-            _wait(lambda: told)
-            assert told == [links(ring)]
+            _wait(lambda: heard.links)
+            assert heard.links == [links(ring)]
             assert _port(ring) != old
             _wait(Person(links(ring)["ada"], tmp_path / "store").question)
         port = _port(ring)

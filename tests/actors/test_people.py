@@ -20,7 +20,7 @@ import ray
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.store import PreferenceStore
 from tests.actors.people_ring import LABELLING, PREFERENCES, links, people_ring
-from tests.actors.rings import moment
+from tests.actors.rings import Heard, moment
 from tests.labelling.person import Person
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -88,7 +88,7 @@ def _a_suspicion_reaches_the_owner(ring: Any, person: Person) -> None:
     """Whose answer the store has at once."""
     stored = PreferenceStore(person.store).load()
     assert stored is not None
-    ring.members.suspect({(stored.pairs.ids[0], "ada"): 0.9})
+    ring.people.suspect({(stored.pairs.ids[0], "ada"): 0.9})
     _wait(lambda: person.client.get("/api/progress").json()["doubts"] == 1)
     (doubt,) = person.client.get("/api/doubts").json()["doubts"]
     assert person.client.get(f"/api/films/{doubt['left']['id']}").status_code == 200
@@ -107,8 +107,8 @@ def test_people_are_asked_strangers_are_not_and_the_reward_is_fitted_to_what_peo
         secrets = [bytes.fromhex(kept["secret"]), *(of["token"].encode() for of in kept["people"].values())]
         assert len(made) >= 4
         assert not [secret for secret in secrets if secret in b"".join(made)]
-        suspected, suspect = [], ring.members.suspect
-        ring.members.suspect = lambda suspicions: (suspected.append(suspicions), suspect(suspicions))
+        suspected, suspect = [], ring.people.suspect
+        ring.people.suspect = lambda suspicions: (suspected.append(suspicions), suspect(suspicions))
         first = ring.begin(200)
         assert first is not None
         assert first.fit is not None
@@ -170,7 +170,7 @@ def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: st
         assert ring.begin(200) is not None
         actor = {"page": ring.people.page.actor, "collector": ring.source.collector}.get(victim)
         actor = actor or getattr(ring.members, victim)
-        pid = ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
+        pid = ray.get(actor.run(lambda self: os.getpid()))
         ring.advance(moment(0.6, 700))
         os.kill(pid, signal.SIGKILL)
         ring.advance(moment(1.0, 1000))
@@ -204,13 +204,13 @@ def test_rounds_wait_for_people_when_they_are_asked_to(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_waiting_for_people_can_be_stopped(tmp_path: Path) -> None:
     rounds = dataclasses.replace(PREFERENCES, mode="synchronous")
-    with people_ring(tmp_path, rounds) as ring:
-        started, waits = time.monotonic(), []
-        ring.people.on_wait = waits.append
+    heard = Heard()
+    with people_ring(tmp_path, rounds, listener=heard) as ring:
+        started = time.monotonic()
         report = ring.begin(200, stop=lambda: time.monotonic() - started > 3)
         assert report.answered == 0
         assert report.fit is None
-        assert all((wait.answered, wait.wanted) == (0, 6) for wait in waits)
+        assert all((wait.answered, wait.wanted) == (0, 6) for wait in heard.waits)
 
 
 @pytest.mark.soak
@@ -245,7 +245,7 @@ def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path
         assert ring.answered == answered
         again = Person(links(ring)["ada"], tmp_path / "store")
         (of,) = again.client.get("/api/statistics").json()["annotators"]
-        assert of["error_rate"] == ring.members.error_rates["ada"].rate
+        assert of["error_rate"] == ring.people.error_rates["ada"].rate
         _wait(lambda: again.question() is not None)
         again.answer(held[-1], "left")  # the lease is of before
         _wait(lambda: ring.answered == answered + 1)

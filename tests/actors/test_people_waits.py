@@ -3,19 +3,19 @@
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from rlhf_ray.actors import page_handle, people
+from rlhf_ray.actors.handles import Actor
 from rlhf_ray.actors.page_handle import PageHandle
 from rlhf_ray.actors.people import STOPPED_WITHIN, People
 from rlhf_ray.labelling.open_pages import OPEN_FOR
-from rlhf_ray.labelling.waiting import PeopleWait
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.runs.health import nobody_answers
 from rlhf_ray.settings import PreferenceSettings
-from tests.actors.rings import ring_in
+from tests.actors.rings import Heard, ring_in
 
 
 @pytest.fixture
@@ -31,10 +31,15 @@ def left(clock: SimpleNamespace) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def ada(left: list[tuple[Any, ...]]) -> People:
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def ada(left: list[tuple[Any, ...]], heard: Heard) -> People:
     page: Any = SimpleNamespace(actor=None, links={"ada": "…"}, serve=None, farewell=lambda *how: left.append(how))
     schedule = LabelSchedule(PreferenceSettings(teacher="human", mode="asynchronous"), env_steps=1000)
-    return People(page, schedule, 1000, share=1.0, most=None, annotators=("ada",))
+    return People(page, schedule, 1000, heard, share=1.0, limit=None, annotators=("ada",))
 
 
 def test_silence_is_measured_while_questions_are_open_and_raises_an_alarm(ada: People, clock: SimpleNamespace) -> None:
@@ -42,10 +47,10 @@ def test_silence_is_measured_while_questions_are_open_and_raises_an_alarm(ada: P
     clock.now += 600
     ada.look()  # nothing was open
     assert ada.metrics() == {"unanswered_seconds": 0.0}
-    ada.askings._open[0] = 4
+    ada.questions._open[0] = 4
     for seconds, changes in ((0, 0), (100, 0), (250, 1), (40, 1)):
         clock.now += seconds
-        ada.askings._changes = changes
+        ada.questions._changes = changes
         ada.look()
     row = ada.metrics()
     assert row == {"unanswered_seconds": 100.0}
@@ -61,17 +66,15 @@ def test_silence_is_measured_while_questions_are_open_and_raises_an_alarm(ada: P
     assert nobody_answers([row, {}]) is None
 
 
-def test_waits_are_told_once_a_second(ada: People, clock: SimpleNamespace) -> None:
-    told: list[PeopleWait] = []
-    ada.on_wait = told.append
+def test_waits_are_told_once_a_second(ada: People, heard: Heard, clock: SimpleNamespace) -> None:
     ada._waiting._clock = lambda: clock.now
-    ada.askings.pages = 1
+    ada.questions.pages = 1
     for answered in (0, 0, 1, 1):
         ada.waiting(answered, 3)
         clock.now += 0.5
     ada.end_wait()
     ada.waiting(1, 9)
-    assert [(wait.answered, wait.wanted, wait.seconds, wait.pages) for wait in told] == [
+    assert [(wait.answered, wait.wanted, wait.seconds, wait.pages) for wait in heard.waits] == [
         (0, 3, 0.0, 1), (1, 3, 1.0, 1), (1, 9, 0.0, 1)
     ]  # fmt: skip
 
@@ -90,16 +93,18 @@ def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.Monke
     told: list[Any] = []
     untold = [2, 1, 0]
 
-    def remote(answer: Any) -> Any:
-        return SimpleNamespace(remote=answer)
+    class Page(Actor[Any]):
+        answers: ClassVar[dict[str, Any]] = {
+            "tell": lambda *what: told.append(what[0]),
+            "start": lambda port: {"ada": "http://127.0.0.1:8765/#token=x"},
+            "untold": lambda: untold.pop(0),
+            "suspect": lambda suspicions: None,
+        }
 
-    actor = SimpleNamespace(
-        tell=remote(lambda *what: told.append(what[0])),
-        start=remote(lambda port: {"ada": "http://127.0.0.1:8765/#token=x"}),
-        untold=remote(lambda: untold.pop(0)),
-        suspect=remote(lambda suspicions: None),
-    )
-    handle = PageHandle(actor, lambda value, timeout=None: value, 8765)
+        def send(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any], returns: int = 1) -> Any:
+            return self.answers[method](*arguments)
+
+    handle = PageHandle(Page(), Heard(), lambda value, timeout=None: value, 8765)
     handle.farewell("over", 10.0)
     assert told[-1].ending == "over"
     assert untold == []
@@ -111,7 +116,7 @@ def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.Monke
     def gone() -> int:
         raise RuntimeError("the actor died")
 
-    actor.untold.remote = gone
+    Page.answers["untold"] = gone
     handle.farewell("over", 10.0)  # is no reason to fail
 
 
@@ -127,10 +132,16 @@ def test_a_resumed_run_shows_error_rates_before_its_next_fit(
     assert found.keys() == {"oracle"}
     told: list[Any] = []
     page: Any = SimpleNamespace(
-        actor=None, links={}, serve=None, tell=told.append, farewell=lambda *how: left.append(how)
+        actor=None,
+        links={},
+        serve=None,
+        tell=told.append,
+        suspect=lambda suspicions: None,
+        farewell=lambda *how: left.append(how),
     )
     with ring_in(tmp_path, preferences) as ring:
-        ring.people = People(page, ring.schedule, 1000, share=1.0, most=None, annotators=("oracle",))
+        people = People(page, ring.schedule, 1000, Heard(), share=1.0, limit=None, annotators=("oracle",))
+        ring.members.people = people  # who are not asked
         ring.load(tmp_path / "checkpoint")
         deadline = time.monotonic() + 20
         while not told and time.monotonic() < deadline:

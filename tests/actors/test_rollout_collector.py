@@ -11,7 +11,7 @@ from PIL import Image
 
 from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
-from rlhf_ray.queries.pool import Clips
+from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.settings import ResolvedFragments
 from tests.made_up import AlwaysUp, Drawn, Walk, same_fragments
 
@@ -33,7 +33,7 @@ def _collector(env: gym.Env[Any, Any], seed: int = 0, **changes: Any) -> Rollout
     return RolloutCollector(lambda: env, ResolvedFragments(**arguments), seed)
 
 
-def _fragments(clips: Clips) -> Fragments:
+def _fragments(clips: CutFragments) -> Fragments:
     assert clips.fragments is not None
     return clips.fragments
 

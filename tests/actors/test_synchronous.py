@@ -14,7 +14,7 @@ from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.actors.ring import RoundReport
 from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.comparisons import Comparisons
-from rlhf_ray.data.errors import LostClipsError, SettingError
+from rlhf_ray.data.errors import LostFragmentsError, SettingError
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings
 from rlhf_ray.store import PreferenceStore
 from tests.actors.rings import FRAGMENTS, REWARD_MODEL, moment, ring_in
@@ -52,10 +52,12 @@ def _round(ring: SynchronousRing, number: int) -> RoundReport:
 Before = Callable[[SynchronousRing, LocalExecutor, int], Any]
 
 
-def _run(folder: Path, before_round: Before = lambda ring, executor, number: None) -> Outcome:
+def _run(
+    folder: Path, before_round: Before = lambda ring, executor, number: None, begun_after: int | None = None
+) -> Outcome:
     """All rounds from the first to the last."""
     reports, executor = [], LocalExecutor()
-    with ring_in(folder, PREFERENCES, executor=executor) as ring:
+    with ring_in(folder, PREFERENCES, executor=executor, begun_after=begun_after) as ring:
         for number in range(PREFERENCES.rounds + 1):
             before_round(ring, executor, number)
             reports.append(_round(ring, number))
@@ -179,10 +181,7 @@ def test_a_ring_that_begins_again_with_what_it_had_stored_comes_to_the_same_bit_
 ) -> None:
     PreferenceStore(folder / "store").copy_to(tmp_path / "store")
 
-    def begin_again(ring: SynchronousRing, executor: LocalExecutor, number: int) -> None:
-        ring.begun_after = 0
-
-    _assert_same(_run(tmp_path, begin_again), undisturbed)
+    _assert_same(_run(tmp_path, begun_after=0), undisturbed)
 
 
 def test_a_checkpoint_holds_the_answers_up_to_then_and_no_pickle(undisturbed: Outcome, folder: Path) -> None:
@@ -270,7 +269,7 @@ def test_clips_that_are_lost_fail_the_run_where_it_would_be_another_one_without_
 
         monkeypatch.setattr(executor.actors["pool"], "add", lose)
         if mode == "synchronous":
-            with pytest.raises(LostClipsError, match=r"--resume RUN.*or set preferences\.mode to asynchronous"):
+            with pytest.raises(LostFragmentsError, match=r"--resume RUN.*or set preferences\.mode to asynchronous"):
                 ring.advance(moment(1 / 6))
         else:
             ring.advance(moment(1.0))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.queries.pool import ClipPool
+from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 from tests.made_up import FORCES, VECTORS
 
@@ -79,8 +79,8 @@ def given(name: str, value: Any, **others: Any) -> Any:
     return settings(group, **{field: own or value}, **others)
 
 
-def pool_of(fragments: FragmentSettings, preferences: PreferenceSettings) -> ClipPool:
-    return ClipPool(
+def pool_of(fragments: FragmentSettings, preferences: PreferenceSettings) -> FragmentPool:
+    return FragmentPool(
         fragments.resolved(horizon=None, total_env_steps=10_000),
         preferences,
         RewardModelSettings(),

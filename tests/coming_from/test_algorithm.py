@@ -14,7 +14,7 @@ from rlhf_ray.actors.ring import check_horizon
 from rlhf_ray.cli import label
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.switching import Switching
-from rlhf_ray.queries.pool import Clips
+from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.likelihood import make_loss
 from rlhf_ray.reward.regularisation import AdaptiveL2, PassLosses
@@ -69,7 +69,7 @@ def test_random_pairs_use_all_clips_before_one_again() -> None:
     assert named(IMITATION, FRAGMENTERS, "warning_threshold") == ()
     pool = pool_of(FragmentSettings(length=5, start_share=0.0), given(names[0], None))
     clips = some_fragments(20)
-    pool.add(Clips(0, 0, clips, 0, ()))
+    pool.add(CutFragments(0, 0, clips, 0, ()))
     theirs = pc.RandomFragmenter(rng=np.random.default_rng(0), warning_threshold=0)
     drawn = [of.obs.tobytes() for pair in theirs(trajectories_of(clips), 5, 10) for of in pair]
     assert len(set(drawn)) < 20
@@ -110,7 +110,7 @@ def test_a_fragmenter_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     own = given(name.partition("=")[0], "imitation.algorithms.preference_comparisons:Longest", oversampling=100)
     pool = pool_of(FragmentSettings(length=5), own)
     clips = some_fragments(12)
-    pool.add(Clips(0, 0, clips, 0, ()))
+    pool.add(CutFragments(0, 0, clips, 0, ()))
     pairs = pool.propose(1, 0, None)[1]
     assert pairs is not None
     assert pairs.left.starts[0] == clips.starts.max()

@@ -21,7 +21,7 @@ from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.train import Train
 from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.labelling.questions import Shown
-from rlhf_ray.queries.pool import Clips
+from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer, fit
 from rlhf_ray.rllib.ppo import PreferencePPOConfig, apply_ppo
 from rlhf_ray.settings import PPOSettings, PreferenceSettings, RewardModelSettings
@@ -99,7 +99,7 @@ def test_the_newest_segments_are_kept() -> None:
         pool, ring = pool_of(given(name, 6, length=5, start_share=0.0), PreferenceSettings()), []
         for version in range(4):
             clips = some_fragments(4, seed=version)
-            pool.add(Clips(0, version, clips, 0, ()))
+            pool.add(CutFragments(0, version, clips, 0, ()))
             ring = [*ring, *clips.ids()][-6:]  # as their circular buffer
         pairs = pool.propose(15, 0, None)[1]
         assert pairs is not None

@@ -18,7 +18,7 @@ import torch
 from rlhf_ray.labelling.films import picture
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.queries.label_rates import make_rate
-from rlhf_ray.queries.pool import Clips
+from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.settings import (
@@ -268,7 +268,7 @@ def test_uncertainty_on(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fragment_sample_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     (name,) = named(IMITATION, "ActiveSelectionFragmenter", "fragment_sample_factor")
     pool = pool_of(FragmentSettings(length=5), given(name, 3, selection="k_center"))
-    pool.add(Clips(0, 0, some_fragments(40), 0, ()))
+    pool.add(CutFragments(0, 0, some_fragments(40), 0, ()))
     seen = []
 
     def choose(_: Any, candidates: Any, count: int, rng: Any) -> Any:
@@ -290,7 +290,7 @@ def test_transition_oversampling() -> None:
     size = 2 * factor * pairs
     pool = pool_of(given(names[0], size, length=length, start_share=0.0), PreferenceSettings())
     for version in range(4):
-        pool.add(Clips(0, version, some_fragments(10, length, seed=version), 0, ()))
+        pool.add(CutFragments(0, version, some_fragments(10, length, seed=version), 0, ()))
     assert pool.report().fragments == size
     assert size * length == steps
     proposed = pool.propose(pairs, 0, None)[1]
@@ -363,7 +363,7 @@ def test_options_of_run() -> None:
     (pool,) = named(DRLHP, options, "max_segs")
     small = pool_of(given(pool, 10, length=5), PreferenceSettings())
     for version in range(3):
-        small.add(Clips(0, version, some_fragments(10, seed=version), 0, ()))
+        small.add(CutFragments(0, version, some_fragments(10, seed=version), 0, ()))
     assert small.report().fragments == 10
     first = named(DRLHP, options, "n_initial_prefs")[0]
     assert LabelSchedule(given(first, 30, comparisons=100)).due_in_round(0) == 30

@@ -9,7 +9,7 @@ import torch
 
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
-from rlhf_ray.queries.pool import ClipPool, Clips, PoolReport
+from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
 from rlhf_ray.queries.selection import Candidates, Disagreement, choose
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
@@ -18,9 +18,9 @@ from tests.made_up import FORCES, VECTORS, same_fragments, some_fragments
 REWARD_MODEL = RewardModelSettings(hidden=(8,))
 
 
-def _pool(pool: int = 1000, seed: int = 0, start_share: float = 0.0, **preferences: Any) -> ClipPool:
+def _pool(pool: int = 1000, seed: int = 0, start_share: float = 0.0, **preferences: Any) -> FragmentPool:
     fragments = FragmentSettings(length=5, pool=pool, start_share=start_share)
-    return ClipPool(
+    return FragmentPool(
         fragments.resolved(horizon=None, total_env_steps=0),
         PreferenceSettings(**preferences),
         REWARD_MODEL,
@@ -30,10 +30,10 @@ def _pool(pool: int = 1000, seed: int = 0, start_share: float = 0.0, **preferenc
     )
 
 
-def _clips(version: int, source: int = 0, n: int = 4, **changes: Any) -> Clips:
+def _clips(version: int, source: int = 0, n: int = 4, **changes: Any) -> CutFragments:
     fragments = some_fragments(n, seed=100 * (version + 2) + source)
     fragments = dataclasses.replace(fragments, policy_versions=np.full(n, version))
-    return dataclasses.replace(Clips(source, version, fragments, too_short=0, episode_lengths=()), **changes)
+    return dataclasses.replace(CutFragments(source, version, fragments, too_short=0, episode_lengths=()), **changes)
 
 
 def _reward(version: int = 3, seed: int = 0) -> dict[str, Any]:
@@ -293,7 +293,7 @@ def test_selections_know_how_many_are_wanted_and_what_was_asked(monkeypatch: pyt
 
 def test_fragments_of_outdated_policies_are_dropped() -> None:
     fragments = FragmentSettings(length=5, pool=1000, max_policy_age=2).resolved(horizon=None, total_env_steps=0)
-    pool = ClipPool(fragments, PreferenceSettings(), REWARD_MODEL, VECTORS, FORCES, 0)
+    pool = FragmentPool(fragments, PreferenceSettings(), REWARD_MODEL, VECTORS, FORCES, 0)
 
     def versions() -> set[int]:
         pairs = _pairs(pool.propose(1000, 0, None))

@@ -218,7 +218,7 @@ def _watching(total: int = 200, initial: int = 50, rounds: int = 24) -> LabelSch
 def test_without_watching_all_that_is_due_is_allowed() -> None:
     of = _schedule(200, 50, 24)
     assert of.allowed(0.0, 50, 50) == 50
-    assert (of.tied, of.wants_clips, of.report()) == (False, False, {})
+    assert (of.tied, of.wants_fragments, of.report()) == (False, False, {})
 
 
 def test_first_a_few_then_the_rest_where_answers_differ() -> None:
@@ -236,12 +236,12 @@ def test_ties_ask_for_other_clips_and_then_hold_the_budget_back() -> None:
         assert of.allowed(0.0, answered, ties, training=False) == answered + PROBE
         answered, ties = answered + PROBE, ties + 9
         assert of.allowed(0.0, answered, ties, training=False) == answered
-        assert of.wants_clips
+        assert of.wants_fragments
         of.gathered()
     assert of.allowed(0.0, answered, ties, training=False) == answered + PROBE
     answered, ties = answered + PROBE, ties + PROBE
     assert of.allowed(0.0, answered, ties, training=False) == answered
-    assert (of.tied, of.wants_clips) == (True, False)
+    assert (of.tied, of.wants_fragments) == (True, False)
     assert of.report() == {
         "labels_held_back": 20,
         "first_clips_gathered": 1 + GATHERINGS,

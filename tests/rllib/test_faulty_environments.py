@@ -13,7 +13,7 @@ import pytest
 from ray import tune
 from ray.exceptions import RayActorError
 
-from rlhf_ray.data.errors import FaultyEnvironmentError, LostClipsError, SettingError
+from rlhf_ray.data.errors import FaultyEnvironmentError, LostFragmentsError, SettingError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.envs.checked import CheckedEnv
 from rlhf_ray.rllib import PreferencePPOConfig
@@ -115,7 +115,7 @@ def test_a_trial_of_a_sweep_ends_with_the_environments_fault_and_is_not_restarte
         (SettingError("episodes differ in length"), "episodes differ in length"),
         (FaultyEnvironmentError("step() raised"), "step() raised"),
         (OSError(28, "No space left on device"), None),
-        (LostClipsError("a rollout is lost"), None),
+        (LostFragmentsError("a rollout is lost"), None),
         (RayActorError(), None),
         (RuntimeError("RLlib's own"), None),
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
-from rlhf_ray.queries.pool import ClipPool, Clips
+from rlhf_ray.queries.pool import CutFragments, FragmentPool
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.runs.health import QUIET, SETTLED_FOR, STARVING_ITERATIONS, Alarm, Health
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
@@ -351,9 +351,11 @@ def test_an_ensemble_whose_members_are_one_model(collapsed: bool) -> None:
 
 @pytest.mark.parametrize(("different", "names"), [(20, []), (4, ["clips_alike"])])
 def test_clips_that_are_copies(different: int, names: list[str]) -> None:
-    pool = ClipPool(FragmentSettings(length=5), PreferenceSettings(), RewardModelSettings(), VECTORS, FORCES, seed=0)
+    pool = FragmentPool(
+        FragmentSettings(length=5), PreferenceSettings(), RewardModelSettings(), VECTORS, FORCES, seed=0
+    )
     clips = some_fragments(different)[np.arange(20) % different]
-    pool.add(Clips(source=0, policy_version=0, fragments=clips, too_short=0, episode_lengths=()))
+    pool.add(CutFragments(source=0, policy_version=0, fragments=clips, too_short=0, episode_lengths=()))
     raised = watch([{"distinct_clips": pool.report().distinct}])
     assert [alarm.name for _, alarm in raised] == names
     if names:

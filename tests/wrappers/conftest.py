@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.wrappers import learning
-from tests.wrappers.in_process import SettledClips, SettledRing
+from tests.wrappers.in_process import SettledFragments, SettledRing
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     monkeypatch.setattr(learning, "RayExecutor", lambda name: LocalExecutor())
     monkeypatch.setattr(learning, "AsynchronousRing", SettledRing)
-    monkeypatch.setattr(learning, "GivenClips", SettledClips)
+    monkeypatch.setattr(learning, "GivenFragments", SettledFragments)
     monkeypatch.setattr(learning, "hold_ray", hold_ray)
     monkeypatch.setattr(learning, "release_ray", release_ray)
     monkeypatch.setattr(learning, "ray", SimpleNamespace(is_initialized=lambda: True))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlhf_ray.actors.asynchronous import AsynchronousRing
-from rlhf_ray.actors.ring import Moment, RoundReport, Stop
-from rlhf_ray.queries.pool import Clips
-from rlhf_ray.wrappers.given_clips import GivenClips
+from rlhf_ray.actors.ring import Learn, Moment, RoundReport, Stop, never
+from rlhf_ray.queries.pool import CutFragments
+from rlhf_ray.wrappers.given_fragments import GivenFragments
 
 
-class SettledClips(GivenClips):
+class SettledFragments(GivenFragments):
     """Remembers what was sent."""
 
     busy = False
@@ -19,13 +19,13 @@ class SettledClips(GivenClips):
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
-        self.sent: list[Clips] = []
+        self.sent: list[CutFragments] = []
 
-    def take(self, clips: Clips, films: Sequence[Any], wait: bool) -> bool:
+    def take(self, fragments: CutFragments, films: Sequence[Any], wait: bool) -> bool:
         if self.busy and not wait:
             return False
-        self.sent.append(clips)
-        return super().take(clips, films, wait)
+        self.sent.append(fragments)
+        return super().take(fragments, films, wait)
 
 
 class SettledRing(AsynchronousRing):
@@ -46,11 +46,11 @@ class SettledRing(AsynchronousRing):
         """Everything that was sent."""
         return self.source.sent  # type: ignore[attr-defined]
 
-    def advance(self, moment: Moment, stop: Stop = lambda: False) -> RoundReport | None:
+    def advance(self, moment: Moment, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
         if self.failure is not None:
             raise self.failure
         self.advances.append((moment.progress, moment.env_steps))
-        report = super().advance(moment, stop)
+        report = super().advance(moment, stop, learn)
         self.settle()
         return report
 

@@ -9,22 +9,23 @@ import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from rlhf_ray.actors.executor import Executor
+from rlhf_ray.actors.handles import Actor, Ref
 from rlhf_ray.actors.local import executor_of
-from rlhf_ray.data.errors import LostClipsError
+from rlhf_ray.data.errors import LostFragmentsError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.policies.env_actions import to_env_actions
-from rlhf_ray.queries.pool import Clips
+from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
 from rlhf_ray.rllib.connectors import environment_observations
 from rlhf_ray.settings import ResolvedFragments
 
 logger = logging.getLogger(__name__)
 
 
-class ClipCutter(RLlibCallback):  # type: ignore[misc]
+class FragmentCutter(RLlibCallback):  # type: ignore[misc]
     """Sends fragments of each rollout to the ring's pool.
 
     In the synchronous mode, it waits until the pool has them: losing a rollout's fragments would change the run, so it fails
@@ -34,10 +35,10 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._sent: Any = None
+        self._sent: Ref[PoolReport] | None = None
         """Reference of the pending call; ready when the pool has the fragments sent last."""
         self._ring: Executor | None = None
-        self._pool: Any = None
+        self._pool: Actor[FragmentPool] | None = None
         """The pool's actor handle, looked up once; stays valid when Ray restarts it."""
 
     def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: Any, **kwargs: Any) -> None:
@@ -55,7 +56,7 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
                 with ring.apart():
                     ring.get(self._send(ring, env_runner, samples))
             except Exception as error:
-                raise LostClipsError.because(str(cause(error)).partition("\n")[0]) from error
+                raise LostFragmentsError.because(str(cause(error)).partition("\n")[0]) from error
         else:
             try:
                 if self._sent is not None and not ring.ready(self._sent):
@@ -69,12 +70,12 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
                 failed = 1
         metrics_logger.log_dict({"clips_failed": failed, "clips_dropped": dropped}, reduce="sum")
 
-    def _send(self, ring: Executor, env_runner: Any, samples: Any) -> Any:
+    def _send(self, ring: Executor, env_runner: Any, samples: Any) -> Ref[PoolReport]:
         if self._pool is None:
-            self._pool = ring.find("pool")()
-        return self._pool.add.remote(self._clips(env_runner, samples))
+            self._pool = ring.find(FragmentPool, "pool")()
+        return self._pool.call(FragmentPool.add, self._cut(env_runner, samples))
 
-    def _clips(self, env_runner: Any, episodes: Any) -> Clips:
+    def _cut(self, env_runner: Any, episodes: Any) -> CutFragments:
         config = env_runner.config
         settings: ResolvedFragments = config.checked.fragments
         space = env_runner.env.single_action_space
@@ -111,7 +112,7 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
             rng=generator(config.checked.experiment.seed, "fragments", env_runner.worker_index, version),
         )
         too_short = sum(len(trajectory) < settings.length for trajectory in trajectories)
-        return Clips(env_runner.worker_index, version, fragments, too_short, ended)
+        return CutFragments(env_runner.worker_index, version, fragments, too_short, ended)
 
 
 def _weights_version(episode: Any) -> int:

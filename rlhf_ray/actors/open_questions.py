@@ -1,15 +1,17 @@
-"""Askings: the query batches sent to one gatherer, and how many of their questions are open."""
+"""OpenQuestions: the query batches sent to one gatherer, and how many of their questions are open."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import ray
 
 from rlhf_ray.actors.gatherer import GathererProgress
+from rlhf_ray.actors.handles import Actor, Ref, passed
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.queries.gatherers import DESERTED
@@ -20,36 +22,63 @@ LOST = (ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
 """Errors from reading an object whose node is gone."""
 
 
+class AskedActor(Protocol):
+    """An actor that gets pairs answered: a `GathererActor` or a `LabellingPage`."""
+
+    async def ask(self, number: int, pairs: Pairs) -> None:
+        """Start to get a batch of pairs answered."""
+        ...
+
+    async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
+        """Return the state of these batches, once it differs from ``changes`` or after a short wait."""
+        ...
+
+
+@dataclass(frozen=True)
+class ChosenPairs:
+    """A batch of pairs to ask about.
+
+    Attributes:
+        number: the batch's number; it never stands for other pairs.
+        pairs: reference of the pairs.
+        count: number of pairs, 1 or more.
+    """
+
+    number: int
+    pairs: Ref[Pairs]
+    count: int
+
+
 async def _nothing() -> None:
     pass
 
 
-class Askings:
+class OpenQuestions:
     """The ring's view of a gatherer.
 
     Only the gatherer knows which questions are open. The pairs are kept here until all are answered, to send them again to a
     restarted gatherer or in a resumed run.
 
     Args:
-        actor: the gatherer: a `GathererActor`, or an object with its `ask` and `wait`.
+        actor: gets the pairs answered.
         name: its name in metrics.
         share: its share of all questions, 0 to 1.
-        most: maximum number of open questions; None for no limit.
+        limit: maximum number of open questions; None for no limit.
         annotators: the people at the page; empty for other gatherers.
         serve: restarts the page if people can't reach it.
     """
 
     def __init__(
         self,
-        actor: Any,
+        actor: Actor[AskedActor],
         name: str,
         *,
         share: float,
-        most: int | None,
+        limit: int | None,
         annotators: tuple[str, ...] = (),
         serve: Callable[[], Awaitable[None]] = _nothing,
     ):
-        self.actor, self.name, self.annotators, self.share, self.most = actor, name, annotators, share, most
+        self.actor, self.name, self.annotators, self.share, self.limit = actor, name, annotators, share, limit
         self.seconds = 0.0
         """Seconds from request to stored answer, for the newest labels."""
         self.failed_commits = 0
@@ -64,7 +93,7 @@ class Askings:
         self.deserted = False
         """Whether all annotators have left."""
         self._serve = serve
-        self._pairs: dict[int, Any] = {}
+        self._pairs: dict[int, Ref[Pairs]] = {}
         self._open: dict[int, int] = {}
         self._asked_at: dict[int, float] = {}
         self._changes = 0
@@ -79,24 +108,20 @@ class Askings:
         """Number of unanswered questions."""
         return sum(self._open.values())
 
-    async def ask(self, number: int, pairs: Any, count: int) -> None:
+    async def ask(self, chosen: ChosenPairs) -> None:
         """Send a query batch.
-
-        Args:
-            number: its number.
-            pairs: reference of the pairs.
-            count: number of pairs.
 
         Raises:
             OSError: the pairs' fragments could not be stored.
         """
+        number = chosen.number
         try:
-            await self.actor.ask.remote(number, pairs)
+            await self.actor.call(AskedActor.ask, number, passed(chosen.pairs))
         except LOST:
-            self.lost_questions += count
+            self.lost_questions += chosen.count
             return
-        self.asked += count
-        self._pairs[number], self._open[number], self._asked_at[number] = pairs, count, time.monotonic()
+        self.asked += chosen.count
+        self._pairs[number], self._open[number], self._asked_at[number] = chosen.pairs, chosen.count, time.monotonic()
 
     async def listen(self, read: Callable[[], Awaitable[None]] = _nothing) -> bool:
         """Wait briefly for news from the gatherer and process it. Sends open pairs again to a restarted gatherer.
@@ -108,14 +133,14 @@ class Askings:
         Returns:
             Whether something was stored.
         """
-        progress: GathererProgress = await self.actor.wait.remote(list(self._pairs), self._changes)
+        progress = await self.actor.call(AskedActor.wait, list(self._pairs), self._changes)
         if progress.changes != self._changes:
             await read()
         if not progress.serving:
             await self._serve()
         for number in progress.unknown:
             try:
-                await self.actor.ask.remote(number, self._pairs[number])
+                await self.actor.call(AskedActor.ask, number, passed(self._pairs[number]))
             except LOST:
                 self.lost_questions += self._forget(number)
         for number, left in progress.open.items():
@@ -138,25 +163,35 @@ class Askings:
         return self._open.pop(number)
 
     @property
-    def pairs(self) -> dict[int, Any]:
+    def pairs(self) -> dict[int, Ref[Pairs]]:
         """References of the pairs with open questions, by batch number."""
         return dict(self._pairs)
 
-    async def ask_again(self, state: list[dict[str, Any]], put: Callable[[Any], Any]) -> None:
-        """Send the pairs from `open_questions` again. The store recognises answers that exist already; they count once."""
-        for asking in state:
-            plain = dict(asking["pairs"])
+    async def ask_again(self, batches: list[dict[str, Any]], put: Callable[[Pairs], Ref[Pairs]]) -> None:
+        """Send the pairs from `as_arrays` again. The store recognises answers that exist already; they count once."""
+        for batch in batches:
+            plain = dict(batch["pairs"])
             pairs = Pairs(**plain | {"left": Fragments(**plain["left"]), "right": Fragments(**plain["right"])})
-            await self.ask(asking["number"], put(pairs), len(pairs))
+            await self.ask(ChosenPairs(batch["number"], put(pairs), len(pairs)))
 
 
-async def open_questions(pairs: dict[int, Any]) -> list[dict[str, Any]]:
-    """Convert `Askings.pairs` to plain arrays and numbers for a checkpoint. Skips lost pairs, which new ones replace."""
-    kept = []
-    for number, reference in pairs.items():
+def losses(gatherers: Sequence[OpenQuestions]) -> dict[str, float]:
+    """Return the slowest gatherer's seconds per label, and what all lost, as metrics."""
+    return {
+        "label_seconds": max((questions.seconds for questions in gatherers), default=0.0),
+        "questions_lost": float(sum(questions.lost_questions for questions in gatherers)),
+        "commits_failed": float(sum(questions.failed_commits for questions in gatherers)),
+    }
+
+
+async def as_arrays(open_pairs: dict[int, Ref[Pairs]]) -> list[dict[str, Any]]:
+    """Convert `OpenQuestions.pairs` to plain arrays and numbers for a checkpoint. Skips lost pairs, which new ones replace."""
+    batches = []
+    for number, reference in open_pairs.items():
         try:
-            of: Pairs = await reference
+            pairs = await reference
         except LOST:
             continue
-        kept.append({"number": number, "pairs": vars(of) | {"left": vars(of.left), "right": vars(of.right)}})
-    return kept
+        plain = vars(pairs) | {"left": vars(pairs.left), "right": vars(pairs.right)}
+        batches.append({"number": number, "pairs": plain})
+    return batches

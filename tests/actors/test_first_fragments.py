@@ -6,7 +6,6 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -15,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_ray.actors.build import for_films
-from rlhf_ray.actors.first_clips import FirstClips, Part, first_films, parts, questions
+from rlhf_ray.actors.first_fragments import FirstFragments, Part, first_films, parts
 from rlhf_ray.actors.ring import RingSettings
+from rlhf_ray.queries.due import share_of_questions
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from tests.actors.people_ring import PREFERENCES, links, people_ring
+from tests.actors.rings import Heard
 from tests.labelling.person import Person
 from tests.made_up import Drawn
 
@@ -42,7 +43,7 @@ def test_the_parts_take_all_steps_and_the_episode_comes_last(
     assert [part.episode for part in made] == [False] * (len(made) - 1) + [True]
     assert [part.number for part in made] == list(range(1, len(made) + 1))
     if not images:
-        assert sum(part.clips for part in made) <= max(clips, 4)
+        assert sum(part.fragments for part in made) <= max(clips, 4)
 
 
 @pytest.mark.parametrize(
@@ -62,22 +63,22 @@ def test_the_pool_keeps_a_share_of_films(pool: int, kept: int) -> None:
     assert for_films(of).fragments.pool == kept
 
 
-def test_questions_come_with_the_clips() -> None:
+def test_questions_come_with_the_fragments() -> None:
     made = parts(18_000, 36, 8, ResolvedFragments(length=50, initial_env_steps=18_000), images=False)
-    asked, count = [questions(175, 0.0, False)], 0
+    asked, count = [share_of_questions(175, 0.0, False)], 0
 
     async def make(part: Part, collector: Any) -> int:
         nonlocal count
-        asked.append(questions(175, first.share, count > 0))
-        count += part.clips
+        asked.append(share_of_questions(175, first.share, count > 0))
+        count += part.fragments
         return count
 
-    first = FirstClips(made, make)
+    first = FirstFragments(made, make)
     asyncio.run(first.gather("collector", lambda most: [], lambda helper: None))
     assert asked[:4] == [0, 0, 9, 19]
     assert asked[-1] < 175
     assert first.progress == "fragment 36 of 36"
-    assert questions(175, first.share, True) == 175
+    assert share_of_questions(175, first.share, True) == 175
     assert first.env_steps == 18_000
 
 
@@ -90,9 +91,8 @@ def test_helpers_make_parts_once_they_are_ready_and_are_ended() -> None:
         def __init__(self, after: float):
             self.after = after
 
-        def __getattr__(self, name: str) -> Any:
-            assert name == "__ray_ready__"
-            return SimpleNamespace(remote=lambda: asyncio.sleep(self.after))
+        def ready(self) -> Any:
+            return asyncio.sleep(self.after)
 
     quick, never = Helper(0.0), Helper(3600.0)
 
@@ -101,7 +101,7 @@ def test_helpers_make_parts_once_they_are_ready_and_are_ended() -> None:
         by[collector] = by.get(collector, 0) + 1
         return 2 * sum(by.values())
 
-    first = FirstClips(made, make)
+    first = FirstFragments(made, make)
     asyncio.run(first.gather("collector", lambda most: [quick, never], ended.append))
     assert sum(by.values()) == len(made)
     assert by[quick] >= 5
@@ -112,10 +112,9 @@ def test_helpers_make_parts_once_they_are_ready_and_are_ended() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
 def test_the_first_pair_is_asked_before_the_last_clip_is_filmed(tmp_path: Path, mode: Any) -> None:
-    over, said = threading.Event(), list[str]()
+    over, heard = threading.Event(), Heard()
     preferences, slow = dataclasses.replace(PREFERENCES, mode=mode), partial(SlowlyDrawn, (20,), numbered=False)
-    with people_ring(tmp_path, preferences, make_env=slow) as ring:
-        ring.say = said.append
+    with people_ring(tmp_path, preferences, make_env=slow, listener=heard) as ring:
         thread = threading.Thread(target=ring.begin, args=(200, over.is_set), daemon=True)
         thread.start()
         person = Person(links(ring)["ada"], tmp_path / "store")
@@ -133,6 +132,6 @@ def test_the_first_pair_is_asked_before_the_last_clip_is_filmed(tmp_path: Path, 
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert ring.env_steps == 200
-        assert said[0].startswith("the initial fragments: fragment ")
+        assert heard.stages[0].startswith("the initial fragments: fragment ")
         over.set()
         thread.join(30)

@@ -1,53 +1,50 @@
-"""GivenClips: the clip source for training outside of this library. It takes no environment steps itself."""
+"""GivenFragments: the fragment source for training outside of this library. It takes no environment steps itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import Members, Moment, Pretrained
+from rlhf_ray.actors.handles import Ref
+from rlhf_ray.actors.labelling_page import LabellingPage
+from rlhf_ray.actors.members import Members
+from rlhf_ray.actors.ring import Moment, Pretrained
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling.films import Film
-from rlhf_ray.queries.pool import Clips, PoolReport
+from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
 
 
-class GivenClips:
-    """Passes clips to the pool, and tracks when there are enough to ask about.
+class GivenFragments:
+    """Passes fragments to the pool, and tracks when there are enough to ask about.
 
     Args:
         members: the ring's actors.
-        people: the labelling page's askings and films; None without people.
         asks: whether the ring asks questions.
     """
 
-    def __init__(self, members: Members, people: People | None, *, asks: bool):
-        self.members, self.people, self.asks = members, people, asks
+    def __init__(self, members: Members, *, asks: bool):
+        self.members, self.asks = members, asks
         self.env_steps = 0
         self.taken = 0
         """Environment steps the training has taken, without unseen ones."""
         self.unseen = 0
         """Environment steps taken while collecting was paused."""
         self.waited_for = False
-        """Whether the training waits for the first reward version, so that no more clips arrive before it."""
-        self.say: Callable[[str], None] = lambda what: None
-        self.pretrained: Pretrained | None = None
-        """Never set: the training makes the clips."""
-        self._sent: Any = None
-        """Reference that is ready once the pool has stored the last clips."""
+        """Whether the training waits for the first reward version, so that no more fragments arrive before it."""
+        self._sent: Ref[PoolReport] | None = None
+        """Reference that is ready once the pool has stored the last fragments."""
 
     @property
     def share(self) -> float:
-        """See `ClipSource.share`: people can compare the first two clips while others are still being made."""
+        """See `FragmentSource.share`: people can compare the first two fragments while others are still being made."""
         share = min(1.0, self.taken / self.members.settings.fragments.initial_env_steps)
-        return share if self.people is not None or share == 1.0 else 0.0
+        return share if self.members.people is not None or share == 1.0 else 0.0
 
     @share.setter
     def share(self, share: float) -> None:
         """Ignored: the share follows from `taken`."""
 
-    def take(self, clips: Clips, films: Sequence[Film], wait: bool) -> bool:
-        """Send clips to the pool and films to the page, and with ``wait`` wait until the pool has them.
+    def take(self, fragments: CutFragments, films: Sequence[Film], wait: bool) -> bool:
+        """Send fragments to the pool and films to the page, and with ``wait`` wait until the pool has them.
 
         Without ``wait``, drops them while the last ones are in flight.
 
@@ -58,18 +55,18 @@ class GivenClips:
             return False
         if self._sent is not None:
             self.members.executor.get(self._sent)  # raises the actor's error
-        if films and self.people is not None:
-            self.people.page.actor.show.remote(films)
-        self._sent = self.members.pool.add.remote(clips)
+        if films and self.members.people is not None:
+            self.members.people.page.actor.call(LabellingPage.show, films)
+        self._sent = self.members.pool.call(FragmentPool.add, fragments)
         if wait:
             self.members.executor.get(self._sent)
         return True
 
     def check(self, report: PoolReport, env_steps: int) -> PoolReport:
-        """See `ClipSource.check`.
+        """See `FragmentSource.check`.
 
         Raises:
-            SettingError: there are too few first clips to compare.
+            SettingError: there are too few initial fragments to compare.
         """
         fragments, seen = self.members.settings.fragments, env_steps - self.unseen
         if self.asks and report.fragments < 2 and seen >= fragments.initial_env_steps:
@@ -79,34 +76,34 @@ class GivenClips:
             )
         return report
 
-    async def first(self, env_steps: int, made: Callable[[], None]) -> None:
-        """See `ClipSource.first`: the training makes them."""
+    async def first(self, env_steps: int, made: Callable[[], None], pretrained: Pretrained | None) -> None:
+        """See `FragmentSource.first`: the training makes them."""
 
     def room_for_more(self) -> bool:
-        """See `ClipSource.room_for_more`: this library does not control the agent."""
+        """See `FragmentSource.room_for_more`: this library does not control the agent."""
         return False
 
     async def more(self, gathering: int) -> None:
-        """See `ClipSource.more`."""
+        """See `FragmentSource.more`."""
 
     def offer(self, moment: Moment, round_number: int, *, wait: bool) -> None:
-        """See `ClipSource.offer`."""
+        """See `FragmentSource.offer`."""
 
     def waiting(self) -> bool:
-        """See `ClipSource.waiting`."""
+        """See `FragmentSource.waiting`."""
         return False
 
     async def make(self) -> int:
-        """See `ClipSource.make`."""
+        """See `FragmentSource.make`."""
         return 0
 
     def to_come(self) -> bool:
-        """See `ClipSource.to_come`."""
+        """See `FragmentSource.to_come`."""
         return self.asks and not self.waited_for
 
     def metrics(self) -> dict[str, float]:
-        """See `ClipSource.metrics`."""
+        """See `FragmentSource.metrics`."""
         return {}
 
     def close(self) -> None:
-        """See `ClipSource.close`: there is nothing to close."""
+        """See `FragmentSource.close`: there is nothing to close."""

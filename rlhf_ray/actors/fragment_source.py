@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rlhf_ray.actors.askings import LOST
-from rlhf_ray.actors.rollout_collector import PolicyFactory as PolicyFactory
-from rlhf_ray.data.errors import LostClipsError, SettingError
+from rlhf_ray.actors.handles import Actor, Ref, passed
+from rlhf_ray.actors.open_questions import LOST
+from rlhf_ray.actors.rollout_collector import PolicyFactory, RolloutCollector
+from rlhf_ray.data.errors import LostFragmentsError, SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY
-from rlhf_ray.queries.pool import PoolReport
+from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
 
 if TYPE_CHECKING:
-    from rlhf_ray.actors.ring import Members, Moment, Pretrained
+    from rlhf_ray.actors.members import Members
+    from rlhf_ray.actors.ring import Moment, Pretrained
 
-SAY_EVERY = 5.0
-"""Minimum interval in seconds between progress messages about the initial fragments."""
-
-MORE_CLIPS = 1_000_000
+MORE_FRAGMENTS = 1_000_000
 """Random stream number of the first extra collection of initial fragments: above the numbers of all rounds."""
 
 MOST_FIRST_STEPS = 0.3
 """Maximum share of the step budget for initial fragments, including extra collections because of ties."""
 
 
-class ClipSource(Protocol):
+class FragmentSource(Protocol):
     """Makes fragments and passes them to the pool."""
 
     env_steps: int
     """Environment steps taken, including those of fragments still being made."""
     share: float
     """Share of the initial fragments that are made, 0 to 1."""
-    say: Callable[[str], None]
-    """Called with progress messages about the initial fragments."""
-    pretrained: Pretrained | None
-    """The policy that half of the initial fragments show; None: all show random actions."""
 
-    async def first(self, env_steps: int, made: Callable[[], None]) -> None:
-        """Make the initial fragments in ``env_steps`` steps. Calls ``made`` whenever there are new ones."""
+    async def first(self, env_steps: int, made: Callable[[], None], pretrained: Pretrained | None) -> None:
+        """Make the initial fragments in ``env_steps`` steps. Calls ``made`` whenever there are new ones.
+
+        With a ``pretrained`` policy, half of them show it; otherwise all show random actions.
+        """
         ...
 
     def room_for_more(self) -> bool:
@@ -94,26 +91,24 @@ class Collecting:
         more_env_steps: environment steps of each extra collection of initial fragments.
     """
 
-    def __init__(self, members: Members, collector: Any, rollouts: int, more_env_steps: int):
+    def __init__(self, members: Members, collector: Actor[RolloutCollector], rollouts: int, more_env_steps: int):
         self.members, self.collector, self.rollouts = members, collector, rollouts
         self.more_env_steps = more_env_steps
         self.fragments = members.settings.fragments
         self.env_steps = 0
         self.share = 0.0
-        self.say: Callable[[str], None] = lambda what: None
-        """Called with progress messages about the initial fragments."""
-        self.pretrained: Pretrained | None = None
         self.dropped = 0
         """Explorations skipped because an earlier one was still running."""
         self._exploration: tuple[int, int, PolicyFactory] | None = None
-        self._said_at = time.monotonic()
+        self._pretrained: Pretrained | None = None
 
-    async def first(self, env_steps: int, made: Callable[[], None]) -> None:
-        """See `ClipSource.first`.
+    async def first(self, env_steps: int, made: Callable[[], None], pretrained: Pretrained | None) -> None:
+        """See `FragmentSource.first`.
 
         Raises:
             SettingError: the fragments show that the settings don't fit the environment.
         """
+        self._pretrained = pretrained
         self.env_steps += env_steps
         report = await self._collect_first(env_steps, 0)
         self._check_first(report)
@@ -121,17 +116,17 @@ class Collecting:
         made()
 
     def room_for_more(self) -> bool:
-        """See `ClipSource.room_for_more`."""
+        """See `FragmentSource.room_for_more`."""
         most = MOST_FIRST_STEPS * self.members.settings.total_env_steps
         return self.env_steps + self.more_env_steps <= most
 
     async def more(self, gathering: int) -> None:
-        """See `ClipSource.more`."""
+        """See `FragmentSource.more`."""
         self.env_steps += self.more_env_steps
-        await self._collect_first(self.more_env_steps, MORE_CLIPS + gathering)
+        await self._collect_first(self.more_env_steps, MORE_FRAGMENTS + gathering)
 
     def offer(self, moment: Moment, round_number: int, *, wait: bool) -> None:
-        """See `ClipSource.offer`."""
+        """See `FragmentSource.offer`."""
         steps = self.fragments.exploration_env_steps
         if not steps or steps > moment.room:
             return
@@ -142,11 +137,11 @@ class Collecting:
         self.env_steps += steps
 
     def waiting(self) -> bool:
-        """See `ClipSource.waiting`."""
+        """See `FragmentSource.waiting`."""
         return self._exploration is not None
 
     async def make(self) -> int:
-        """See `ClipSource.make`."""
+        """See `FragmentSource.make`."""
         assert self._exploration is not None
         try:
             await self._collect(self.fragments.exploration_env_steps, *self._exploration)
@@ -155,24 +150,24 @@ class Collecting:
         return self.fragments.exploration_env_steps
 
     def check(self, report: PoolReport, env_steps: int) -> PoolReport:
-        """See `ClipSource.check`."""
+        """See `FragmentSource.check`."""
         return report
 
     def to_come(self) -> bool:
-        """See `ClipSource.to_come`."""
+        """See `FragmentSource.to_come`."""
         return False
 
     def metrics(self) -> dict[str, float]:
-        """See `ClipSource.metrics`."""
+        """See `FragmentSource.metrics`."""
         return {"explorations_dropped": float(self.dropped)}
 
     def close(self) -> None:
-        """See `ClipSource.close`."""
+        """See `FragmentSource.close`."""
         self.members.executor.stop(self.collector)
 
     async def _collect_first(self, env_steps: int, number: int) -> PoolReport | None:
         """Collect fragments of random actions, and in equal parts of the pretrained policy if there is one."""
-        version, policy = self.pretrained or (RANDOM_POLICY, None)
+        version, policy = self._pretrained or (RANDOM_POLICY, None)
         return await self._collect(env_steps, number, version, policy, mixed=True)
 
     async def _collect(
@@ -183,22 +178,22 @@ class Collecting:
         make_policy: PolicyFactory | None,
         mixed: bool = False,
     ) -> PoolReport | None:
-        collect = self.collector.collect.options(num_returns=2)
-        done, clips = collect.remote(env_steps, self.rollouts, number, policy_version, make_policy, mixed=mixed)
+        arguments = (env_steps, self.rollouts, number, policy_version, make_policy)
+        done, fragments = self.collector.split(2, RolloutCollector.collect, *arguments, mixed=mixed)
         await done
-        return await self._hand_over(clips)
+        return await self._hand_over(fragments)
 
-    async def _hand_over(self, clips: Any) -> PoolReport | None:
-        """Add ``clips`` to the pool. Return its report, or None if they were lost with their node.
+    async def _hand_over(self, fragments: Ref[CutFragments]) -> PoolReport | None:
+        """Add ``fragments`` to the pool. Return its report, or None if they were lost with their node.
 
         Raises:
-            LostClipsError: they were lost in the synchronous mode.
+            LostFragmentsError: they were lost in the synchronous mode.
         """
         try:
-            report: PoolReport = await self.members.pool.add.remote(clips)
+            report = await self.members.pool.call(FragmentPool.add, passed(fragments))
         except LOST as error:
             if self.members.settings.preferences.mode == "synchronous":
-                raise LostClipsError.because("the node that held them is gone") from error
+                raise LostFragmentsError.because("the node that held them is gone") from error
             return None
         return self.members.check(report)
 

@@ -1,21 +1,23 @@
-"""FirstClips: makes the initial fragments for people in parts: the first pair needs two of them, not all."""
+"""FirstFragments: makes the initial fragments for people in parts: the first pair needs two of them, not all."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
+from rlhf_ray.actors.handles import Actor
+from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.settings import ResolvedFragments
+
+Collector = Actor[RolloutCollector]
 
 FIRST_FILMS = 36
 """Approximate least number of fragments filmed before training. Small, since filming is costly."""
 
-CLIPS_PER_PART = 2
+FRAGMENTS_PER_PART = 2
 """Fragments per part: one pair."""
 
 
@@ -26,24 +28,24 @@ class Part:
     Attributes:
         number: from 1 on; seeds the random draws.
         env_steps: environment steps to take.
-        clips: approximate number of fragments to make.
+        fragments: approximate number of fragments to make.
         film: whether to film them; otherwise observations are images, which are shown as they are.
         episode: whether to film an episode too.
     """
 
     number: int
     env_steps: int
-    clips: int
+    fragments: int
     film: bool
     episode: bool = False
 
 
-def parts(env_steps: int, clips: int, rollouts: int, fragments: ResolvedFragments, *, images: bool) -> list[Part]:
+def parts(env_steps: int, count: int, rollouts: int, fragments: ResolvedFragments, *, images: bool) -> list[Part]:
     """Split the initial ``env_steps`` steps into parts. The last one includes the episode that people see.
 
     Args:
         env_steps: total number of steps.
-        clips: approximate total number of fragments to film, if observations are not images.
+        count: approximate total number of fragments to film, if observations are not images.
         rollouts: number of rollouts the steps are split into, if observations are images.
         fragments: fragment settings.
         images: whether observations are images.
@@ -51,14 +53,14 @@ def parts(env_steps: int, clips: int, rollouts: int, fragments: ResolvedFragment
     last = min(env_steps // 2, fragments.filmed_env_steps)
     steps = env_steps - last
     if images:
-        count = max(1, min(rollouts, steps // (2 * fragments.length)))
-        each = max(2, fragments.pool // count)
+        number = max(1, min(rollouts, steps // (2 * fragments.length)))
+        in_part = max(2, fragments.pool // number)
     else:
-        count = max(1, min(clips // CLIPS_PER_PART - 1, steps // (CLIPS_PER_PART * (fragments.length + 1))))
-        each = CLIPS_PER_PART
-    ends = [round(steps * i / count) for i in range(count + 1)]
-    made = [Part(i + 1, ends[i + 1] - ends[i], each, not images) for i in range(count)]
-    return [*made, Part(count + 1, last, 0 if images else CLIPS_PER_PART, True, episode=True)]
+        number = min(count // FRAGMENTS_PER_PART - 1, steps // (FRAGMENTS_PER_PART * (fragments.length + 1)))
+        number, in_part = max(1, number), FRAGMENTS_PER_PART
+    ends = [round(steps * i / number) for i in range(number + 1)]
+    before = [Part(i + 1, ends[i + 1] - ends[i], in_part, not images) for i in range(number)]
+    return [*before, Part(number + 1, last, 0 if images else FRAGMENTS_PER_PART, True, episode=True)]
 
 
 def first_films(first_comparisons: int, pool: int) -> int:
@@ -69,7 +71,7 @@ def first_films(first_comparisons: int, pool: int) -> int:
     return min(max(FIRST_FILMS, min(first_comparisons, pool)), 2 * first_comparisons)
 
 
-class FirstClips:
+class FirstFragments:
     """Distributes the parts to collectors and counts the results.
 
     Args:
@@ -77,8 +79,8 @@ class FirstClips:
         make: has a collector make a part and adds its fragments to the pool; returns the pool's number of fragments.
     """
 
-    def __init__(self, parts: list[Part], make: Callable[[Part, Any], Awaitable[int]]):
-        self.total = sum(part.clips for part in parts)
+    def __init__(self, parts: list[Part], make: Callable[[Part, Collector], Awaitable[int]]):
+        self.total = sum(part.fragments for part in parts)
         """Approximate total number of fragments."""
         self.env_steps = 0
         """Steps of finished parts."""
@@ -87,7 +89,7 @@ class FirstClips:
         self._left, self._count = deque(parts), len(parts)
         self._done = 0
         self._make = make
-        self._busy: list[Any] = []
+        self._busy: list[Collector] = []
 
     @property
     def share(self) -> float:
@@ -100,7 +102,7 @@ class FirstClips:
         return f"fragment {min(self.made + 1, self.total)} of {self.total}"
 
     async def gather(
-        self, collector: Any, make_helpers: Callable[[int], list[Any]], stop: Callable[[Any], None]
+        self, collector: Collector, make_helpers: Callable[[int], list[Collector]], stop: Callable[[Collector], None]
     ) -> None:
         """Make all parts.
 
@@ -122,29 +124,18 @@ class FirstClips:
                 task.cancel()
                 stop(helper)
 
-    async def _help(self, helper: Any) -> None:
-        await helper.__ray_ready__.remote()
+    async def _help(self, helper: Collector) -> None:
+        await helper.ready()
         while self._left:
             self._busy.append(helper)
             await self._one(helper)
             self._busy.remove(helper)
 
-    async def _one(self, collector: Any) -> None:
+    async def _one(self, collector: Collector) -> None:
         part = self._left.popleft()
         self.made = max(self.made, await self._make(part, collector))
         self._done += 1
         self.env_steps += part.env_steps
-
-
-def questions(wanted: int, share: float, made: bool) -> int:
-    """Return how many of ``wanted`` questions to ask by now, in proportion to the share of fragments made.
-
-    Args:
-        wanted: total number of questions.
-        share: share of the fragments that are made.
-        made: whether a pair is possible.
-    """
-    return min(wanted, max(1, math.floor(wanted * share))) if made else 0
 
 
 def free_cores(available: float) -> int:

@@ -1,0 +1,236 @@
+"""Members: the ring's actors, except those that make fragments, and the operations that involve several of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from rlhf_ray.actors.executor import Executor
+from rlhf_ray.actors.gatherer import GathererActor, MakeGatherer
+from rlhf_ray.actors.handles import Ref, passed
+from rlhf_ray.actors.open_questions import ChosenPairs, OpenQuestions, as_arrays
+from rlhf_ray.actors.reward_trainer import Fitted, RewardTrainerActor, StateLostError
+from rlhf_ray.actors.ring import LABELS, STATE, RingSettings, check_horizon, check_labels
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.queries.pool import FragmentPool, PoolReport
+from rlhf_ray.reward.estimates import Estimates
+from rlhf_ray.reward.fit_report import FitReport
+from rlhf_ray.reward.methods import unlabelled_pairs
+from rlhf_ray.store import PreferenceStore, Tally
+
+if TYPE_CHECKING:
+    from rlhf_ray.actors.people import People
+
+
+class Members:
+    """The ring's actors, except those that make fragments, and the operations that involve several of them.
+
+    Args:
+        settings: the ring's settings.
+        executor: starts the actors.
+        fits_apart: whether other work (of the ring or annotators) continues during a fit, which then needs its own process.
+    """
+
+    def __init__(self, settings: RingSettings, executor: Executor, *, fits_apart: bool = True):
+        of = self.settings = settings
+        self.executor = executor
+        self.people: People | None = None
+        spaces = (of.observation_space, of.action_space)
+        self.store = executor.start(PreferenceStore, "store", of.store, shares=True)
+        pooling = (of.fragments, of.preferences, of.reward_model, *spaces, of.seed)
+        self.pool = executor.start(FragmentPool, "pool", *pooling, shares=True)
+        self.trainer = executor.start(
+            RewardTrainerActor,
+            "reward_trainer",
+            of.reward_model,
+            of.preferences,
+            *spaces,
+            of.seed,
+            gpus=of.reward_model.gpus,
+            shares=not fits_apart and not of.reward_model.gpus,
+        )
+        self.gatherers: list[OpenQuestions] = []
+        """The questions of each gatherer."""
+        self.asked = 0
+        """Number of the next query batch. A number never stands for other pairs."""
+        self.version = 0
+        """Version of the reward model; 0 before the first fit."""
+        self.read = 0
+        """Number of the last store event that the reward model was fitted to."""
+        self.reward: Ref[dict[str, Array]] | None = None
+        """Reference of the newest version of the reward model."""
+        self.extended = False
+        """Whether the training that is resumed had another total of environment steps, so that its progress went back."""
+        self._answered: dict[str, int] = {}
+        """Answers by annotator, as last counted."""
+        self._choosing = asyncio.Lock()
+        self._state: Ref[dict[str, Any]] | None = None
+        """Reference of the reward trainer's state."""
+
+    def join(self, people: People) -> None:
+        """Ask these people too."""
+        self.people = people
+        self.gatherers.append(people.questions)
+
+    def start_scripted(self) -> None:
+        """Start the configured gatherer for the share of questions that people don't get."""
+        of = self.settings
+        share = 1.0 - of.preferences.people_share
+        if share == 0.0:
+            return
+        make = MakeGatherer(of.preferences, of.seed)
+        executor = self.executor
+        arguments = (make, executor.find(PreferenceStore, "store"), executor.get, of.preferences.gatherer)
+        actor = executor.start(GathererActor, "gatherer", *arguments, shares=True)
+        self.gatherers.append(OpenQuestions(actor, "answering", share=share, limit=of.preferences.max_open_questions))
+
+    async def choose_pairs(self, count: int) -> ChosenPairs | None:
+        """Choose up to ``count`` pairs to ask about: fewer if no more are possible, None for none."""
+        if count <= 0:
+            return None
+        async with self._choosing:
+            number, reward = self.asked, None if self.reward is None else passed(self.reward)
+            found, pairs = self.pool.split(2, FragmentPool.propose, count, number, reward, self._answered)
+            chosen = await found
+            if not chosen:
+                return None
+            self.asked += 1
+        return ChosenPairs(number, cast("Ref[Pairs]", pairs), chosen)
+
+    def renumber(self) -> None:
+        """Give the next query batches numbers that none before had: this ring may follow a killed one, which asked about others.
+
+        The time in milliseconds: it grows faster than anybody asks.
+        """
+        self.asked = max(self.asked, time.time_ns() // 1_000_000)
+
+    @property
+    def open(self) -> int:
+        """Number of unanswered questions."""
+        return sum(questions.open for questions in self.gatherers)
+
+    async def tally(self, until: int | None = None) -> Tally:
+        """Count the store's active comparisons (`PreferenceStore.tally`)."""
+        tally = await self.store.call(PreferenceStore.tally, until)
+        self._answered = dict(tally.by_annotator)
+        return tally
+
+    async def fit(self, updates: int, until: int | None = None, progress: float = 0.0) -> FitReport | None:
+        """Fit to the store's labels up to event ``until``. Return the report, or None if there was nothing to fit to."""
+        changes = self.store.call(PreferenceStore.since, self.read, until)
+        wanted = unlabelled_pairs(self.settings.reward_model)
+        unlabelled = self.pool.call(FragmentPool.unlabelled, wanted, self.version + 1) if wanted else None
+
+        def fit() -> tuple[Ref[Fitted], Ref[dict[str, Array]], Ref[dict[str, Any]]]:
+            without_answers = None if unlabelled is None else passed(unlabelled)
+            arguments = (updates, self.version + 1, passed(changes), without_answers, progress)
+            return self.trainer.split(3, RewardTrainerActor.fit, *arguments)
+
+        result = fit()
+        try:
+            made = await result[0]
+        except StateLostError:
+            await self._restore()
+            result = fit()
+            made = await result[0]
+        self.read = made.last
+        _, self.reward, self._state = result
+        self.executor.keep(self._state)  # in case the trainer's node is lost
+        self.version = made.report.version
+        if self.people is not None:
+            self.people.suspect(made.report.suspicions)
+        if not made.report.gradient_steps:
+            return None
+        if self.people is not None:
+            self.people.error_rates = made.report.error_rates
+        return made.report
+
+    async def _restore(self) -> None:
+        """Give the reward trainer its last state and the matching comparisons."""
+        if self._state is not None:
+            comparisons = self.store.call(PreferenceStore.since, 0, self.read)
+            await self.trainer.call(RewardTrainerActor.load_state, passed(self._state), passed(comparisons))
+
+    def newest_reward(self) -> dict[str, Array]:
+        """Return the newest version of the reward model.
+
+        Raises:
+            ValueError: there is none before the first fit.
+        """
+        if self.version == 0 or self.reward is None:
+            raise ValueError("There is no reward model yet: the first fit needs comparisons.")
+        return self.executor.get(self.reward)
+
+    async def save(self, folder: Path) -> dict[str, Any]:
+        """Write the pool and the labels to ``folder``. Return the rest of the state, for `write_nested`."""
+        (folder / STATE).mkdir(exist_ok=True)
+        # Take references at one moment: stages may continue during the waits. Labels stored meanwhile count.
+        open_pairs = [questions.pairs for questions in self.gatherers]
+        kept: dict[str, Any] = {"asked": self.asked, "version": self.version, "read": self.read}
+        kept["total_env_steps"] = self.settings.total_env_steps
+        trainer = self._state
+        pool = self.pool.call(FragmentPool.save, folder / STATE)
+        store = self.store.call(PreferenceStore.copy_to, folder / LABELS)
+        await pool
+        await store
+        kept["trainer"] = None if trainer is None else await trainer
+        kept["open"] = [await as_arrays(pairs) for pairs in open_pairs]
+        return kept
+
+    async def load(self, folder: Path, state: dict[str, Any], *, replace: bool) -> None:
+        """Restore what `save` kept. Adds the labels to the stored ones, or replaces those with ``replace``."""
+        self.asked, self.version, self.read = state["asked"], state["version"], state["read"]
+        self.extended = state.get("total_env_steps", self.settings.total_env_steps) != self.settings.total_env_steps
+        if replace:
+            await self.store.call(PreferenceStore.replace_with, folder / LABELS)
+        elif await self.store.call(PreferenceStore.import_from, folder / LABELS):
+            self.read = (await self.tally()).last  # event numbers differ between stores
+        await self.pool.call(FragmentPool.load, folder / STATE)
+        if state["trainer"] is not None:
+            self._state = self.executor.put(state["trainer"])
+            self.reward = self.executor.put(state["trainer"]["ensemble"])
+            await self._restore()
+            if self.people is not None:
+                estimates = Estimates.from_state(state["trainer"])
+                self.people.error_rates = estimates.error_rates
+                self.people.suspect(estimates.suspicions)
+        for questions, batches in zip(self.gatherers, state["open"], strict=False):
+            await questions.ask_again(batches, self.executor.put)
+
+    async def adopt(self, store: Path | str) -> int:
+        """Import the labels of the preference store ``store``: they count as answered and contribute to the first fit.
+
+        Their pairs are not asked about again, should the same fragments be cut again.
+
+        Returns:
+            The number of labels.
+
+        Raises:
+            SettingError: there are none, or they can't be fitted together with this ring's.
+        """
+        labels = PreferenceStore(store, create=False).load()
+        if labels is None:
+            raise SettingError(f"Training starts from the labels in {store}, but it has no active label.")
+        of = self.settings
+        check_labels(labels, of.fragments, of.observation_space, of.action_space, str(store))
+        await self.store.call(PreferenceStore.import_from, store)
+        await self.pool.call(FragmentPool.exclude, passed(self.store.call(PreferenceStore.pairs)))
+        return len(labels)
+
+    def check(self, report: PoolReport) -> PoolReport:
+        """Check that training on the pool's episodes is allowed, and return the report.
+
+        Raises:
+            SettingError: episode lengths differ, and `allow_variable_horizon` is off.
+        """
+        check_horizon(report.episode_lengths, self.settings.preferences)
+        return report
+
+    def close(self) -> None:
+        """Stop the actors."""
+        for actor in (self.pool, *(questions.actor for questions in self.gatherers), self.trainer, self.store):
+            self.executor.stop(actor)

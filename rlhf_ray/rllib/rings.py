@@ -1,0 +1,66 @@
+"""The ring of an algorithm, from its configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlhf_ray.actors.budget import StepBudget
+from rlhf_ray.actors.build import build_ring
+from rlhf_ray.actors.executor import RayExecutor
+from rlhf_ray.actors.fixed_reward import FixedReward
+from rlhf_ray.actors.listener import Listener
+from rlhf_ray.actors.local import LocalExecutor
+from rlhf_ray.actors.ring import Ring, RingSettings
+from rlhf_ray.rllib.config import PreferenceConfig
+from rlhf_ray.rllib.starting import fitted_reward
+
+
+def ring_of(
+    config: PreferenceConfig, budget: StepBudget, store: Path | str, folder: Path | str, listener: Listener | None
+) -> Ring:
+    """Start the ring of an algorithm.
+
+    Args:
+        config: the algorithm's own copy of the configuration (`PreferenceConfig.for_one_algorithm`).
+        budget: the training's environment steps.
+        store: folder or URL of the preference store.
+        folder: where to keep annotators' links, unless the configuration says.
+        listener: told what happens while the training waits; None: it is logged.
+
+    Raises:
+        SettingError: there is no fitted reward model to train on, or the labels to start from can't be used.
+    """
+    checked, name = config.checked, config.ring_name
+    assert checked is not None
+    assert name is not None
+    of = checked.experiment
+    if of.preferences.comparisons == 0:
+        return FixedReward(None if config.reward_from is None else fitted_reward(config.reward_from).state())
+    settings = RingSettings(
+        checked.fragments,
+        of.preferences,
+        of.reward_model,
+        checked.observation_space,
+        checked.action_space,
+        store,
+        of.seed,
+        of.total_env_steps,
+        config.begun_after,
+    )
+    ring = build_ring(
+        settings,
+        LocalExecutor(name) if config.ring_here else RayExecutor(name),
+        config.make_env(film=checked.films),
+        rollouts=config.num_envs_per_env_runner,
+        iterations=budget.learning_iterations,
+        iteration_env_steps=budget.iteration_env_steps,
+        page=config.make_page(name, folder),
+        listener=listener,
+    )
+    if config.labels_from is not None:
+        try:
+            ring.adopt(config.labels_from)
+        except Exception:
+            ring.close()  # there is no algorithm yet that would close it
+            raise
+    return ring
