@@ -476,7 +476,7 @@ def test_a_ring_with_nothing_to_do_uses_no_processor(
     arguments = {} if switched_off == "nothing" else {switched_off: False}
     with make(folder=tmp_path, **arguments) as env:
         act(env, 2 * WINDOW)
-        assert in_process.rings[0]._thread.is_alive()
+        assert in_process.rings[0]._stages._thread.is_alive()
         before = time.process_time()
         time.sleep(1.0)
         assert time.process_time() - before < 0.1
@@ -486,7 +486,7 @@ def test_saving_is_never_left_undone_in_silence(in_process: SimpleNamespace, tmp
     """drlhp only sets a flag for another process, which may not be there."""
     with make() as env:
         act(env, 10)
-        in_process.rings[0]._failure = OSError("the disk is gone")
+        in_process.rings[0]._stages._failure = OSError("the disk is gone")
         with pytest.raises(OSError, match="the disk is gone"):
             env.save(tmp_path / "failed")
     with pytest.raises(RuntimeError, match="closed"):
