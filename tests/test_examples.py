@@ -97,12 +97,17 @@ def check_step(output: str) -> None:
     assert abs(numbers("It is exactly 0 on N% of the steps", output)[0] - 50.0) < 5.0
 
 
+def check_filmed(output: str) -> None:
+    assert numbers("N answers from films", output) == [20.0]
+
+
 CHECKS: dict[str, Callable[[str], None]] = {
     "sb3_ppo.py": rises("true return: N before training, N after it", to=-900.0, by=200.0),
     "sb3_sac.py": rises("true return: N in the first 5 episodes, N in the last 5", to=-700.0, by=300.0),
     "cleanrl_vector.py": rises(r"\d+ steps: true return N\n[^$]*steps: true return N", to=-900.0, by=200.0),
     "own_environment.py": rises("true return: N in the first iteration, N in the last", to=-40.0, by=20.0),
     "own_teacher.py": rises("speed .rad/s.: N in the first iteration, N in the last", to=4.5, by=1.0),
+    "own_gatherer.py": check_filmed,
     "own_network.py": check_network,
     "offline_from_store.py": check_offline,
     "examine_reward.py": check_examined,

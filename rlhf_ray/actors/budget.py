@@ -17,13 +17,16 @@ class StepBudget:
         experiment: the settings.
         fragments: the experiment's fragment settings, with numbers in place of auto.
         iteration_env_steps: maximum number of environment steps per iteration of the agent.
+        films: whether the ring films fragments before each round.
     """
 
-    def __init__(self, experiment: Experiment, fragments: ResolvedFragments, iteration_env_steps: int):
+    def __init__(
+        self, experiment: Experiment, fragments: ResolvedFragments, iteration_env_steps: int, *, films: bool = False
+    ):
         self.total, self.preferences, self.fragments = experiment.total_env_steps, experiment.preferences, fragments
         self.iteration_env_steps = iteration_env_steps
         of = self.preferences
-        self._between = of.rounds * fragments.between_rounds_env_steps(of.asks_people)
+        self._between = of.rounds * fragments.between_rounds_env_steps(films)
         """Maximum number of environment steps that the ring takes between rounds, in total."""
         self._pretraining = of.pretraining_iterations(iteration_env_steps) * iteration_env_steps
         """Environment steps of the agent before the first labels."""

@@ -24,6 +24,7 @@ from rlhf_ray.actors.ring import RingSettings
 from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.images import is_image
+from rlhf_ray.queries.gatherers import wants_films
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.store import PreferenceStore
 
@@ -68,31 +69,35 @@ def build_ring(
     synchronous = of.mode == "synchronous"
     rounds = max(0, iterations - 1) if synchronous else None
     schedule = LabelSchedule(of, rounds, watches=fragments.varied, env_steps=settings.total_env_steps)
-    settings = for_films(settings) if page is not None else settings
+    films = page is not None or wants_films(of)
+    settings = for_films(settings) if films else settings
     members = Members(settings, executor, fits_apart=not synchronous or page is not None)
     members.start_scripted()
-    people = start_people(members, schedule, page, listener) if page is not None else None
-    niceness = FILMING_NICENESS if page is not None and not synchronous else 0
+    if page is not None:
+        start_people(members, schedule, page, listener)
+    niceness = FILMING_NICENESS if films and not synchronous else 0
     collector = executor.start(RolloutCollector, "collector", make_env, fragments, settings.seed, niceness, shares=True)
     executor.started()
     # Round up to whole iterations, so that all steps add up to the budget.
     more = -(-fragments.initial_env_steps // iteration_env_steps) * iteration_env_steps
     source = Collecting(members, collector, rollouts, more)
-    if people is not None:
+    if page is not None or (films and not is_image(settings.observation_space)):
 
         def make_helpers(most: int) -> list[Actor[RolloutCollector]]:
-            """Start up to ``most`` additional collectors on idle cores."""
+            """Start up to ``most`` additional collectors on idle cores, while people wait."""
+            if page is None:
+                return []
             made = range(min(most, free_cores(ray.available_resources().get("CPU", 0.0))))
             arguments = (make_env, fragments, settings.seed, FILMING_NICENESS)
             return [executor.start(RolloutCollector, f"helper{i}", *arguments) for i in made]
 
-        source = Filming(members, collector, rollouts, more, people, make_helpers, schedule.rounds, listener)
+        source = Filming(members, collector, rollouts, more, make_helpers, schedule.rounds, listener)
     kind = SynchronousRing if synchronous else AsynchronousRing
     return kind(members, schedule, source, listener)
 
 
 def for_films(settings: RingSettings) -> RingSettings:
-    """Adapt the settings to films for human annotators: keep only the newest filmed fragments in the pool."""
+    """Adapt the settings to films: keep only the newest filmed fragments in the pool."""
     fragments = settings.fragments
     if not is_image(settings.observation_space):
         kept = max(FIRST_FILMS, round(FILMED * fragments.pool))

@@ -1,4 +1,4 @@
-"""Filming: the fragment source with human annotators. Films go from the collector to the page, by fragment id."""
+"""Filming: the fragment source if people or a gatherer see films, which go to them from the collector, by fragment id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from rlhf_ray.queries.pool import CutFragments, FragmentPool
 
 if TYPE_CHECKING:
     from rlhf_ray.actors.members import Members
-    from rlhf_ray.actors.people import People
     from rlhf_ray.actors.ring import Moment, Pretrained
 
 REPORT_EVERY = 5.0
@@ -33,11 +32,10 @@ EPISODE_EVERY = 10.0
 
 
 class Filming(Collecting):
-    """Makes and films initial fragments from random actions in parts, then fragments of the newest policy when people need them.
+    """Makes and films initial fragments from random actions in parts, then fragments of the newest policy when questions need them.
 
     Args:
         members, collector, rollouts, more_env_steps: see `Collecting`.
-        people: the annotators who see the films.
         make_helpers: starts additional collectors on idle cores.
         rounds: number of labelling rounds after the first.
         listener: told about the progress of the initial fragments.
@@ -49,13 +47,12 @@ class Filming(Collecting):
         collector: Actor[RolloutCollector],
         rollouts: int,
         more_env_steps: int,
-        people: People,
         make_helpers: Callable[[int], list[Actor[RolloutCollector]]],
         rounds: int,
         listener: Listener,
     ):
         super().__init__(members, collector, rollouts, more_env_steps)
-        self.people, self._make_helpers, self._rounds = people, make_helpers, rounds
+        self._make_helpers, self._rounds = make_helpers, rounds
         self._listener, self._reported_at = listener, time.monotonic()
         self.images = is_image(members.settings.observation_space)
         self.making: FirstFragments | None = None
@@ -66,14 +63,25 @@ class Filming(Collecting):
         self._filmed_at = -math.inf
         """Time (`time.monotonic`) of the last film of an episode."""
         self._asked_at_film = 0
-        """Number of questions sent to the page when fragments were last filmed."""
+        """`_asked` when fragments were last filmed."""
 
     @property
     def films_per_round(self) -> int:
         """Number of fragments filmed before each later round: enough to use each in one or two pairs, since filming is costly."""
         of = self.members.settings.preferences
-        wanted = math.ceil(1.5 * of.people_share * (of.comparisons - of.first_comparisons) / max(1, self._rounds))
+        share = sum(questions.share for questions in self.members.viewed)
+        wanted = math.ceil(1.5 * share * (of.comparisons - of.first_comparisons) / max(1, self._rounds))
         return max(FEWEST_FILMS, min(wanted, self.fragments.filmed_env_steps // (self.fragments.length + 1)))
+
+    @property
+    def _asked(self) -> int:
+        """Number of questions so far to those who see films."""
+        return sum(questions.asked for questions in self.members.viewed)
+
+    @property
+    def _films_an_episode(self) -> bool:
+        """Whether people are to see a newer episode."""
+        return self.members.people is not None and time.monotonic() - self._filmed_at >= EPISODE_EVERY
 
     async def first(self, env_steps: int, made: Callable[[], None], pretrained: Pretrained | None) -> None:
         """See `FragmentSource.first`."""
@@ -133,14 +141,13 @@ class Filming(Collecting):
     def offer(self, moment: Moment, round_number: int, *, wait: bool) -> None:
         """See `FragmentSource.offer`.
 
-        Films are made if people have been asked about some of the last ones, and regularly of an episode.
+        Films are made if questions were asked about some of the last ones, and for people regularly of an episode.
         """
         super().offer(moment, round_number, wait=wait)
         steps = self.fragments.filmed_env_steps
         if steps > moment.room or self._filming is not None:
             return
-        episode = time.monotonic() - self._filmed_at >= EPISODE_EVERY
-        asked = self.people.questions.asked
+        episode, asked = self._films_an_episode, self._asked
         fragments = not self.images and asked - self._asked_at_film >= FEWEST_FILMS // 2
         if wait or episode or fragments:
             self._filming = (round_number, moment.iteration, moment.policy(), moment.env_steps)
@@ -159,7 +166,7 @@ class Filming(Collecting):
         if self._filming is not None:
             try:
                 number, version, policy, taken = self._filming
-                episode = time.monotonic() - self._filmed_at >= EPISODE_EVERY
+                episode = self._films_an_episode
                 steps_filmed, count = self.fragments.filmed_env_steps, self.films_per_round
                 made = await self._film(self.collector, steps_filmed, count, number, taken, version, policy, episode)
                 await self._hand_over(made)
@@ -180,12 +187,12 @@ class Filming(Collecting):
         episode: bool,
         part: int = 0,
     ) -> Ref[CutFragments]:
-        """Film with `RolloutCollector.film` and send the films to the page. Return the reference of the fragments."""
+        """Film with `RolloutCollector.film` and send the films to those who see them. Return the reference of the fragments."""
         arguments = (env_steps, count, number, taken, version, policy, episode, part)
         done, fragments, films, of_episode = collector.split(4, RolloutCollector.film, *arguments)
         await done
-        await self.people.page.show(films)
+        await self.members.show(films)
         if episode:
             self._filmed_at = time.monotonic()
-            self.people.page.show_episode(of_episode)
+            self.members.show_episode(of_episode)
         return fragments

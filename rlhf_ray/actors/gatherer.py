@@ -10,7 +10,8 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,9 +21,13 @@ from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import blaming, cause
-from rlhf_ray.queries.gatherers import Commit, Gatherer, Skip, make_gatherer
+from rlhf_ray.queries.gatherers import Commit, FramesOf, Gatherer, Skip, make_gatherer
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.store import PreferenceStore
+
+if TYPE_CHECKING:
+    from rlhf_ray.actors.shown_frames import ShownFrames
+    from rlhf_ray.labelling.films import Film
 
 logger = logging.getLogger(__name__)
 
@@ -65,29 +70,38 @@ class MakeGatherer:
     settings: PreferenceSettings
     seed: int
 
-    def __call__(self, commit: Commit, skip: Skip) -> Gatherer:
-        """Make the gatherer; it stores answers with ``commit`` and skips with ``skip``."""
-        return make_gatherer(commit, skip, self.settings, self.seed)
+    def __call__(self, commit: Commit, skip: Skip, films: FramesOf | None) -> Gatherer:
+        """Make the gatherer; it stores answers with ``commit`` and skips with ``skip``, and sees fragments by ``films``."""
+        return make_gatherer(commit, skip, self.settings, self.seed, films)
 
 
 class GathererActor:
     """Runs a gatherer in a thread and commits its answers to the store. Batches are answered one after the other.
 
     Args:
-        make: makes the gatherer from functions that store answers and skips.
+        make: makes the gatherer from functions that store answers and skips, and one that shows fragments.
         store: finds the preference store's actor.
         get: waits for the result of an actor call.
         name: the setting's value, for errors.
+        wants_films: whether the gatherer looks at films.
+        films: folder for films, for a restarted actor or a resumed run; None: in memory only.
     """
 
     def __init__(
         self,
-        make: Callable[[Commit, Skip], Gatherer],
+        make: Callable[[Commit, Skip, FramesOf | None], Gatherer],
         store: Callable[[], Actor[PreferenceStore]],
         get: Callable[[Ref[Any]], Any],
         name: str = "scripted",
+        wants_films: bool = False,
+        films: Path | None = None,
     ):
-        self._gatherer, self._name = make(self._commit, self._skip), name
+        self._frames: ShownFrames | None = None
+        if wants_films:
+            from rlhf_ray.actors.shown_frames import ShownFrames  # decodes images, which most gatherers don't need
+
+            self._frames = ShownFrames(films)
+        self._gatherer, self._name = make(self._commit, self._skip, self._frames), name
         self._find_store, self._get = store, get
         self._store: Actor[PreferenceStore] | None = None
         self._thread = CallThread("gatherer")
@@ -107,6 +121,11 @@ class GathererActor:
         self._loop = asyncio.get_running_loop()
         self._left[number] = set(pairs.ids)
         self._thread.submit(functools.partial(self._answer, number, pairs))
+
+    def show(self, films: Sequence[Film]) -> None:
+        """Store films of fragments, for questions about them."""
+        if self._frames is not None:
+            self._frames.put(films)
 
     async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
         """Return the state once it differs from ``changes``, or after a short wait.
@@ -144,8 +163,10 @@ class GathererActor:
         if self._error is not None:  # the run ends, and asks again when it is resumed
             return
         try:
-            with blaming({"preferences.gatherer": self._name}):
-                self._gatherer.ask(number, copy.deepcopy(pairs))  # it may change them in place
+            pairs = self._seen(pairs)
+            if len(pairs):
+                with blaming({"preferences.gatherer": self._name}):
+                    self._gatherer.ask(number, copy.deepcopy(pairs))  # it may change them in place
             if not self._changes and not self._get(self._find_store().call(PreferenceStore.tally)).held:
                 raise SettingError(
                     f"preferences.gatherer: {type(self._gatherer).__name__} returned from the first {len(pairs)} pairs without an "
@@ -156,6 +177,13 @@ class GathererActor:
         else:
             self._left[number].clear()  # the remaining pairs stay unanswered
         self._wake()
+
+    def _seen(self, pairs: Pairs) -> Pairs:
+        """Leave out pairs whose films are lost."""
+        if self._frames is None or (seen := self._frames.has(pairs)).all():
+            return pairs
+        logger.warning("Skipping %d pairs whose films are lost.", int((~seen).sum()))
+        return pairs[seen]
 
     def _commit(self, answers: Comparisons) -> None:
         def keep(store: Actor[PreferenceStore], rows: BoolArray, name: str) -> Ref[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, Any, cast
 from rlhf_ray.actors.executor import Executor
 from rlhf_ray.actors.gatherer import GathererActor, MakeGatherer
 from rlhf_ray.actors.handles import Ref, passed
-from rlhf_ray.actors.open_questions import ChosenPairs, OpenQuestions, as_arrays
+from rlhf_ray.actors.open_questions import LOST, ChosenPairs, OpenQuestions, as_arrays
 from rlhf_ray.actors.reward_trainer import Fitted, RewardTrainerActor, StateLostError
 from rlhf_ray.actors.ring import LABELS, STATE, RingSettings, check_horizon, check_labels
+from rlhf_ray.actors.viewing import GathererViewer, Viewer
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.labelling.films import Episode, Film
+from rlhf_ray.queries.gatherers import wants_films
 from rlhf_ray.queries.pool import FragmentPool, PoolReport
 from rlhf_ray.reward.estimates import Estimates
 from rlhf_ray.reward.fit_report import FitReport
@@ -24,6 +28,10 @@ from rlhf_ray.store import PreferenceStore, Tally
 
 if TYPE_CHECKING:
     from rlhf_ray.actors.people import People
+
+
+FILMS = "gatherer.films"
+"""Folder beside the store, for the films of a gatherer that wants some."""
 
 
 class Members:
@@ -77,16 +85,48 @@ class Members:
         self.gatherers.append(people.questions)
 
     def start_scripted(self) -> None:
-        """Start the configured gatherer for the share of questions that people don't get."""
+        """Start the configured gatherer for the share of questions that people don't get.
+
+        If it wants films, it gets them, and keeps them beside the store.
+        """
         of = self.settings
         share = 1.0 - of.preferences.people_share
         if share == 0.0:
             return
         make = MakeGatherer(of.preferences, of.seed)
         executor = self.executor
-        arguments = (make, executor.find(PreferenceStore, "store"), executor.get, of.preferences.gatherer)
+        views = wants_films(of.preferences)
+        films = of.store.parent / FILMS if views and isinstance(of.store, Path) else None
+        store = executor.find(PreferenceStore, "store")
+        arguments = (make, store, executor.get, of.preferences.gatherer, views, films)
         actor = executor.start(GathererActor, "gatherer", *arguments, shares=True)
-        self.gatherers.append(OpenQuestions(actor, "answering", share=share, limit=of.preferences.max_open_questions))
+        limit, viewer = of.preferences.max_open_questions, GathererViewer(actor) if views else None
+        self.gatherers.append(OpenQuestions(actor, "answering", share=share, limit=limit, viewer=viewer))
+
+    @property
+    def viewed(self) -> list[OpenQuestions]:
+        """The questions of those who see films."""
+        return [questions for questions in self.gatherers if questions.viewer is not None]
+
+    async def show(self, films: Ref[tuple[Film, ...]]) -> None:
+        """Send films to those who see films, before questions about their fragments."""
+        for viewer in self._viewers:
+            with contextlib.suppress(*LOST):
+                await viewer.show(films)
+
+    def show_made(self, films: tuple[Film, ...]) -> None:
+        """Send films that this process made. Doesn't wait."""
+        for viewer in self._viewers:
+            viewer.show(self.executor.put(films))
+
+    def show_episode(self, episode: Ref[Episode | None]) -> None:
+        """Send the film of an episode once it is available. Doesn't wait."""
+        for viewer in self._viewers:
+            viewer.show_episode(episode)
+
+    @property
+    def _viewers(self) -> list[Viewer]:
+        return [questions.viewer for questions in self.gatherers if questions.viewer is not None]
 
     async def choose_pairs(self, count: int) -> ChosenPairs | None:
         """Choose up to ``count`` pairs to ask about: fewer if no more are possible, None for none."""

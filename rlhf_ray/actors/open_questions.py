@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ray
 
@@ -15,6 +15,9 @@ from rlhf_ray.actors.handles import Actor, Ref, passed
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.queries.gatherers import DESERTED
+
+if TYPE_CHECKING:
+    from rlhf_ray.actors.viewing import Viewer
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +68,7 @@ class OpenQuestions:
         share: its share of all questions, 0 to 1.
         limit: maximum number of open questions; None for no limit.
         annotators: the people at the page; empty for other gatherers.
+        viewer: gets the films of fragments; None if this gatherer needs none.
         serve: restarts the page if people can't reach it.
     """
 
@@ -76,9 +80,11 @@ class OpenQuestions:
         share: float,
         limit: int | None,
         annotators: tuple[str, ...] = (),
+        viewer: Viewer | None = None,
         serve: Callable[[], Awaitable[None]] = _nothing,
     ):
         self.actor, self.name, self.annotators, self.share, self.limit = actor, name, annotators, share, limit
+        self.viewer = viewer
         self.seconds = 0.0
         """Seconds from request to stored answer, for the newest labels."""
         self.failed_commits = 0

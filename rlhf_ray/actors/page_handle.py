@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 from rlhf_ray.actors.handles import Actor, Ref, passed
 from rlhf_ray.actors.labelling_page import LabellingPage
 from rlhf_ray.actors.listener import Listener
-from rlhf_ray.actors.open_questions import LOST
 from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.serve import remember_port, remembered_port
 from rlhf_ray.labelling.situation import Ending, Situation
@@ -68,10 +67,9 @@ class PageHandle:
         while not self._serves(await self._serve()):
             pass
 
-    async def show(self, films: Ref[tuple[Film, ...]]) -> None:
-        """Send films to the page, before questions about their fragments. The page stores them on disk."""
-        with contextlib.suppress(*LOST):
-            await self.actor.call(LabellingPage.show, passed(films))
+    def show(self, films: Ref[tuple[Film, ...]]) -> Ref[None]:
+        """See `Viewer.show`. The page stores them on disk."""
+        return self.actor.call(LabellingPage.show, passed(films))
 
     def tell(self, situation: Situation) -> None:
         """Send the training's progress to the page if it has changed. Doesn't wait."""
@@ -101,7 +99,7 @@ class PageHandle:
                 time.sleep(ASK_EVERY)
 
     def show_episode(self, episode: Ref[Episode | None]) -> None:
-        """Show people this film of an episode once it is available. Doesn't wait."""
+        """See `Viewer.show_episode`."""
         self._episode = episode
         self.actor.call(LabellingPage.tell, None, passed(episode))
 

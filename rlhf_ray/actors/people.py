@@ -55,7 +55,7 @@ class People:
         if limit is not None:
             limit = min(limit, OPEN_PER_PERSON * max(1, len(page.links)))
         self.questions = OpenQuestions(
-            page.actor, "people", share=share, limit=limit, annotators=annotators, serve=page.serve
+            page.actor, "people", share=share, limit=limit, annotators=annotators, viewer=page, serve=page.serve
         )
         self._pace: deque[tuple[float, float]] = deque(maxlen=PACE_OF)
         """Time (seconds since 1970) and training progress (0 to 1) at recent iterations."""

@@ -118,6 +118,16 @@ def film(name: str, frames: Sequence[Array] | Array, *, pixelated: bool) -> Film
     return Film(info, buffer.getvalue())
 
 
+def frames_of(made: Film) -> Array:
+    """Return the frames of a film, ``[frames, height, width, 3]`` uint8: scaled down and compressed as people see them."""
+    info = made.info
+    with Image.open(io.BytesIO(made.sheet)) as sheet:
+        pixels = np.asarray(sheet.convert("RGB"))
+    rows = math.ceil(info.frames / info.columns)
+    cells = pixels.reshape(rows, info.height, info.columns, info.width, 3).swapaxes(1, 2)
+    return cells.reshape(-1, info.height, info.width, 3)[: info.frames]
+
+
 def film_info(name: str, frames: int, height: int, width: int, *, pixelated: bool) -> FilmInfo:
     """The layout of a film with so many frames; ``height`` and ``width`` in pixels, before scaling."""
     reduction = 1 if pixelated else _reduction(width, height)

@@ -52,6 +52,12 @@ class Films:
         """The layout of this clip's film."""
         return self.zoomed(self._infos[name])
 
+    def film(self, name: str) -> Film:
+        """The film of this clip, which must be stored as such (`put`)."""
+        sheet = self._content[name]
+        assert isinstance(sheet, bytes)
+        return Film(self._infos[name], sheet)
+
     def zoomed(self, info: FilmInfo) -> FilmInfo:
         """The layout with the factor by which people see it."""
         return dataclasses.replace(info, zoom=self._zoom if info.pixelated else None)

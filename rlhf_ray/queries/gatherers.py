@@ -8,14 +8,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from rlhf_ray.data.arrays import FloatArray, IntArray, numbers_of
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray, numbers_of
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import blaming
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.settings import PreferenceSettings
@@ -32,11 +33,18 @@ Skip = Callable[[Pairs, Sequence[str]], None]
 """Stores durably that annotators (one name per pair) skipped these pairs: nobody is asked about them again. Idempotent."""
 
 
+FramesOf = Callable[[Fragments], list[Array]]
+"""Returns what people would see of each fragment: its frames, ``[length + 1, height, width, 3]`` uint8."""
+
+
 class Gatherer(Protocol):
     """Gets pairs answered. Runs in its own actor; `ask` may block its thread for as long as answers take.
 
     The constructor of a custom gatherer may take ``commit``, which stores `Comparisons` durably; ``skip``, which stores that pairs
     were skipped; ``settings``, the `PreferenceSettings`; and ``seed``, the run's seed; or any subset.
+
+    If the class has ``wants_films = True``, fragments are filmed as for people, and the constructor may also take ``films``, a
+    `FramesOf`: ``films(pairs.left)`` returns the frames of the left fragments. So a vision model can be a teacher.
     """
 
     def ask(self, number: int, pairs: Pairs) -> None:
@@ -149,10 +157,38 @@ GATHERERS: Registry[Gatherer] = Registry("preferences.gatherer", Gatherer, {"scr
 """Built-in gatherers by name."""
 
 
-def make_gatherer(commit: Commit, skip: Skip, settings: PreferenceSettings, seed: int) -> Gatherer:
+def wants_films(preferences: PreferenceSettings) -> bool:
+    """Return whether the gatherer that ``preferences.gatherer`` names looks at films: whether its class says so.
+
+    Raises:
+        SettingError: there is no such gatherer.
+    """
+    if preferences.comparisons == 0 or preferences.people_share == 1.0:  # it gets no questions
+        return False
+    return bool(getattr(GATHERERS.find(preferences.gatherer), "wants_films", False))
+
+
+def who_sees_films(preferences: PreferenceSettings) -> str | None:
+    """Return the setting because of which films are needed, for errors; None if nobody looks at films."""
+    if preferences.asks_people:
+        return "preferences.teacher is human"
+    return f"preferences.gatherer={preferences.gatherer} wants films" if wants_films(preferences) else None
+
+
+def make_gatherer(
+    commit: Commit, skip: Skip, settings: PreferenceSettings, seed: int, films: FramesOf | None = None
+) -> Gatherer:
     """Make the gatherer that ``settings.gatherer`` names.
+
+    Args:
+        commit: stores answers.
+        skip: stores skips.
+        settings: the settings.
+        seed: the run's seed.
+        films: for a gatherer that wants films.
 
     Raises:
         SettingError: no gatherer has this name, or it doesn't satisfy `Gatherer`.
     """
-    return GATHERERS.make(settings.gatherer, commit=commit, skip=skip, settings=settings, seed=seed)
+    offered: dict[str, Any] = {"commit": commit, "skip": skip, "settings": settings, "seed": seed}
+    return GATHERERS.make(settings.gatherer, **offered, **({} if films is None else {"films": films}))

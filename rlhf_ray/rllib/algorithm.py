@@ -24,14 +24,10 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LI
 from ray.tune import PlacementGroupFactory
 
 from rlhf_ray.actors.budget import StepBudget
-from rlhf_ray.actors.build import build_ring
 from rlhf_ray.actors.cluster import start_ray
-from rlhf_ray.actors.executor import RayExecutor
-from rlhf_ray.actors.fixed_reward import FixedReward
 from rlhf_ray.actors.listener import Listener
-from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.actors.placement import NODES_WITHIN, await_room, ring_bundles
-from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RingSettings, RoundReport, Stop, check_horizon, never
+from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, Stop, check_horizon, never
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferenceConfig
@@ -41,6 +37,7 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
 from rlhf_ray.rllib.metrics import Gauges
 from rlhf_ray.rllib.policy import PolicyMaker
+from rlhf_ray.rllib.rings import ring_of
 from rlhf_ray.rllib.rllib_internals import (
     forget_env_runners,
     seeded_without_compiler,
@@ -49,7 +46,7 @@ from rlhf_ray.rllib.rllib_internals import (
 )
 from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
 from rlhf_ray.rllib.seeding import reset_and_reseed, seed_learners
-from rlhf_ray.rllib.starting import first_weights, fitted_reward
+from rlhf_ray.rllib.starting import first_weights
 
 ORIGIN = "origin.json"
 """File in a checkpoint with the Tune trial it came from."""
@@ -116,8 +113,8 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         self.config = settings.for_one_algorithm(checked, name)
         self._checked, of = checked, checked.experiment
         self._spaces = (checked.observation_space, checked.action_space)
-        self.budget = StepBudget(of, checked.fragments, self.config.most_iteration_env_steps)
-        self._ring: Ring = self._fixed_reward() if of.preferences.comparisons == 0 else self._build_ring(name)
+        self.budget = StepBudget(of, checked.fragments, self.config.most_iteration_env_steps, films=checked.films)
+        self._ring = ring_of(self.config, self.budget, self._store_path(), self.logdir, self._listener)
         self.begun = False
         """Whether the first labelling round was held."""
         self._gauges = Gauges(self._run_name())
@@ -163,40 +160,6 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
                 f"{agent}.gpus_per_learner is {gpus:g}, and with {agent}.num_learners 0 this process is the learner, but torch "
                 f"sees no GPU on {platform.node()}: set {agent}.num_learners to 1 to place the learner on a node with a GPU."
             )
-
-    def _fixed_reward(self) -> FixedReward:
-        given = self.config.reward_from
-        return FixedReward(None if given is None else fitted_reward(given).state())
-
-    def _build_ring(self, name: str) -> Ring:
-        of, fragments, config = self._checked.experiment, self._checked.fragments, self.config
-        settings = RingSettings(
-            fragments,
-            of.preferences,
-            of.reward_model,
-            *self._spaces,
-            self._store_path(),
-            of.seed,
-            of.total_env_steps,
-            config.begun_after,
-        )
-        ring = build_ring(
-            settings,
-            LocalExecutor(name) if config.ring_here else RayExecutor(name),
-            config.make_env(film=of.preferences.asks_people),
-            rollouts=config.num_envs_per_env_runner,
-            iterations=self.budget.learning_iterations,
-            iteration_env_steps=self.budget.iteration_env_steps,
-            page=config.make_page(name, self.logdir),
-            listener=self._listener,
-        )
-        if config.labels_from is not None:
-            try:
-                ring.adopt(config.labels_from)
-            except Exception:
-                ring.close()  # there is no algorithm yet that would close it
-                raise
-        return ring
 
     def _store_path(self) -> Path | str:
         """Return the configured store, or a folder next to Tune's checkpoints of the trial, which a restored trial finds again."""

@@ -28,6 +28,7 @@ from rlhf_ray import envs
 from rlhf_ray.actors.labelling_page import PageSettings
 from rlhf_ray.data.bounds import in_words
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.data.registry import names_of
 from rlhf_ray.envs.checked import try_out
@@ -36,6 +37,7 @@ from rlhf_ray.labelling.films import Camera, camera_options, without_a_screen
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.texts import load_texts
+from rlhf_ray.queries.gatherers import wants_films, who_sees_films
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.connectors import KeepObservations, RewardFirst
@@ -44,7 +46,16 @@ from rlhf_ray.rllib.fragment_cutter import FragmentCutter
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
 from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of, skip_notes
 from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
-from rlhf_ray.settings import NO_QUESTIONS, PARTS, AgentName, Experiment, ResolvedFragments, from_json, to_json
+from rlhf_ray.settings import (
+    NO_QUESTIONS,
+    PARTS,
+    AgentName,
+    Experiment,
+    ResolvedFragments,
+    env_steps_needed,
+    from_json,
+    to_json,
+)
 from rlhf_ray.settings.checks import require, require_known
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.files import store_of
@@ -59,6 +70,7 @@ class Checked:
         observation_space, action_space: the environment's spaces.
         horizon: maximum number of steps per episode; None if there is no limit.
         fragments: fragment settings with numbers in place of auto.
+        films: whether the rollout collector films, because people answer, or a gatherer that wants films of what is no image.
         reads_history: whether the reward of a step depends on the steps before it.
         notes: what is done about bounds of the spaces that are only formal; see `rlhf_ray.envs.notes`.
     """
@@ -68,6 +80,7 @@ class Checked:
     action_space: gym.Space[Any]
     horizon: int | None
     fragments: ResolvedFragments
+    films: bool = False
     reads_history: bool = False
     notes: tuple[str, ...] = ()
 
@@ -414,7 +427,10 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
                 of.reward_model,
                 self.reward_from,
             )
-        self._check_connectors(of)
+        films = of.preferences.asks_people or (wants_films(of.preferences) and not is_image(observation_space))
+        needed, what = env_steps_needed(fragments, of.preferences, self.iteration_env_steps, films=films)
+        require(of.total_env_steps >= needed, "total_env_steps", of.total_env_steps, what)
+        self._check_connectors(of, films)
         self._check_pretraining(of, observation_space)
         seen = self._seen_by_policy(observation_space, action_space)
         module = self.check_network(seen, action_space, of)
@@ -425,7 +441,9 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             check_policy(weights, module.get_state(), self.policy_from, self.agent)
         if self.demonstrations_from is not None:
             self._check_demonstrations(observation_space, action_space, self.demonstrations_from)
-        return Checked(of, observation_space, action_space, limit, fragments, ensemble.reads_history, tuple(notes))
+        return Checked(
+            of, observation_space, action_space, limit, fragments, films, ensemble.reads_history, tuple(notes)
+        )
 
     def _check_pretraining(self, of: Experiment, observation_space: gym.Space[Any]) -> None:
         """Refuse unsupervised pretraining where it can't work."""
@@ -454,14 +472,14 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             )
         load_demonstrations(path).check(observation_space, action_space, path)
 
-    def _check_connectors(self, of: Experiment) -> None:
+    def _check_connectors(self, of: Experiment, films: bool) -> None:
         """Refuse the rollout collector with custom connectors, because it acts without them."""
         if self._env_to_module_connector is None and self._module_to_env_connector is None:
             return
         exploration = of.fragments.exploration_env_steps
-        if exploration or of.preferences.asks_people:
+        if exploration or films:
             what = (
-                f"fragments.exploration_env_steps is {exploration}" if exploration else "preferences.teacher is human"
+                f"fragments.exploration_env_steps is {exploration}" if exploration else who_sees_films(of.preferences)
             )
             raise SettingError(
                 f"{what}, but the rollout collector acts without connectors: wrap the environment (gymnasium.wrappers) instead of "

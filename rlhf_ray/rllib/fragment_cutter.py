@@ -47,8 +47,8 @@ class FragmentCutter(RLlibCallback):  # type: ignore[misc]
         preferences = config.checked.experiment.preferences
         if config.in_evaluation or not preferences.comparisons:  # no questions to ask
             return
-        if preferences.asks_people and not is_image(env_runner.env.single_observation_space):
-            return  # people compare videos that the rollout collector renders
+        if config.checked.films and not is_image(env_runner.env.single_observation_space):
+            return  # whoever answers sees films, which the rollout collector renders
         failed = dropped = 0
         ring = self._ring = self._ring or executor_of(config.ring_name)
         if preferences.mode == "synchronous":

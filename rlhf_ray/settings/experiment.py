@@ -134,11 +134,21 @@ class Experiment:
         return self.fragments.resolved(horizon=horizon, total_env_steps=self.total_env_steps, rollout=of, rounds=rounds)
 
 
-def env_steps_needed(fragments: ResolvedFragments, preferences: PreferenceSettings, iteration: int) -> tuple[int, str]:
-    """The minimum environment steps of a run with one ``iteration`` of the agent, and a text that says what they are for."""
+def env_steps_needed(
+    fragments: ResolvedFragments, preferences: PreferenceSettings, iteration: int, *, films: bool | None = None
+) -> tuple[int, str]:
+    """The minimum environment steps of a run with one ``iteration`` of the agent, and a text that says what they are for.
+
+    Args:
+        fragments: fragment settings.
+        preferences: preference settings.
+        iteration: environment steps of an iteration.
+        films: whether fragments are filmed for whoever answers; None: if people do. A gatherer of your own may want films too.
+    """
+    films = preferences.asks_people if films is None else films
     rounds = preferences.rounds
     pretraining = preferences.pretraining_iterations(iteration) * iteration
-    between = rounds * fragments.between_rounds_env_steps(preferences.asks_people)
+    between = rounds * fragments.between_rounds_env_steps(films)
     needed = pretraining + fragments.initial_env_steps + between + iteration
     parts = [f"first fragments (fragments.initial_env_steps={fragments.initial_env_steps})"]
     if pretraining:
@@ -147,9 +157,10 @@ def env_steps_needed(fragments: ResolvedFragments, preferences: PreferenceSettin
         parts.append(
             f"exploration in preferences.rounds={rounds} (fragments.exploration_env_steps={fragments.exploration_env_steps})"
         )
-    if preferences.asks_people:
+    if films:
+        viewers = "people" if preferences.asks_people else "the gatherer"
         parts.append(
-            f"filming for people in preferences.rounds={rounds} (fragments.film_env_steps={fragments.filmed_env_steps})"
+            f"filming for {viewers} in preferences.rounds={rounds} (fragments.film_env_steps={fragments.filmed_env_steps})"
         )
     return (
         needed,

@@ -141,9 +141,9 @@ class ResolvedFragments(FragmentSettings):
     varied: bool = False
     """Whether `initial_env_steps` was auto: random actions are repeated, and labels are saved while answers are ties."""
 
-    def between_rounds_env_steps(self, people: bool) -> int:
-        """Environment steps outside the agent's iterations before each later round: exploration, and rendering for ``people``."""
-        return self.exploration_env_steps + (self.filmed_env_steps if people else 0)
+    def between_rounds_env_steps(self, films: bool) -> int:
+        """Environment steps outside the agent's iterations before each later round: for exploration, and for ``films``."""
+        return self.exploration_env_steps + (self.filmed_env_steps if films else 0)
 
     @property
     def filmed_env_steps(self) -> int:

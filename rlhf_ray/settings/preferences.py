@@ -59,7 +59,7 @@ class PreferenceSettings:
     called oracle_2 in the store. None: six built-in annotators who err in six ways."""
     gatherer: str = "scripted"
     """How answers are gathered, except people's: scripted (asks the teacher), or module:Name for your own gatherer
-    (`rlhf_ray.queries.gatherers.Gatherer`), such as a labelling service."""
+    (`rlhf_ray.queries.gatherers.Gatherer`), such as a labelling service or a model that looks at films."""
     human_share: float = 0.0
     """Fraction (0 to 1) of questions put to people instead of the scripted teacher. Asynchronous mode only."""
     rationality: float = 1.0

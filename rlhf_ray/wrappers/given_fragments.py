@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rlhf_ray.actors.handles import Ref
-from rlhf_ray.actors.labelling_page import LabellingPage
 from rlhf_ray.actors.members import Members
 from rlhf_ray.actors.ring import Moment, Pretrained
 from rlhf_ray.data.errors import SettingError
@@ -55,8 +54,8 @@ class GivenFragments:
             return False
         if self._sent is not None:
             self.members.executor.get(self._sent)  # raises the actor's error
-        if films and self.members.people is not None:
-            self.members.people.page.actor.call(LabellingPage.show, films)
+        if films:
+            self.members.show_made(tuple(films))
         self._sent = self.members.pool.call(FragmentPool.add, fragments)
         if wait:
             self.members.executor.get(self._sent)

@@ -35,6 +35,7 @@ from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.texts import load_texts
+from rlhf_ray.queries.gatherers import who_sees_films
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.queries.pool import CutFragments, FragmentPool
 from rlhf_ray.queries.schedule import LabelSchedule
@@ -103,7 +104,7 @@ class LearningSession(RewardSession):
         except BaseException:
             release_ray()
             raise
-        self.films = self.ring.people is not None and not is_image(self.spaces[0])
+        self.films = bool(self.ring.members.viewed) and not is_image(self.spaces[0])
         for line in invitation(self.links, store) if self.links else ():
             logger.warning("%s", line)
         self._end = weakref.finalize(self, _end, self.ring, own_folder)  # also runs if close() is never called
@@ -122,7 +123,7 @@ class LearningSession(RewardSession):
         )
         asks_people = self.asks and preferences.asks_people
         members = Members(
-            for_films(settings) if asks_people else settings,
+            for_films(settings) if self.asks and who_sees_films(preferences) else settings,
             RayExecutor(f"ring-{uuid.uuid4().hex[:12]}"),
             fits_apart=not self.waits or asks_people,
         )
@@ -401,8 +402,6 @@ class LearningSession(RewardSession):
         if report is not None and report.fit is not None:
             self.last_fit = report.fit
             logger.info("Reward version %d, fitted to %d comparisons.", report.fit.version, report.comparisons)
-
-
 
 
 def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed: int) -> PageSettings:

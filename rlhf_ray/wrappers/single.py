@@ -142,11 +142,11 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
     def _transformed(self, env: Any, transform: Transform) -> Array:
         return np.asarray(transform(env.observation_space.sample()))
 
-    def _check_shown(self, env: Any) -> None:
+    def _check_shown(self, env: Any, viewer: str) -> None:
         try:
             Camera(env)
         except ValueError as error:
-            raise SettingError(f"preferences.teacher is 'human', and {error}") from error
+            raise SettingError(f"{viewer}, and {error}") from error
 
     def _rows(self, values: Array) -> Array:
         return values[None]

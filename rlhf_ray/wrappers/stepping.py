@@ -183,11 +183,11 @@ class Stepping:
         seen: Array = np.asarray(transform(env.observation_space.sample()))[0]
         return seen
 
-    def _check_shown(self, env: Any) -> None:
-        """Check that people can be shown something of ``env``, whose observations are no images."""
+    def _check_shown(self, env: Any, viewer: str) -> None:
+        """Check that something of ``env``, whose observations are no images, can be shown, as the setting ``viewer`` asks for."""
         raise SettingError(
-            "preferences.teacher is 'human', but a vector environment can only show image observations to people: use "
-            "HumanPreferencesEnv, and its share() for more environments."
+            f"{viewer}, but a vector environment can only show image observations: use HumanPreferencesEnv, and its share() for "
+            "more environments."
         )
 
     def _after(self, infos: dict[str, Any], ended: BoolArray) -> Array:

@@ -17,6 +17,7 @@ from rlhf_ray.data.bounds import without_formal
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.switching import Switching
+from rlhf_ray.queries.gatherers import who_sees_films
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.settings.checks import require
 from rlhf_ray.wrappers.arguments import Transform, Wait, check_wait, seen_space, transform_for
@@ -50,8 +51,9 @@ class PreferenceWrapper(Stepping):
         seen = None if observation_transform is None else self._transformed(env, observation_transform)
         title = env.spec.id if env.spec else str(env)
         space = seen_space(observation_space, seen, action_space, title)
-        if preferences is not None and preferences.asks_people and ask and not is_image(space):
-            self._check_shown(env)
+        viewer = who_sees_films(preferences) if preferences is not None and ask else None
+        if viewer is not None and not is_image(space):
+            self._check_shown(env, viewer)
         check_wait(preferences, wait)
         spaces = (space, action_space)
         session: RewardSession

@@ -1,0 +1,40 @@
+"""A gatherer that looks at films: it answers from what a person would see, as a vision model would. It takes about a minute.
+
+pip install /path/to/rlhf_ray
+python examples/own_gatherer.py
+"""
+
+import numpy as np
+
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.queries.gatherers import Commit, FramesOf
+from rlhf_ray.rllib import PreferencePPOConfig
+
+
+class Looks:
+    """Compares films, each ``[frames, height, width, 3]`` uint8."""
+
+    wants_films = True  # so that fragments are filmed
+
+    def __init__(self, commit: Commit, films: FramesOf):
+        self.commit, self.films = commit, films
+
+    def ask(self, number: int, pairs: Pairs) -> None:
+        """Called with pairs to compare. 1: the left fragment is better, 0: the right one."""
+        left, right = (np.array([self.score(film) for film in self.films(side)]) for side in (pairs.left, pairs.right))
+        preferences = np.where(left > right, 1.0, 0.0).astype(np.float32)
+        self.commit(Comparisons(pairs, preferences, ("looks",) * len(pairs)))
+
+    def score(self, film: Array) -> float:
+        """How red the left half is, which the pendulum is: how much green it lacks."""
+        return float(255.0 - film[:, :, : film.shape[2] // 2, 1].mean())
+
+
+if __name__ == "__main__":
+    config = PreferencePPOConfig().environment("Pendulum-v1")
+    algorithm = config.preferences(gatherer=Looks, comparisons=20, rounds=2, total_env_steps=12_000).build_algo()
+    while not algorithm.finished:
+        result = algorithm.train()
+    algorithm.stop()
+    print(f"{result['preferences']['comparisons']:.0f} answers from films")
