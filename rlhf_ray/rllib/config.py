@@ -7,7 +7,6 @@ import copy
 import functools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -20,69 +19,35 @@ from ray.rllib.connectors.learner import AddNextObservationsFromEpisodesToTrainB
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.utils import force_list
 
 from rlhf_ray import envs
 from rlhf_ray.actors.labelling_page import PageSettings
-from rlhf_ray.data.bounds import in_words
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.images import is_image
-from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.data.registry import names_of
-from rlhf_ray.envs.checked import try_out
-from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.labelling.films import Camera, camera_options, without_a_screen
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.texts import load_texts
-from rlhf_ray.queries.gatherers import wants_films, who_sees_films
-from rlhf_ray.queries.parts import check_parts
-from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.rllib.checking import Checked, check_environment
 from rlhf_ray.rllib.connectors import KeepObservations, RewardFirst
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.fragment_cutter import FragmentCutter
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
 from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of, skip_notes
-from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
+from rlhf_ray.rllib.starting import fitted_reward
 from rlhf_ray.settings import (
     NO_QUESTIONS,
     PARTS,
     AgentName,
     Experiment,
-    ResolvedFragments,
-    env_steps_needed,
     from_json,
     to_json,
 )
 from rlhf_ray.settings.checks import require, require_known
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.files import store_of
-
-
-@dataclass(frozen=True)
-class Checked:
-    """An experiment that was validated against its environment.
-
-    Attributes:
-        experiment: the settings.
-        observation_space, action_space: the environment's spaces.
-        horizon: maximum number of steps per episode; None if there is no limit.
-        fragments: fragment settings with numbers in place of auto.
-        films: whether the rollout collector films, because people answer, or a gatherer that wants films of what is no image.
-        reads_history: whether the reward of a step depends on the steps before it.
-        notes: what is done about bounds of the spaces that are only formal; see `rlhf_ray.envs.notes`.
-    """
-
-    experiment: Experiment
-    observation_space: gym.spaces.Box
-    action_space: gym.Space[Any]
-    horizon: int | None
-    fragments: ResolvedFragments
-    films: bool = False
-    reads_history: bool = False
-    notes: tuple[str, ...] = ()
 
 
 class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
@@ -391,116 +356,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             )
 
     def check_environment(self) -> Checked:
-        """Make the environment once and check that all settings fit it.
-
-        Raises:
-            SettingError: the environment is unknown, has unsupported spaces, or has episodes shorter than a fragment; or a network,
-                reward model or policy doesn't fit it.
-            FaultyEnvironmentError: the environment raises, or returns invalid data.
-        """
-        if self.env is None:
-            raise SettingError("No environment is set; name one with environment('Pendulum-v1').")
-        try:
-            env = self.make_env()()
-            check_spaces(env.observation_space, env.action_space, str(self.env))
-            try_out(env)
-        except (ValueError, ImportError, gym.error.Error) as error:
-            raise SettingError(str(error)) from error
-        observation_space, action_space = cast(gym.spaces.Box, env.observation_space), env.action_space
-        limit = None if env.spec is None else env.spec.max_episode_steps
-        notes = envs.notes(env)
-        env.close()  # type: ignore[no-untyped-call]
-        of = self.settings()
-        check_parts(of.preferences, of.reward_model)
-        fragments = of.resolved_fragments(limit)
-        if limit is not None and limit < fragments.length:
-            raise SettingError(
-                f"fragments.length is {fragments.length}, but episodes of {self.env} have at most {limit} steps, and fragments "
-                "never cross episodes: reduce it."
-            )
-        ensemble = RewardEnsemble(observation_space, action_space, of.reward_model)
-        if self.reward_from is not None:
-            check_reward(
-                fitted_reward(self.reward_from),
-                observation_space,
-                action_space,
-                of.reward_model,
-                self.reward_from,
-            )
-        films = of.preferences.asks_people or (wants_films(of.preferences) and not is_image(observation_space))
-        needed, what = env_steps_needed(fragments, of.preferences, self.iteration_env_steps, films=films)
-        require(of.total_env_steps >= needed, "total_env_steps", of.total_env_steps, what)
-        self._check_connectors(of, films)
-        self._check_pretraining(of, observation_space)
-        seen = self._seen_by_policy(observation_space, action_space)
-        module = self.check_network(seen, action_space, of)
-        if getattr(getattr(module, "network", None), "formal", None) is not None and (said := in_words(seen)):
-            notes.append(said)
-        if self.policy_from is not None:
-            weights = policy_weights(self.policy_from, seen, action_space)
-            check_policy(weights, module.get_state(), self.policy_from, self.agent)
-        if self.demonstrations_from is not None:
-            self._check_demonstrations(observation_space, action_space, self.demonstrations_from)
-        return Checked(
-            of, observation_space, action_space, limit, fragments, films, ensemble.reads_history, tuple(notes)
-        )
-
-    def _check_pretraining(self, of: Experiment, observation_space: gym.Space[Any]) -> None:
-        """Refuse unsupervised pretraining where it can't work."""
-        steps = of.preferences.pretraining_env_steps
-        if not steps:
-            return
-        if len(observation_space.shape or ()) != 1:
-            raise SettingError(
-                f"preferences.pretraining_env_steps is {steps}, but distances between the observations {observation_space} mean "
-                "nothing; it needs vectors: set it to 0."
-            )
-        own = (self._env_to_module_connector, self._module_to_env_connector, self._learner_connector)
-        if any(connector is not None for connector in own):
-            raise SettingError(
-                f"preferences.pretraining_env_steps is {steps}, but pretraining does not work with custom connectors: set it to 0, "
-                "or wrap the environment (gymnasium.wrappers) instead."
-            )
-
-    def _check_demonstrations(self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], path: str) -> None:
-        """Refuse demonstrations that the policy can't be cloned from."""
-        self.cloning()
-        if self._env_to_module_connector is not None:
-            raise SettingError(
-                f"Training starts from the demonstrations in {path}, but cloning works without connectors: wrap the environment "
-                "(gymnasium.wrappers) instead of using env_runners(env_to_module_connector)."
-            )
-        load_demonstrations(path).check(observation_space, action_space, path)
-
-    def _check_connectors(self, of: Experiment, films: bool) -> None:
-        """Refuse the rollout collector with custom connectors, because it acts without them."""
-        if self._env_to_module_connector is None and self._module_to_env_connector is None:
-            return
-        exploration = of.fragments.exploration_env_steps
-        if exploration or films:
-            what = (
-                f"fragments.exploration_env_steps is {exploration}" if exploration else who_sees_films(of.preferences)
-            )
-            raise SettingError(
-                f"{what}, but the rollout collector acts without connectors: wrap the environment (gymnasium.wrappers) instead of "
-                "using env_runners(env_to_module_connector, module_to_env_connector)."
-            )
-
-    def _seen_by_policy(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> gym.Space[Any]:
-        """Return the observation space after the user's env-to-module connectors."""
-        if self._env_to_module_connector is None:
-            return observation_space
-        spaces = (observation_space, action_space)
-        try:
-            pipeline = self.build_env_to_module_connector(
-                spaces={INPUT_ENV_SPACES: spaces, INPUT_ENV_SINGLE_SPACES: spaces}
-            )
-        except Exception as error:
-            raise SettingError(
-                f"env_runners(env_to_module_connector) doesn't accept the observations {observation_space} and actions "
-                f"{action_space}: {type(error).__name__}: {error}"
-            ) from error
-        return cast("gym.Space[Any]", pipeline.observation_space)
+        """Make the environment once and check that all settings fit it; see `rlhf_ray.rllib.checking.check_environment`."""
+        return check_environment(self)
 
     def make_page(self, run_id: str, folder: Path | str) -> PageSettings | None:
         """Return the settings of the labelling page; None without human annotators.

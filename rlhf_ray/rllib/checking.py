@@ -1,0 +1,167 @@
+"""Checks that an experiment fits its environment, before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import gymnasium as gym
+from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
+
+from rlhf_ray import envs
+from rlhf_ray.data.bounds import in_words
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
+from rlhf_ray.data.recordings import load_demonstrations
+from rlhf_ray.envs.checked import try_out
+from rlhf_ray.envs.spaces import check_spaces
+from rlhf_ray.queries.gatherers import wants_films, who_sees_films
+from rlhf_ray.queries.parts import check_parts
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
+from rlhf_ray.settings import Experiment, ResolvedFragments, env_steps_needed
+from rlhf_ray.settings.checks import require
+
+if TYPE_CHECKING:
+    from rlhf_ray.rllib.config import PreferenceConfig
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An experiment that was validated against its environment.
+
+    Attributes:
+        experiment: the settings.
+        observation_space, action_space: the environment's spaces.
+        horizon: maximum number of steps per episode; None if there is no limit.
+        fragments: fragment settings with numbers in place of auto.
+        films: whether the rollout collector films, because people answer, or a gatherer that wants films of what is no image.
+        reads_history: whether the reward of a step depends on the steps before it.
+        notes: what is done about bounds of the spaces that are only formal; see `rlhf_ray.envs.notes`.
+    """
+
+    experiment: Experiment
+    observation_space: gym.spaces.Box
+    action_space: gym.Space[Any]
+    horizon: int | None
+    fragments: ResolvedFragments
+    films: bool = False
+    reads_history: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def check_environment(config: PreferenceConfig) -> Checked:
+    """Make the environment once and check that all settings fit it.
+
+    Raises:
+        SettingError: the environment is unknown, has unsupported spaces, or has episodes shorter than a fragment; or a network,
+            reward model or policy doesn't fit it.
+        FaultyEnvironmentError: the environment raises, or returns invalid data.
+    """
+    if config.env is None:
+        raise SettingError("No environment is set; name one with environment('Pendulum-v1').")
+    try:
+        env = config.make_env()()
+        check_spaces(env.observation_space, env.action_space, str(config.env))
+        try_out(env)
+    except (ValueError, ImportError, gym.error.Error) as error:
+        raise SettingError(str(error)) from error
+    observation_space, action_space = cast(gym.spaces.Box, env.observation_space), env.action_space
+    limit = None if env.spec is None else env.spec.max_episode_steps
+    notes = envs.notes(env)
+    env.close()  # type: ignore[no-untyped-call]
+    of = config.settings()
+    check_parts(of.preferences, of.reward_model)
+    fragments = of.resolved_fragments(limit)
+    if limit is not None and limit < fragments.length:
+        raise SettingError(
+            f"fragments.length is {fragments.length}, but episodes of {config.env} have at most {limit} steps, and fragments "
+            "never cross episodes: reduce it."
+        )
+    ensemble = RewardEnsemble(observation_space, action_space, of.reward_model)
+    if config.reward_from is not None:
+        check_reward(
+            fitted_reward(config.reward_from),
+            observation_space,
+            action_space,
+            of.reward_model,
+            config.reward_from,
+        )
+    films = of.preferences.asks_people or (wants_films(of.preferences) and not is_image(observation_space))
+    needed, what = env_steps_needed(fragments, of.preferences, config.iteration_env_steps, films=films)
+    require(of.total_env_steps >= needed, "total_env_steps", of.total_env_steps, what)
+    _check_connectors(config, of, films)
+    _check_pretraining(config, of, observation_space)
+    seen = _seen_by_policy(config, observation_space, action_space)
+    module = config.check_network(seen, action_space, of)
+    if getattr(getattr(module, "network", None), "formal", None) is not None and (said := in_words(seen)):
+        notes.append(said)
+    if config.policy_from is not None:
+        weights = policy_weights(config.policy_from, seen, action_space)
+        check_policy(weights, module.get_state(), config.policy_from, config.agent)
+    if config.demonstrations_from is not None:
+        _check_demonstrations(config, observation_space, action_space, config.demonstrations_from)
+    return Checked(of, observation_space, action_space, limit, fragments, films, ensemble.reads_history, tuple(notes))
+
+
+def _check_pretraining(config: PreferenceConfig, of: Experiment, observation_space: gym.Space[Any]) -> None:
+    """Refuse unsupervised pretraining where it can't work."""
+    steps = of.preferences.pretraining_env_steps
+    if not steps:
+        return
+    if len(observation_space.shape or ()) != 1:
+        raise SettingError(
+            f"preferences.pretraining_env_steps is {steps}, but distances between the observations {observation_space} mean "
+            "nothing; it needs vectors: set it to 0."
+        )
+    own = (config._env_to_module_connector, config._module_to_env_connector, config._learner_connector)
+    if any(connector is not None for connector in own):
+        raise SettingError(
+            f"preferences.pretraining_env_steps is {steps}, but pretraining does not work with custom connectors: set it to 0, "
+            "or wrap the environment (gymnasium.wrappers) instead."
+        )
+
+
+def _check_demonstrations(
+    config: PreferenceConfig, observation_space: gym.spaces.Box, action_space: gym.Space[Any], path: str
+) -> None:
+    """Refuse demonstrations that the policy can't be cloned from."""
+    config.cloning()
+    if config._env_to_module_connector is not None:
+        raise SettingError(
+            f"Training starts from the demonstrations in {path}, but cloning works without connectors: wrap the environment "
+            "(gymnasium.wrappers) instead of using env_runners(env_to_module_connector)."
+        )
+    load_demonstrations(path).check(observation_space, action_space, path)
+
+
+def _check_connectors(config: PreferenceConfig, of: Experiment, films: bool) -> None:
+    """Refuse the rollout collector with custom connectors, because it acts without them."""
+    if config._env_to_module_connector is None and config._module_to_env_connector is None:
+        return
+    exploration = of.fragments.exploration_env_steps
+    if exploration or films:
+        what = f"fragments.exploration_env_steps is {exploration}" if exploration else who_sees_films(of.preferences)
+        raise SettingError(
+            f"{what}, but the rollout collector acts without connectors: wrap the environment (gymnasium.wrappers) instead of "
+            "using env_runners(env_to_module_connector, module_to_env_connector)."
+        )
+
+
+def _seen_by_policy(
+    config: PreferenceConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> gym.Space[Any]:
+    """Return the observation space after the user's env-to-module connectors."""
+    if config._env_to_module_connector is None:
+        return observation_space
+    spaces = (observation_space, action_space)
+    try:
+        pipeline = config.build_env_to_module_connector(
+            spaces={INPUT_ENV_SPACES: spaces, INPUT_ENV_SINGLE_SPACES: spaces}
+        )
+    except Exception as error:
+        raise SettingError(
+            f"env_runners(env_to_module_connector) doesn't accept the observations {observation_space} and actions "
+            f"{action_space}: {type(error).__name__}: {error}"
+        ) from error
+    return cast("gym.Space[Any]", pipeline.observation_space)
