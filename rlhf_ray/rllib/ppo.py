@@ -13,7 +13,8 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, needs_episodes
-from rlhf_ray.rllib.config import Checked, PreferenceConfig
+from rlhf_ray.rllib.checking import Checked
+from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.inherited import check_inherited
 from rlhf_ray.rllib.learner import PPOLearner, overridden, takes_own_steps

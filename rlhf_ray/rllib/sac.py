@@ -25,7 +25,8 @@ from ray.rllib.utils.metrics import (
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
-from rlhf_ray.rllib.config import Checked, PreferenceConfig
+from rlhf_ray.rllib.checking import Checked
+from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.inherited import check_inherited
 from rlhf_ray.rllib.learned_reward import LearnedReward
 from rlhf_ray.rllib.policy import built
