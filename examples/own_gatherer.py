@@ -1,7 +1,9 @@
-"""A gatherer that looks at films: it answers from what a person would see, as a vision model would. It takes about a minute.
+"""A gatherer that looks at films: it answers from what a person would see, as a vision model would.
 
-pip install /path/to/rlhf_ray
-python examples/own_gatherer.py
+    pip install /path/to/rlhf_ray
+    python examples/own_gatherer.py
+
+It takes about a minute.
 """
 
 import numpy as np
@@ -23,8 +25,7 @@ class Looks:
     def ask(self, number: int, pairs: Pairs) -> None:
         """Called with pairs to compare. 1: the left fragment is better, 0: the right one."""
         left, right = (np.array([self.score(film) for film in self.films(side)]) for side in (pairs.left, pairs.right))
-        preferences = np.where(left > right, 1.0, 0.0).astype(np.float32)
-        self.commit(Comparisons(pairs, preferences, ("looks",) * len(pairs)))
+        self.commit(Comparisons(pairs, (left > right).astype(np.float32), ("looks",) * len(pairs)))
 
     def score(self, film: Array) -> float:
         """How red the left half is, which the pendulum is: how much green it lacks."""
