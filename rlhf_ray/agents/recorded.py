@@ -1,4 +1,4 @@
-"""Recordings of what goes on inside an agent: record them, load them as `Episodes`, and read windows of them at random.
+"""Read recordings of what happens inside an agent: as `Episodes`, or windows of them at random.
 
 The files are those of `rlhf_ray.data.recordings`. Levels are split into train, validation and test by a hash of their seeds, so a
 level is in one split only, in every recording.
@@ -7,10 +7,8 @@ level is in one split only, in every recording.
 from __future__ import annotations
 
 import hashlib
-import zlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,21 +16,15 @@ import numpy as np
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.play import play
-from rlhf_ray.data.arrays import Array, IntArray
+from rlhf_ray.data.arrays import Array, BoolArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.recorded_episode import ACTIVATION, GAMMA, STATE, RecordedEpisode, StateBlobs
-from rlhf_ray.data.recordings import Recording, RecordingWriter, arrays_of
-from rlhf_ray.envs.batch import EnvBatch
+from rlhf_ray.data.recorded_episode import ACTIVATION, STATE, StateBlobs
+from rlhf_ray.data.recordings import Recording, arrays_of
 
 Split = Literal["train", "validation", "test"]
 
 SHARES: Mapping[str, float] = {"train": 0.7, "validation": 0.15, "test": 0.15}
 """The share of levels of each split."""
-
-ACTING = ("greedy", "epsilon", "sampled")
-"""How actions are chosen: the most likely; that, but with probability epsilon a uniformly random one; drawn from the policy."""
 
 
 def split_of(level: int) -> str:
@@ -44,224 +36,6 @@ def split_of(level: int) -> str:
         if place < below:
             return name
     return name
-
-
-@dataclass(frozen=True)
-class Block:
-    """Episodes that are played together: their numbers in the recording depend on nothing else.
-
-    Attributes:
-        first: number of its first episode in the recording.
-        acting: one of `ACTING`.
-        levels: their levels.
-    """
-
-    first: int
-    acting: str
-    levels: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class InsidePlan:
-    """What to record of an agent. The episodes depend on nothing else, whoever plays them.
-
-    Attributes:
-        environment: the environment's name.
-        levels: one episode of each.
-        acting: share of the episodes by how actions are chosen (`ACTING`); shares need not add up to 1.
-        epsilon: share of random actions of epsilon.
-        seed: seeds the random actions.
-        copies: episodes that are played together.
-        max_steps: cuts longer episodes; None for no limit.
-        keep: layers whose outputs are kept.
-        keep_states: whether to keep the environment's state at each observation.
-        gamma: discount factor of the return that normalises rewards.
-
-    Raises:
-        SettingError: a value is invalid.
-    """
-
-    environment: str
-    levels: Sequence[int]
-    acting: Mapping[str, float] = field(default_factory=lambda: {"greedy": 1.0})
-    epsilon: float = 0.15
-    seed: int = 0
-    copies: int = 16
-    max_steps: int | None = None
-    keep: Sequence[str] = ()
-    keep_states: bool = False
-    gamma: float = GAMMA
-
-    def __post_init__(self) -> None:
-        for name, share in self.acting.items():
-            if name not in ACTING:
-                raise SettingError(f"mix names {name!r}; what goes on inside is recorded with {', '.join(ACTING)}.")
-            if not 0 < share < float("inf"):
-                raise SettingError(f"mix gives {name} the share {share:g}; it must be above 0.")
-        if not self.acting:
-            raise SettingError("mix is empty; name how to act, for example greedy=1.")
-        if not len(self.levels):
-            raise SettingError("levels is empty; give one level per episode.")
-        if not 0 <= self.epsilon <= 1:
-            raise SettingError(f"epsilon is {self.epsilon:g}; it must be between 0 and 1.")
-        if self.copies < 1 or (self.max_steps is not None and self.max_steps < 1):
-            raise SettingError(f"copies is {self.copies}, max_steps {self.max_steps}; they must be 1 or more.")
-
-    def about(self, agent: Agent) -> dict[str, Any]:
-        """Return the plan as JSON values, for the recording's manifest."""
-        return {
-            "environment": self.environment,
-            "agent": agent.digest,
-            "policies": list(self.acting),
-            "mix": dict(self.acting),
-            "epsilon": self.epsilon,
-            "seed": self.seed,
-            "episodes": len(self.levels),
-            "levels": f"{len(self.levels)}, crc32 {zlib.crc32(np.array(self.levels, np.int64).tobytes()):08x}",
-            "copies": self.copies,
-            "max_steps": self.max_steps,
-            "layers": list(self.keep),
-            "states": self.keep_states,
-            "memory_size": agent.memory_size,
-            "split": {"by": "sha256 of the level seed", **SHARES},
-        }
-
-    def blocks(self) -> list[Block]:
-        """Divide the levels into blocks; ways to act alternate, so that any part of the recording has nearly the same shares."""
-        total = sum(self.acting.values())
-        wanted = {name: len(self.levels) * share / total for name, share in self.acting.items()}
-        quota = {name: int(count) for name, count in wanted.items()}
-        for name in sorted(wanted, key=lambda each: quota[each] - wanted[each])[
-            : len(self.levels) - sum(quota.values())
-        ]:
-            quota[name] += 1
-        blocks: list[Block] = []
-        played: Counter[str] = Counter()
-        first = 0
-        while first < len(self.levels):
-            name = min(
-                (each for each in quota if played[each] < quota[each]), key=lambda each: played[each] / quota[each]
-            )
-            count = min(self.copies, quota[name] - played[name])
-            blocks.append(Block(first, name, tuple(map(int, self.levels[first : first + count]))))
-            played[name] += count
-            first += count
-        return blocks
-
-    def play(self, agent: Agent, batch: EnvBatch, block: Block) -> list[RecordedEpisode]:
-        """Play the episodes of a block. ``batch`` has `copies` copies, so that floats come out the same everywhere."""
-        assert batch.n == self.copies, (batch.n, self.copies)
-        episodes = play(
-            agent,
-            batch,
-            block.levels,
-            greedy=block.acting != "sampled",
-            epsilon=self.epsilon if block.acting == "epsilon" else 0.0,
-            seed=self.seed,
-            indices=range(block.first, block.first + len(block.levels)),
-            max_steps=self.max_steps,
-            keep=tuple(self.keep),
-            keep_states=self.keep_states,
-        )
-        return to_recorded(episodes, block.acting)
-
-
-def to_recorded(episodes: Episodes, policy: str = "") -> list[RecordedEpisode]:
-    """Convert whole episodes to those of a recording."""
-    recorded = []
-    for i, length in enumerate(episodes.lengths.tolist()):
-        inside = {
-            "logits": np.asarray(episodes.logits[i, :length], np.float32),
-            "value": np.asarray(episodes.values[i, :length], np.float32),
-        }
-        if episodes.memory.shape[-1]:
-            inside["memory"] = np.asarray(episodes.memory[i, : length + 1], np.float32)
-        for name, values in episodes.activations.items():
-            inside[ACTIVATION + name] = values[i, :length]
-        recorded.append(
-            RecordedEpisode(
-                Trajectory(
-                    episodes.observations[i, : length + 1],
-                    episodes.actions[i, :length],
-                    np.asarray(episodes.rewards[i, :length], np.float64),
-                    bool(episodes.terminated[i]),
-                ),
-                truncated=bool(episodes.truncated[i]),
-                policy=policy,
-                level_seed=int(episodes.levels[i]),
-                states={name: values[i, : length + 1] for name, values in episodes.states.items()},
-                cause=episodes.causes[i],
-                inside=inside,
-                env_states=list(episodes.env_states[i][: length + 1]) if episodes.env_states else (),
-            )
-        )
-    return recorded
-
-
-def record_inside(
-    agent: Agent,
-    batch: EnvBatch,
-    levels: Sequence[int],
-    folder: Path | str,
-    *,
-    acting: Mapping[str, float] | None = None,
-    epsilon: float = 0.15,
-    seed: int = 0,
-    max_steps: int | None = None,
-    keep: Sequence[str] = (),
-    keep_states: bool = False,
-    watch: Callable[[int, int], None] = lambda done, total: None,
-) -> Recording:
-    """Record one episode of each level, with everything that goes on inside the agent.
-
-    A recording that was interrupted is continued, to the same bytes.
-
-    Args:
-        agent: the agent.
-        batch: copies of the environment, which are played together.
-        levels: seeds of the levels.
-        folder: the recording's.
-        acting: share of the episodes by how actions are chosen, for example ``{"greedy": 0.5, "epsilon": 0.5}``; default: greedy.
-        epsilon: share of random actions of ``epsilon``.
-        seed: seeds the random actions.
-        max_steps: cuts longer episodes.
-        keep: layers whose outputs are kept.
-        keep_states: whether to keep the environment's state at each observation.
-        watch: called after each episode with those recorded so far and in total.
-
-    Raises:
-        SettingError: the folder holds another recording or something else, or a value is invalid.
-    """
-    plan = InsidePlan(
-        batch.name, levels, acting or {"greedy": 1.0}, epsilon, seed, batch.n, max_steps, keep, keep_states
-    )
-    return write_blocks(plan, agent, folder, lambda blocks: (plan.play(agent, batch, block) for block in blocks), watch)
-
-
-Played = Callable[[Sequence[Block]], Iterator[list[RecordedEpisode]]]
-"""Plays blocks, in their order."""
-
-
-def write_blocks(
-    plan: InsidePlan,
-    agent: Agent,
-    folder: Path | str,
-    played: Played,
-    watch: Callable[[int, int], None] = lambda done, total: None,
-) -> Recording:
-    """Record the blocks of ``plan`` that ``folder`` lacks, as ``played`` plays them. See `record_inside`."""
-    if missing := [name for name in plan.keep if name not in agent.layers]:
-        raise SettingError(f"layers has {missing[0]!r}; the agent's layers are {', '.join(agent.layers) or 'none'}.")
-    writer = RecordingWriter(folder, agent.observation_space, agent.action_space, plan.about(agent), plan.gamma)
-    done = len(Recording(folder).lengths)
-    rest = [block for block in plan.blocks() if block.first + len(block.levels) > done]
-    for block, episodes in zip(rest, played(rest), strict=True):
-        for number, episode in enumerate(episodes, block.first):
-            if number >= done:
-                writer.add(episode)
-                watch(number + 1, len(plan.levels))
-    writer.finish()
-    return Recording(folder)
 
 
 def load_episodes(
@@ -287,50 +61,92 @@ def load_episodes(
     Raises:
         SettingError: it is no such recording, or one of another agent, or there is no episode in this split.
     """
-    recording = _of_agent(folder, agent)
-    picked = _picked(recording, split)[:most]
-    longest = max(length for _, _, length in picked)
-    names = [name for name in recording.columns if name.startswith((STATE, ACTIVATION))]
-    final = {"observation": frames, "memory": True, **{name: name.startswith(STATE) for name in names}}
-    loaded: dict[str, Array] = {}
-    tables: dict[int, Any] = {}
-    rows: dict[int, dict[str, Array]] = {}
-    for chunk in sorted({chunk for chunk, _, _ in picked}):
-        tables[chunk] = recording.table(recording.chunks[chunk])
-        rows[chunk] = arrays_of(tables[chunk])
-    some = next(iter(rows.values()))
-    for name in ("observation", "action", "logits", "value", "memory", "reward", *names):
-        if name not in some or (name == "observation" and not frames):
-            continue
-        of = some[name]
-        steps = longest + 1 if final.get(name) else longest
-        loaded[name] = np.zeros((len(picked), steps, *of.shape[1:]), of.dtype)
-        for i, (chunk, first, length) in enumerate(picked):
-            if name in rows[chunk]:
-                count = length + 1 if final.get(name) else length
-                loaded[name][i, :count] = rows[chunk][name][first : first + count]
-    n = len(picked)
-    last = [(chunk, first + length - 1) for chunk, first, length in picked]
-    return Episodes(
-        observations=loaded.get("observation", np.zeros((n, longest + 1, 0), np.uint8)),
-        actions=loaded["action"],
-        logits=loaded["logits"],
-        values=loaded["value"],
-        memory=loaded.get("memory", np.zeros((n, longest + 1, 0), np.float32)),
-        rewards=loaded["reward"],
-        lengths=np.array([length for _, _, length in picked], np.int64),
-        terminated=np.array([bool(rows[chunk]["terminated"][row]) for chunk, row in last]),
-        truncated=np.array([bool(rows[chunk]["truncated"][row]) for chunk, row in last]),
-        causes=[str(rows[chunk]["cause"][row]) if "cause" in rows[chunk] else "" for chunk, row in last],
-        levels=np.array([int(rows[chunk]["level_seed"][row]) for chunk, row in last], np.int64),
-        states={name.removeprefix(STATE): loaded[name] for name in names if name.startswith(STATE)},
-        activations={name.removeprefix(ACTIVATION): loaded[name] for name in names if name.startswith(ACTIVATION)},
-        env_states=[
-            StateBlobs(tables[chunk]["env_state"], first, length + 1)
-            for chunk, first, length in picked
-            if "env_state" in tables[chunk].column_names
-        ],
-    )
+    chunks = _Chunks(_of_agent(folder, agent))
+    episodes = np.array(_picked(chunks.recording, split)[:most], np.int64)
+    inside = [name for name in chunks.recording.columns if name.startswith((STATE, ACTIVATION))]
+    names = [name for name in (*_STEPS, *inside) if frames or name != "observation"]
+    loaded = chunks.episodes(episodes, np.ones(len(episodes), bool), int(episodes[:, 2].max()), names)
+    states = [
+        StateBlobs(chunks.table(number)["env_state"], first, length + 1)
+        for number, first, length in episodes.tolist()
+        if "env_state" in chunks.table(number).column_names
+    ]
+    return replace(loaded, env_states=states)
+
+
+class _Chunks:
+    """The chunks of a recording, each read once; the files are memory-mapped."""
+
+    def __init__(self, recording: Recording):
+        self.recording = recording
+        self._tables: dict[int, Any] = {}
+        self._rows: dict[int, dict[str, Array]] = {}
+
+    def table(self, number: int) -> Any:
+        """Return a chunk as an Arrow table."""
+        if number not in self._tables:
+            self._tables[number] = self.recording.table(self.recording.chunks[number])
+        return self._tables[number]
+
+    def rows(self, number: int) -> dict[str, Array]:
+        """Return a chunk's columns."""
+        if number not in self._rows:
+            self._rows[number] = arrays_of(self.table(number))
+        return self._rows[number]
+
+    def episodes(self, parts: IntArray, whole: BoolArray, steps: int, names: Sequence[str]) -> Episodes:
+        """Copy parts of episodes, padded to ``steps``.
+
+        Args:
+            parts: chunk, first row and number of steps of each, ``[n, 3]``.
+            whole: whether a part reaches its episode's end, ``[n]``.
+            steps: at least the longest part's.
+            names: the columns to copy.
+        """
+        n, example = len(parts), self.rows(int(parts[0, 0]))
+        columns = {
+            name: np.zeros((n, steps + _has_final(name), *example[name].shape[1:]), example[name].dtype)
+            for name in names
+            if name in example
+        }
+        ends: dict[str, Array] = {name: np.zeros(n, bool) for name in ("terminated", "truncated")}
+        levels, causes = np.zeros(n, np.int64), [""] * n
+        for i, (number, first, count) in enumerate(parts.tolist()):
+            rows, last = self.rows(number), first + count - 1
+            for name, padded in columns.items():
+                if name in rows:
+                    size = count + _has_final(name)
+                    padded[i, :size] = rows[name][first : first + size]
+            levels[i] = rows["level_seed"][last]
+            if whole[i]:
+                for name, ended in ends.items():
+                    ended[i] = rows[name][last]
+                causes[i] = str(rows["cause"][last]) if "cause" in rows else ""
+        return Episodes(
+            observations=columns.get("observation", np.zeros((n, steps + 1, 0), np.uint8)),
+            actions=columns["action"],
+            logits=columns["logits"],
+            values=columns["value"],
+            memory=columns.get("memory", np.zeros((n, steps + 1, 0), np.float32)),
+            rewards=columns["reward"],
+            lengths=parts[:, 2].copy(),
+            terminated=ends["terminated"],
+            truncated=ends["truncated"],
+            causes=causes,
+            levels=levels,
+            states={name.removeprefix(STATE): padded for name, padded in columns.items() if name.startswith(STATE)},
+            activations={
+                name.removeprefix(ACTIVATION): padded for name, padded in columns.items() if name.startswith(ACTIVATION)
+            },
+        )
+
+
+_STEPS = ("observation", "action", "logits", "value", "memory", "reward")
+
+
+def _has_final(name: str) -> bool:
+    """Whether a column has a value at the final observation too."""
+    return name in ("observation", "memory") or name.startswith(STATE)
 
 
 def _of_agent(folder: Path | str, agent: Agent | None) -> Recording:
@@ -387,12 +203,9 @@ class Windows:
         if length < 2:
             raise SettingError(f"length is {length}; a window has at least 2 observations.")
         self.length = length
-        self._recording = _of_agent(folder, agent)
-        picked = _picked(self._recording, split)
-        self._episodes = np.array(picked, np.int64)
-        windows = np.maximum(1, self._episodes[:, 2] + 2 - length)
-        self._ends = np.cumsum(windows)
-        self._rows: dict[int, dict[str, Array]] = {}
+        self._chunks = _Chunks(_of_agent(folder, agent))
+        self._episodes = np.array(_picked(self._chunks.recording, split), np.int64)
+        self._ends = np.cumsum(np.maximum(1, self._episodes[:, 2] + 2 - length))
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -402,50 +215,12 @@ class Windows:
         chosen = np.asarray(indices, np.int64)
         if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(self)):
             raise IndexError(f"There are {len(self)} windows; asked for {chosen.min()} to {chosen.max()}.")
-        episodes = np.searchsorted(self._ends, chosen, side="right")
-        starts = chosen - np.concatenate([[0], self._ends])[episodes]
-        n, steps = len(chosen), self.length - 1
-        lengths = np.minimum(self._episodes[episodes, 2] - starts, steps)
-        some = self._of_chunk(int(self._episodes[0, 0]))
-        found: dict[str, Array] = {
-            name: np.zeros((n, steps + (name in _AT_FRAMES), *some[name].shape[1:]), some[name].dtype)
-            for name in ("observation", "memory", "action", "logits", "value", "reward")
-            if name in some
-        }
-        ends: dict[str, Array] = {name: np.zeros(n, bool) for name in ("terminated", "truncated")}
-        levels, causes = np.zeros(n, np.int64), [""] * n
-        for i, (episode, start, count) in enumerate(zip(episodes, starts, lengths, strict=True)):
-            chunk, first, length = self._episodes[episode]
-            rows, begin = self._of_chunk(int(chunk)), first + start
-            for name, values in found.items():
-                values[i, : count + (name in _AT_FRAMES)] = rows[name][begin : begin + count + (name in _AT_FRAMES)]
-            levels[i] = rows["level_seed"][begin]
-            if start + count == length:
-                for name, ended in ends.items():
-                    ended[i] = rows[name][begin + count - 1]
-                causes[i] = str(rows["cause"][begin]) if "cause" in rows else ""
-        return Episodes(
-            observations=found["observation"],
-            actions=found["action"],
-            logits=found["logits"],
-            values=found["value"],
-            memory=found.get("memory", np.zeros((n, self.length, 0), np.float32)),
-            rewards=found["reward"],
-            lengths=lengths,
-            terminated=ends["terminated"],
-            truncated=ends["truncated"],
-            causes=causes,
-            levels=levels,
-        )
-
-    def _of_chunk(self, number: int) -> dict[str, Array]:
-        if number not in self._rows:
-            self._rows[number] = arrays_of(self._recording.table(self._recording.chunks[number]))
-        return self._rows[number]
-
-
-_AT_FRAMES = ("observation", "memory")
-"""Columns with a value at the final observation too."""
+        rows = np.searchsorted(self._ends, chosen, side="right")
+        starts = chosen - np.concatenate([[0], self._ends])[rows]
+        number, first, steps = self._episodes[rows].T
+        counts = np.minimum(steps - starts, self.length - 1)
+        parts = np.stack([number, first + starts, counts], 1)
+        return self._chunks.episodes(parts, starts + counts == steps, self.length - 1, _STEPS)
 
 
 def windows(

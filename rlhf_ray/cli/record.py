@@ -120,7 +120,7 @@ def _record_inside(command: Record) -> None:
     """Record what goes on inside an agent."""
     import torch
 
-    from rlhf_ray.agents.recorded import InsidePlan
+    from rlhf_ray.agents.recording import InsidePlan
     from rlhf_ray.runs.agents import named_agent
     from rlhf_ray.runs.record_inside import levels_of, record_inside_with
     from rlhf_ray.runs.train import quiet

@@ -11,7 +11,7 @@ from rlhf_ray.actors.cluster import hold_ray, release_ray
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.inside_player import InsidePlayer
 from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.recorded import Block, InsidePlan, write_blocks
+from rlhf_ray.agents.recording import Block, InsidePlan, write_blocks
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.recordings import Recording

@@ -16,7 +16,8 @@ import torch
 
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.recorded import SHARES, Windows, load_episodes, record_inside, split_of, windows
+from rlhf_ray.agents.recorded import SHARES, Windows, load_episodes, split_of, windows
+from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.data import recordings
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import FORMAT, Recording, RecordingWriter, load_transitions

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.agents.recorded import load_episodes, record_inside
+from rlhf_ray.agents.recorded import load_episodes
+from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.attribution import looked_at

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_ray.agents.recorded import record_inside
+from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.interpret.agent.candidates import Candidate
 from rlhf_ray.interpret.agent.controls import Controlled
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change

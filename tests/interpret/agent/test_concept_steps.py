@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.agents.recorded import record_inside
+from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.attribution.moments import action_size

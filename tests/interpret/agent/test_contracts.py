@@ -11,7 +11,8 @@ import torch
 
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.play import play
-from rlhf_ray.agents.recorded import Windows, load_episodes, record_inside
+from rlhf_ray.agents.recorded import Windows, load_episodes
+from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent.attribution.moments import draw_moments

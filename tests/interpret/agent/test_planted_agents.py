@@ -15,7 +15,7 @@ from rlhf_ray.agents.agent import MEMORY, NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.play import play
-from rlhf_ray.agents.recorded import record_inside
+from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent import concepts

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.play import play
-from rlhf_ray.agents.recorded import record_inside
+from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.controls import moved_as_far, random_bases
 from rlhf_ray.interpret.agent.interventions import Intervention

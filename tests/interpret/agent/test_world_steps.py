@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from rlhf_ray.agents.agent import NetworkAgent
-from rlhf_ray.agents.recorded import record_inside
+from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent.steps import quality, world_model
 from rlhf_ray.interpret.agent.subject import AgentContext

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play
-from rlhf_ray.agents.recorded import SHARES, load_episodes, record_inside, split_of
+from rlhf_ray.agents.recorded import SHARES, load_episodes, split_of
+from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
