@@ -29,9 +29,9 @@ from benchmarks.record import record
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # no token in the home folder
 from rlhf_ray import tune_configs
+from rlhf_ray.agents.true_return import play
 from rlhf_ray.envs import make_vector_env
 from rlhf_ray.measure.intervals import mean_interval
-from rlhf_ray.measure.true_return import play
 from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment

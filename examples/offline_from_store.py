@@ -19,7 +19,8 @@ import numpy as np
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import RANDOM_POLICY, Trajectory, cut_fragments
 from rlhf_ray.data.rollout import rollout
-from rlhf_ray.reward import RewardEnsemble, fit
+from rlhf_ray.queries.fitting import fit
+from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.teachers import Oracle
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import rlhf_ray
+from rlhf_ray.runs.all_metrics import DECLARE
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = "rlhf_ray"
@@ -136,7 +137,7 @@ def everything():
 
 before = everything()
 import rlhf_ray, rlhf_ray.reward, rlhf_ray.store, rlhf_ray.envs
-import rlhf_ray.queries.pool, rlhf_ray.labelling.desk, rlhf_ray.measure.true_return
+import rlhf_ray.queries.pool, rlhf_ray.labelling.desk, rlhf_ray.agents.true_return
 print(before == everything(), "ray" in sys.modules)
 
 from rlhf_ray.optim.adam import Adam, AdamW
@@ -168,6 +169,20 @@ def test_importing_the_method_changes_nothing_process_wide_and_neither_ray_nor_t
 )
 def test_private_names_are_found(line: str, found: bool) -> None:
     assert bool(private_ray(ast.parse(line))) == found
+
+
+@pytest.mark.parametrize(("link", "module"), [("actors", "actors.ring"), ("tune_configs", "tune_configs.pendulum")])
+def test_the_links_at_the_top_are_no_second_modules(link: str, module: str) -> None:
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {module}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    if (ROOT / link).exists():  # a zip or a checkout without links has none
+        assert f"ImportError: {link} is a link to rlhf_ray.{link}" in done.stderr
+        assert done.stderr.rstrip().endswith(f"import rlhf_ray.{link}.")
+
+
+def test_every_module_that_declares_metrics_is_read() -> None:
+    declaring = {path.removesuffix(".py").replace("/", ".") for path, text in sources(PRODUCT) if "\ndeclare(" in text}
+    assert declaring - {"rlhf_ray.data.metrics"} == set(DECLARE)
 
 
 def test_scripts_import_what_is_there() -> None:

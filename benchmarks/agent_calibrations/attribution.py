@@ -9,13 +9,13 @@ import numpy as np
 from benchmarks.agent_calibrations import agent_for
 from benchmarks.calibrations import Row
 from rlhf_ray.agents.agent import NetworkAgent
+from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.agents.play import play
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent.attribution import quantities
 from rlhf_ray.interpret.agent.attribution.estimators import against_differences
 from rlhf_ray.interpret.agent.attribution.faithfulness import agreement, trained_against_untrained
 from rlhf_ray.interpret.agent.attribution.looked_at import masks_at, states_of
-from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.attribution.objects import by_editing, by_painting
 from rlhf_ray.interpret.agent.attribution.question import Question
 

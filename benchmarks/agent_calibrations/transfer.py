@@ -13,11 +13,11 @@ from benchmarks.agent_calibrations import agent_for
 from benchmarks.calibrations import Row
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent import bases, concepts
-from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.candidates import concept_directions
 from rlhf_ray.interpret.agent.controls import random_bases

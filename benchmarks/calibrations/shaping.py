@@ -12,8 +12,9 @@ from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward.incentive import TrialWorld, in_tables
 from rlhf_ray.interpret.reward.preprocess import Options, preprocess
 from rlhf_ray.interpret.reward.tabular import tables_of
-from rlhf_ray.measure import distances, sampled_distances
+from rlhf_ray.measure import distances
 from rlhf_ray.measure.mdp import TabularMDP, random_mdp
+from rlhf_ray.reward import sampled_distances
 from rlhf_ray.reward.functions import TableReward
 
 GAMMA = 0.99

@@ -13,8 +13,8 @@ from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.queries.fitting import check_fragments
 from rlhf_ray.reward.fit_report import FitReport
-from rlhf_ray.reward.fitting import check_fragments
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 
 if TYPE_CHECKING:

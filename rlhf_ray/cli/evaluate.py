@@ -17,7 +17,7 @@ from rlhf_ray.data.plain import plain
 from rlhf_ray.settings.checks import require
 
 if TYPE_CHECKING:
-    from rlhf_ray.measure.true_return import TrueReturn
+    from rlhf_ray.agents.true_return import TrueReturn
     from rlhf_ray.runs.distances import RewardDistances
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.reward_scores import RewardScores
@@ -57,7 +57,7 @@ class Evaluate:
 def run(words: list[str]) -> None:
     """Run the command."""
     command = parse_arguments(Evaluate, "rlhf-ray evaluate", words, None)
-    from rlhf_ray.measure.true_return import evaluate
+    from rlhf_ray.agents.true_return import evaluate
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.policies import newest_policy
     from rlhf_ray.runs.reward_scores import scores_of_run
@@ -116,8 +116,8 @@ class _Evaluation:
 
     def tell(self) -> None:
         """Print them."""
+        from rlhf_ray.agents.true_return import episodes_of
         from rlhf_ray.measure.error_rates import newest_rates
-        from rlhf_ray.measure.true_return import episodes_of
 
         self._warn()
         names = {"env_steps": "environment steps", "comparisons": "comparisons"}

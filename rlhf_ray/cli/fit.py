@@ -80,7 +80,7 @@ def run(words: list[str]) -> None:
     )
     fit_rewards.check_out(command.out)
     with nothing_to_save():
-        from rlhf_ray.reward import fit
+        from rlhf_ray.queries.fitting import fit
         from rlhf_ray.reward.curves import write_curve
         from rlhf_ray.reward.regularisation import PassLosses
         from rlhf_ray.store import PreferenceStore

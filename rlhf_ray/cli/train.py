@@ -187,7 +187,7 @@ def _defaults(words: Sequence[str]) -> Train:
 def _callbacks(names: Sequence[str], resumed: RunFolder | None) -> list[Callback]:
     """The user's callbacks. Naming one on the command line is consent to import it; names from a run folder need consent."""
     if resumed is not None:
-        look_in_all(resumed.about().get("modules"))
+        look_in_all(resumed.about().get("modules", ()))
         consent.check(names, resumed.run)
     append_to_path()
     return [CALLBACKS.make(name) for name in names]

@@ -10,8 +10,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array
 
-FORMATS = ("rlhf_ray.nested/1", "rlhf_ray.wrapper/1")
-"""The format written, and an earlier one that is still readable."""
+FORMAT = "rlhf_ray.nested/1"
 
 NAME = "state.json"
 
@@ -24,7 +23,7 @@ def write_nested(value: dict[str, Any], folder: Path) -> None:
         folder: an existing folder.
     """
     arrays: list[Array] = []
-    plain = {"format": FORMATS[0], "state": _plain(value, arrays)}
+    plain = {"format": FORMAT, "state": _plain(value, arrays)}
     (folder / NAME).write_text(json.dumps(plain) + "\n")
     np.savez(folder / "state.npz", **{str(i): array for i, array in enumerate(arrays)})  # type: ignore[arg-type]
 
@@ -36,8 +35,8 @@ def read_nested(folder: Path) -> dict[str, Any]:
         ValueError: this version doesn't support the format.
     """
     plain = json.loads((folder / NAME).read_text())
-    if plain.get("format") not in FORMATS:
-        raise ValueError(f"{folder} has format {plain.get('format')!r}; this version reads {', '.join(FORMATS)}.")
+    if plain.get("format") != FORMAT:
+        raise ValueError(f"{folder} has format {plain.get('format')!r}; this version reads {FORMAT}.")
     with np.load(folder / "state.npz") as arrays:
         value: dict[str, Any] = _nested(plain["state"], arrays)
     return value
@@ -68,6 +67,4 @@ def _nested(value: Any, arrays: Any) -> Any:
         return arrays[str(content)]
     if kind == "tuple":
         return tuple(_nested(item, arrays) for item in content)
-    if kind == "film":  # an earlier format stored films; they are rendered again
-        return None
     return {_nested(key, arrays): _nested(item, arrays) for key, item in content}

@@ -76,7 +76,7 @@ class Recording:
         complete: whether the recording was finished.
         lengths: steps of each episode.
         policies: name of the policy of each episode.
-        levels: level seed of each episode; recordings of earlier versions have them in their chunks only.
+        levels: level seed of each episode.
         columns: dtype and shape of each ``state.NAME`` column, and of those of what goes on inside.
 
     Raises:
@@ -103,7 +103,7 @@ class Recording:
             self.policies = [str(name) for chunk in self.chunks for name in chunk["policies"]]
             if len(self.policies) != len(self.lengths) or min(self.lengths, default=1) < 1:
                 raise ValueError("its lengths and policies don't fit together")
-            self.levels = [int(level) for chunk in self.chunks for level in chunk.get("levels", ())]
+            self.levels = [int(level) for chunk in self.chunks for level in chunk["levels"]]
         except FileNotFoundError:
             raise SettingError(
                 f"{path} is not a recording (no {MANIFEST}); give a folder from `rlhf-ray record`."

@@ -13,9 +13,7 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.layers import Layer
-from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.functions import TorchReward
-from rlhf_ray.reward.networks.layers import StackedLinear
 
 RANDOM = 8
 """Random directions to compare with."""
@@ -43,41 +41,6 @@ def without(reward: TorchReward, layer: Layer, direction: FloatArray, data: Tran
         return layer.restore(values - excess.unsqueeze(1) * shaped, output)
 
     layer.module(edited).register_forward_hook(project)
-    return edited
-
-
-def edited_ensemble(ensemble: RewardEnsemble, layer: Layer, direction: FloatArray, mean: float) -> RewardEnsemble:
-    """Return a copy of ``ensemble`` whose weights keep ``layer`` at ``mean`` along ``direction``. It can be saved like any other.
-
-    Args:
-        ensemble: the ensemble; it stays as it is.
-        layer: a convolution or linear layer, of `rlhf_ray.interpret.layers.layers_of` its `EnsembleReward`.
-        direction: ``[channels]``.
-        mean: the layer's mean along ``direction``.
-
-    Raises:
-        SettingError: the layer has no weights to edit, for example an activation; edit the layer before it.
-    """
-    unit = torch.as_tensor(_unit(direction, layer)).float()
-    edited = copy.deepcopy(ensemble)
-    module = edited.get_submodule(layer.name)
-    with torch.no_grad():
-        if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
-            module.weight -= torch.tensordot(unit, torch.tensordot(unit, module.weight, dims=([0], [0])), dims=0)
-            module.bias += unit * (mean - unit @ module.bias)
-        elif isinstance(module, StackedLinear):
-            # Units of all members are one vector, and a direction may join members, which one layer's weights can't.
-            parts = unit.view(module.weight.shape[0], -1)
-            if int((parts.norm(dim=1) > 1e-9).sum()) != 1:
-                raise SettingError("direction has parts in several members; edit one member at a time.")
-            member = int(parts.norm(dim=1).argmax())
-            along = parts[member]
-            module.weight[member] -= torch.outer(module.weight[member] @ along, along)
-            module.bias[member, 0] += along * (mean - along @ module.bias[member, 0])
-        else:
-            raise SettingError(
-                f"Layer {layer.name!r} is a {type(module).__name__}, which has no weights and bias; edit the layer before it."
-            )
     return edited
 
 

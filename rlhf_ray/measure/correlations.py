@@ -7,17 +7,12 @@ comparisons teach: shaping lowers that of single steps, but hardly that of retur
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, FloatArray
-from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.returns import settled
 from rlhf_ray.measure.intervals import MeanEstimate, linear_correlation, rank_correlation
-
-if TYPE_CHECKING:
-    from rlhf_ray.reward import RewardEnsemble
 
 
 @dataclass(frozen=True)
@@ -60,16 +55,3 @@ def reward_correlations(learned: Array, true: Array, seed: int = 0, draws: int =
         linear_correlation(settled(a), settled(b), None, seed, draws),
         rank_correlation(settled(a), settled(b), None, seed, draws),
     )
-
-
-def learned_rewards(reward: RewardEnsemble, fragments: Fragments) -> FloatArray:
-    """Compute the learned reward of each step, as `RewardEnsemble.combine` has it: ``[fragments, length]`` float64."""
-    import torch  # slow to import, and correlations need none
-
-    found, at_once = [], max(1, reward.at_once // fragments.length)
-    with torch.no_grad():
-        for start in range(0, len(fragments), at_once):
-            raw = reward.networks(reward.encode(fragments[start : start + at_once]))
-            members = (raw - reward.reward_mean[:, None, None]) / reward.reward_std[:, None, None]
-            found.append(reward.combine(members))
-        return np.asarray(torch.cat(found).double().numpy())

@@ -128,11 +128,6 @@ class SoftActorCriticNetwork(TakesVectors):
         squashed = low + (high - low) * 0.5 * (torch.tanh(raw) + 1.0)
         return torch.cat([mean, torch.where(self.clamps_log_std > 0, raw.clamp(*CLAMPED_LOG_STD), squashed)], -1)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Load weights (called by torch). Those of before ``clamps_log_std`` squash."""
-        state_dict.setdefault(f"{prefix}clamps_log_std", torch.zeros(1))
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
-
     def act(self, observations: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return actions and their log probabilities, with gradients.
 

@@ -8,7 +8,6 @@ import math
 import os
 import platform
 import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -31,7 +30,6 @@ from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, S
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferenceConfig
-from rlhf_ray.rllib.earlier import convert
 from rlhf_ray.rllib.env_runner import raise_fault
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
@@ -373,13 +371,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         kept = self._kept
         self.begun = kept["begun"]
         self.budget.share_out(kept["initial_env_steps"])
-        if "ring" in kept:
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".tmp-") as converted:
-                if self.begun:
-                    convert(kept["ring"], folder, Path(converted))
-                self._load_ring(Path(converted), replace)
-        else:
-            self._load_ring(folder, replace)
+        self._load_ring(folder, replace)
         if self.begun and self.ring.version:  # the ring may be ahead of the learner
             self._publish()
         self._keep_own_learning_rate()

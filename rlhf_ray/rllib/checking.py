@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import gymnasium as gym
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
@@ -18,12 +19,30 @@ from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.queries.gatherers import wants_films, who_sees_films
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
+from rlhf_ray.rllib.starting import StartingPoint, check_policy, check_reward, fitted_reward, policy_weights
 from rlhf_ray.settings import Experiment, ResolvedFragments, env_steps_needed
 from rlhf_ray.settings.checks import require
 
-if TYPE_CHECKING:
-    from rlhf_ray.rllib.config import PreferenceConfig
+
+class Configuration(StartingPoint, Protocol):
+    """What is checked of `rlhf_ray.rllib.config.PreferenceConfig`, and of RLlib's configuration that it extends."""
+
+    env: Any
+    agent: str
+    reward_from: str | None
+    iteration_env_steps: int
+    build_env_to_module_connector: Callable[..., Any]
+    _env_to_module_connector: Any
+    _module_to_env_connector: Any
+    _learner_connector: Any
+
+    def make_env(self, *, film: bool = False) -> Callable[[], gym.Env[Any, Any]]:
+        """Return a function that makes one environment."""
+        ...
+
+    def check_network(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], of: Experiment) -> Any:
+        """Make the policy's network once, and return it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +69,7 @@ class Checked:
     notes: tuple[str, ...] = ()
 
 
-def check_environment(config: PreferenceConfig) -> Checked:
+def check_environment(config: Configuration) -> Checked:
     """Make the environment once and check that all settings fit it.
 
     Raises:
@@ -104,7 +123,7 @@ def check_environment(config: PreferenceConfig) -> Checked:
     return Checked(of, observation_space, action_space, limit, fragments, films, ensemble.reads_history, tuple(notes))
 
 
-def _check_pretraining(config: PreferenceConfig, of: Experiment, observation_space: gym.Space[Any]) -> None:
+def _check_pretraining(config: Configuration, of: Experiment, observation_space: gym.Space[Any]) -> None:
     """Refuse unsupervised pretraining where it can't work."""
     steps = of.preferences.pretraining_env_steps
     if not steps:
@@ -123,7 +142,7 @@ def _check_pretraining(config: PreferenceConfig, of: Experiment, observation_spa
 
 
 def _check_demonstrations(
-    config: PreferenceConfig, observation_space: gym.spaces.Box, action_space: gym.Space[Any], path: str
+    config: Configuration, observation_space: gym.spaces.Box, action_space: gym.Space[Any], path: str
 ) -> None:
     """Refuse demonstrations that the policy can't be cloned from."""
     config.cloning()
@@ -135,7 +154,7 @@ def _check_demonstrations(
     load_demonstrations(path).check(observation_space, action_space, path)
 
 
-def _check_connectors(config: PreferenceConfig, of: Experiment, films: bool) -> None:
+def _check_connectors(config: Configuration, of: Experiment, films: bool) -> None:
     """Refuse the rollout collector with custom connectors, because it acts without them."""
     if config._env_to_module_connector is None and config._module_to_env_connector is None:
         return
@@ -149,7 +168,7 @@ def _check_connectors(config: PreferenceConfig, of: Experiment, films: bool) -> 
 
 
 def _seen_by_policy(
-    config: PreferenceConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+    config: Configuration, observation_space: gym.Space[Any], action_space: gym.Space[Any]
 ) -> gym.Space[Any]:
     """Return the observation space after the user's env-to-module connectors."""
     if config._env_to_module_connector is None:

@@ -70,7 +70,7 @@ class ExpertLearner(PPOLearner):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned. States of earlier versions have no statistics."""
+        """Restore what `get_state` returned."""
         super().set_state(state)
         if STATISTICS in state:
             self._scaled.set_state(state[STATISTICS])

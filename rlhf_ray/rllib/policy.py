@@ -54,7 +54,7 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
         }
         shape = PolicyShape(**{**given, "hidden": tuple(given["hidden"])})
         self.network = ActorCriticNetwork(self.observation_space, self.action_space, shape)
-        self.precision = self.model_config.get("precision", "float32")  # modules of earlier versions lack it
+        self.precision = self.model_config.get("precision", "float32")
         if isinstance(self.action_space, gym.spaces.MultiDiscrete):
             self.action_dist_cls = TorchMultiCategorical.get_partial_dist_cls(
                 space=self.action_space, input_lens=list(choices_of(self.action_space))

@@ -69,12 +69,11 @@ REFUSED = {
 class ReplaySACConfig(SACConfig):  # type: ignore[misc]
     """RLlib's SAC with the learner, networks and replay buffer of this package, on the environment's reward."""
 
-    normalize_observations = False  # of the class too, for configurations that earlier versions saved
-
     def __init__(self, algo_class: type | None = None):
         super().__init__(algo_class=algo_class or ReplaySAC)
         usual = SACSettings()
         self.hidden: tuple[int, ...] = usual.hidden
+        self.normalize_observations = usual.normalize_observations
         self.replay_capacity = usual.buffer_size
         self.updates_per_env_step = usual.updates_per_env_step
         # An iteration is one training step.

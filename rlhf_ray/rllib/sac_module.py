@@ -42,7 +42,7 @@ class SoftActorCritic(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):  # typ
             self.action_space,
             tuple(self.model_config["hidden"]),
             self.model_config["initial_alpha"],
-            self.model_config.get("normalize_observations", False),  # modules of earlier versions lack it
+            self.model_config.get("normalize_observations", False),
         )
         if self.inference_only:  # RLlib would delete parts of parts from the wrong object
             for part in TRAINING_ONLY:

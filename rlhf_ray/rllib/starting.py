@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 import torch
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from safetensors.numpy import load_file
 
 from rlhf_ray.data.arrays import Array
@@ -22,10 +23,33 @@ from rlhf_ray.rllib.cloning import clone
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.rllib.policy import built
 from rlhf_ray.rllib.saved_policy import load_policy
-from rlhf_ray.settings import RewardModelSettings
+from rlhf_ray.settings import Experiment, RewardModelSettings
 
-if TYPE_CHECKING:
-    from rlhf_ray.rllib.config import PreferenceConfig
+
+class StartingPoint(Protocol):
+    """What a policy starts from. `rlhf_ray.rllib.config.PreferenceConfig` is one.
+
+    Attributes:
+        policy_from: a policy's place; see `policy_weights`.
+        demonstrations_from: demonstrations' place; see `load_demonstrations`.
+        cloning_epochs: passes over the demonstrations.
+    """
+
+    policy_from: str | None
+    demonstrations_from: str | None
+    cloning_epochs: int | None
+
+    def settings(self) -> Experiment:
+        """Return the training's settings."""
+        ...
+
+    def cloning(self) -> dict[str, Any]:
+        """Return the agent's own arguments of `clone`."""
+        ...
+
+    def policy_module_spec(self) -> RLModuleSpec:
+        """Return the policy's module."""
+        ...
 
 
 def fitted_reward(path: Path | str) -> RewardEnsemble:
@@ -101,10 +125,7 @@ def policy_weights(
             raise SettingError(f"{path} is a model of Stable-Baselines3, which needs the environment's spaces.")
         return sb3_weights(path, observation_space, action_space)
     if path.is_file() and path.suffix == ".safetensors":
-        weights = load_file(path)
-        if _agent_of(weights) == "sac":  # of earlier versions
-            weights.setdefault("network.clamps_log_std", np.zeros(1, np.float32))
-        return weights
+        return load_file(path)
     checkpoint = last_checkpoint(path / "checkpoints") or path  # a run's folder, or a checkpoint itself
     try:
         state: Mapping[str, Any] = load_policy(checkpoint).module.get_state()
@@ -116,15 +137,15 @@ def policy_weights(
 
 
 def first_weights(
-    config: PreferenceConfig,
+    start: StartingPoint,
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
     say: Callable[[str], None] = lambda what: None,
 ) -> dict[str, Array] | None:
-    """The weights that the policy of ``config`` starts with, after behavioural cloning; None if it starts from scratch.
+    """The weights that the policy of ``start`` starts with, after behavioural cloning; None if it starts from scratch.
 
     Args:
-        config: its ``policy_from``, ``demonstrations_from`` and ``cloning_epochs`` say what to start from.
+        start: what to start from.
         observation_space: the environment's observation space.
         action_space: the environment's action space.
         say: called with progress messages.
@@ -133,17 +154,17 @@ def first_weights(
         SettingError: a policy or demonstrations can't be loaded.
     """
     spaces = observation_space, action_space
-    weights = None if config.policy_from is None else policy_weights(config.policy_from, *spaces)
-    if config.demonstrations_from is None:
+    weights = None if start.policy_from is None else policy_weights(start.policy_from, *spaces)
+    if start.demonstrations_from is None:
         return None if weights is None else _whole(weights)
-    demonstrations, seed = load_demonstrations(config.demonstrations_from), config.settings().seed
+    demonstrations, seed = load_demonstrations(start.demonstrations_from), start.settings().seed
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        policy = built(config.policy_module_spec(), *spaces)
+        policy = built(start.policy_module_spec(), *spaces)
     if weights is not None:
         policy.set_state(weights)
     say(f"pretraining the policy on {len(demonstrations)} demonstrated steps")
-    report = clone(policy, demonstrations, epochs=config.cloning_epochs, **config.cloning(), seed=seed)
+    report = clone(policy, demonstrations, epochs=start.cloning_epochs, **start.cloning(), seed=seed)
     say(f"mean log-likelihood of the demonstrated actions: {report.before:.2f} before, {report.after:.2f} after")
     return _whole(policy.get_state())
 

@@ -13,16 +13,16 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.plain import plain
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.truth import true_reward_of
-from rlhf_ray.measure.sampled_distances import (
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.reward.functions.ensemble import EnsembleReward
+from rlhf_ray.reward.sampled_distances import (
     Estimate,
     all_distances,
     dard,
     epic,
     recorded_distances,
 )
-from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.reward.functions import RewardFunction
-from rlhf_ray.reward.functions.ensemble import EnsembleReward
 from rlhf_ray.runs.folder import RunFolder
 
 DISTANCES = {

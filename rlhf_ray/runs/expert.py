@@ -15,10 +15,10 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS, NUM_ENV
 
 from rlhf_ray.actors.cluster import join_cluster, start_ray
 from rlhf_ray.actors.ray_internals import hush_ray
+from rlhf_ray.agents.true_return import evaluate
 from rlhf_ray.data.atomic import append
 from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.data.plain import plain
-from rlhf_ray.measure.true_return import evaluate
 from rlhf_ray.rllib.env_runner import raise_fault
 from rlhf_ray.rllib.expert import EXPERTS
 from rlhf_ray.rllib.metrics import PREFERENCES

@@ -137,7 +137,7 @@ class RunFolder:
         """
         experiment = load_experiment(self.config)
         if experiment.own_names() and self.run.exists():
-            look_in_all(self.about().get("modules"))
+            look_in_all(self.about().get("modules", ()))
         consent.check(experiment.own_names(), self.config)
         return experiment
 

@@ -16,11 +16,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlhf_ray.agents.true_return import LONGEST
 from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.labelling.waiting import NOBODY_AFTER, spoken
 from rlhf_ray.measure import held_out
-from rlhf_ray.measure.true_return import LONGEST
 from rlhf_ray.queries.schedule import PROBE, TIES, held_back
 from rlhf_ray.runs import answer_alarms as _answer_alarms  # noqa: F401 (registers them)
 from rlhf_ray.runs.alarm import CHECKS, Row, Rows, Task, check, check_of_task, presses_of, talk_to
@@ -126,7 +126,7 @@ def reward_hacking(rows: Rows) -> Alarm | None:
     """The learned return has risen while the true return has fallen.
 
     Or the held-out accuracy has fallen and the true return has not risen. Each fit changes the learned reward's scale and origin,
-    so its rise is measured against the run's probe set, if there is one (`rlhf_ray.measure.probe`): a rise that comes from the fits
+    so its rise is measured against the run's probe set, if there is one (`rlhf_ray.reward.probe`): a rise that comes from the fits
     alone is none, and one that they hide is.
     """
     name, what = "learned_gain", "learned reward above the probe set's"

@@ -11,13 +11,13 @@ import numpy as np
 import ray
 
 from rlhf_ray.actors.cluster import start_ray
+from rlhf_ray.agents.true_return import with_an_end
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.rollout import Act, rollout
 from rlhf_ray.data.spaces import choices_of, one_line
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.measure.true_return import with_an_end
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy

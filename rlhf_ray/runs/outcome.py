@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rlhf_ray.measure.true_return import TrueReturn
-from rlhf_ray.runs.report.verdict import Verdict
+from rlhf_ray.agents.true_return import TrueReturn
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A caveat about the outcome's numbers.
+
+    Attributes:
+        name: fixed name of the verdict.
+        message: one or two sentences.
+    """
+
+    name: str
+    message: str
 
 
 @dataclass(frozen=True)

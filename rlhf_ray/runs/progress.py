@@ -17,11 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from rlhf_ray.agents.true_return import episodes_of
 from rlhf_ray.data.metrics import in_order, pairs_skipped, share_of
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.waiting import PeopleWait, spoken
 from rlhf_ray.measure.error_rates import newest_rates
-from rlhf_ray.measure.true_return import episodes_of
 from rlhf_ray.queries.schedule import gathered
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.settings import Experiment

@@ -18,12 +18,12 @@ from rlhf_ray.actors.episode_player import EpisodePlayer
 from rlhf_ray.actors.executor import Executor, RayExecutor
 from rlhf_ray.actors.handles import Actor
 from rlhf_ray.actors.local import LocalExecutor
+from rlhf_ray.agents.true_return import LONGEST, LastResort, ended
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import GAMMA, RecordedEpisode
 from rlhf_ray.data.recordings import Recording, RecordingWriter
 from rlhf_ray.envs import EnvCreator, check_spaces
-from rlhf_ray.measure.true_return import LONGEST, LastResort, ended
 from rlhf_ray.rllib.policy import PolicyMaker
 
 POLICIES = ("policy", "expert", "random", "epsilon")

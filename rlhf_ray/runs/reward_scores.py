@@ -12,7 +12,7 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.comparisons import stable_uniform
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
-from rlhf_ray.measure.correlations import RewardCorrelations, learned_rewards, reward_correlations
+from rlhf_ray.measure.correlations import RewardCorrelations, reward_correlations
 from rlhf_ray.measure.held_out import (
     DisagreementScores,
     PredictionScores,
@@ -26,6 +26,7 @@ from rlhf_ray.measure.held_out import (
 )
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.annotators import likelihood_rates
+from rlhf_ray.reward.probe import learned_rewards
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.store import PreferenceStore
 

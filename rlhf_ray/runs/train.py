@@ -15,13 +15,13 @@ from rlhf_ray.actors.announced import Announcement, announced
 from rlhf_ray.actors.cluster import join_cluster
 from rlhf_ray.actors.cluster import start_ray as start_ray  # re-exported for callers
 from rlhf_ray.actors.ray_internals import LOGGER, hush_ray
+from rlhf_ray.agents.true_return import TrueReturn, evaluate
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
 from rlhf_ray.data.errors import PartError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.envs.thresholds import reward_threshold
 from rlhf_ray.labelling.waiting import PeopleWait
-from rlhf_ray.measure.true_return import TrueReturn, evaluate
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.env_runner import NoFaults

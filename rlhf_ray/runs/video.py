@@ -11,13 +11,13 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from rlhf_ray import envs
+from rlhf_ray.agents.true_return import SEED_OFFSET, ended
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.rollout import rollout
 from rlhf_ray.labelling.films import QUALITY, RENDERED_SIDE, Camera, camera_options, without_a_screen
-from rlhf_ray.measure.true_return import SEED_OFFSET, ended
 from rlhf_ray.reward import RewardEnsemble
 
 FORMATS: dict[str, dict[str, Any]] = {
@@ -57,7 +57,7 @@ def write_video(
     Args:
         file: where to write, with an ending of `FORMATS`. Missing folders are created.
         environment: a name that `rlhf_ray.envs.make_env` accepts.
-        policy: a policy with ``best(observations, first)``: see `rlhf_ray.measure.true_return.ActBest`.
+        policy: a policy with ``best(observations, first)``: see `rlhf_ray.agents.true_return.ActBest`.
         reward: the learned reward to show; None for none.
         episodes: number of episodes, one after another.
         seed: seeds the episodes' initial states.

@@ -13,11 +13,11 @@ from ray.tune import PlacementGroupFactory, Trainable
 from ray.tune.search.repeater import TRIAL_INDEX
 
 from rlhf_ray.actors.listener import Logs
+from rlhf_ray.agents.true_return import evaluate
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.checkpoints import add_manifest
 from rlhf_ray.data.errors import CallbackError, FaultyEnvironmentError, LostFragmentsError, SettingError
 from rlhf_ray.data.failures import cause, explain, in_code_of_a_user
-from rlhf_ray.measure.true_return import evaluate
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.metrics import PREFERENCES

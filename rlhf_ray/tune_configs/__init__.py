@@ -13,6 +13,11 @@ from types import ModuleType
 
 from rlhf_ray.settings import Experiment
 
+if __name__ != "rlhf_ray.tune_configs":  # a second copy of each module, whose classes are not the first's
+    raise ImportError(
+        f"{__name__} is a link to rlhf_ray.tune_configs for whoever looks for the folder: import rlhf_ray.tune_configs."
+    )
+
 
 def names() -> list[str]:
     """The names of the presets, sorted."""

@@ -21,8 +21,9 @@ from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.train import Train
 from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.labelling.questions import Shown
+from rlhf_ray.queries.fitting import fit
 from rlhf_ray.queries.pool import CutFragments
-from rlhf_ray.reward import RewardEnsemble, RewardTrainer, fit
+from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.rllib.ppo import PreferencePPOConfig, apply_ppo
 from rlhf_ray.settings import PPOSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore

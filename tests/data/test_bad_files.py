@@ -15,8 +15,9 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.feedback import read_demonstrations, read_feedback
 from rlhf_ray.data.minari_files import MinariFolder
 from rlhf_ray.data.recordings import load_demonstrations
+from rlhf_ray.queries.fitting import fit
 from rlhf_ray.queries.offline import label_recorded
-from rlhf_ray.reward import RewardEnsemble, fit
+from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.starting import fitted_reward
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore

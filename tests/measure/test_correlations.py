@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_ray.measure.correlations import learned_rewards, reward_correlations
-from rlhf_ray.measure.probe import ProbeReading
+from rlhf_ray.measure.correlations import reward_correlations
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.probe import ProbeReading, learned_rewards
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_fragments
 

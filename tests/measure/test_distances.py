@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.measure import distances, sampled_distances
+from rlhf_ray.measure import distances
 from rlhf_ray.measure.mdp import TabularMDP, random_mdp
+from rlhf_ray.reward import sampled_distances
 from rlhf_ray.reward.functions import CallableReward, TableReward
 
 EXACT = {"epic": distances.epic, "dard": distances.dard, "starc": distances.starc}

@@ -72,9 +72,6 @@ def test_actor_and_critics_of_sac_see_normalised_observations() -> None:
         assert torch.allclose(compute(network, seen), compute(other, 1000 * seen - 7), atol=1e-3)
         assert not torch.allclose(compute(network, seen), compute(network, 1000 * seen - 7), atol=1e-3)
     assert not any("statistics" in name for name in plain.state_dict())
-    before = {name: value for name, value in plain.state_dict().items() if name != "clamps_log_std"}
-    plain.load_state_dict(before)  # weights of earlier versions
-    assert float(plain.clamps_log_std) == 0
 
 
 def test_without_it_a_network_has_the_weights_of_before_and_images_refuse_it() -> None:

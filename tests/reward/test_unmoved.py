@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.measure.sampled_distances import recorded_distances
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, ImitationReward, RewardFunction
 from rlhf_ray.reward.functions.shaped import ShapedReward
+from rlhf_ray.reward.sampled_distances import recorded_distances
 from rlhf_ray.settings import RewardModelSettings
 
 nets = pytest.importorskip("imitation.rewards.reward_nets")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from rlhf_ray.measure import true_return as evaluation
-from rlhf_ray.measure.true_return import evaluate, play
+from rlhf_ray.agents import true_return as evaluation
+from rlhf_ray.agents.true_return import evaluate, play
 
 
 class Countdown(gym.Env[Any, Any]):

@@ -13,9 +13,9 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 
 from rlhf_ray import cli, tune_configs
+from rlhf_ray.agents.true_return import TrueReturn
 from rlhf_ray.data.recordings import load_transitions
 from rlhf_ray.data.vector_rollout import VectorRollout
-from rlhf_ray.measure.true_return import TrueReturn
 from rlhf_ray.rllib.expert import CLIP, ReturnScaled
 from rlhf_ray.rllib.policy import built, policy_spec
 from rlhf_ray.runs import expert

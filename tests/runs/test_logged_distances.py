@@ -13,8 +13,8 @@ from rlhf_ray.data.fragments import Fragments, Trajectory
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.ground_truth import ground_truth
-from rlhf_ray.measure.sampled_distances import dard, epic
 from rlhf_ray.reward.functions import CallableReward, RewardFunction
+from rlhf_ray.reward.sampled_distances import dard, epic
 from rlhf_ray.runs.distances import logged_distances
 from tests.made_up import some_fragments
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.errors import CallbackError
-from rlhf_ray.measure.probe import ProbeReading
 from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.reward.probe import ProbeReading
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.probe import Probing

@@ -13,9 +13,9 @@ from rlhf_ray.data.rollout import rollout
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.ground_truth import ground_truth
-from rlhf_ray.measure.sampled_distances import recorded_distances
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.fit_report import FitReport
+from rlhf_ray.reward.sampled_distances import recorded_distances
 from rlhf_ray.runs.distances import RewardDistances, distances_to_truth
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.run_report import write_report

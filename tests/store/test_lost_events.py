@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf_ray.data.comparisons import Comparisons
-from rlhf_ray.reward import fit
+from rlhf_ray.queries.fitting import fit
 from rlhf_ray.settings import RewardModelSettings, SettingError
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.exchange import export, import_file

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import moments_of
 from rlhf_ray.agents.recorded import Split, load_episodes
 from rlhf_ray.agents.replay import site_of
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.attribution.moments import moments_of
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.interpret.reward.drawing import png

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation
 from rlhf_ray.optim.adam import Adam

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.subject import Subject
 
 RARE = 0.2
 """Largest share of steps that an event happens at. What happens more often is not an event."""
@@ -248,17 +247,3 @@ def _draw_marks(ax: Axes, steps: IntArray, marks: Mapping[str, BoolArray]) -> No
             linestyle="",
             label=f"event: {name}",
         )
-
-
-def side_by_side(subject: Subject, rewards: Mapping[str, FloatArray], episodes: Sequence[int] | None = None) -> bytes:
-    """Draw several rewards of the same steps beside each other, for example before and after preprocessing, as a PNG.
-
-    Args:
-        subject: its data are the steps.
-        rewards: rewards by name, ``[n]`` each.
-        episodes: episodes to show; by default those of `telling_episodes` for the first reward.
-    """
-    first = next(iter(rewards.values()))
-    shown = telling_episodes(subject.data, first) if episodes is None else episodes
-    columns = {name: {"reward": of} for name, of in rewards.items()}
-    return draw(subject.data, columns, shown, events(subject.data))

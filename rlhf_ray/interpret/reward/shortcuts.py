@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray
@@ -554,8 +553,3 @@ def curve_of(
         np.array([rewards[groups[i][1]].mean() for i in kept]),
         np.array([groups[i][1].sum() for i in kept], float),
     )
-
-
-def is_table(space: gym.Space[Any]) -> bool:
-    """Return whether observations of ``space`` have no parts."""
-    return not isinstance(space, gym.spaces.Box)

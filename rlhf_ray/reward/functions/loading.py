@@ -105,7 +105,7 @@ def _of_folder(folder: Path) -> RewardFunction:
         found = description.get("format") if isinstance(description, dict) else type(description).__name__
         raise SettingError(f"{file} has format {found!r}; this version reads {', '.join(map(repr, READERS))}.")
     if of_run and (folder / "run.json").exists():
-        look_in_all(json.loads((folder / "run.json").read_text()).get("modules"))
+        look_in_all(json.loads((folder / "run.json").read_text()).get("modules", ()))
     return READERS[description["format"]](model, description)
 
 
@@ -148,7 +148,7 @@ def _ensemble(folder: Path, description: dict[str, Any]) -> RewardFunction:
 
 READERS: dict[str, Callable[[Path, dict[str, Any]], RewardFunction]] = {
     FORMAT: _ensemble,
-    SHAPED: lambda folder, description: ShapedReward.load(folder),
+    SHAPED: lambda folder, description: ShapedReward.load(folder, read=load_reward),
 }
 """Reads a folder with a ``reward.json``, by the ``format`` it says; gets the folder and the content of ``reward.json``."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from rlhf_ray.reward.functions.function import RewardFunction
 from rlhf_ray.reward.functions.potentials import Potential, potential_from
 from rlhf_ray.reward.functions.table import TableReward
 from rlhf_ray.reward.shaping import shaped
+
+Reader = Callable[[Path | str], RewardFunction]
+"""Reads a reward from its path: `rlhf_ray.reward.functions.loading.load_reward`."""
 
 FORMAT = "rlhf_ray.shaped_reward/1"
 NAME = "reward.json"
@@ -114,12 +118,13 @@ class ShapedReward(RewardFunction):
             (new / NAME).write_text(json.dumps(description, indent=2) + "\n")
 
     @staticmethod
-    def load(folder: Path | str, base: RewardFunction | None = None) -> ShapedReward:
+    def load(folder: Path | str, base: RewardFunction | None = None, read: Reader | None = None) -> ShapedReward:
         """Load what `save` wrote.
 
         Args:
             folder: the folder.
             base: the base reward, if the folder only refers to it.
+            read: otherwise, reads the base reward from the path that the folder refers to.
 
         Raises:
             SettingError: the folder holds no shaped reward, it is broken, or the base reward is gone.
@@ -133,7 +138,7 @@ class ShapedReward(RewardFunction):
                 )
             of = description["base"]
             if base is None:
-                base = _load_base(folder, of)
+                base = _load_base(folder, of, read)
             plain = dict(description["potential"])
             potential = potential_from(plain.pop("kind"), plain, load_file(folder / "potential.safetensors"))
             return ShapedReward(base, potential, description["gamma"], description["shift"], description["name"])
@@ -145,13 +150,15 @@ class ShapedReward(RewardFunction):
             raise SettingError(f"{folder} holds a broken shaped reward ({error}); preprocess again.") from error
 
 
-def _load_base(folder: Path, of: dict[str, Any]) -> RewardFunction:
+def _load_base(folder: Path, of: dict[str, Any], read: Reader | None) -> RewardFunction:
     if of["kind"] == "ensemble":
         return EnsembleReward(RewardEnsemble.load(folder / "base"), of["name"])
     if of["kind"] == "shaped":
-        return ShapedReward.load(folder / "base")
+        return ShapedReward.load(folder / "base", read=read)
     if of["kind"] == "path":
-        from rlhf_ray.reward.functions.loading import load_reward  # which reads shaped rewards itself
-
-        return load_reward(of["path"])
+        if read is None:
+            raise SettingError(
+                f"{folder} shapes the reward in {of['path']}: give it as base, or load {folder} by load_reward."
+            )
+        return read(of["path"])
     return TableReward(load_file(folder / "base.safetensors")["table"], name=of["name"])

@@ -11,17 +11,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.supervised.balance import Extra
 from rlhf_ray.reward.supervised.checks import check_steps
+from rlhf_ray.reward.supervised.fitter import Fitter
 from rlhf_ray.reward.supervised.report import AdversarialReport, balanced_auc, predict
 
-if TYPE_CHECKING:
-    from rlhf_ray.reward.supervised.fitting import Fitter, Visualise
+Visualise = Callable[[RewardEnsemble, int], Transitions]
+"""Makes steps that the reward model scores highly, from a seed. Observations are in the environment's type: images are uint8."""
 
 KEPT = 0.005, 1.1
 """A model keeps the task if its balanced AUC on the validation part falls by at most the first; where no AUC is known, if its error

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from rlhf_ray.agents.true_return import LONGEST
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.metrics import described, in_order, metric_of
 from rlhf_ray.measure.error_rates import newest_rates
 from rlhf_ray.measure.held_out import PredictionScores
 from rlhf_ray.measure.intervals import MeanEstimate
-from rlhf_ray.measure.true_return import LONGEST
 from rlhf_ray.queries.schedule import gathered, held_back
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.runs.all_metrics import all_metrics

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from rlhf_ray.measure.true_return import LONGEST
+from rlhf_ray.agents.true_return import LONGEST
+from rlhf_ray.runs.outcome import Verdict
 
 SURE = 2.0
 """Standard errors by which two mean returns must differ to count as different."""
@@ -22,19 +22,6 @@ FURTHER = "Train longer (--resume), with more comparisons, or with another --see
 
 Result = Mapping[str, Any]
 """The contents of ``result.json``; parts may be missing."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A caveat about the outcome's numbers.
-
-    Attributes:
-        name: fixed name of the verdict.
-        message: one or two sentences.
-    """
-
-    name: str
-    message: str
 
 
 FELL_SHORT = 0.8

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.agents.moments import draw_moments, moments_of
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.attribution import methods, quantities
 from rlhf_ray.interpret.agent.attribution.drawing import overlay, scale_of, strip
 from rlhf_ray.interpret.agent.attribution.estimators import against_differences
 from rlhf_ray.interpret.agent.attribution.faithfulness import agreement, concentration, curves
 from rlhf_ray.interpret.agent.attribution.methods import METHODS, Reference, through_time
-from rlhf_ray.interpret.agent.attribution.moments import draw_moments, moments_of
 from rlhf_ray.interpret.agent.attribution.objects import by_painting, patch_beside, repaint
 from rlhf_ray.interpret.agent.attribution.question import Question
 from tests.interpret.agent.linear_world import (

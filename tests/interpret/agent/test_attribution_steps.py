@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.agents.moments import action_size
 from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.attribution import looked_at
 from rlhf_ray.interpret.agent.attribution.methods import METHODS
-from rlhf_ray.interpret.agent.attribution.moments import action_size
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
 from rlhf_ray.interpret.agent.steps import attribution, search
 from tests.interpret.agent.linear_world import ImageWorld, network_agent

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.agents.moments import action_size
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.attribution.moments import action_size
 from tests.interpret.agent.linear_world import ImageWorld, network_agent
 from tests.interpret.contexts import context_of
 

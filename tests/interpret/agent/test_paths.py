@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.attribution import quantities
 from rlhf_ray.interpret.agent.attribution.estimators import compare
-from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.attribution.paths import ways
 from rlhf_ray.interpret.agent.attribution.question import Question
 from tests.interpret.agent.linear_world import LinearAgent, LinearWorld, random_episodes
@@ -55,16 +55,6 @@ def test_the_agents_memory_is_carried_on_or_acted_on():
     assert np.allclose(found.parts["action"], v @ e @ c @ b @ p @ m, atol=1e-7)
     assert found.gap < 1e-6
     assert np.allclose(found.rest, v @ m @ m, atol=1e-6)
-
-
-def test_a_predicted_reward_needs_no_agent():
-    agent, world, (_m, e, p, _v), (a, b, c, r) = linear()
-    question, moments = asked(agent, world, quantities.predicted_reward(), 0)
-    found = ways(question, moments)
-    assert np.allclose(found.parts["world"], r @ a, atol=1e-7)
-    assert np.allclose(found.parts["action"], r @ b @ p @ e @ c, atol=1e-7)
-    assert found.gap < 1e-6
-    assert not found.parts["memory"].any()
 
 
 @pytest.mark.parametrize("estimator", ["straight_through", "softmax"])

@@ -13,6 +13,7 @@ import torch
 
 from rlhf_ray.agents.agent import MEMORY, NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import draw_moments, moments_of
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.recording import record_inside
@@ -23,7 +24,6 @@ from rlhf_ray.interpret.agent.attribution import objects
 from rlhf_ray.interpret.agent.attribution import quantities as of
 from rlhf_ray.interpret.agent.attribution.looked_at import masks_at
 from rlhf_ray.interpret.agent.attribution.methods import METHODS, Reference, through_time
-from rlhf_ray.interpret.agent.attribution.moments import draw_moments, moments_of
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.candidates import auc, concept_directions, concepts_at, ranked, sensitivities

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.attribution import quantities
-from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.search import Realism, search
 from tests.interpret.agent.linear_world import random_episodes

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.agents.agent import NetworkAgent
+from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.envs.batch import BatchStep
-from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.interventions import Intervention, patch_from
 from rlhf_ray.interpret.agent.world_model.played import play_in_world

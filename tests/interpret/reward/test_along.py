@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.along import change_points, events, lag_of, rescaled, side_by_side
+from rlhf_ray.interpret.reward.along import change_points, events, lag_of, rescaled
 from rlhf_ray.interpret.reward.steps import along as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
@@ -103,4 +103,3 @@ def test_a_constant_reward_and_single_steps():
     assert run_step(section, subject).statements[0].text == "The reward is the same at every step of every episode."
     single = Subject(reward, episodes(np.random.default_rng(0), 20, 1))
     assert why_not(section, single) == "The data are single steps, not episodes."
-    assert side_by_side(subject, {"before": np.arange(360.0), "after": np.ones(360)}).startswith(b"\x89PNG")

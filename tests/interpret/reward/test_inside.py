@@ -126,26 +126,6 @@ def test_a_direction_taken_out_is_gone_and_nothing_else_is():
         assert np.array_equal(reward.of(data), before)  # the reward itself stays as it is
 
 
-def test_an_edited_ensemble_can_be_saved(tmp_path):
-    for space, name in ((VECTOR, "networks.head.layers.0"), (IMAGE, "networks.convolutions.0.0")):
-        made, data = ensemble(space), steps_of(space, 40)
-        reward = EnsembleReward(made)
-        layer = layers_of(reward)[name]
-        way = np.zeros(layer.channels)
-        way[:12] = np.random.default_rng(0).standard_normal(12)  # of one member
-        way /= np.linalg.norm(way)
-        edited = editing.edited_ensemble(made, layer, way, 0.3)
-        edited.save(tmp_path / name)
-        again = EnsembleReward(RewardEnsemble.load(tmp_path / name))
-        along = np.tensordot(layer.activations(again, data), way, ([1], [0]))
-        assert np.allclose(along, 0.3, atol=1e-4)
-        sideways = layer.activations(again, data) - layer.activations(reward, data)
-        sideways = np.moveaxis(sideways, 1, -1)
-        assert np.allclose(sideways - (sideways @ way)[..., None] * way, 0.0, atol=1e-4)
-    with pytest.raises(SettingError, match="edit the layer before it"):
-        editing.edited_ensemble(made, layers_of(reward)["networks.convolutions.0.1"], way, 0.0)
-
-
 def test_the_section_takes_what_has_layers():
     data = steps_of(n=60)
     section = run_step(inside, Subject(EnsembleReward(ensemble()), data, effort=0.1))

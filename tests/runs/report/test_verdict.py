@@ -121,7 +121,7 @@ def test_what_acting_at_random_earned_in_training_is_said_beside_a_policy_that_s
 def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rlhf_ray.measure.true_return import evaluate
+    from rlhf_ray.agents.true_return import evaluate
     from rlhf_ray.runs.outcome import Outcome
 
     def still(observations: Any, first: Any) -> Any:
@@ -214,7 +214,7 @@ def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.Capture
 def test_episodes_that_were_cut_are_said_in_the_terminal_the_report_and_the_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rlhf_ray.measure.true_return import TrueReturn
+    from rlhf_ray.agents.true_return import TrueReturn
     from rlhf_ray.runs.outcome import Outcome
 
     random, trained = TrueReturn(-90.0, 1.0, 4, 1.0, cut=4), TrueReturn(-20.0, 1.0, 4, 1.0, cut=3)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.attribution.question import Question, Source
 from rlhf_ray.interpret.agent.world_model.simulate import ESTIMATORS, Estimator
 from rlhf_ray.interpret.reward.attribution.checks import rank_correlation

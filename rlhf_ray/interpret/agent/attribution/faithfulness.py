@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.interpret.agent.attribution.methods import METHODS, Reference, parts_of
-from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.attribution.question import Question, Source
 from rlhf_ray.interpret.reward.attribution.checks import rank_correlation
 from rlhf_ray.measure.intervals import mean_interval

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.model import load_world

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret import gradients
-from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.attribution.question import Question, Source
 from rlhf_ray.interpret.reward.regions import regions_of
 

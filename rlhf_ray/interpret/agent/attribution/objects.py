@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from scipy.ndimage import distance_transform_edt
 
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.attribution.question import Question
 
 SIDEWAYS = 100.0

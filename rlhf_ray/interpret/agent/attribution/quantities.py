@@ -137,28 +137,6 @@ def loading(basis: Basis, component: int, site: str = MEMORY) -> Quantity:
     return Quantity(f"loading_{component}", f"score of {basis.names[component]}", read)
 
 
-def predicted_reward() -> Quantity:
-    """Return the reward of the step after ``k``: the world's prediction, which depends on the agent's action there."""
-    return Quantity("reward", "reward of the next step", lambda agent, simulation, k: simulation.rewards[:, k], 1)
-
-
-def predicted_end() -> Quantity:
-    """Return the logit that the step after ``k`` terminates the episode."""
-    return Quantity("end", "end with the next step (logit)", lambda agent, simulation, k: simulation.ends[:, k], 1)
-
-
-def quantities_of(space: gym.Space[Any], action_names: Sequence[str] = ()) -> list[Quantity]:
-    """Return the quantities that every agent with these actions has: value, advantage, and each action's log-odds or mean."""
-    found = [value(), advantage()]
-    if isinstance(space, gym.spaces.Discrete):
-        if int(space.n) > 1:
-            names = list(action_names) if len(action_names) == int(space.n) else [""] * int(space.n)
-            found += [chosen_action(space), *(log_odds(space, i, name) for i, name in enumerate(names))]
-    elif isinstance(space, gym.spaces.Box):
-        found += [action_mean(space, i) for i in range(int(torch.Size(space.shape).numel()))]
-    return found
-
-
 def mean_over_steps(quantity: Quantity) -> Quantity:
     """Return the mean of a quantity over all steps from now to ``k``."""
 

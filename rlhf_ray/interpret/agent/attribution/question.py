@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity
 from rlhf_ray.interpret.agent.world_model.simulate import Cut, Estimator, Simulation, simulate
 from rlhf_ray.interpret.agent.world_model.world import World

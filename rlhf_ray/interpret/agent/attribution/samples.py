@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.attribution.methods import Reference, plane, through_time
-from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.attribution.paths import WAYS, ways
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity
 from rlhf_ray.interpret.agent.attribution.question import Question

@@ -11,11 +11,11 @@ import numpy as np
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import Moments, moments_of
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.attribution.drawing import strip
 from rlhf_ray.interpret.agent.attribution.methods import Reference, occlusion, parts_of
-from rlhf_ray.interpret.agent.attribution.moments import Moments, moments_of
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity, action_mean, log_odds, value
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.comparison.pair import AgentPair, acts, mean_of, text

@@ -10,11 +10,11 @@ import torch
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.hooks import edits_for
+from rlhf_ray.agents.moments import moments_of as contexts_of
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.attribution.moments import moments_of as contexts_of
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.controls import random_bases
 from rlhf_ray.interpret.agent.counterfactual import counterfact, snapshots_of

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rlhf_ray.agents.moments import Moments, draw_moments
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.images import is_image
@@ -34,7 +35,6 @@ from rlhf_ray.interpret.agent.attribution.looked_at import (
     world_of,
 )
 from rlhf_ray.interpret.agent.attribution.methods import METHODS, Attribution, Reference
-from rlhf_ray.interpret.agent.attribution.moments import Moments, draw_moments
 from rlhf_ray.interpret.agent.attribution.objects import by_editing, by_painting
 from rlhf_ray.interpret.agent.attribution.paths import WAYS, Ways, ways
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import moments_of
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.at_hand import matrices, nothing_inside, recorded
 from rlhf_ray.interpret.agent.attribution.looked_at import world_of
-from rlhf_ray.interpret.agent.attribution.moments import moments_of
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.dynamics import RATE, STRONG, Dynamics, dynamics, step_jacobians, world_jacobians
 from rlhf_ray.interpret.agent.subject import AgentContext

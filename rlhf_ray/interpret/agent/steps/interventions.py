@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.agents.play import NotANumberError, play
 from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.agents.replay import site_of, values_at
@@ -21,7 +22,6 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.at_hand import nothing_inside, site_name
-from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.candidates import AHEAD as STEPS_ON
 from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, auc, concept_directions, concepts_at, ranked

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent.at_hand import recorded, world_states
 from rlhf_ray.interpret.agent.attribution.looked_at import world_of
-from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.overlap import Likeness, Overlap, overlap
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.simulate import simulate

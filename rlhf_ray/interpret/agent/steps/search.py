@@ -10,12 +10,12 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.moments import Moments, draw_moments
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent.at_hand import action_names
 from rlhf_ray.interpret.agent.attribution import quantities as of
 from rlhf_ray.interpret.agent.attribution.drawing import frames_picture
 from rlhf_ray.interpret.agent.attribution.looked_at import basis_of, episodes_of, valid_horizon, world_of
-from rlhf_ray.interpret.agent.attribution.moments import Moments, draw_moments
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity, mean_over_steps
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.search import STEPS, NothingToSearchError, SearchResult, search

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import moments_of
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
@@ -16,7 +17,6 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.at_hand import action_names, nothing_inside, recorded, site_name
 from rlhf_ray.interpret.agent.attribution.looked_at import world_of
-from rlhf_ray.interpret.agent.attribution.moments import moments_of
 from rlhf_ray.interpret.agent.bases.labels import classes, rows, usable, yes_no
 from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.candidates import auc, concepts_at

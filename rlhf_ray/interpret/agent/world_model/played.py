@@ -12,8 +12,8 @@ import torch
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.hooks import check, edits_for
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.data.arrays import IntArray
-from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation, simulate
 from rlhf_ray.interpret.agent.world_model.world import World

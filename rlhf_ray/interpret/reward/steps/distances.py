@@ -7,7 +7,7 @@ import dataclasses
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.truth import true_reward
-from rlhf_ray.measure.sampled_distances import all_distances
+from rlhf_ray.reward.sampled_distances import all_distances
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
 

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of, values_at
@@ -19,7 +20,6 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.attribution import quantities
 from rlhf_ray.interpret.agent.attribution.methods import Reference
-from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.attribution.samples import sample_gradients
 from rlhf_ray.interpret.agent.interventions import Intervention

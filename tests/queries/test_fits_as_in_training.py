@@ -12,8 +12,9 @@ import pytest
 from rlhf_ray import cli
 from rlhf_ray.actors.reward_trainer import RewardTrainerActor
 from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.queries.fitting import fit
 from rlhf_ray.queries.offline import label_recorded
-from rlhf_ray.reward import RewardEnsemble, RewardTrainer, fit
+from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.trainer import NothingToFitError
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore

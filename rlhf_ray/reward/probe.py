@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.returns import settled
-from rlhf_ray.measure.correlations import learned_rewards
 from rlhf_ray.measure.intervals import rank_correlation
-
-if TYPE_CHECKING:
-    from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.ensemble import RewardEnsemble
 
 
 @dataclass(frozen=True)
@@ -56,3 +55,14 @@ class ProbeReading:
     def truth(self, probe: Fragments) -> float:
         """Return the rank correlation of the returns with the true ones; NaN where these are unknown or constant."""
         return rank_correlation(self.returns, settled(probe.rewards), draws=0).mean
+
+
+def learned_rewards(reward: RewardEnsemble, fragments: Fragments) -> FloatArray:
+    """Compute the learned reward of each step, as `RewardEnsemble.combine` has it: ``[fragments, length]`` float64."""
+    found, at_once = [], max(1, reward.at_once // fragments.length)
+    with torch.no_grad():
+        for start in range(0, len(fragments), at_once):
+            raw = reward.networks(reward.encode(fragments[start : start + at_once]))
+            members = (raw - reward.reward_mean[:, None, None]) / reward.reward_std[:, None, None]
+            found.append(reward.combine(members))
+        return np.asarray(torch.cat(found).double().numpy())

@@ -14,7 +14,8 @@ import pytest
 
 from rlhf_ray import cli
 from rlhf_ray.data.comparisons import pair_id, stable_uniform
-from rlhf_ray.reward import RewardEnsemble, RewardTrainer, fit
+from rlhf_ray.queries.fitting import fit
+from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.rllib.starting import check_reward
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, PreferenceSettings, RewardModelSettings, SettingError
