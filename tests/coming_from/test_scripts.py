@@ -227,11 +227,12 @@ def test_options_of_the_command(configurations: Any) -> None:
     (seed,) = named(IMITATION, "In every class", "rng")
     (reward,) = note(IMITATION, "Other scripts", "train_rl")
     words = f"{episodes} 7 {folder} there {tracker} wandb {callback} mine:Own --{every.replace('_', '-')} 3 --{seed} 5"
-    given = of(f"{words} --environment CartPole-v1 {reward}")
+    given = of(f"{words} --environment CartPole-v1")
     assert (given.evaluation_episodes, str(given.run_dir), given.tracker) == (7, "there", "wandb")
     assert TRACKERS[given.tracker]
     assert (given.callback, given.checkpoint_every, given.seed) == (("mine:Own",), 3, 5)
-    assert (given.environment, given.true_reward) == ("CartPole-v1", True)
+    assert given.environment == "CartPole-v1"
+    assert of(reward).true_reward
     for option in ("environment.gym_id", "environment.max_episode_steps"):
         assert named(IMITATION, PARTS, option) == ("environment",)
     assert named(IMITATION, "In every class", "action_space") == ("environment",)

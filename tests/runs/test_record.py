@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,7 @@ def test_an_interrupted_recording_continues_to_the_same_bytes_and_no_other_does(
     record(plan, tmp_path / "whole")
     play, played = EpisodePlayer.play, 0
 
+    @functools.wraps(play)  # actors call it by its name
     def interrupted(self: EpisodePlayer, policy: str, number: int) -> Any:
         nonlocal played
         played += 1
