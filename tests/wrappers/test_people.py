@@ -99,13 +99,7 @@ def test_a_vector_environment_has_a_page_with_the_same_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages: list[PageSettings] = []
-<<<<<<< HEAD
     monkeypatch.setattr("rlhf_ray.wrappers.learning.start_people", lambda *given: pages.append(given[2]))
-=======
-    monkeypatch.setattr(
-        "rlhf_ray.wrappers.learning.start_people", lambda members, schedule, page, listener: pages.append(page)
-    )
->>>>>>> 8d7790d (Tests follow what is checked and named now)
     asked = LabellingSettings(annotators=("ada", "bob"), instructions="Which dot is nearer?", port=0)
     envs = gym.vector.SyncVectorEnv([lambda: make_env("rlhf_ray/MovingDot-v0")] * 2)
     with HumanPreferencesVectorEnv(
