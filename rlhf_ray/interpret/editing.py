@@ -13,6 +13,7 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.layers import Layer
+from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.reward.functions import TorchReward
 
 RANDOM = 8
@@ -100,7 +101,7 @@ def verify(
         float(after.var(0).mean()),
         float(np.abs(sideways).max() / max(float(values.std()), 1e-12)),
         _change(rewards, given, spread),
-        None if constant else float(np.corrcoef(rewards, given)[0, 1]),
+        None if constant else pearson(rewards, given),
         float(np.mean(random)),
         float(np.max(random)),
     )

@@ -30,7 +30,7 @@ CONSTANT = 1e-9
 """Rewards whose deviation is below this share of their largest value count as constant."""
 
 
-def pearson(first: Array, second: Array, weights: Array | None = None) -> FloatArray:
+def weighted_correlation(first: Array, second: Array, weights: Array | None = None) -> FloatArray:
     """Compute weighted correlations along the last axis. 1 between two constants, 0 between a constant and something else.
 
     Args:

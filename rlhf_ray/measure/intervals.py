@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.measure.statistics import constant, ranks
 
 
 def mean_interval(values: Sequence[float]) -> list[float] | None:
@@ -42,6 +43,16 @@ class MeanEstimate:
         return f"{self.mean:z.{digits}f} [{self.low:z.{digits}f}, {self.high:z.{digits}f}]"
 
 
+def percentile_interval(draws: Array | Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of a bootstrap's draws; those that are NaN are left out."""
+    values = np.asarray(draws, np.float64)
+    defined = values[~np.isnan(values)]
+    if not len(defined):
+        return math.nan, math.nan
+    low, high = np.quantile(defined, [0.025, 0.975])
+    return float(low), float(high)
+
+
 def bootstrap(values: FloatArray, groups: Array | None = None, seed: int = 0, draws: int = 1000) -> MeanEstimate:
     """Estimate the mean of ``values`` ``[n]`` by a percentile bootstrap (Efron 1979) over groups.
 
@@ -62,8 +73,7 @@ def bootstrap(values: FloatArray, groups: Array | None = None, seed: int = 0, dr
     rng, found, chunk = np.random.default_rng([seed, len(each)]), [], max(1, 2_000_000 // len(each))
     for first in range(0, draws, chunk):
         found.append(each[rng.integers(len(each), size=(min(chunk, draws - first), len(each)))].mean(1))
-    low, high = np.percentile(np.concatenate(found), [2.5, 97.5])
-    return MeanEstimate(mean, float(low), float(high))
+    return MeanEstimate(mean, *percentile_interval(np.concatenate(found)))
 
 
 def share_interval(successes: float, trials: int) -> MeanEstimate:
@@ -99,7 +109,7 @@ def linear_correlation(
         fewer than 3 groups.
     """
     a, b = (np.asarray(of, np.float64).ravel() for of in (first, second))
-    if len(a) < 3 or _constant(a) or _constant(b):
+    if len(a) < 3 or constant(a) or constant(b):
         return MeanEstimate(math.nan, None, None)
     group = np.arange(len(a)) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()
     a, b = ((of - of.mean()) / of.std() for of in (a, b))
@@ -113,24 +123,12 @@ def linear_correlation(
     with np.errstate(all="ignore"):
         spread = np.sqrt(np.maximum(of_aa / n - (of_a / n) ** 2, 0) * np.maximum(of_bb / n - (of_b / n) ** 2, 0))
         each = (of_ab / n - of_a / n * of_b / n) / spread
-    low, high = np.percentile(np.clip(each[np.isfinite(each)], -1, 1), [2.5, 97.5])
-    return MeanEstimate(found, min(found, float(low)), max(found, float(high)))
+    low, high = percentile_interval(np.clip(each[np.isfinite(each)], -1, 1))
+    return MeanEstimate(found, min(found, low), max(found, high))
 
 
 def rank_correlation(
     first: Array, second: Array, groups: Array | None = None, seed: int = 0, draws: int = 500
 ) -> MeanEstimate:
     """Estimate Spearman's correlation: `linear_correlation` of the ranks, which are those among all values in every draw."""
-    return linear_correlation(_ranks(first), _ranks(second), groups, seed, draws)
-
-
-def _ranks(values: Array) -> FloatArray:
-    """Equal values get their mean rank; NaN stays NaN."""
-    flat = np.asarray(values, np.float64).ravel()
-    _, at, counts = np.unique(flat, return_inverse=True, return_counts=True)
-    ranks = np.cumsum(counts) - (counts - 1) / 2
-    return np.where(np.isfinite(flat), ranks[at.ravel()], math.nan)
-
-
-def _constant(values: FloatArray) -> bool:
-    return bool(not np.isfinite(values).all() or np.ptp(values) <= 1e-9 * np.abs(values).max())
+    return linear_correlation(ranks(first), ranks(second), groups, seed, draws)

@@ -20,7 +20,9 @@ import numpy as np
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.measure.distances import CONSTANT, pearson, pearson_distance
+from rlhf_ray.measure import statistics
+from rlhf_ray.measure.distances import CONSTANT, pearson_distance, weighted_correlation
+from rlhf_ray.measure.intervals import percentile_interval
 from rlhf_ray.reward.functions import RewardFunction
 
 EPISODES = 10
@@ -78,11 +80,9 @@ def correlation(
     """
     values = [reward.of(steps) for reward in (first, second)]
     if ranks:
-        from scipy import stats  # takes a second to import, which a run need not wait for
-
-        values = [stats.rankdata(of) for of in values]
-    resampled = pearson(values[0], values[1], _resamples(steps, rng))
-    return _estimate(float(pearson(values[0], values[1])), resampled, len(steps))
+        values = [statistics.ranks(rewards) for rewards in values]
+    resampled = weighted_correlation(values[0], values[1], _resamples(steps, rng))
+    return _estimate(float(weighted_correlation(values[0], values[1])), resampled, len(steps))
 
 
 def epic(
@@ -128,10 +128,12 @@ def epic(
         means = gamma * after - before
         canonical.append(_flat_if_constant(given + means.mean(1), given))
         resampled.append(given + draw_weights @ means.T)
-    found = pearson_distance(pearson(canonical[0], canonical[1]))
+    found = pearson_distance(weighted_correlation(canonical[0], canonical[1]))
     if not canonical[0].any() or not canonical[1].any():
         return _estimate(float(found), np.full(1, float(found)), len(chosen))
-    return _estimate(float(found), pearson_distance(pearson(resampled[0], resampled[1], weights)), len(chosen))
+    return _estimate(
+        float(found), pearson_distance(weighted_correlation(resampled[0], resampled[1], weights)), len(chosen)
+    )
 
 
 def dard(
@@ -178,9 +180,9 @@ def dard(
         after = _at(reward, pool, n + chosen[:, None, None], there, n + there, pool.terminated[there]).mean((1, 2))
         crossed = _crossed(reward, pool, chosen, here, there).mean((1, 2))
         canonical.append(_flat_if_constant(given + gamma * np.where(over, 0, after) - before - gamma * crossed, given))
-    found = float(pearson_distance(pearson(canonical[0], canonical[1])))
+    found = float(pearson_distance(weighted_correlation(canonical[0], canonical[1])))
     weights = _resamples(pool[chosen], rng)
-    return _estimate(found, pearson_distance(pearson(canonical[0], canonical[1], weights)), len(chosen))
+    return _estimate(found, pearson_distance(weighted_correlation(canonical[0], canonical[1], weights)), len(chosen))
 
 
 def starc(
@@ -222,7 +224,7 @@ def starc(
     resampled = np.array([of for of, cancels in drawn if np.array_equal(cancels, trivial)] or [found])
     # Resampling adds noise to the averages once more, which a square shows as bias. The interval spans the percentile bootstrap,
     # which has that bias, and the reversed one, which overcorrects if the noise is small.
-    ends = [np.quantile(of, [0.025, 0.975]) for of in (resampled, 2 * found - resampled)]
+    ends = [percentile_interval(draws) for draws in (resampled, 2 * found - resampled)]
     return _estimate(float(np.sqrt(found)), np.sqrt(np.clip([np.min(ends), np.max(ends)], 0, 1)), len(pool))
 
 
@@ -281,7 +283,7 @@ def recorded_distances(reward: RewardFunction, steps: Transitions, gamma: float,
 
 
 def _estimate(value: float, resampled: Array, steps: int) -> Estimate:
-    low, high = resampled if len(resampled) == 2 else np.quantile(resampled, [0.025, 0.975])
+    low, high = resampled if len(resampled) == 2 else percentile_interval(resampled)
     return Estimate(value, min(value, float(low)), max(value, float(high)), steps)
 
 

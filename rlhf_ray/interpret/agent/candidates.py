@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import gymnasium as gym
 import numpy as np
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from rlhf_ray.agents.agent import MEMORY, Agent
@@ -18,6 +17,7 @@ from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.bases.labels import classes, rows, usable
 from rlhf_ray.interpret.agent.concepts import ELAPSED
+from rlhf_ray.measure import statistics
 
 FITTED, GRADIENTS = 6000, 1000
 """Steps that directions are fitted to; steps whose gradients are taken."""
@@ -119,9 +119,9 @@ def concept_directions(values: FloatArray, concepts: Mapping[str, Array], seed: 
 def auc(basis: Basis, component: int, values: FloatArray, labels: Array) -> float | None:
     """Return how well a score tells the classes of ``labels`` ``[n]`` apart, 0.5 to 1; None if only one class is there."""
     known, upper = rows(labels), classes(labels)
-    if len(np.unique(upper[known])) < 2:
+    if not known.any() or len(np.unique(upper[known])) < 2:
         return None
-    area = float(roc_auc_score(upper[known], basis.transform(values[known])[:, component]))
+    area = statistics.auc(basis.transform(values[known])[:, component], upper[known])
     return max(area, 1.0 - area)
 
 

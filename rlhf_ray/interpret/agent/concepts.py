@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from scipy.stats import rankdata
 from sklearn.decomposition import PCA
 
 from rlhf_ray.agents.episodes import Episodes
@@ -17,6 +16,7 @@ from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.bases import labels as labelled
 from rlhf_ray.interpret.agent.bases.probe import direction
 from rlhf_ray.measure.intervals import mean_interval
+from rlhf_ray.measure.statistics import auc
 
 FOLDS = 4
 WIDEST = 192
@@ -181,20 +181,11 @@ def _rarest(labels: FloatArray) -> int:
     return int(min(upper.sum(), (~upper).sum()))
 
 
-def auc(labels: Array, scores: FloatArray) -> FloatArray:
-    """Return the area under the ROC curve of each column of ``scores`` ``[n, k]``: 0.5 is chance, and ties count half."""
-    upper = np.asarray(labels, np.float64) == 1
-    yes, no = int(upper.sum()), int((~upper).sum())
-    ranks = rankdata(scores.reshape(len(scores), -1), axis=0)
-    areas: FloatArray = (ranks[upper].sum(0) - yes * (yes + 1) / 2) / max(yes * no, 1)
-    return areas
-
-
 def _probe(
     inputs: FloatArray, labels: FloatArray, groups: IntArray, fitted: IntArray, test: IntArray, seed: int
 ) -> float:
     if labelled.yes_no(labels):
-        return float(auc(labels[test], inputs[test] @ direction(inputs[fitted], labels[fitted]))[0])
+        return auc(inputs[test] @ direction(inputs[fitted], labels[fitted]), labels[test] == 1, 0.5)
     rng = np.random.default_rng([seed, 0x72])
     return float(probes.scores(inputs, labels[:, None], groups, fitted, test, "linear", rng)[0])
 
@@ -204,9 +195,9 @@ def _best_single(scores: FloatArray, labels: FloatArray, fitted: IntArray, test:
     if not scores.shape[1]:
         return 0.5 if labelled.yes_no(labels) else 0.0
     if labelled.yes_no(labels):
-        areas = auc(labels[fitted], scores[fitted])
+        areas = np.array([auc(column, labels[fitted] == 1, 0.5) for column in scores[fitted].T])
         best = int(np.abs(areas - 0.5).argmax())
-        area = float(auc(labels[test], scores[test][:, [best]])[0])
+        area = auc(scores[test][:, best], labels[test] == 1, 0.5)
         return area if areas[best] >= 0.5 else 1.0 - area
     correlations = _correlations(scores[fitted], labels[fitted])
     best = int(np.abs(correlations).argmax())

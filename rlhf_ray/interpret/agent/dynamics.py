@@ -18,6 +18,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.world_model.simulate import Cut, Estimator, simulate
 from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.measure.statistics import discoveries, pearson
 
 PERMUTATIONS = 200
 FEWEST = 5
@@ -104,15 +105,7 @@ def lagged(found: LaggedPairs, permutations: int = PERMUTATIONS, seed: int = 0) 
         )
         z = (regression - null.mean(0)) / np.maximum(null.std(0), 1e-12)
         p = np.where(varies, 2.0 * norm.sf(np.abs(z)), 1.0)
-    return Lagged(n, correlation, regression, p, discoveries(p))
-
-
-def discoveries(p: FloatArray, rate: float = RATE) -> BoolArray:
-    """Return which p-values are below the threshold of Benjamini and Hochberg."""
-    flat = np.sort(p, axis=None)
-    good = np.flatnonzero(flat <= rate * np.arange(1, flat.size + 1) / max(flat.size, 1))
-    found: BoolArray = p <= flat[good[-1]] if good.size else np.zeros(p.shape, bool)
-    return found
+    return Lagged(n, correlation, regression, p, discoveries(p, RATE))
 
 
 def step_jacobians(agent: Agent, basis: Basis, observations: Array, memory: Array) -> FloatArray:
@@ -198,18 +191,12 @@ def agreement(
     """Compare two matrices ``[k, k]`` in sign and magnitude."""
     chosen = np.abs(first) > strong
     signs = float((np.sign(first) == np.sign(second))[chosen].mean()) if chosen.any() else None
-    r = _correlation(first, second)
+    r = pearson(first, second, 0.0)
     rng = np.random.default_rng([seed, 0xA6])
     orders = [rng.permutation(len(first)) for _ in range(permutations)]
-    null = [_correlation(first, second[np.ix_(order, order)]) for order in orders]
+    null = [pearson(first, second[np.ix_(order, order)], 0.0) for order in orders]
     p = (1 + sum(abs(each) >= abs(r) for each in null)) / (1 + permutations)
     return GradientAgreement(signs, int(chosen.sum()), r, p)
-
-
-def _correlation(first: FloatArray, second: FloatArray) -> float:
-    one, two = (each.ravel() - each.mean() for each in (first, second))
-    size = float(np.linalg.norm(one) * np.linalg.norm(two))
-    return float(one @ two) / size if size > 1e-12 else 0.0
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from sklearn.neighbors import NearestNeighbors
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.interpret.agent.clusters import principal
-from rlhf_ray.interpret.agent.concepts import auc
 from rlhf_ray.measure.intervals import mean_interval
+from rlhf_ray.measure.statistics import auc
 
 NEIGHBOURS = 5
 FOLDS = 4
@@ -115,5 +115,5 @@ def _classified(
         if len(np.unique(labels[test])) < 2 or len(np.unique(labels[~test])) < 2:
             continue
         model = ExtraTreesClassifier(40, min_samples_leaf=3, random_state=seed).fit(points[~test], labels[~test])
-        areas.append(float(auc(labels[test], model.predict_proba(points[test])[:, 1])[0]))
+        areas.append(auc(model.predict_proba(points[test])[:, 1], labels[test] == 1))
     return (float(np.mean(areas)), mean_interval(areas)) if areas else (0.5, None)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.measure.statistics import pearson
 
 RARE = 0.2
 """Largest share of steps that an event happens at. What happens more often is not an event."""
@@ -155,10 +156,7 @@ def _correlation(rewards: FloatArray, cause: FloatArray, episodes: IntArray, lag
         return 0.0
     same = episodes[ahead : n - back] == episodes[back : n - ahead]
     one, other = rewards[ahead : n - back][same], cause[back : n - ahead][same]
-    if len(one) < 3 or np.ptp(one) < 1e-12 or np.ptp(other) < 1e-12:
-        return 0.0
-    one, other = one - one.mean(), other - other.mean()
-    return float(one @ other / np.sqrt((one @ one) * (other @ other)))
+    return pearson(one, other, 0.0) if len(one) >= 3 else 0.0
 
 
 def rescaled(rewards: FloatArray, true: FloatArray) -> FloatArray:

@@ -9,8 +9,9 @@ import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.reward.functions import RewardFunction
-from rlhf_ray.reward.supervised.report import RewardLevel, correlation, levels_of, measures
+from rlhf_ray.reward.supervised.report import RewardLevel, levels_of, measures
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,4 @@ def agreement(reward: RewardFunction, steps: Transitions) -> Agreement:
 def _of_returns(given: FloatArray, true: FloatArray, steps: Transitions) -> float:
     _, numbers = np.unique(steps.episodes, return_inverse=True)
     sums = [np.bincount(numbers, of).astype(np.float64) for of in (given, true)]
-    if len(sums[0]) < 3 or min(map(np.ptp, sums)) <= 1e-9 * max(1.0, float(np.abs(sums).max())):
-        return math.nan
-    return correlation(sums[0], sums[1])
+    return pearson(sums[0], sums[1]) if len(sums[0]) >= 3 else math.nan

@@ -14,6 +14,8 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.measure.intervals import percentile_interval
+from rlhf_ray.measure.statistics import auc
 from rlhf_ray.reward.functions import RewardFunction
 
 DRAWS = 200
@@ -170,8 +172,7 @@ class ExchangePairs:
         above = np.mean((changes**2)[self._draws], 1)
         below = np.mean(((self.donor_rewards - self.rewards) ** 2)[self._draws], 1)
         ratios = np.sqrt(above / np.maximum(below, 1e-300)) if self.scale > 0 else np.zeros(DRAWS)
-        low, high = np.quantile(ratios, [0.025, 0.975])
-        return float(low), float(high)
+        return percentile_interval(ratios)
 
     def effect(self, part: StepPart) -> Effect:
         """Measure what exchanging ``part`` does."""
@@ -183,10 +184,10 @@ class ExchangePairs:
             self.relative(after - self.rewards),
             self.interval(after - self.rewards),
             self.relative(others - self.rewards),
-            auc(after, self._label[count:]),
-            auc(others, self._label[:count]),
-            None if truth is None else auc(after, truth[count:]),
-            None if truth is None else auc(others, truth[:count]),
+            auc(after, self._label[count:], 0.5),
+            auc(others, self._label[:count], 0.5),
+            None if truth is None else auc(after, truth[count:], 0.5),
+            None if truth is None else auc(others, truth[:count], 0.5),
         )
 
 
@@ -214,16 +215,6 @@ def split_at(values: FloatArray) -> BoolArray:
     between[ordered[:-1] == ordered[1:]] = -1
     at = int(between.argmax())
     return np.asarray(values > (ordered[at] + ordered[at + 1]) / 2)
-
-
-def auc(scores: FloatArray, labels: BoolArray) -> float:
-    """Return the area under the ROC curve of ``scores`` for boolean ``labels``; ties count half; 0.5 with one class only."""
-    positive = int(labels.sum())
-    if positive in (0, len(labels)):
-        return 0.5
-    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    return float((ranks[labels].sum() - positive * (positive + 1) / 2) / (positive * (len(labels) - positive)))
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.measure.intervals import percentile_interval
 
 RESAMPLES = 300
 
@@ -27,15 +27,6 @@ class OverEpisodes:
     def __str__(self) -> str:
         bounds = "" if np.isnan(self.low) else f" ({self.low:.2f} to {self.high:.2f})"
         return f"{self.value:.2f}{bounds}"
-
-
-def correlation(first: Array, second: Array, rank: bool = False) -> float:
-    """Compute Pearson's (or Spearman's) correlation; 0 if either is constant."""
-    if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return 0.0
-    if rank:
-        first, second = stats.rankdata(first), stats.rankdata(second)
-    return float(np.corrcoef(first, second)[0, 1])
 
 
 def pairs_in_order(true: Array, given: Array, at: IntArray, rng: np.random.Generator) -> float:
@@ -70,8 +61,7 @@ def over_episodes(
     drawn = [
         figure(np.concatenate([where[i] for i in rng.integers(len(names), size=len(names))])) for _ in range(resamples)
     ]
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return OverEpisodes(value, float(low), float(high))
+    return OverEpisodes(value, *percentile_interval(drawn))
 
 
 def episode_sums(values: FloatArray, episodes: IntArray) -> FloatArray:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import spearmanr
 from sklearn.isotonic import IsotonicRegression
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.exchange import auc, split_at
+from rlhf_ray.interpret.reward.exchange import split_at
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.interpret.reward.summaries import of_observations
+from rlhf_ray.measure.statistics import auc, constant, pearson, spearman
 from rlhf_ray.reward.functions import RewardFunction
 
 LAGS = 10
@@ -131,12 +131,12 @@ def compare(
     given = reward.of(data)
     words = {float(code): word for word, code in (objects or {}).items()}
     steady = bool(np.ptp(truth) <= 1e-9 * max(1.0, np.abs(truth).max()))
-    lag, there = (0, correlation(given, truth)) if steady else best_lag(given, truth, data)
+    lag, there = (0, pearson(given, truth, 0.0)) if steady else best_lag(given, truth, data)
     levels, usual = _levels(given, truth)
     return Comparison(
-        correlation(given, truth),
+        pearson(given, truth, 0.0),
         _agreement(given, truth) or 0.0,
-        auc(given, split_at(truth)),
+        auc(given, split_at(truth), 0.5),
         lag,
         there,
         levels,
@@ -145,12 +145,6 @@ def compare(
         tuple(_worst(given, usual, data, regions, ignored, words)) if lag == 0 else (),
         steady,
     )
-
-
-def correlation(a: FloatArray, b: FloatArray) -> float:
-    """Return Pearson's correlation; 0 if either is constant."""
-    spread = float(a.std() * b.std())
-    return float(np.mean((a - a.mean()) * (b - b.mean())) / spread) if spread > 1e-12 else 0.0
 
 
 def best_lag(late: FloatArray, early: FloatArray, data: Transitions, most: int = LAGS) -> tuple[int, float]:
@@ -165,7 +159,7 @@ def best_lag(late: FloatArray, early: FloatArray, data: Transitions, most: int =
         second = first + lag
         same = (data.episodes[first] == data.episodes[second]) & (data.steps[second] - data.steps[first] == lag)
         if same.sum() >= 20:
-            found[lag] = abs(correlation(late[second[same]], early[first[same]]))
+            found[lag] = abs(pearson(late[second[same]], early[first[same]], 0.0))
     if not found:
         return 0, 0.0
     best = max(found.values())
@@ -176,9 +170,7 @@ def best_lag(late: FloatArray, early: FloatArray, data: Transitions, most: int =
 
 
 def _agreement(a: FloatArray, b: FloatArray) -> float | None:
-    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return None
-    return float(spearmanr(a, b).statistic)
+    return None if len(a) < 3 or constant(a) or constant(b) else spearman(a, b)
 
 
 def _groups(truth: FloatArray, most: int = 20) -> Array:

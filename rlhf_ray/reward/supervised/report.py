@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.plain import plain
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.measure.statistics import auc, pearson, spearman
 from rlhf_ray.reward.ensemble import RewardEnsemble
 
 MOST_LEVELS = 8
@@ -230,30 +231,6 @@ def predict(ensemble: RewardEnsemble, steps: Transitions) -> FloatArray:
     return np.asarray(ensemble.predict(*of), np.float64)
 
 
-def auc(scores: FloatArray, positive: BoolArray) -> float:
-    """Probability that a positive scores higher than a negative (ties count half); NaN if one kind is missing."""
-    ones = int(positive.sum())
-    zeros = len(positive) - ones
-    if not ones or not zeros:
-        return math.nan
-    return float((ranks(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
-
-
-def ranks(values: FloatArray) -> FloatArray:
-    """Ranks from 1, ``[n]``; equal values share their mean rank."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    middle: FloatArray = last - (counts - 1) / 2
-    return middle[inverse]
-
-
-def correlation(left: FloatArray, right: FloatArray) -> float:
-    """Pearson's correlation; NaN if one of them is constant."""
-    if len(left) < 2 or np.ptp(left) == 0 or np.ptp(right) == 0:
-        return math.nan
-    return float(np.corrcoef(left, right)[0, 1])
-
-
 def balanced_auc(predictions: FloatArray, targets: FloatArray) -> float:
     """`auc` of nonzero against zero targets. If nonzero targets have both signs, the prediction's distance from zero counts."""
     nonzero = targets != 0
@@ -283,8 +260,8 @@ def measures(predictions: FloatArray, targets: FloatArray, constant: float) -> d
         "balanced_error": float(weights @ np.square(predictions - targets)),
         "balanced_constant_error": float(weights @ np.square(middle - targets)),
         "balanced_auc": balanced_auc(predictions, targets),
-        "correlation": correlation(predictions, targets),
-        "rank_correlation": correlation(ranks(predictions), ranks(targets)),
+        "correlation": pearson(predictions, targets),
+        "rank_correlation": spearman(predictions, targets),
     }
 
 

@@ -101,12 +101,6 @@ def test_few_steps_are_no_error(lengths):
     assert embeddings.tsne(found.values).shape == (len(found), 2)
 
 
-def test_auc_counts_ties_half():
-    assert concepts.auc(
-        np.array([0, 0, 1, 1]), np.array([[1.0, 0.0], [2.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
-    ) == pytest.approx([0.875, 0.5])
-
-
 def test_planted_sources_are_stable_and_noise_is_not():
     rng = np.random.default_rng(0)
     sources = rng.laplace(size=(1500, 4))

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.exchange import ExchangePairs, StepPart, auc, levelled, moments, split_at, stack
+from rlhf_ray.interpret.reward.exchange import ExchangePairs, StepPart, levelled, moments, split_at, stack
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.steps import shortcuts as section
@@ -203,12 +203,10 @@ def test_parts_exchange_exactly_what_they_say(vectors):
     np.testing.assert_array_equal(after.terminated, own.terminated)
 
 
-def test_levels_labels_and_auc():
+def test_levels_and_labels():
     rare = np.zeros(1000)
     rare[:5] = 1
     drawn = levelled([rare, rare], 3000, np.random.default_rng(0))
     assert 0.3 < (drawn < 5).mean() < 0.37  # half of two parts in three
     assert split_at(rare)[:5].all()
     assert not split_at(rare)[5:].any()
-    assert auc(np.array([0.0, 1, 1, 2]), np.array([False, False, True, True])) == 0.875
-    assert auc(rare, np.zeros(1000, bool)) == 0.5

@@ -12,7 +12,7 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret.agent.comparison.pair import AgentPair, acts, correlation, mean_of, same_action, sites, text
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.measure.intervals import MeanEstimate, bootstrap, percentile_interval
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
 
@@ -171,8 +171,7 @@ def _similarity_interval(x: FloatArray, y: FloatArray, groups: IntArray, seed: i
         product = np.tensordot(times, products, 1) - np.outer(mean, mean) / float(times @ sizes)
         own = float(np.linalg.norm(product[:cut, :cut]) * np.linalg.norm(product[cut:, cut:]))
         drawn.append(float(np.linalg.norm(product[:cut, cut:]) ** 2 / max(own, 1e-300)))
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return MeanEstimate(found, float(low), float(high))
+    return MeanEstimate(found, *percentile_interval(drawn))
 
 
 def _statements(pair: AgentPair, figures: dict[str, Any]) -> list[Statement]:

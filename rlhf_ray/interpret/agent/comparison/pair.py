@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.attribution.looked_at import masks_at
-from rlhf_ray.measure.intervals import MeanEstimate
+from rlhf_ray.measure.intervals import MeanEstimate, linear_correlation
 
 LEVELS, OWN = 200, 40
 """Levels that both play, and levels that each plays for the frames."""
@@ -256,24 +257,9 @@ def correlation(
     x, y = (np.asarray(each, np.float64).reshape(len(each), -1) for each in (one, other))
     if not len(x):
         return None
-    _, of = np.unique(groups, return_inverse=True)
     x, y = x - x.mean(0), y - y.mean(0)
-    if min(x.std(), y.std()) < 1e-9:
-        return None
-    count = int(of.max()) + 1
-    products = np.stack([np.bincount(of, part.sum(1), count) for part in (x * y, x * x, y * y)])
-
-    def ratio(sums: FloatArray) -> FloatArray:
-        found: FloatArray = sums[0] / np.sqrt(np.maximum(sums[1] * sums[2], 1e-300))
-        return found
-
-    mean = float(ratio(products.sum(1)))
-    if count < 2:
-        return MeanEstimate(mean, None, None)
-    rng = np.random.default_rng([seed, 0xC0])
-    drawn = rng.integers(count, size=(draws, count))
-    low, high = np.percentile(ratio(products[:, drawn].sum(2)), [2.5, 97.5])
-    return MeanEstimate(mean, float(low), float(high))
+    estimate = linear_correlation(x, y, np.repeat(groups, x.shape[1]), seed, draws)
+    return None if math.isnan(estimate.mean) else estimate
 
 
 def text(estimate: MeanEstimate | None, digits: int = 2) -> str:

@@ -33,6 +33,7 @@ from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.interpret.reward.drawing import png
+from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step
 
@@ -269,7 +270,7 @@ def _transfer(
         "moments": len(moments),
         "actions": list(names),
         "changes": found,
-        "correlation": float(np.corrcoef(real.ravel(), model.ravel())[0, 1]) if varied else None,
+        "correlation": pearson(real, model) if varied else None,
         "same_sign": float((np.sign(real) == np.sign(model))[np.abs(real) > 0.02].mean()) if moved.any() else None,
     }
 

@@ -18,6 +18,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.agent.world_model.windows import as_policy_actions, cut_out
 from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.measure.intervals import percentile_interval
 from rlhf_ray.policies.actions import best
 from rlhf_ray.policies.env_actions import to_env_actions
 
@@ -298,8 +299,7 @@ class _Bootstrap:
         if np.isnan(value):
             return value, value, value
         drawn = [concordance(scores[made], labels[made], weights[owners]) for weights in self.draws[:100]]
-        low, high = np.nanquantile(drawn, (0.025, 0.975))
-        return value, float(low), float(high)
+        return (value, *percentile_interval(drawn))
 
 
 def concordance(scores: FloatArray, labels: FloatArray, weights: Array | None = None) -> float:

@@ -10,7 +10,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.transitions import Transitions
@@ -18,6 +17,7 @@ from rlhf_ray.interpret.reward.attribution.background import Background, Maps
 from rlhf_ray.interpret.reward.attribution.gradients import gap
 from rlhf_ray.interpret.reward.attribution.interventions import Effects, part_effects
 from rlhf_ray.interpret.reward.attribution.method import Method
+from rlhf_ray.measure.statistics import spearman
 from rlhf_ray.optim.adam import Adam
 from rlhf_ray.reward.functions import RewardFunction, TorchReward
 from rlhf_ray.study.section import Check
@@ -149,11 +149,8 @@ class Judge:
 
 
 def rank_correlation(one: FloatArray, other: FloatArray) -> float:
-    """Return Spearman's correlation of all elements; 0 if one of them is constant."""
-    ranks = [rankdata(np.round(each.ravel(), 12)) for each in (one, other)]
-    if any(each.std() == 0.0 for each in ranks):
-        return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
+    """Return Spearman's correlation of all elements, equal but for rounding; 0 if one of them is constant."""
+    return spearman(np.round(one, 12), np.round(other, 12), 0.0)
 
 
 def learn_permuted(

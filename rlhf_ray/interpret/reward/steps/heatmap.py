@@ -11,6 +11,7 @@ from rlhf_ray.data.errors import Fault
 from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward.heatmap import NAMES, MoveValues, heatmap, move_values, value_table
 from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.study.section import Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
 
@@ -49,7 +50,8 @@ def run(context: StepContext[Subject]) -> Section:
     given, true = (panel.values[panel.valid] for panel in panels)
     spread = float(given.std())
     constant = spread <= 1e-9 * max(1.0, float(np.abs(given).max()))
-    correlation = None if constant or true.std() < 1e-12 else float(np.corrcoef(given, true)[0, 1])
+    alike = pearson(given, true)
+    correlation = None if constant or np.isnan(alike) else alike
     table = value_table(panels)
     caption = (
         "The reward of each move: a triangle for a step in its direction, a circle for staying. Hatched: the move leads "

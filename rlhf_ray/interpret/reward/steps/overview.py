@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from rlhf_ray.interpret.reward.overview import OverEpisodes, correlation, episode_sums, over_episodes, pairs_in_order
+from rlhf_ray.interpret.reward.overview import OverEpisodes, episode_sums, over_episodes, pairs_in_order
 from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.measure.statistics import pearson, spearman
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
 
@@ -72,13 +73,13 @@ def run(context: StepContext[Subject]) -> Section:
         else:
             rng = subject.rng("overview")
             by_step = {
-                "linear": over_episodes(lambda at: correlation(true[at], given[at]), episodes, rng),
-                "rank": over_episodes(lambda at: correlation(true[at], given[at], rank=True), episodes, rng),
+                "linear": over_episodes(lambda at: pearson(true[at], given[at], 0.0), episodes, rng),
+                "rank": over_episodes(lambda at: spearman(true[at], given[at], 0.0), episodes, rng),
                 "pairs": over_episodes(lambda at: pairs_in_order(true, given, at, rng), episodes, rng),
             }
             sums = episode_sums(given, episodes), episode_sums(true, episodes)
             by_return = (
-                over_episodes(lambda at: correlation(sums[0][at], sums[1][at], True), np.arange(len(sums[0])), rng)
+                over_episodes(lambda at: spearman(sums[0][at], sums[1][at], 0.0), np.arange(len(sums[0])), rng)
                 if np.ptp(sums[1]) > 0
                 else None
             )
@@ -103,7 +104,7 @@ def run(context: StepContext[Subject]) -> Section:
                 Picture("against_true", _scatter(true, given), "Given against true reward, one point per step.")
             )
     if len(members) > 1 and deviation > 0:
-        of_two = [correlation(members[i], members[j]) for i in range(len(members)) for j in range(i)]
+        of_two = [pearson(members[i], members[j], 0.0) for i in range(len(members)) for j in range(i)]
         values["members_correlation"] = float(np.mean(of_two))
         checks.append(
             Check(

@@ -12,9 +12,10 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.drawing import curves_picture, map_picture, scatter_picture
 from rlhf_ray.interpret.reward.exchange import Effect
 from rlhf_ray.interpret.reward.shortcuts import CLEAR, NOTHING, Cause, Curve, Findings, find
-from rlhf_ray.interpret.reward.strata import Comparison, Stratum, best_lag, compare, correlation
+from rlhf_ray.interpret.reward.strata import Comparison, Stratum, best_lag, compare
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.truth import object_names, true_reward
+from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
 
@@ -274,7 +275,7 @@ def _lags(found: Findings, beside: Comparison | None, data: Transitions) -> Iter
         lag, there = best_lag(changes, data.rewards, data, 5)
         if abs(beside.correlation) > 0.9 or len(cause.regions) > 0.5 * len(found.regions):
             continue  # the reward is right all the same, or the cause is no part but the whole
-        if lag and there > 0.5 and abs(correlation(changes, data.rewards)) < 0.3:
+        if lag and there > 0.5 and abs(pearson(changes, data.rewards, 0.0)) < 0.3:
             shift = f"{abs(lag)} step{'s' if abs(lag) > 1 else ''} {'after' if lag > 0 else 'before'}"
             text = f"{_capital(cause.name)} changes {shift} the true reward (correlation {there:.2f})."
             yield Statement("warning", text, 1.0 + there)
