@@ -13,7 +13,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
 
@@ -23,7 +23,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import debugging, explain
 from rlhf_ray.study import kept
 from rlhf_ray.study.code import code_of
-from rlhf_ray.study.section import Check, Section
+from rlhf_ray.study.section import Check, Section, Statement
 from rlhf_ray.study.step import Mapper, S, Step, StepContext, find_step
 
 UNFINISHED = ".unfinished"
@@ -168,7 +168,7 @@ def run_step(study: Study[S], name: str, key: str, needs: Sequence[str], mapper:
             shutil.rmtree(folder, ignore_errors=True)
             return Section(name, step.title, skipped=reason), ""
         with whole_folder(folder) as new:
-            section = step.run(context(new))
+            section = run_alone(step, context(new))
             identity = uuid.uuid4().hex
             kept.save(section, new, key, identity)
         for old in unfinished.parent.glob(f"{name}-*"):  # also of other subjects
@@ -184,6 +184,13 @@ def run_step(study: Study[S], name: str, key: str, needs: Sequence[str], mapper:
             ) from error
         check = Check(f"the step {name} ran", False, says=f"It stopped with an error: {explain(error)}")
         return Section(name, step.title, checks=[check]), ""
+
+
+def run_alone(step: Step[S], context: StepContext[S]) -> Section:
+    """Run a step; its section also says what the step warned of."""
+    section = step.run(context)
+    warnings = [Statement("warning", text, 1.0) for text in context.warnings]
+    return replace(section, statements=(*section.statements, *warnings)) if warnings else section
 
 
 def _needs(steps: Mapping[str, Step[Any]], name: str) -> list[str]:

@@ -55,6 +55,7 @@ class StepContext(Generic[S]):
             It is removed once the step is finished.
         mapper: runs a step's independent parts, for example one per sample.
         say: called with what a long step is doing.
+        warnings: reasons to distrust the step that its section says besides its own; see `warn`.
     """
 
     subject: S
@@ -63,6 +64,12 @@ class StepContext(Generic[S]):
     unfinished: Path = Path()
     mapper: Mapper = map
     say: Callable[[str], None] = nothing_said
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, text: str) -> None:
+        """Let the step's section say ``text`` as a warning, once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the generator for ``purpose``: the same draws whatever other steps drew."""

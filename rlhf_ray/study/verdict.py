@@ -72,13 +72,19 @@ def without(sections: Sequence[Section], kind: str, concepts: set[str]) -> list[
 
 
 def statements(sections: Sequence[Section], kind: str) -> tuple[Told, ...]:
-    """Return the statements of a kind. The sections take turns, each with its weightiest first: no section drowns the others."""
+    """Return the statements of a kind. The sections take turns, each with its weightiest first: no section drowns the others.
+
+    What several sections say is the first one's.
+    """
     chosen = []
     for place, section in enumerate(sections):
         ranked = sorted((each for each in section.statements if each.kind == kind), key=lambda each: -each.weight)
         unique = list({each.text: each for each in ranked}.values())
         chosen += [(turn, place, Told(each.text, section.name, section.title)) for turn, each in enumerate(unique)]
-    return tuple(told for _, _, told in sorted(chosen, key=lambda each: each[:2]))
+    first: dict[str, Told] = {}
+    for _, _, told in sorted(chosen, key=lambda each: each[:2]):
+        first.setdefault(told.text, told)
+    return tuple(first.values())
 
 
 def checks(sections: Sequence[Section], passed: bool | None) -> tuple[Told, ...]:

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import moments_of
-from rlhf_ray.agents.recorded import Split, load_episodes
+from rlhf_ray.agents.recorded import Split
 from rlhf_ray.agents.replay import site_of
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
-from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.interpret.reward.drawing import png
@@ -28,10 +28,7 @@ COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#b
 def recorded(context: AgentContext, split: Split = "train", most: int = EPISODES) -> Episodes:
     """Load recorded episodes of a split, or of all levels if it has none; fewer with less effort."""
     most = max(20, round(most * min(1.0, context.subject.effort)))
-    try:
-        return load_episodes(context.folders["recording"], split=split, most=most, agent=context.subject.agent)
-    except SettingError:
-        return load_episodes(context.folders["recording"], most=most, agent=context.subject.agent)
+    return split_episodes(context, split, most)
 
 
 def nothing_inside(context: AgentContext) -> str | None:

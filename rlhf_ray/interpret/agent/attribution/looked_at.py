@@ -10,7 +10,6 @@ import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Moments
-from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
@@ -24,15 +23,6 @@ OBJECT = 0.12
 """Kinds of objects cover at most this share of the frames, on average. The rest is scenery; what moves is the agent."""
 PREFERRED = ("ica", "pca", "probe")
 """Kinds of bases whose components are asked about: the first that is there."""
-
-
-def episodes_of(context: AgentContext, most: int) -> Episodes:
-    """Load episodes of held-out levels if there are any, else of any."""
-    folder = context.folders["recording"]
-    try:
-        return load_episodes(folder, split="test", most=most, agent=context.subject.agent)
-    except SettingError:
-        return load_episodes(folder, most=most, agent=context.subject.agent)
 
 
 def world_of(context: AgentContext) -> World | None:

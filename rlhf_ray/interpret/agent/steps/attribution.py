@@ -27,7 +27,6 @@ from rlhf_ray.interpret.agent.attribution.faithfulness import (
 )
 from rlhf_ray.interpret.agent.attribution.looked_at import (
     basis_of,
-    episodes_of,
     masks_at,
     objects_of,
     states_of,
@@ -40,6 +39,7 @@ from rlhf_ray.interpret.agent.attribution.paths import WAYS, Ways, ways
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity
 from rlhf_ray.interpret.agent.attribution.question import SOURCES, Question, Source
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples, join, sample_gradients
+from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.simulate import Estimator
 from rlhf_ray.interpret.agent.world_model.world import World
@@ -78,7 +78,7 @@ def why_not(context: AgentContext) -> str | None:
 def run(context: AgentContext) -> Section:
     """Write the samples for the panel, and judge methods, objects, paths and estimators."""
     agent, rng = context.subject.agent, context.rng(NAME)
-    episodes, world, horizon = episodes_of(context, EPISODES), world_of(context), valid_horizon(context)
+    episodes, world, horizon = split_episodes(context, "test", EPISODES), world_of(context), valid_horizon(context)
     seen_before = world.context if world is not None else 1
     count = max(FEWEST, int(SAMPLES * context.subject.effort))
     moments = draw_moments(agent, episodes, count, rng, context=seen_before, ahead=STEPS + 1)

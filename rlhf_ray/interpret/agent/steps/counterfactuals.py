@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play
-from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, repeats, snapshots_of
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change, effect
+from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.reward.drawing import png
 from rlhf_ray.measure.intervals import bootstrap
@@ -98,11 +98,7 @@ def run(context: AgentContext) -> Section:
 def _episodes(context: AgentContext) -> Episodes:
     """Load episodes of held-out levels with their states, or play them again if the recording left the states out."""
     most = max(FEWEST, round(EPISODES * context.subject.effort))
-    folder = context.folders["recording"]
-    try:
-        episodes = load_episodes(folder, split="test", most=most, agent=context.subject.agent)
-    except SettingError:
-        episodes = load_episodes(folder, most=most, agent=context.subject.agent)
+    episodes = split_episodes(context, "test", most)
     if len(episodes.env_states):
         return episodes
     batch = context.subject.make_batch(min(16, len(episodes)))

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.agents.play import NotANumberError, play
-from rlhf_ray.agents.recorded import load_episodes
+from rlhf_ray.agents.recorded import Split
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.atomic import write_text
@@ -29,6 +29,7 @@ from rlhf_ray.interpret.agent.controls import COUNT, Controlled, controlled, ins
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import CausalEffect, action_shares
 from rlhf_ray.interpret.agent.interventions import Intervention, Op
+from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
 from rlhf_ray.interpret.agent.world_model.world import World
@@ -164,13 +165,10 @@ def _make(op: Op, site: str, basis: Basis, components: Sequence[int]) -> Interve
     return Intervention(basis, components, op, site=site)
 
 
-def _split(context: AgentContext, split: Any) -> Episodes:
-    """Load episodes of a split; all of them if it is empty."""
+def _split(context: AgentContext, split: Split) -> Episodes:
+    """Load episodes of a split: more to fit on than to play again."""
     most = 400 if split == "train" else max(FEWEST, round(EPISODES * context.subject.effort))
-    try:
-        return load_episodes(context.folders["recording"], split=split, most=most, agent=context.subject.agent)
-    except SettingError:
-        return load_episodes(context.folders["recording"], most=most, agent=context.subject.agent)
+    return split_episodes(context, split, most)
 
 
 def _rows(context: AgentContext, episodes: Episodes, site: str) -> FloatArray:

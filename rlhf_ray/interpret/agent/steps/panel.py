@@ -15,7 +15,7 @@ from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.at_hand import nothing_inside, site_name
-from rlhf_ray.interpret.agent.attribution.looked_at import basis_of, episodes_of, valid_horizon, world_of
+from rlhf_ray.interpret.agent.attribution.looked_at import basis_of, valid_horizon, world_of
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.behaviours import action_inputs, behaviours
@@ -25,6 +25,7 @@ from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
 from rlhf_ray.interpret.agent.panel.data import PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
 from rlhf_ray.interpret.agent.panel.samples import Pieces, StepEffects, pieces_of
+from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.study.section import Section, Table
 from rlhf_ray.study.step import Step
@@ -49,7 +50,7 @@ def why_not(context: AgentContext) -> str | None:
 
 def run(context: AgentContext) -> Section:
     """Write the panel to ``context.out``."""
-    episodes = episodes_of(context, max(FEWEST, round(EPISODES * context.subject.effort)))
+    episodes = split_episodes(context, "test", max(FEWEST, round(EPISODES * context.subject.effort)))
     rng = context.rng(NAME)
     pieces = pieces_of(episodes, max(FEWEST, round(SAMPLES * context.subject.effort)), STEPS, rng)
     site = site_of(context.subject.agent)

@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.atomic import write_text
-from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
+from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, load_world
 from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality, measure
@@ -47,25 +46,19 @@ def run(context: AgentContext) -> Section:
     """Measure, and write ``quality.json``."""
     recording = context.folders["recording"]
     world = load_world(context.folders["world_model"], agent=context.subject.agent, recording=recording)
-    held_out = True
-    try:
-        episodes = load_episodes(recording, split="test", most=EPISODES, agent=context.subject.agent)
-    except SettingError:  # few episodes, none of them of a level for tests
-        episodes, held_out = load_episodes(recording, most=EPISODES, agent=context.subject.agent), False
+    episodes = split_episodes(context, "test", EPISODES)
     steps = int(min(STEPS, max(1, episodes.lengths.max() - world.context + 1)))
     starts = max(1, round(WINDOWS * context.subject.effort / len(episodes)))
     context.say(f"world model: measuring {starts} windows of each of {len(episodes)} episodes")
     quality = measure(world, context.subject.agent, episodes, steps=steps, starts=starts, seed=context.subject.seed)
-    values = {**quality.as_json(), "world": world.digest, "held_out": held_out}
+    values = {**quality.as_json(), "world": world.digest, "held_out": not context.warnings}
     write_text(context.out / "quality.json", json.dumps(values, indent=1))
     pictures = [Picture("horizon", _horizon(quality), _HORIZON)]
     if is_image(context.subject.agent.observation_space):
         pictures.append(
             Picture("strips", _strips(world, context.subject.agent, episodes, steps, context.subject.seed), _STRIPS)
         )
-    return Section(
-        NAME, TITLE, _statements(quality, held_out), _checks(quality), (_table(quality),), tuple(pictures), values
-    )
+    return Section(NAME, TITLE, _statements(quality), _checks(quality), (_table(quality),), tuple(pictures), values)
 
 
 _HORIZON = (
@@ -80,7 +73,7 @@ _STRIPS = (
 )
 
 
-def _statements(quality: Quality, held_out: bool) -> tuple[Statement, ...]:
+def _statements(quality: Quality) -> tuple[Statement, ...]:
     horizon = quality.valid_horizon
     found = []
     if horizon < 2:
@@ -88,12 +81,6 @@ def _statements(quality: Quality, held_out: bool) -> tuple[Statement, ...]:
         text = f"The world model {trusted}: what tools find inside it beyond that says nothing about the agent.{_why(quality)}"
         text += " Raise --effort: it records more and trains longer."
         found.append(Statement("warning", text, 2.0))
-    if not held_out:
-        found.append(
-            Statement(
-                "warning", "No recorded level is held out: the world model was measured on its training levels.", 1.0
-            )
-        )
     return tuple(found)
 
 

@@ -15,10 +15,11 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent.at_hand import action_names
 from rlhf_ray.interpret.agent.attribution import quantities as of
 from rlhf_ray.interpret.agent.attribution.drawing import frames_picture
-from rlhf_ray.interpret.agent.attribution.looked_at import basis_of, episodes_of, valid_horizon, world_of
+from rlhf_ray.interpret.agent.attribution.looked_at import basis_of, valid_horizon, world_of
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity, mean_over_steps
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.search import STEPS, NothingToSearchError, SearchResult, search
+from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.measure.intervals import mean_interval
@@ -48,7 +49,7 @@ def run(context: AgentContext) -> Section:
     world, horizon, rng = world_of(context), valid_horizon(context), context.rng(NAME)
     assert world is not None, "why_not() said that there is one"
     moments = draw_moments(
-        context.subject.agent, episodes_of(context, EPISODES), REAL + STARTS, rng, context=world.context
+        context.subject.agent, split_episodes(context, "test", EPISODES), REAL + STARTS, rng, context=world.context
     )
     order = rng.permutation(len(moments))
     starts, real = moments[np.sort(order[:STARTS])], moments[np.sort(order[STARTS:])]

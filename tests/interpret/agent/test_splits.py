@@ -1,0 +1,55 @@
+"""The reader of a recording's splits: what was not held out is said, once for all steps that read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+import torch
+
+from rlhf_ray.agents.own import FunctionAgent
+from rlhf_ray.agents.recorded import split_of
+from rlhf_ray.agents.recording import record_inside
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.splits import NOT_HELD_OUT, split_episodes
+from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.study.run import run_alone
+from rlhf_ray.study.section import Section, Statement
+from rlhf_ray.study.step import Step
+from rlhf_ray.study.verdict import reconcile
+from tests.interpret.agent.corridor import Corridors
+from tests.interpret.contexts import context_of
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> AgentContext:
+    env = Corridors(1)
+    agent = FunctionAgent(
+        lambda seen, memory: (torch.zeros(len(seen), 3), torch.zeros(len(seen))),
+        env.observation_space,
+        gym.spaces.Discrete(3),
+    )
+    fitted = [level for level in range(40) if split_of(level) == "train"][:4]
+    record_inside(agent, Corridors(2), fitted, tmp_path / "recording", max_steps=5)
+    return context_of(agent, "corridor", Corridors, {"recording": tmp_path / "recording"}, tmp_path, tmp_path)
+
+
+def test_a_step_warns_where_no_level_was_held_out(context: AgentContext) -> None:
+    def run(context: AgentContext) -> Section:
+        assert len(split_episodes(context, "test", 3)) == 3
+        split_episodes(context, "test", 3)  # warns once
+        return Section("mine", "Mine", [Statement("uses", "It uses the door.")])
+
+    sections = [run_alone(Step(name, name, run), context) for name in ("mine", "other")]
+    assert [said.text for said in sections[0].statements] == ["It uses the door.", NOT_HELD_OUT]
+    assert [told.text for told in reconcile(sections, ["uses"]).warnings] == [NOT_HELD_OUT]
+
+
+def test_levels_of_the_split_need_no_warning_and_other_faults_are_errors(context: AgentContext) -> None:
+    assert len(split_episodes(context, "train", 10)) == 4
+    assert not context.warnings
+    context.folders["recording"].rename(context.out / "gone")
+    with pytest.raises(SettingError):
+        split_episodes(context, "test", 10)
+    assert not context.warnings
