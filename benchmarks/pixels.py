@@ -118,7 +118,7 @@ def run(arm: str, given: Comparisons, unseen: Comparisons, epochs: int, seed: in
     if arm != "imitation":
         trainer = ours(network, arm)
         started = time.process_time()
-        trainer.add(given)
+        trainer.comparisons.add(given)
         trainer.fit(epochs * -(-len(given) // BATCH))
         return {"seconds": time.process_time() - started, "accuracy": accuracy(trainer, unseen)}
     silent = configure(tempfile.mkdtemp(prefix="imitation"), format_strs=[])
@@ -147,7 +147,7 @@ def learned(precision: Any, seed: int, unseen: Comparisons) -> float:
     settings = RewardModelSettings(precision=precision)
     trainer = RewardTrainer(settings, *SPACES, held_out_share=0.0, seed=seed)
     given = comparisons(300, seed)
-    trainer.add(given)
+    trainer.comparisons.add(given)
     trainer.fit(10 * -(-len(given) // settings.batch_size))
     return accuracy(trainer, unseen)
 
@@ -166,9 +166,9 @@ def memory() -> dict[str, float]:
     both = np.concatenate([given.pairs.left.observations, given.pairs.right.observations])
     different = {frame.tobytes() for frame in both.reshape(-1, 64 * 64 * 3)}
     trainer = RewardTrainer(RewardModelSettings(batch_size=32), *SPACES, held_out_share=0.0, seed=0)
-    trainer.add(given)
-    assert trainer._data is not None
-    held = trainer._data.inputs["frames"].nbytes
+    trainer.comparisons.add(given)
+    assert trainer.comparisons.stacked is not None
+    held = trainer.comparisons.stacked.inputs["frames"].nbytes
     before = peak(forget=True)
     trainer.fit(3)
     return {

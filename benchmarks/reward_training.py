@@ -90,7 +90,7 @@ def our_trainer(networks: list[BasicRewardNet], seed: int = 0) -> RewardTrainer:
 
 def loss_of(networks: list[BasicRewardNet], comparisons: Comparisons) -> float:
     trainer = our_trainer(networks)
-    trainer.add(comparisons)
+    trainer.comparisons.add(comparisons)
     return trainer.fit(0).train_loss
 
 

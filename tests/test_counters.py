@@ -46,7 +46,7 @@ def operations(call: Callable[[int], Any], few: int, many: int) -> float:
 def test_a_gradient_step_of_an_ensemble_of_mlps(members: int, most: int) -> None:
     of = RewardModelSettings(ensemble_size=members, hidden=(64, 64), batch_size=32)
     trainer = RewardTrainer(of, VECTORS, FORCES, held_out_share=0.0, seed=0)
-    trainer.add(some_comparisons(64, 10))
+    trainer.comparisons.add(some_comparisons(64, 10))
     trainer.fit(1)
     assert operations(trainer.fit, 2, 22) <= most
 
@@ -54,7 +54,7 @@ def test_a_gradient_step_of_an_ensemble_of_mlps(members: int, most: int) -> None
 def test_a_gradient_step_of_an_ensemble_of_cnns() -> None:
     of = RewardModelSettings(ensemble_size=3, hidden=(64,), batch_size=32, precision="float32")
     trainer = RewardTrainer(of, IMAGES, CHOICES, held_out_share=0.0, seed=0)
-    trainer.add(some_comparisons(32, 5, observations=IMAGES, actions=CHOICES))
+    trainer.comparisons.add(some_comparisons(32, 5, observations=IMAGES, actions=CHOICES))
     trainer.fit(1)
     assert operations(trainer.fit, 1, 6) <= 192
 
@@ -76,9 +76,9 @@ def test_each_frame_is_kept_once() -> None:
     seen = comparisons.pairs.left.observations
     seen[1:, :-1] = seen[0, 1]  # most frames are the same
     trainer = RewardTrainer(RewardModelSettings(), IMAGES, CHOICES, held_out_share=0.0, seed=0)
-    trainer.add(comparisons)
-    assert trainer._data is not None
-    frames = trainer._data.inputs["frames"]
+    trainer.comparisons.add(comparisons)
+    assert trainer.comparisons.stacked is not None
+    frames = trainer.comparisons.stacked.inputs["frames"]
     different = {
         frame.tobytes() for side in (seen, comparisons.pairs.right.observations) for frame in side.reshape(-1, 1200)
     }

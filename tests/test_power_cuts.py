@@ -101,7 +101,7 @@ def work(run: Path, acknowledged: set[str], disk: Disk, made: dict[int, State]) 
         with disk.within("commit"):
             opened.commit(BATCHES[number], annotator="oracle")
         acknowledged.update(BATCHES[number].pairs.ids)
-        trainer.add(BATCHES[number])
+        trainer.comparisons.add(BATCHES[number])
         trainer.fit(2)
         made[int(trainer.ensemble.version)] = trainer.ensemble.state()
         if number % 2:

@@ -12,8 +12,8 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.failures import blaming
 from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.reward.comparison_set import NothingToFitError
 from rlhf_ray.reward.fit_report import FitReport
-from rlhf_ray.reward.trainer import NothingToFitError
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 
 logger = logging.getLogger(__name__)
@@ -74,14 +74,16 @@ class RewardTrainerActor:
         """
         current = int(self.trainer.ensemble.version)
         if current == version - 1:
-            self.trainer.apply(changes)
+            self.trainer.comparisons.apply(changes)
             self._last = changes.last
             try:
                 with blaming(self._parts):
                     self._report: FitReport = self.trainer.fit(updates, unlabelled=unlabelled, progress=progress)
             except NothingToFitError as nothing:
                 logger.warning("No new version of the reward model: %s", nothing)
-                self._report = self.trainer.report_nothing()
+                self._report = FitReport.nothing_fitted(
+                    int(self.trainer.ensemble.version), len(self.trainer.comparisons)
+                )
         elif current != version:
             raise StateLostError(f"The reward trainer is at version {current}; it can't make version {version} next.")
         state = self.trainer.state()

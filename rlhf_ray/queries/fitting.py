@@ -82,7 +82,7 @@ def fit(
             store.path,
         )
     trainer = RewardTrainer(settings, observation_space, action_space, held_out_share=held_out_share, seed=seed)
-    trainer.apply(changes)
+    trainer.comparisons.apply(changes)
     updates = settings.first_updates(len(comparisons), PASSES) if updates is None else updates
     unlabelled = _unlabelled(comparisons, store, settings, (observation_space, action_space), seed)
     # No training follows that would let a bonus for exploration fade.

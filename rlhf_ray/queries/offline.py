@@ -174,8 +174,9 @@ class _Labelling:
         """Fit a new version of the reward model, if the selection needs one, as a training does at this ``progress``."""
         if self.pool.selection is None or not self.pool.selection.needs_reward:
             return
+        from rlhf_ray.reward.comparison_set import NothingToFitError
         from rlhf_ray.reward.methods import unlabelled_pairs  # both import torch, which is slow
-        from rlhf_ray.reward.trainer import NothingToFitError, RewardTrainer
+        from rlhf_ray.reward.trainer import RewardTrainer
 
         if self._trainer is None:
             share = self.preferences.held_out_share
@@ -183,7 +184,7 @@ class _Labelling:
         first = self.reward is None
         updates = self.reward_model.first_updates(self.tally.held) if first else self.reward_model.updates
         changes = self.store.since(self._read)
-        self._trainer.apply(changes)
+        self._trainer.comparisons.apply(changes)
         self._read = changes.last
         wanted = unlabelled_pairs(self.reward_model)
         number = int(self._trainer.ensemble.version) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,20 @@ MOST_STEPS = 4096
 """Most steps of a forward pass without gradients: bounds its memory."""
 LATER = ("deviation_weight", "window", "label_noise")
 """Scalar buffers that older saved reward models lack; `RewardEnsemble` gives them their defaults."""
+
+
+def device_for(settings: RewardModelSettings) -> torch.device:
+    """Return the device to fit on.
+
+    Raises:
+        SettingError: ``settings.gpus`` is above 0 and torch sees no GPU.
+    """
+    if settings.gpus and not torch.cuda.is_available():
+        raise SettingError(
+            f"reward_model.gpus is {settings.gpus:g}, but torch {torch.__version__} sees no GPU on {platform.node()}: set it to 0 "
+            "to fit on the CPU, or install torch's CUDA build on a machine with a GPU."
+        )
+    return torch.device("cuda" if settings.gpus else "cpu")
 
 
 class RewardEnsemble(nn.Module):
@@ -136,6 +151,18 @@ class RewardEnsemble(nn.Module):
             observe(self.networks, inputs)
         if self.reads_history:
             self.window.fill_(length)
+
+    def normalise_outputs(self, rewards: Tensor) -> None:
+        """Set the normalisers so that each member has mean 0 and standard deviation 1.
+
+        Args:
+            rewards: raw rewards of all steps of all comparisons, ``[members, …]``.
+        """
+        if not self.settings.normalize_outputs:
+            return
+        rewards = rewards.flatten(1)
+        self.reward_mean.copy_(rewards.mean(1))
+        self.reward_std.copy_(rewards.std(1).clamp_min(1e-6))
 
     def member_rewards(
         self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor

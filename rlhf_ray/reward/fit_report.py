@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any
 
 from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.measure.error_rates import Drift, ErrorRate
@@ -129,6 +130,14 @@ class FitReport:
     (at most `RECENT_ANSWERS`); 0 for an annotator of weight 0."""
     held_out_log_likelihood: float = math.nan
     """Mean log-likelihood of the held-out answers in nats, whatever the loss: see `rlhf_ray.measure.held_out`."""
+
+    @classmethod
+    def nothing_fitted(cls, version: int, comparisons: int) -> FitReport:
+        """Return a report of the current version when there is nothing to fit: no gradient steps, scores NaN."""
+        required = [each.name for each in fields(cls) if each.default is MISSING and each.default_factory is MISSING]
+        values: dict[str, Any] = dict.fromkeys(required, math.nan)
+        values |= dict.fromkeys(("held_out", "held_out_decided", "ties", "gradient_steps"), 0)
+        return cls(**values | {"comparisons": comparisons, "version": version, "seconds": 0.0})
 
     def metrics(self) -> dict[str, float]:
         """Return the values by the names of metrics, with one per annotator or method as ``error_rate/NAME``."""

@@ -35,6 +35,21 @@ def discounts(length: int, discount: float) -> Tensor:
     return discount ** torch.arange(length, dtype=torch.float32)
 
 
+def return_differences(rewards: Tensor, discount: float, crop: Tensor | None = None) -> Tensor:
+    """Map rewards ``[members, n, 2, length]`` to ``[members, n]``: left return minus right return.
+
+    Args:
+        rewards: of each step of each pair.
+        discount: factor per step.
+        crop: factors of the steps, ``[n, 2, length]``; None if every step counts.
+    """
+    if crop is not None:
+        rewards = rewards * crop.to(rewards.device)
+    factors = None if discount == 1.0 else discounts(rewards.shape[-1], discount).to(rewards.device)
+    left, right = (rewards.sum(-1) if factors is None else rewards @ factors).unbind(-1)
+    return left - right
+
+
 def log_likelihood_loss(return_difference: Tensor, preferences: Tensor, label_noise: float | Tensor = 0.0) -> Tensor:
     """Cross entropy of the Bradley-Terry model with label noise (Christiano et al. 2017, section 2.2.3).
 

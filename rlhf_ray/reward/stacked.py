@@ -104,6 +104,18 @@ class StackedComparisons:
         """
         return replace(self, weights=self.weights * weights, noise=noise, rationality=rationality)
 
+    def log_odds(self, differences: Tensor, rows: Tensor, limit: float | None) -> Tensor:
+        """Return the log odds that the likelihood sees: scaled by the annotators' rationality, then clipped.
+
+        Args:
+            differences: left return minus right return, ``[members, n]``.
+            rows: the comparisons they are of, ``[n]``.
+            limit: `RewardModelSettings.largest_log_odds`.
+        """
+        if isinstance(self.rationality, Tensor):
+            differences = differences * self.rationality.index_select(0, rows).to(differences.device)
+        return differences if limit is None else differences.clamp(-limit, limit)
+
     def keep(self, rows: Sequence[int]) -> StackedComparisons:
         """Keep only these rows, in ascending order. Invalidates this object.
 

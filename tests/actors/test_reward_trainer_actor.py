@@ -78,7 +78,7 @@ def test_a_version_cannot_be_skipped_or_gone_back_to() -> None:
         with pytest.raises(StateLostError):
             actor.fit(1, version, SECOND)
     assert _version(actor)["version"] == 2
-    assert len(actor.trainer.keys) == 6  # nothing of what was refused was taken in
+    assert len(actor.trainer.comparisons.keys) == 6  # nothing of what was refused was taken in
 
 
 def test_a_fit_without_new_comparisons_fits_the_old_ones() -> None:
@@ -106,7 +106,7 @@ def test_changes_are_taken_in_and_where_everything_was_withdrawn_no_version_is_m
     actor.fit(5, 1, FIRST)
     fit, _, _ = actor.fit(5, 2, Changes(9, SECOND.held, _keys(FIRST)[:2], {"anna": 0.5}))
     assert (fit.report.version, fit.report.comparisons, fit.last) == (2, 8, 9)
-    assert actor.trainer.weights == {"anna": 0.5}
+    assert actor.trainer.comparisons.weights == {"anna": 0.5}
     nothing, _, state = actor.fit(5, 3, Changes(20, None, (*_keys(FIRST), *_keys(SECOND))))
     assert (nothing.report.version, nothing.report.gradient_steps) == (2, 0)
     assert np.isnan(nothing.report.train_loss)
@@ -122,7 +122,7 @@ def test_a_trainer_restored_from_the_store_has_what_was_answered_and_takes_it_on
     for i, answers in enumerate((FIRST, SECOND)):
         assert answers.held is not None
         store.commit(answers.held, annotator="oracle")
-        last = undisturbed.trainer.keys and 6
+        last = undisturbed.trainer.comparisons.keys and 6
         _, _, state = undisturbed.fit(5, i + 1, store.since(last or 0))
         if i == 0:
             kept = state

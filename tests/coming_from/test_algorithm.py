@@ -43,7 +43,7 @@ PLAIN: dict[str, Any] = {"hidden": (8,), "bootstrap": False, "normalize_outputs"
 def trainer_of(batch: Comparisons, held_out_share: float = 0.0, **changes: Any) -> RewardTrainer:
     of = RewardModelSettings(**{**PLAIN, **changes})
     trainer = RewardTrainer(of, VECTORS, FORCES, held_out_share=held_out_share, seed=0)
-    trainer.add(batch)
+    trainer.comparisons.add(batch)
     return trainer
 
 
@@ -320,17 +320,23 @@ def test_the_held_out_comparisons_stay_the_same() -> None:
     trainer = trainer_of(batch[:30], held_out_share=0.4)
 
     def held_out() -> set[str]:
-        assert trainer._data is not None
-        return {key[0] for key, out in zip(trainer.keys, trainer._data.held_out.tolist(), strict=True) if out}
+        assert trainer.comparisons.stacked is not None
+        return {
+            key[0]
+            for key, out in zip(trainer.comparisons.keys, trainer.comparisons.stacked.held_out.tolist(), strict=True)
+            if out
+        }
 
     first = held_out()
     trainer.fit(2)
-    trainer.add(batch[30:])
-    assert held_out() & {key[0] for key in trainer.keys[:30]} == first
+    trainer.comparisons.add(batch[30:])
+    assert held_out() & {key[0] for key in trainer.comparisons.keys[:30]} == first
     assert 0.2 < len(held_out()) / 60 < 0.6
     flipped = trainer_of(batch, held_out_share=0.4, label_noise=0.0)  # they do count for the estimate of wrong answers
-    assert flipped._data is not None
-    flipped._data.preferences[flipped._data.held_out] = 1 - flipped._data.preferences[flipped._data.held_out]
+    assert flipped.comparisons.stacked is not None
+    flipped.comparisons.stacked.preferences[flipped.comparisons.stacked.held_out] = (
+        1 - flipped.comparisons.stacked.preferences[flipped.comparisons.stacked.held_out]
+    )
     other = trainer_of(batch, held_out_share=0.4, label_noise=0.0)
     for each in (flipped, other):
         each.fit(5)

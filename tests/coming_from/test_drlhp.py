@@ -81,7 +81,7 @@ def test_dropout_and_batch_norm_are_off_after_a_fit_and_on_in_it() -> None:
     settings = given(rate, 1e-2, hidden=(32,), ensemble_size=1, **options)
     trainer = RewardTrainer(settings, features, CHOICES, held_out_share=0.0, seed=0)
     assert trainer.optimizer.param_groups[0]["lr"] == 1e-2
-    trainer.add(some_comparisons(20, actions=CHOICES))
+    trainer.comparisons.add(some_comparisons(20, actions=CHOICES))
     clips = some_fragments(1, actions=CHOICES)
     both = trainer.ensemble.encode(clips[np.array([0, 0])])  # the same clip on both sides
     with trainer.ensemble.training_mode(torch.Generator().manual_seed(0)):
@@ -169,12 +169,12 @@ def test_rounds_and_held_out_answers() -> None:
         held_out_share=preferences.held_out_share,
         seed=0,
     )
-    trainer.add(some_comparisons(100, actions=CHOICES))
+    trainer.comparisons.add(some_comparisons(100, actions=CHOICES))
     report = trainer.fit(1)
     assert report.held_out == pytest.approx(20, abs=16)  # four standard errors
     assert 0 <= report.held_out_accuracy <= 1
     assert row_of(DRLHP, ARGUMENTS, "reward_database_refresh_interval").ours[0] == "–"
-    trainer.add(some_comparisons(7, actions=CHOICES, seed=1))
+    trainer.comparisons.add(some_comparisons(7, actions=CHOICES, seed=1))
     assert trainer.fit(1).comparisons == 107  # nothing to refresh
 
 

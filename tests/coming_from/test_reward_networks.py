@@ -50,7 +50,7 @@ def fitted(**changes: Any) -> RewardEnsemble:
     torch.manual_seed(0)
     settings = RewardModelSettings(**{"hidden": (8,), "ensemble_size": 2, **changes})
     trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
-    trainer.add(some_comparisons(20))
+    trainer.comparisons.add(some_comparisons(20))
     trainer.fit(10)
     return trainer.ensemble
 

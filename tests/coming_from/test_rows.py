@@ -21,6 +21,7 @@ from rlhf_ray.queries.label_rates import make_rate
 from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
+from rlhf_ray.reward.stacked import StackedComparisons
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -162,8 +163,8 @@ def test_preference_model(noise: float, discount: float) -> None:
 
 def test_threshold() -> None:
     (name,) = named(IMITATION, "`PreferenceModel`", "threshold")
-    trainer = RewardTrainer(given(name, 2.0), VECTORS, FORCES, held_out_share=0.0, seed=0)
-    clipped = trainer._scaled(SimpleNamespace(rationality=1.0), torch.arange(3), torch.tensor([-9.0, 0.5, 9.0]))  # type: ignore[arg-type]
+    plain, differences = SimpleNamespace(rationality=1.0), torch.tensor([-9.0, 0.5, 9.0])
+    clipped = StackedComparisons.log_odds(plain, differences, torch.arange(3), given(name, 2.0).largest_log_odds)  # type: ignore[arg-type]
     theirs = pc.PreferenceModel(nets.BasicRewardNet(VECTORS, FORCES), threshold=2.0)
     for difference, ours in zip((-9.0, 0.5, 9.0), torch.sigmoid(clipped), strict=True):
         wanted = theirs.probability(torch.tensor([difference]), torch.tensor([0.0]))
@@ -334,7 +335,7 @@ def test_fragment_length_and_updates() -> None:
     of = given(rate, 0.25, **{batch.partition(".")[2]: 3})
     trainer = RewardTrainer(of, VECTORS, FORCES, held_out_share=0.0, seed=0)
     assert trainer.optimizer.param_groups[0]["lr"] == 0.25
-    trainer.add(some_comparisons(9))
+    trainer.comparisons.add(some_comparisons(9))
     assert [len(part) for part in trainer._batches(torch.arange(9), 5)] == [3, 3, 3]
 
 

@@ -82,7 +82,7 @@ def test_a_reward_is_learned_from_ratings_alone() -> None:
     fragments = _fragments(150)
     comparisons = from_ratings(fragments, np.round(fragments.returns()), RNG(0))
     trainer = RewardTrainer(RewardModelSettings(hidden=(16,)), VECTORS, FORCES, held_out_share=0.0, seed=0)
-    trainer.add(comparisons)
+    trainer.comparisons.add(comparisons)
     trainer.fit(300)
     unseen = some_comparisons(300, 5, seed=9)
     left, right = (trainer.ensemble.fragment_returns(of).mean(0) for of in (unseen.pairs.left, unseen.pairs.right))

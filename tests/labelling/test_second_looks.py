@@ -198,7 +198,7 @@ def test_a_planted_mistake_is_found_and_the_next_fit_uses_what_the_owner_says(of
     settings = RewardModelSettings(hidden=(8,))
     trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.1, seed=0)
     changes = office.store.since(0)
-    trainer.apply(changes)
+    trainer.comparisons.apply(changes)
     found = trainer.fit(200).suspicions
     assert found[pair, "bob"] == max(found.values())
 
@@ -215,7 +215,7 @@ def test_a_planted_mistake_is_found_and_the_next_fit_uses_what_the_owner_says(of
     assert changes.held is not None
     assert changes.held.pairs.ids == (pair,)
     assert changes.held.preferences.tolist() == [true[planted]]
-    trainer.apply(changes)
+    trainer.comparisons.apply(changes)
     assert (pair, "bob") not in trainer.fit(50).suspicions
     assert len(PreferenceStore(office.store.path)) == 300
 

@@ -15,7 +15,7 @@ from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.queries.fitting import fit
 from rlhf_ray.queries.offline import label_recorded
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
-from rlhf_ray.reward.trainer import NothingToFitError
+from rlhf_ray.reward.comparison_set import NothingToFitError
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 from tests.made_up import FORCES, VECTORS, some_comparisons, some_fragments
@@ -125,7 +125,7 @@ def test_fits_while_behaviour_is_labelled_use_weights_and_leave_out_what_was_tak
     real = RewardTrainer.fit
 
     def watched(self: RewardTrainer, updates: int, **rest: Any) -> Any:
-        seen.append((dict(self.weights), {name for _, name in self.keys}, rest["progress"]))
+        seen.append((dict(self.comparisons.weights), {name for _, name in self.comparisons.keys}, rest["progress"]))
         return real(self, updates, **rest)
 
     monkeypatch.setattr(RewardTrainer, "fit", watched)

@@ -20,8 +20,8 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.queries.offline import cut, label_recorded, load_recorded
 from rlhf_ray.queries.selection import SELECTIONS, Candidates
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
+from rlhf_ray.reward.comparison_set import NothingToFitError
 from rlhf_ray.reward.regularisation import AdaptiveL2, PassLosses
-from rlhf_ray.reward.trainer import NothingToFitError
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.exchange import export, import_file
@@ -227,8 +227,8 @@ def test_preference_dataset_queue() -> None:
         torch.manual_seed(0)
         trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
         for i in range(len(used)):
-            trainer.add(used[i : i + 1])
-        assert len(trainer.keys) == len(used)
+            trainer.comparisons.add(used[i : i + 1])
+        assert len(trainer.comparisons.keys) == len(used)
         trainer.fit(8)
         fits.append({name: value for name, value in trainer.ensemble.state().items() if name.startswith("networks")})
     for name, value in fits[0].items():
@@ -320,7 +320,7 @@ def test_gradient_accumulation(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("rlhf_ray.reward.trainer.BACKWARD_STEPS", steps)
         torch.manual_seed(0)
         trainer = RewardTrainer(RewardModelSettings(hidden=(8,)), VECTORS, FORCES, held_out_share=0.0, seed=0)
-        trainer.add(batch)
+        trainer.comparisons.add(batch)
         trainer.fit(8)
         ours.append(trainer.ensemble.predict(*steps_of(batch.pairs.left)))
     np.testing.assert_allclose(*ours, rtol=1e-3, atol=1e-4)
@@ -454,7 +454,7 @@ def test_the_trainer_uses_the_interval_and_the_factor() -> None:
         hidden=(8,), adaptive_l2=True, l2_interval=(1e6, 1e7), l2_factor=4.0, ensemble_size=1
     )
     trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.5, seed=0)
-    trainer.add(some_comparisons(40))
+    trainer.comparisons.add(some_comparisons(40))
     coefficients: list[float] = []
     trainer.fit(4, after_pass=lambda losses: coefficients.append(losses.l2))
     assert coefficients[:3] == pytest.approx([1e-4, 1e-4, 1e-4 / 4])  # from the second pass on
@@ -470,7 +470,7 @@ def test_weight_decay_regularizer() -> None:
         )
         trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
         before = [of.detach().clone() for of in trainer.ensemble.networks.parameters()]
-        trainer.add(some_comparisons(8))
+        trainer.comparisons.add(some_comparisons(8))
         trainer.fit(1)
         weights.append([of.detach().clone() for of in trainer.ensemble.networks.parameters()])
     for start, free, decayed in zip(before, *weights, strict=True):
@@ -484,7 +484,7 @@ def test_rewards_stay_as_they_are_without_output_normalisation() -> None:
         torch.manual_seed(0)
         settings = RewardModelSettings(hidden=(8,), normalize_outputs=normalised)
         trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
-        trainer.add(batch)
+        trainer.comparisons.add(batch)
         trainer.fit(10)
         models.append(trainer.ensemble)
     arguments = [torch.as_tensor(of) for of in steps_of(batch.pairs.left)]

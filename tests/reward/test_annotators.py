@@ -119,7 +119,7 @@ def test_an_annotator_with_swapped_keys_is_inverted_not_ignored() -> None:
 def test_where_no_member_can_judge_nothing_is_said() -> None:
     assert annotator_model(np.ones((2, 5)), np.zeros((2, 5), bool), np.zeros(5, np.int64), 1) is None
     trainer = trainer_of(dataclasses.replace(SMALL, bootstrap=False), held_out_share=0.0)
-    trainer.add(answers(30, 0))
+    trainer.comparisons.add(answers(30, 0))
     report = trainer.fit(20)
     assert (report.wrong, report.error_rates, report.suspicions) == (None, {}, {})
     assert not any(name.startswith("error_rate") for name in report.metrics())
@@ -132,7 +132,7 @@ def test_the_estimates_are_near_and_the_reward_better_than_without(seeds: int) -
     for seed in range(seeds):
         for errors, found in accuracies.items():
             trainer = trainer_of(RewardModelSettings(label_noise=None if errors else 0.0), seed)
-            trainer.add(answers(600, seed))
+            trainer.comparisons.add(answers(600, seed))
             for updates in (200, 60, 60, 60):
                 report = trainer.fit(updates)
             left, right = (
@@ -150,7 +150,7 @@ def test_the_rates_of_a_fit_are_those_the_next_one_uses() -> None:
     gradients = []
     for rates in ({}, {"anna": PRIOR, "bert": PRIOR}, {"anna": 0.4}):
         trainer = trainer_of(SMALL, held_out_share=0.0)
-        trainer.add(answers(20, 0, (0.0, 0.5)))
+        trainer.comparisons.add(answers(20, 0, (0.0, 0.5)))
         trainer.annotators.error_rates = {
             name: ErrorRate(rate, 0.0, 1.0, 9) for name, rate in dict[str, float](rates).items()
         }
@@ -158,7 +158,7 @@ def test_the_rates_of_a_fit_are_those_the_next_one_uses() -> None:
         gradients.append(losses)
     assert gradients[0] == gradients[1] != gradients[2]
     noisy = trainer_of(RewardModelSettings(hidden=(8,), label_noise=2 * PRIOR), held_out_share=0.0)
-    noisy.add(answers(20, 0, (0.0, 0.5)))
+    noisy.comparisons.add(answers(20, 0, (0.0, 0.5)))
     assert noisy.fit(1).train_loss == pytest.approx(gradients[0], rel=1e-6)
 
 
@@ -175,7 +175,7 @@ def test_no_rate_in_the_likelihood_is_sure() -> None:
 def test_a_reward_model_knows_the_noise_of_its_answers() -> None:
     for settings, noise in ((SMALL, None), (dataclasses.replace(SMALL, label_noise=0.2), 0.2)):
         trainer = trainer_of(settings)
-        trainer.add(answers(60, 0))
+        trainer.comparisons.add(answers(60, 0))
         assert float(trainer.ensemble.label_noise) == 0.0
         report = trainer.fit(20)
         rates = likelihood_rates({name: of.rate for name, of in report.error_rates.items()}, answers(60, 0).annotators)
@@ -187,14 +187,14 @@ def test_ties_tell_nothing_and_who_does_not_count_is_not_estimated() -> None:
     some = answers(30, 0)
     ties = np.where(np.array(some.annotators) == "cora", 0.5, some.preferences).astype(np.float32)
     trainer = trainer_of(SMALL)
-    trainer.apply(Changes(1, Comparisons(some.pairs, ties, some.annotators), (), {"bert": 0.0}))
+    trainer.comparisons.apply(Changes(1, Comparisons(some.pairs, ties, some.annotators), (), {"bert": 0.0}))
     assert set(trainer.fit(5).error_rates) == {"anna"}
 
 
 def test_a_restored_trainer_has_the_rates() -> None:
     some = answers(30, 0)
     trainer, restored = trainer_of(SMALL), trainer_of(SMALL, seed=3)
-    trainer.add(some)
+    trainer.comparisons.add(some)
     trainer.fit(5)
     restored.load_state(trainer.state(), Changes(1, some))
     assert restored.annotators == trainer.annotators != Estimates()
@@ -205,7 +205,7 @@ def test_a_restored_trainer_has_the_rates() -> None:
 def test_a_state_of_an_earlier_version_opens_without_its_rates() -> None:
     some = answers(30, 0)
     trainer, restored = trainer_of(SMALL), trainer_of(SMALL, seed=3)
-    trainer.add(some)
+    trainer.comparisons.add(some)
     trainer.fit(5)
     state = trainer.state() | {"error_rates": {"anna": 0.1, "bert": 0.4}}
     for name in ("wrong", "suspicions", "drifts", "rationalities"):
@@ -264,7 +264,7 @@ def test_rationality_is_found_next_to_errors() -> None:
 def test_a_fit_scales_the_log_odds_by_each_annotators_rationality() -> None:
     settings = dataclasses.replace(SMALL, annotator_rationality=True, label_noise=0.0)
     trainer = trainer_of(settings)
-    trainer.add(answers(60, 0))
+    trainer.comparisons.add(answers(60, 0))
     report = trainer.fit(20)
     assert set(report.rationalities) == set(report.error_rates) == set(NAMES)
     trainer.annotators.rationalities = {"anna": 2.0, "bert": 0.5, "cora": 1.0}

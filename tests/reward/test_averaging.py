@@ -37,7 +37,7 @@ def test_the_average_is_the_closed_form() -> None:
 def test_a_restored_trainer_fits_on_from_the_same_weights(settings: RewardModelSettings) -> None:
     some = some_comparisons(30, 5)
     trainers = [RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.1, seed=seed) for seed in (0, 1)]
-    trainers[0].add(some)
+    trainers[0].comparisons.add(some)
     trainers[0].fit(20)
     trainers[1].load_state(trainers[0].state(), Changes(1, some))
     for trainer in trainers:
@@ -51,7 +51,7 @@ def test_fits_go_on_from_the_weights_not_from_their_average() -> None:
     settings = RewardModelSettings(hidden=(8,), label_noise=0.0)
     whole, halves = (RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.1, seed=0) for _ in range(2))
     for trainer in (whole, halves):
-        trainer.add(some)
+        trainer.comparisons.add(some)
     whole.fit(40)
     halves.fit(20)
     halves.fit(20)

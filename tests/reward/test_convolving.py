@@ -66,7 +66,7 @@ def test_rewards_outside_of_fits_are_float32_and_fits_repeat(monkeypatch: pytest
     for precision in ("float32", "bfloat16", "bfloat16"):
         settings = RewardModelSettings(hidden=(8,), precision=precision)  # type: ignore[arg-type]
         trainer = RewardTrainer(settings, LARGER, CHOICES, held_out_share=0.0, seed=0)
-        trainer.add(comparisons)
+        trainer.comparisons.add(comparisons)
         before = trainer.ensemble.fragment_returns(comparisons.pairs.left)
         trainer.fit(3)
         states.append((before, trainer.ensemble.fragment_returns(comparisons.pairs.left)))
@@ -90,7 +90,7 @@ def test_small_passes_give_the_gradient_of_one(settings: dict[str, Any], monkeyp
             held_out_share=0.0,
             seed=0,
         )
-        trainer.add(comparisons)
+        trainer.comparisons.add(comparisons)
         losses, seen = trainer._losses, []
         monkeypatch.setattr(
             trainer,

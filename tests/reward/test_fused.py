@@ -24,7 +24,7 @@ KINDS: list[dict[str, Any]] = [
 def a_trainer(settings: dict[str, Any], actions: Any = FORCES, length: int = 150) -> RewardTrainer:
     of = RewardModelSettings(batch_size=20, **settings)
     made = RewardTrainer(of, VECTORS, actions, held_out_share=0.2, seed=0)
-    made.add(some_comparisons(90, length, actions=actions))
+    made.comparisons.add(some_comparisons(90, length, actions=actions))
     return made
 
 
@@ -88,5 +88,5 @@ def test_what_it_cannot_do_is_left_to_autograd(settings: dict[str, Any]) -> None
 
 def _everything(trainer: RewardTrainer) -> Any:
     held = some_comparisons(90, 150, actions=FORCES)
-    assert [list(key) for key in trainer.keys] == [list(key) for key in held.keys]
+    assert [list(key) for key in trainer.comparisons.keys] == [list(key) for key in held.keys]
     return Changes(held=held, withdrawn=(), last=0, weights={})

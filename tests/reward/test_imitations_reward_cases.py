@@ -303,7 +303,7 @@ def check_as_ours(make: Any, spaces: tuple[gym.spaces.Box, gym.Space[Any]], norm
     assert not np.allclose(wanted[0], wanted[1])
     trainer = RewardTrainer(settings, *spaces, held_out_share=0.0, seed=0)
     batch = some_comparisons(8, 3, observations=spaces[0], actions=spaces[1])
-    trainer.add(batch)
+    trainer.comparisons.add(batch)
     before = trainer.ensemble.state()
     trainer.fit(3)
     assert any(
@@ -332,7 +332,7 @@ def test_fits_of_nets_with_dropout_repeat() -> None:
         torch.manual_seed(5)
         settings = RewardModelSettings(network=f"{__name__}:their_net", ensemble_size=1)
         trainer = RewardTrainer(settings, *ENV2D, held_out_share=0.0, seed=0)
-        trainer.add(some_comparisons(8, 3, observations=ENV2D[0], actions=ENV2D[1]))
+        trainer.comparisons.add(some_comparisons(8, 3, observations=ENV2D[0], actions=ENV2D[1]))
         torch.manual_seed(seed)
         trainer.fit(3)
         fitted.append(trainer.ensemble.predict(*ZEROS))

@@ -25,7 +25,7 @@ SMALL = RewardModelSettings(hidden=(16,), batch_size=16)
 
 def _trainer(settings: RewardModelSettings, comparisons: Comparisons, seed: int = 0) -> RewardTrainer:
     trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=seed)
-    trainer.add(comparisons)
+    trainer.comparisons.add(comparisons)
     return trainer
 
 
@@ -96,8 +96,8 @@ def test_a_crop_is_the_likelihood_of_the_cropped_fragments() -> None:
     crop = torch.zeros(8, 2, 6)
     crop[:, 0, 1:4] = 1
     crop[:, 1, 3:6] = 1
-    rewards = trainer._all_rewards(trainer._data)  # type: ignore[arg-type]
-    found = trainer._return_differences(rewards, crop=crop)
+    rewards = trainer._all_rewards(trainer.comparisons.stacked)  # type: ignore[arg-type]
+    found = trainer._differences(rewards, crop=crop)
     expected = rewards[:, :, 0, 1:4].sum(-1) - rewards[:, :, 1, 3:6].sum(-1)
     assert torch.allclose(found, expected, atol=1e-6)
 
@@ -164,7 +164,7 @@ def test_the_store_keeps_the_answers_that_rime_turned_round() -> None:
     given = _with_errors(60, 0.3, 0)
     trainer = _trainer(dataclasses.replace(SMALL, methods=("rime",)), given)
     trainer.fit(200)
-    assert trainer._data.preferences.tolist() == given.preferences.tolist()  # type: ignore[union-attr]
+    assert trainer.comparisons.stacked.preferences.tolist() == given.preferences.tolist()  # type: ignore[union-attr]
 
 
 def test_runes_weight_fades_over_the_training() -> None:

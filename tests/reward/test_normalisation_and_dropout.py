@@ -36,15 +36,15 @@ def test_the_two_sides_of_a_pair_have_masks_of_their_own(space: gym.spaces.Box) 
     trainer = _trainer(dropout=0.5, observations=space)
     comparisons = some_comparisons(4, observations=space)
     same = dataclasses.replace(comparisons, pairs=dataclasses.replace(comparisons.pairs, right=comparisons.pairs.left))
-    trainer.add(same)
-    data = trainer._data
+    trainer.comparisons.add(same)
+    data = trainer.comparisons.stacked
     assert data is not None
     rows = torch.arange(4)
     with torch.no_grad(), trainer.ensemble.training_mode(torch.Generator().manual_seed(0)):
-        differences = trainer._return_differences(trainer._rewards(data.inputs, rows))
+        differences = trainer._differences(trainer._rewards(data.inputs, rows))
     assert (differences.abs() > 1e-6).all()
     with torch.no_grad():
-        assert (trainer._return_differences(trainer._rewards(data.inputs, rows)) == 0).all()
+        assert (trainer._differences(trainer._rewards(data.inputs, rows)) == 0).all()
 
 
 def test_a_fit_with_dropout_repeats_from_its_state_and_leaves_torchs_own_generator_alone() -> None:
@@ -55,7 +55,7 @@ def test_a_fit_with_dropout_repeats_from_its_state_and_leaves_torchs_own_generat
     for interrupted in (False, True):
         torch.manual_seed(7)
         trainer = _trainer(dropout=0.4, batch_norm=True)
-        trainer.add(comparisons)
+        trainer.comparisons.add(comparisons)
         trainer.fit(5)
         if interrupted:
             state = trainer.state()
@@ -71,7 +71,7 @@ def test_a_fit_with_dropout_repeats_from_its_state_and_leaves_torchs_own_generat
 @pytest.mark.parametrize("network", ["auto", "gru", "transformer"])
 def test_predictions_draw_no_masks_and_know_no_batch(network: str) -> None:
     trainer = _trainer(network=network, dropout=0.5, batch_norm=True)
-    trainer.add(some_comparisons(20))
+    trainer.comparisons.add(some_comparisons(20))
     trainer.fit(5)
     clips = some_fragments(6, seed=3)
     together = trainer.ensemble.fragment_returns(clips)
@@ -82,8 +82,8 @@ def test_predictions_draw_no_masks_and_know_no_batch(network: str) -> None:
 
 def test_batch_norm_sees_left_and_right_in_one_forward() -> None:
     trainer = _trainer(batch_norm=True, ensemble_size=1, use_action=False, normalize_inputs="none")
-    trainer.add(some_comparisons(30))
-    data = trainer._data
+    trainer.comparisons.add(some_comparisons(30))
+    data = trainer.comparisons.stacked
     assert data is not None
     rows, linear = torch.arange(30), trainer.ensemble.networks.head.layers[0]
     hidden = data.inputs["features"].flatten(0, 2) @ linear.weight[0] + linear.bias[0]
@@ -108,7 +108,7 @@ def test_with_normalised_inputs_the_scale_of_observations_does_not_matter(networ
     for scale, shift in ((1.0, 0.0), (64.0, -512.0)):
         trainer = _trainer(network=network, normalize_inputs="running")
         scaled = _scaled(comparisons, scale, shift)
-        trainer.add(scaled)
+        trainer.comparisons.add(scaled)
         trainer.fit(20)
         returns.append(trainer.ensemble.fragment_returns(scaled.pairs.left))
     # Up to a constant, which no comparison shows: its gradient is rounding errors.
@@ -119,9 +119,9 @@ def test_with_normalised_inputs_the_scale_of_observations_does_not_matter(networ
 def test_input_statistics_are_part_of_a_version_and_a_reload_changes_no_reward(tmp_path: Path, how: Any) -> None:
     trainer = _trainer(normalize_inputs=how, use_next_state=True)
     comparisons = _scaled(some_comparisons(30), 5.0, 3.0)
-    trainer.add(comparisons)
+    trainer.comparisons.add(comparisons)
     trainer.fit(3)
-    trainer.add(_scaled(some_comparisons(30, seed=1), 1.0, -3.0))
+    trainer.comparisons.add(_scaled(some_comparisons(30, seed=1), 1.0, -3.0))
     trainer.fit(3)
     rewards = trainer.ensemble.predict(*_steps())
     trainer.ensemble.save(tmp_path)
@@ -176,7 +176,7 @@ def test_symlog_keeps_the_differences_of_small_values_beside_rare_large_ones() -
 @pytest.mark.parametrize("weight", [-1.0, 0.0, 0.7])
 def test_the_deviations_weight_counts_on_every_path(tmp_path: Path, weight: float) -> None:
     trainer = _trainer(deviation_weight=weight)
-    trainer.add(some_comparisons(30))
+    trainer.comparisons.add(some_comparisons(30))
     trainer.fit(5)
     ensemble = trainer.ensemble
     members = ensemble.member_rewards(*(torch.as_tensor(of) for of in _steps())).numpy()

@@ -30,7 +30,7 @@ def _noisy(n: int = 150, seed: int = 0) -> Comparisons:
 
 def _trainer(settings: RewardModelSettings, held_out_share: float = 0.3) -> RewardTrainer:
     trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=held_out_share, seed=0)
-    trainer.add(_noisy())
+    trainer.comparisons.add(_noisy())
     return trainer
 
 
@@ -109,7 +109,7 @@ def test_a_fit_that_is_watched_takes_the_same_steps() -> None:
     passes = _passes(watched, 50)
     other.fit(50)
     assert all(np.array_equal(of, other.ensemble.state()[name]) for name, of in watched.ensemble.state().items())
-    train = int((~watched._data.held_out).sum())  # type: ignore[union-attr]
+    train = int((~watched.comparisons.stacked.held_out).sum())  # type: ignore[union-attr]
     per_pass = math.ceil(train / 16)
     assert [one.gradient_steps for one in passes] == [*range(0, 50, per_pass), 50]
 

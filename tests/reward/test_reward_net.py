@@ -105,7 +105,7 @@ def test_it_learns_from_comparisons_is_saved_and_loaded(kind: str, tmp_path: Pat
     name, observations, actions = KINDS[kind]
     batch = some_comparisons(60, observations=observations, actions=actions)
     trainer = RewardTrainer(settings_for(name, learning_rate=3e-3), observations, actions, held_out_share=0.0, seed=0)
-    trainer.add(batch)
+    trainer.comparisons.add(batch)
     report = trainer.fit(150)
     assert report.train_accuracy > 0.9
     before = trainer.ensemble.state()

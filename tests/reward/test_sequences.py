@@ -122,7 +122,7 @@ def test_a_fit_learns_a_reward_that_no_single_step_shows() -> None:
             network=name, hidden=(32, 32), ensemble_size=1, learning_rate=1e-2, use_state=False
         )
         trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.3, seed=0)
-        trainer.add(comparisons)
+        trainer.comparisons.add(comparisons)
         accuracies[name] = trainer.fit(200).held_out_accuracy
         assert int(trainer.ensemble.window) == (3 if name == "gru" else 1)
     assert accuracies["gru"] > 0.75

@@ -32,7 +32,7 @@ def _trainer(
 ) -> RewardTrainer:
     trainer = RewardTrainer(settings, observations, actions, held_out_share=held_out_share, seed=seed)
     if comparisons is not None:
-        trainer.add(comparisons)
+        trainer.comparisons.add(comparisons)
     return trainer
 
 
@@ -151,17 +151,23 @@ def test_choices_are_each_annotators_newest_as_shown_and_one_member_has_no_disag
     report = trainer.fit(1)
     assert report.chosen == {"ada": Presses(20, 20), "bob": Presses(20, 20)}
     assert np.isnan(report.disagreement)
-    trainer.add(said[np.arange(80, 120)])
+    trainer.comparisons.add(said[np.arange(80, 120)])
     assert trainer.fit(1).chosen == {"ada": Presses(15, 15, 20), "bob": Presses(15, 15, 20)}
     keys = dict(zip(said.keys, said.chosen, strict=True))
-    trainer.withdraw([key for key, side in keys.items() if key[1] == "ada" and side != "left"])
-    trainer.add(Comparisons(pairs, 1 - answers, names, swapped)[np.arange(1)])  # ada's first answer, corrected
-    trainer.weigh({"bob": 0.0})
+    trainer.comparisons.withdraw([key for key, side in keys.items() if key[1] == "ada" and side != "left"])
+    trainer.comparisons.add(
+        Comparisons(pairs, 1 - answers, names, swapped)[np.arange(1)]
+    )  # ada's first answer, corrected
+    trainer.comparisons.weigh({"bob": 0.0})
     assert trainer.fit(1).chosen == {"ada": Presses(19, 1), "bob": Presses()}
 
 
 def _held_out(trainer: RewardTrainer) -> set[str]:
-    return {name for name, _ in trainer.keys if stable_uniform([name], "held out")[0] < trainer.held_out_share}
+    return {
+        name
+        for name, _ in trainer.comparisons.keys
+        if stable_uniform([name], "held out")[0] < trainer.comparisons.held_out_share
+    }
 
 
 @pytest.mark.parametrize("discount", [1.0, 0.7])
@@ -271,7 +277,7 @@ def test_what_is_held_out_stays_so_when_comparisons_arrive_in_another_order() ->
     all_at_once = _trainer(SMALL, comparisons, held_out_share=0.25).fit(1)
     bit_by_bit = _trainer(SMALL, held_out_share=0.25)
     for i in reversed(range(0, 60, 7)):
-        bit_by_bit.add(comparisons[i : i + 7])
+        bit_by_bit.comparisons.add(comparisons[i : i + 7])
     report = bit_by_bit.fit(1)
     assert report.held_out == all_at_once.held_out
     assert 5 <= report.held_out <= 25
@@ -333,7 +339,7 @@ def test_a_window_leaves_out_all_but_the_newest_comparisons() -> None:
         assert report.comparisons == 32
         trainers.append(trainer)
     assert _same(*trainers)  # whatever the old ones said
-    trainers[0].add(some_comparisons(3, seed=3))
+    trainers[0].comparisons.add(some_comparisons(3, seed=3))
     trainers[0].fit(5)
     assert not _same(*trainers)
     everything = _trainer(CERTAIN, joined([old, new]))
@@ -351,7 +357,7 @@ def test_a_fit_goes_on_from_the_last_one_and_sees_what_was_added() -> None:
     comparisons = some_comparisons(40)
     trainer = _trainer(SMALL, comparisons[:20])
     first = trainer.fit(40)
-    trainer.add(comparisons[20:])
+    trainer.comparisons.add(comparisons[20:])
     second = trainer.fit(40)
     assert second.comparisons == 40
     assert second.train_loss < first.train_loss + 0.1
@@ -368,9 +374,9 @@ def test_a_fit_takes_exactly_the_updates_it_is_told_whatever_the_batches() -> No
 def test_adding_twice_changes_nothing() -> None:
     comparisons = some_comparisons(12)
     once, twice = _trainer(SMALL, comparisons), _trainer(SMALL, comparisons[:7])
-    twice.add(comparisons[3:])
-    twice.add(comparisons)
-    assert twice.keys == once.keys == comparisons.keys
+    twice.comparisons.add(comparisons[3:])
+    twice.comparisons.add(comparisons)
+    assert twice.comparisons.keys == once.comparisons.keys == comparisons.keys
     once.fit(5)
     assert twice.fit(5).comparisons == 12
     assert _same(once, twice)
@@ -387,7 +393,7 @@ def test_of_a_pair_that_is_twice_in_one_batch_the_later_answer_counts() -> None:
 def test_a_pair_that_is_twice_in_one_batch_counts_once() -> None:
     comparisons = some_comparisons(3)
     trainer = _trainer(SMALL, comparisons[np.array([0, 1, 0, 2])])
-    assert trainer.keys == comparisons.keys
+    assert trainer.comparisons.keys == comparisons.keys
     assert trainer.fit(1).comparisons == 3
 
 
@@ -430,7 +436,7 @@ def test_a_constant_reward_is_normalised_to_numbers() -> None:
     trainer = _trainer(
         RewardModelSettings(hidden=(8,), use_state=False, use_action=False, use_done=True), some_comparisons(2)
     )
-    trainer.add(some_comparisons(3, seed=1))
+    trainer.comparisons.add(some_comparisons(3, seed=1))
     with torch.no_grad():
         for parameter in trainer.ensemble.networks.parameters():
             parameter.zero_()
@@ -456,7 +462,7 @@ def test_any_choice_of_inputs_can_be_fitted(observations: gym.spaces.Box, chosen
     trainer = _trainer(
         dataclasses.replace(SMALL, **switches), comparisons[:2], observations=observations, actions=CHOICES
     )
-    trainer.add(comparisons[2:])
+    trainer.comparisons.add(comparisons[2:])
     assert np.isfinite(trainer.fit(2).train_loss)
 
 
@@ -467,18 +473,18 @@ def test_a_restored_trainer_goes_on_bit_for_bit(spaces: dict[str, Any]) -> None:
     uninterrupted = _trainer(settings, comparisons[:7], **spaces)
     uninterrupted.fit(4)
     state = uninterrupted.state()  # and what follows may not reach into it
-    uninterrupted.add(comparisons[7:])
+    uninterrupted.comparisons.add(comparisons[7:])
     expected = uninterrupted.fit(6)
     shuffled = comparisons[np.random.default_rng(0).permutation(12)]
     restored = _trainer(settings, seed=99, **spaces)
     restored.load_state(state, Changes(1, shuffled))
-    assert restored.keys == comparisons.keys[:7]
-    restored.add(comparisons[7:])
+    assert restored.comparisons.keys == comparisons.keys[:7]
+    restored.comparisons.add(comparisons[7:])
     assert _without_time(restored.fit(6)) == _without_time(expected)
     assert _same(restored, uninterrupted)
     again = _trainer(settings, **spaces)
     again.load_state(state, Changes(1, shuffled))  # nor does the restored trainer
-    again.add(comparisons[7:])
+    again.comparisons.add(comparisons[7:])
     again.fit(6)
     assert _same(again, uninterrupted)
 
@@ -489,7 +495,7 @@ def test_a_state_from_before_the_first_fit_can_be_restored() -> None:
     other.load_state(one.state(), Changes(0, None))
     comparisons = some_comparisons(5)
     for trainer in (one, other):
-        trainer.add(comparisons)
+        trainer.comparisons.add(comparisons)
         trainer.fit(3)
     assert _same(one, other)
 

@@ -39,7 +39,7 @@ def test_a_fit_on_the_gpu_is_that_on_the_cpu_but_for_rounding(observations: obje
         for settings in (SMALL, ON_A_GPU)
     )
     for trainer in (here, there):
-        trainer.add(comparisons)
+        trainer.comparisons.add(comparisons)
         trainer.fit(20)
     for name, value in here.ensemble.state().items():
         assert np.allclose(value, there.ensemble.state()[name], atol=1e-3), name

@@ -28,7 +28,7 @@ def fitted(rates: dict[str, list[float]], seed: int = 0) -> dict[str, Any]:
     given = np.where(wrong, 1 - right.preferences, right.preferences).astype(np.float32)
     swapped = tuple((np.random.default_rng(seed + 1).random(n) < 0.5).tolist())
     trainer = RewardTrainer(RewardModelSettings(), VECTORS, FORCES, held_out_share=0.1, seed=seed)
-    trainer.add(Comparisons(right.pairs, given, who, swapped))
+    trainer.comparisons.add(Comparisons(right.pairs, given, who, swapped))
     return trainer.fit(300).metrics()
 
 

@@ -270,7 +270,7 @@ class AlwaysLeft:
 def test_a_teacher_who_always_presses_one_button(teacher: Teacher, names: list[str]) -> None:
     pairs = some_comparisons(40).pairs
     trainer = RewardTrainer(RewardModelSettings(hidden=(8,)), VECTORS, FORCES, held_out_share=0.1, seed=0)
-    trainer.add(Comparisons(pairs, teacher.answer(pairs, np.random.default_rng(0))))
+    trainer.comparisons.add(Comparisons(pairs, teacher.answer(pairs, np.random.default_rng(0))))
     raised = watch([trainer.fit(20).metrics()])
     assert [alarm.name for _, alarm in raised] == names
     if names:
@@ -287,7 +287,7 @@ def test_an_annotator_who_always_presses_one_button_though_sides_are_shuffled(
     pairs, swapped = some_comparisons(60).pairs, np.arange(60) % 2 == 0
     answers = np.where(swapped, not presses[0] if raises else presses[1], presses[0]).astype(np.float32)
     trainer = RewardTrainer(RewardModelSettings(hidden=(8,)), VECTORS, FORCES, held_out_share=0.1, seed=0)
-    trainer.add(Comparisons(pairs, answers, ("bea",) * 60, tuple(swapped.tolist())))
+    trainer.comparisons.add(Comparisons(pairs, answers, ("bea",) * 60, tuple(swapped.tolist())))
     raised = [alarm for _, alarm in watch([trainer.fit(5).metrics()]) if alarm.name == "one_sided_answers"]
     assert bool(raised) == raises
     if raises:
@@ -344,7 +344,7 @@ def test_an_ensemble_whose_members_are_one_model(collapsed: bool) -> None:
     if collapsed:  # the same weights at the start, and the same comparisons
         for weights in trainer.ensemble.networks.parameters():
             weights.data.copy_(weights.data[:1].expand_as(weights))
-    trainer.add(some_comparisons(60))
+    trainer.comparisons.add(some_comparisons(60))
     raised = [alarm.name for _, alarm in watch([trainer.fit(50).metrics()])]
     assert raised == (["ensemble_collapse"] if collapsed else [])
 

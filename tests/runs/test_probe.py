@@ -43,7 +43,7 @@ class Made:
         self.counted += 40
         comparisons = some_comparisons(40, seed=seed)
         self.store.commit(comparisons, annotator="oracle")
-        self.trainer.add(comparisons)
+        self.trainer.comparisons.add(comparisons)
         self.trainer.fit(30)
         self.ring.version += 1
 

@@ -37,7 +37,7 @@ def fitted(store: PreferenceStore, settings: RewardModelSettings, rounds: int = 
             comparisons.preferences[:3] = 0.5
             comparisons.pairs.left.policy_versions[:] = comparisons.pairs.right.policy_versions[:] = number - 1
             store.commit(comparisons, annotator=who)
-        trainer.apply(store.since(0))
+        trainer.comparisons.apply(store.since(0))
         report = trainer.fit(40)
     return trainer, report
 

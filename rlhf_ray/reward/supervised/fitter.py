@@ -16,11 +16,10 @@ from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.optim.adam import Adam
-from rlhf_ray.reward.ensemble import RewardEnsemble
+from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
 from rlhf_ray.reward.supervised.balance import Balancer, Extra
 from rlhf_ray.reward.supervised.objectives import RewardObjective, make_objective
 from rlhf_ray.reward.supervised.report import SupervisedReport, count_episodes, levels_of, measures, predict
-from rlhf_ray.reward.trainer import device_for
 from rlhf_ray.settings import RewardModelSettings, SupervisedSettings
 
 USUAL = 0.9

@@ -110,7 +110,7 @@ def _fill(folder: Path, environment: str, experiment: Experiment, length: int) -
         answers[0] = 0.5  # a tie in each round
         comparisons = Comparisons(pairs, answers)
         store.commit(comparisons, annotator="oracle")
-        trainer.add(comparisons)
+        trainer.comparisons.add(comparisons)
         fit = trainer.fit(experiment.reward_model.updates)
         for i in (0, 1):
             iteration = 2 * round_number + i + 1
