@@ -32,7 +32,7 @@ READS_PICKLES = (
 tests/reward/test_loading.py)."""
 
 
-CHOOSES_DEVICE = ("rlhf_ray/reward/trainer.py", "rlhf_ray/interpret/agent/steps/world_model.py")
+CHOOSES_DEVICE = ("rlhf_ray/reward/ensemble.py", "rlhf_ray/interpret/agent/steps/world_model.py")
 """The only files that name a GPU, if there is one or the user asks for it; everywhere else the device is an argument."""
 
 
