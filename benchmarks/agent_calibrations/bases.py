@@ -41,12 +41,12 @@ def _minirun(seed: int) -> list[Row]:
     assert untrained is not None, "a network can be made anew"
 
     def read(names: Sequence[str], chosen: Array) -> list[concepts.DecodedConcept]:
-        labels = {name: found.at(library[name])[chosen] for name in names}
+        labels = {name: found.cut(library[name])[chosen] for name in names}
         controls = {"one frame": frames[chosen], "untrained": untrained[chosen]}
         return concepts.decode(found.values[chosen], labels, found.levels[chosen], controls, seed)
 
     rng = np.random.default_rng(seed)
-    apex = np.flatnonzero(np.isfinite(found.at(library["first_apex"])))
+    apex = np.flatnonzero(np.isfinite(found.cut(library["first_apex"])))
     (one,) = read(["first_apex"], np.sort(rng.permutation(apex)[:ROWS]))
     pixels = one.controls["one frame"]
     figures = {
@@ -63,7 +63,7 @@ def _minirun(seed: int) -> list[Row]:
         figures = {"probe": each.score, **each.single}
         better = each.score >= max(each.single["ica"], each.single["pca"])
         result.append(Row("AT14", f"{each.concept}, seed {seed}", _rounded(figures), "probe >= best IC and PC", better))
-    labels = {name: found.at(library[name])[some] for name in ("saw_ahead", "pit_ahead", "coin_distance")}
+    labels = {name: found.cut(library[name])[some] for name in ("saw_ahead", "pit_ahead", "coin_distance")}
     for kind in bases.KINDS:
         result.append(_contract(kind, found.values[some], labels, seed))
     return result
@@ -124,8 +124,8 @@ def _dynamics(seed: int) -> list[Row]:
 def _behaviours(seed: int) -> Row:
     blocks, truth = planted.behaving(seed)
     found = behaviours(blocks, np.ones(truth.shape, bool), length=5, count=4, seed=seed)
-    starts = found.steps % 5 == 0
-    agreed = adjusted_rand_score(truth[found.episodes, found.steps][starts], found.clusters.labels[starts])
+    starts = found.starts.steps % 5 == 0
+    agreed = adjusted_rand_score(found.starts.cut(truth)[starts], found.clusters.labels[starts])
     return Row(
         "B1", f"planted behaviours, adjusted Rand, seed {seed}", round(float(agreed), 3), ">= 0.8", agreed >= 0.8
     )

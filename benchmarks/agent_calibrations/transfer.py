@@ -130,7 +130,7 @@ def transferred(
     """Set each direction to its midpoint from the same moments on: in reality, then in each of ``worlds``."""
     rng = np.random.default_rng([seed, 0x7B])
     moments = draw_moments(agent, episodes, MOMENTS, rng, context=worlds[0].context)
-    snapshots = snapshots_of(episodes, moments.episodes, moments.times)
+    snapshots = snapshots_of(episodes, moments.rows, moments.steps)
 
     def every(interventions: Sequence[Intervention]) -> list[Episodes]:
         real, _ = go_on(agent, lambda n: make_batch(MINIRUN, n), snapshots, interventions=interventions, steps=STEPS)

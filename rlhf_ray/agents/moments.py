@@ -1,9 +1,10 @@
-"""Moments: points of recorded episodes that attributions ask about, with what came before and after."""
+"""Moments: steps of episodes, what belongs to them, and the windows around them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +20,98 @@ from rlhf_ray.policies.env_actions import to_policy_actions
 
 @dataclass(frozen=True)
 class Moments:
-    """``n`` moments. The first three are what a world model begins with; what follows is the recording's.
+    """``n`` steps of episodes, before the action is taken. Subclasses add what belongs to each moment, in fields ``[n, …]``.
+
+    Attributes:
+        rows: the row in `Episodes` of each, ``[n]``.
+        steps: steps since the start of the episode, ``[n]``.
+    """
+
+    rows: IntArray
+    steps: IntArray
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, chosen: Any) -> Self:
+        """Return some of the moments: by a slice, a mask or numbers."""
+        if not isinstance(chosen, slice):
+            chosen = np.asarray(chosen)
+            chosen = chosen if chosen.dtype == bool else chosen.astype(np.int64)
+        numbers = np.arange(len(self))[chosen]
+        return replace(self, **{field.name: _pick(getattr(self, field.name), numbers) for field in fields(self)})
+
+    def cut(self, values: Array) -> Array:
+        """Return what ``values`` ``[episodes, T or T + 1, …]`` hold at the moments, ``[n, …]``."""
+        return np.asarray(values[self.rows, self.steps])
+
+
+def _pick(value: Any, numbers: IntArray) -> Any:
+    if isinstance(value, np.ndarray | Tensor):
+        return value[numbers]
+    return [value[number] for number in numbers] if isinstance(value, Sequence) else value
+
+
+@dataclass(frozen=True)
+class Stretches(Moments):
+    """Stretches of episodes: moments and the steps that follow.
+
+    Attributes:
+        lengths: steps of each, ``[n]``.
+        most: steps of the longest possible; windows are padded to it.
+    """
+
+    lengths: IntArray
+    most: int
+
+    @property
+    def times(self) -> IntArray:
+        """The step in its episode of each step, ``[n, most]``; padding repeats the last one."""
+        within = np.minimum(np.arange(self.most)[None], self.lengths[:, None] - 1)
+        times: IntArray = self.steps[:, None] + within
+        return times
+
+    def window(self, values: Array) -> Array:
+        """Return what ``values`` ``[episodes, T, …]`` hold along the stretches, ``[n, most, …]``."""
+        return np.asarray(values[self.rows[:, None], self.times])
+
+    def containing(self, row: int, step: int) -> int | None:
+        """Return the stretch that holds this step of an episode; None if there is none."""
+        there = np.flatnonzero((self.rows == row) & (self.steps <= step) & (step < self.steps + self.lengths))
+        return int(there[0]) if len(there) else None
+
+
+class WindowNumbers:
+    """Numbers all windows of ``length`` consecutive observations; an episode with fewer has one. Windows never cross episodes.
+
+    Args:
+        lengths: steps of each episode.
+        length: observations of a window.
+    """
+
+    def __init__(self, lengths: IntArray, length: int):
+        self.length = length
+        self._ends = np.cumsum(np.maximum(1, np.asarray(lengths) + 2 - length))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def starts(self, numbers: Sequence[int] | IntArray) -> Moments:
+        """Return where the windows with these numbers start.
+
+        Raises:
+            IndexError: there is no such window.
+        """
+        chosen = np.asarray(numbers, np.int64)
+        if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(self)):
+            raise IndexError(f"There are {len(self)} windows; asked for {chosen.min()} to {chosen.max()}.")
+        rows = np.searchsorted(self._ends, chosen, side="right")
+        return Moments(rows, chosen - np.concatenate([[0], self._ends])[rows])
+
+
+@dataclass(frozen=True)
+class WorldMoments(Moments):
+    """Moments with what came before and after. The first three fields are what a world model begins with.
 
     Attributes:
         observations: the context, ``[n, context, …]`` float32 in the environment's units; the last one is that of the moment.
@@ -29,7 +121,6 @@ class Moments:
         given: actions that led to them, ``[n, ahead, actions]``.
         rewards: of these actions, ``[n, ahead]``.
         ended: whether the episode terminated with them, ``[n, ahead]`` float32.
-        episodes, times: row and step in the recording, ``[n]``.
     """
 
     observations: Tensor
@@ -39,16 +130,6 @@ class Moments:
     given: Tensor
     rewards: Tensor
     ended: Tensor
-    episodes: IntArray
-    times: IntArray
-
-    def __len__(self) -> int:
-        return len(self.times)
-
-    def __getitem__(self, rows: Any) -> Moments:
-        if isinstance(rows, Tensor):
-            rows = rows.numpy()
-        return Moments(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     @property
     def frames(self) -> Array:
@@ -64,7 +145,7 @@ class Moments:
 
 def moments_of(
     agent: Agent, episodes: Episodes, rows: IntArray, times: IntArray, *, context: int = 1, ahead: int = 0
-) -> Moments:
+) -> WorldMoments:
     """Cut moments out of episodes.
 
     Args:
@@ -92,7 +173,9 @@ def moments_of(
     real = after < lengths[:, None]
     within = np.clip(after, 0, episodes.actions.shape[1] - 1)
     last = after == lengths[:, None] - 1
-    return Moments(
+    return WorldMoments(
+        rows,
+        times,
         observations(np.maximum(before, 0)),
         actions(before[:, :-1], before[:, :-1] >= 0),
         torch.as_tensor(episodes.memory[rows, times].astype(np.float32)),
@@ -100,14 +183,12 @@ def moments_of(
         actions(after, real),
         torch.as_tensor(np.where(real, episodes.rewards[rows[:, None], within], 0.0).astype(np.float32)),
         torch.as_tensor((episodes.terminated[rows][:, None] & last).astype(np.float32)),
-        rows,
-        times,
     )
 
 
 def draw_moments(
     agent: Agent, episodes: Episodes, count: int, rng: np.random.Generator, *, context: int = 1, ahead: int = 0
-) -> Moments:
+) -> WorldMoments:
     """Draw up to ``count`` different moments, whose context lies within the episode and that are followed by a step.
 
     Raises:

@@ -16,6 +16,7 @@ import numpy as np
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import WindowNumbers
 from rlhf_ray.data.arrays import Array, BoolArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import ACTIVATION, STATE, StateBlobs
@@ -183,7 +184,7 @@ def _picked(recording: Recording, split: str | None) -> list[tuple[int, int, int
     return picked
 
 
-class Windows:
+class Windows(WindowNumbers):
     """Windows of consecutive observations of recorded episodes, at random access. The files are memory-mapped.
 
     A window begins where an episode has that many observations left; an episode with fewer has one window, with padding after its
@@ -202,25 +203,17 @@ class Windows:
     def __init__(self, folder: Path | str, length: int, *, split: Split | None = None, agent: Agent | None = None):
         if length < 2:
             raise SettingError(f"length is {length}; a window has at least 2 observations.")
-        self.length = length
         self._chunks = _Chunks(_of_agent(folder, agent))
         self._episodes = np.array(_picked(self._chunks.recording, split), np.int64)
-        self._ends = np.cumsum(np.maximum(1, self._episodes[:, 2] + 2 - length))
+        super().__init__(self._episodes[:, 2], length)
 
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def __getitem__(self, indices: Sequence[int] | IntArray) -> Episodes:
+    def __getitem__(self, numbers: Sequence[int] | IntArray) -> Episodes:
         """Return the windows with these numbers, as episodes of at most ``length - 1`` steps. Copies."""
-        chosen = np.asarray(indices, np.int64)
-        if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(self)):
-            raise IndexError(f"There are {len(self)} windows; asked for {chosen.min()} to {chosen.max()}.")
-        rows = np.searchsorted(self._ends, chosen, side="right")
-        starts = chosen - np.concatenate([[0], self._ends])[rows]
-        number, first, steps = self._episodes[rows].T
-        counts = np.minimum(steps - starts, self.length - 1)
-        parts = np.stack([number, first + starts, counts], 1)
-        return self._chunks.episodes(parts, starts + counts == steps, self.length - 1, _STEPS)
+        starts = self.starts(numbers)
+        chunk, first, steps = self._episodes[starts.rows].T
+        counts = np.minimum(steps - starts.steps, self.length - 1)
+        parts = np.stack([chunk, first + starts.steps, counts], 1)
+        return self._chunks.episodes(parts, starts.steps + counts == steps, self.length - 1, _STEPS)
 
 
 def windows(

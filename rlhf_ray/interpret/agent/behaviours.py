@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.interpret.agent.clusters import COUNTS, KINDS, Clusters, Kind, cluster, principal
 
@@ -25,16 +26,14 @@ class Behaviours:
         labels: ``[n, T]``: the behaviour of the window that starts at a step; that of the episode's last window near its end; -1
             after the end, and in windows that no cluster holds.
         clusters: the clusters of the windows that were clustered.
-        episodes: the episode of each of those windows, ``[m]``.
-        steps: the step at which each starts, ``[m]``.
+        starts: where each of those windows starts, ``m`` moments.
         examples: for each behaviour, rows of these windows, the most typical first.
         length: steps in a window.
     """
 
     labels: IntArray
     clusters: Clusters
-    episodes: IntArray
-    steps: IntArray
+    starts: Moments
     examples: Sequence[IntArray]
     length: int
 
@@ -126,7 +125,7 @@ def behaviours(
     for at, center in enumerate(centers[: len(found)]):
         own = np.flatnonzero(found.labels == at)
         examples.append(own[np.argsort(((features[some][own] - center) ** 2).sum(1), kind="stable")])
-    return Behaviours(labels, found, rows[some], steps[some], examples, length)
+    return Behaviours(labels, found, Moments(rows[some], steps[some]), examples, length)
 
 
 def shares(labels: IntArray, concept: Array) -> FloatArray:

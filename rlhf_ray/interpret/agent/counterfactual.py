@@ -10,6 +10,7 @@ import numpy as np
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
@@ -22,32 +23,18 @@ COPIES = 64
 
 
 @dataclass(frozen=True)
-class Snapshots:
-    """Snapshots of episodes: all that is needed to go on from there.
+class Snapshots(Moments):
+    """Moments with all that is needed to go on from there. Their rows seed draws as in `play`.
 
     Attributes:
         states: the environment's.
         memory: the agent's before the step, ``[n, memory_size]``.
-        steps: since the start of the episode, ``[n]``.
         levels: ``[n]``.
-        rows: the episodes they are from, ``[n]``. They seed draws as in `play`.
     """
 
     states: Sequence[bytes]
     memory: FloatArray
-    steps: IntArray
     levels: IntArray
-    rows: IntArray
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def select(self, at: BoolArray | IntArray | Sequence[int]) -> Snapshots:
-        """Return some of the snapshots."""
-        given = np.asarray(at)
-        chosen = np.arange(len(self))[given if given.dtype == bool else given.astype(np.int64)]
-        states = [self.states[each] for each in chosen]
-        return Snapshots(states, self.memory[chosen], self.steps[chosen], self.levels[chosen], self.rows[chosen])
 
 
 def snapshots_of(episodes: Episodes, rows: IntArray | Sequence[int], steps: IntArray | Sequence[int]) -> Snapshots:
@@ -62,7 +49,7 @@ def snapshots_of(episodes: Episodes, rows: IntArray | Sequence[int], steps: IntA
     if (when >= episodes.lengths[at]).any() or (when < 0).any():
         raise SettingError("steps are beyond the end of some episodes; give steps that were made.")
     states = [episodes.env_states[row][step] for row, step in zip(at, when, strict=True)]
-    return Snapshots(states, episodes.memory[at, when], when, episodes.levels[at], at)
+    return Snapshots(at, when, states, episodes.memory[at, when], episodes.levels[at])
 
 
 def go_on(
@@ -101,7 +88,7 @@ def go_on(
     if not len(snapshots):
         raise SettingError("There are no snapshots to go on from; give at least one.")
     settings = {"greedy": greedy, "epsilon": epsilon, "seed": seed, "max_steps": steps}
-    parts = [snapshots.select(range(at, min(at + COPIES, len(snapshots)))) for at in range(0, len(snapshots), COPIES)]
+    parts = [snapshots[at : at + COPIES] for at in range(0, len(snapshots), COPIES)]
     done = list(mapper(partial(_part, agent, make_batch, edit, tuple(interventions), settings), parts))
     return Episodes.concatenate([episodes for episodes, _ in done]), np.concatenate([changed for _, changed in done])
 
@@ -144,14 +131,14 @@ def counterfact(
     kept = np.arange(len(snapshots)) if edit is None else np.flatnonzero(touched)
     if not len(kept):
         return None
-    return Counterfact(snapshots.select(kept), plain.select(kept), changed.select(kept))
+    return Counterfact(snapshots[kept], plain.select(kept), changed.select(kept))
 
 
 def repeats(batch: EnvBatch, episodes: Episodes, snapshots: Snapshots) -> BoolArray:
     """Return which restored snapshots repeat the rest of their episode bit for bit, given the recorded actions, ``[n]``."""
     found = np.zeros(len(snapshots), bool)
     for first in range(0, len(snapshots), batch.n):
-        part = snapshots.select(range(first, min(first + batch.n, len(snapshots))))
+        part = snapshots[first : first + batch.n]
         found[first : first + len(part)] = _repeats(batch, episodes, part)
     return found
 

@@ -8,43 +8,25 @@ import numpy as np
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.agents.replay import replay, values_at
-from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.arrays import FloatArray, IntArray
 
 LARGEST_SIDE = 32
 """Pixels of a frame's side as probes see it; larger frames are averaged down."""
 
 
 @dataclass(frozen=True)
-class Samples:
-    """``n`` steps of episodes, after the observation was seen and before the action is taken.
+class Samples(Moments):
+    """What an agent has in mind at moments, after the observation was seen.
 
     Attributes:
-        values: what the agent has in mind, ``[n, size]``.
-        episodes: the row in `Episodes` of each, ``[n]``.
-        steps: the step, ``[n]``.
-        levels: the level, ``[n]``: what is fitted on some levels is tested on others.
+        values: ``[n, size]``.
+        levels: ``[n]``: what is fitted on some levels is tested on others.
     """
 
     values: FloatArray
-    episodes: IntArray
-    steps: IntArray
     levels: IntArray
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def at(self, array: Array) -> Array:
-        """Return the rows of ``array`` ``[episodes, T or T + 1, …]`` that belong to these samples."""
-        return np.asarray(array[self.episodes, self.steps])
-
-    def select(self, rows: Array) -> Samples:
-        """Return some of the samples."""
-        return Samples(self.values[rows], self.episodes[rows], self.steps[rows], self.levels[rows])
-
-    def with_values(self, values: FloatArray) -> Samples:
-        """Return the same steps with other values ``[n, size]``."""
-        return Samples(values, self.episodes, self.steps, self.levels)
 
 
 def samples(
@@ -64,7 +46,7 @@ def samples(
         chosen = np.sort(np.random.default_rng([seed, 0x5A]).choice(len(rows), most, replace=False))
         rows, steps = rows[chosen], steps[chosen]
     values = values_at(agent, episodes, site)[rows, steps].astype(np.float64)
-    return Samples(values.reshape(len(rows), -1), rows, steps, np.asarray(episodes.levels)[rows])
+    return Samples(rows, steps, values.reshape(len(rows), -1), np.asarray(episodes.levels)[rows])
 
 
 def untrained(agent: Agent, episodes: Episodes, like: Samples, site: str | None, seed: int) -> FloatArray | None:
@@ -73,7 +55,7 @@ def untrained(agent: Agent, episodes: Episodes, like: Samples, site: str | None,
     if fresh is None:
         return None
     kept = [] if site is None or site not in agent.layers else [site]
-    values: FloatArray = like.at(values_at(fresh, replay(fresh, episodes, kept), site)).astype(np.float64)
+    values: FloatArray = like.cut(values_at(fresh, replay(fresh, episodes, kept), site)).astype(np.float64)
     return values.reshape(len(like), -1)
 
 
@@ -81,7 +63,7 @@ def frames(episodes: Episodes, like: Samples) -> FloatArray | None:
     """Return the one observation of each sample, ``[n, features]``; None if there are none. Large images are averaged."""
     if not episodes.observations[:1, :1].size:
         return None
-    seen = like.at(episodes.observations)
+    seen = like.cut(episodes.observations)
     if seen.ndim == 4 and max(seen.shape[1:3]) > LARGEST_SIDE:
         by = -(-max(seen.shape[1:3]) // LARGEST_SIDE)
         height, width = (side // by for side in seen.shape[1:3])

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_ray.agents.moments import Moments
+from rlhf_ray.agents.moments import WorldMoments
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.attribution.question import Question
@@ -51,7 +51,7 @@ class Realism:
         SettingError: too few moments.
     """
 
-    def __init__(self, question: Question, moments: Moments):
+    def __init__(self, question: Question, moments: WorldMoments):
         if len(moments) < LEAST:
             raise SettingError(f"{len(moments)} moments don't tell what is realistic; record at least {LEAST}.")
         self.question = question
@@ -142,8 +142,8 @@ class SearchResult:
 
 def search(
     question: Question,
-    moments: Moments,
-    real: Moments,
+    moments: WorldMoments,
+    real: WorldMoments,
     rng: np.random.Generator,
     *,
     rise: bool = True,
@@ -195,7 +195,7 @@ def search(
 
 def _by_gradient(
     question: Question,
-    moments: Moments,
+    moments: WorldMoments,
     realism: Realism,
     start: Tensor,
     before: Tensor,
@@ -224,7 +224,7 @@ def _by_gradient(
 
 def _at_random(
     question: Question,
-    moments: Moments,
+    moments: WorldMoments,
     realism: Realism,
     start: Tensor,
     before: Tensor,

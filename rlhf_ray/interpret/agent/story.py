@@ -19,6 +19,7 @@ from torch import Tensor
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.hooks import edits_at
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.bases.linear import Linear
@@ -177,24 +178,23 @@ def _residual(own: FloatArray, others: Sequence[FloatArray]) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class At:
+class At(Moments):
     """Moments that links are measured at.
 
     Attributes:
         observations: what the agent sees, ``[n, …]``.
         memory: before the step, ``[n, memory_size]``.
-        levels, steps: level and step of each, ``[n]``.
+        levels: ``[n]``.
     """
 
     observations: Array
     memory: FloatArray
     levels: IntArray
-    steps: IntArray
 
     @classmethod
     def of(cls, episodes: Episodes, rows: IntArray, steps: IntArray) -> At:
         """Cut moments out of episodes that hold observations."""
-        return cls(episodes.observations[rows, steps], episodes.memory[rows, steps], episodes.levels[rows], steps)
+        return cls(rows, steps, episodes.observations[rows, steps], episodes.memory[rows, steps], episodes.levels[rows])
 
     def logits(self, agent: Agent, interventions: Sequence[Intervention] = ()) -> FloatArray:
         """Return what the agent computes at each, ``[n, outputs]``, with interventions."""
@@ -367,7 +367,7 @@ def at_once(agent: Agent, at: At, behaviours: Sequence[Behaviour]) -> Response:
     """Return the response that asks for the action at the moment itself: it needs no environment."""
 
     def respond(rows: IntArray, interventions: Sequence[Intervention]) -> FloatArray:
-        there = At(at.observations[rows], at.memory[rows], at.levels[rows], at.steps[rows])
+        there = at[rows]
         logits = there.logits(agent, interventions)
         return np.stack([each.done(logits, agent.action_space) for each in behaviours], 1)
 

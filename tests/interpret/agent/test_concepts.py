@@ -74,7 +74,7 @@ def test_memory_is_read_beside_its_controls():
     episodes = episodes_of([12] * 20)
     found = samples.samples(_Blank(), episodes)  # type: ignore[arg-type]
     np.testing.assert_array_equal(found.values[5], episodes.memory[0, 6])  # after the observation at step 5
-    labels = {name: found.at(each) for name, each in concepts.library(episodes).items()}
+    labels = {name: found.cut(each) for name, each in concepts.library(episodes).items()}
     frames = samples.frames(episodes, found)
     assert frames is not None
     read = {each.concept: each for each in concepts.decode(found.values, labels, found.levels, {"one frame": frames})}
@@ -92,7 +92,7 @@ def test_memory_is_read_beside_its_controls():
 def test_few_steps_are_no_error(lengths):
     episodes = episodes_of(lengths)
     found = samples.samples(_Blank(), episodes)  # type: ignore[arg-type]
-    labels = {name: found.at(each) for name, each in concepts.library(episodes).items()}
+    labels = {name: found.cut(each) for name, each in concepts.library(episodes).items()}
     for each in concepts.decode(found.values, labels, found.levels):
         assert np.isfinite(each.score)
     made = behaviours({"memory": episodes.memory[:, 1:]}, episodes.real)
@@ -133,8 +133,8 @@ def test_planted_behaviours_are_found():
     blocks, truth = planted.behaving(0)
     real = np.ones(truth.shape, bool)
     found = behaviours(blocks, real, length=5, count=4)
-    starts = found.steps % 5 == 0
-    agreed = adjusted_rand_score(truth[found.episodes, found.steps][starts], found.clusters.labels[starts])
+    starts = found.starts.steps % 5 == 0
+    agreed = adjusted_rand_score(found.starts.cut(truth)[starts], found.clusters.labels[starts])
     assert agreed >= 0.8
     means = shares(found.labels, np.where(truth == 0, 1.0, 0.0))
     assert means.max() > 0.6 > 0.3 > np.sort(means)[-2]

@@ -82,7 +82,7 @@ def test_an_edit_changes_only_levels_that_have_what_it_removes(played: Episodes)
     assert found.snapshots.rows.tolist() == rows[played.states["trap"][rows, 0]].tolist()
     assert "trap" in found.plain.causes
     assert "trap" not in found.changed.causes
-    free = snapshots.select(~played.states["trap"][rows, 0])
+    free = snapshots[~played.states["trap"][rows, 0]]
     assert counterfact(AGENT, Corridors, free, edit="remove_trap") is None
     basis = oblique(8, 2)
     steered = counterfact(
@@ -102,7 +102,7 @@ def test_bad_requests_are_named(played: Episodes) -> None:
     with pytest.raises(SettingError, match="beyond the end"):
         snapshots_of(played, [0], [played.lengths[0]])
     with pytest.raises(SettingError, match="no snapshots"):
-        go_on(AGENT, Corridors, snapshots.select([]))
+        go_on(AGENT, Corridors, snapshots[[]])
 
 
 def test_effects_are_paired_by_level() -> None:

@@ -253,7 +253,7 @@ def test_objects_that_act_and_objects_that_are_worth(world: str, other: str, edi
     agent = FunctionAgent(decide, batch.observation_space, batch.action_space, name=world)
     episodes = play(agent, batch, range(60), max_steps=20, epsilon=0.3, keep_states=True)
     moments = draw_moments(agent, episodes, 90, RNG(0))
-    states = [episodes.env_states[i][t] for i, t in zip(moments.episodes, moments.times, strict=True)]
+    states = [episodes.env_states[i][t] for i, t in zip(moments.rows, moments.steps, strict=True)]
     masks = {name: mask for name, mask in masks_at(batch, states).items() if name in ("coin", other)}
     for quantity, cause in ((of.log_odds(agent.action_space, 1), "coin"), (of.value(), other)):
         question = Question(agent, quantity)

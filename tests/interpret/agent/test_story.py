@@ -59,7 +59,7 @@ def chain(odds: Odds) -> CausalChain:
     fitted, one, two = draw()
     basis = directions(fitted, {"one": one, "two": two})["one"]
     seen, holds, _ = draw()
-    at = At(seen, np.zeros((N, 6), np.float32), np.arange(N), np.zeros(N, np.int64))
+    at = At(np.arange(N), np.zeros(N, np.int64), seen, np.zeros((N, 6), np.float32), np.arange(N))
     found = measure(planted(odds), at, holds == 1, [GO], basis, fitted.astype(np.float64), (1.0, 0.6))
     return found[0]
 

@@ -110,8 +110,8 @@ def test_an_exact_world_model_transfers_every_intervention(memory: Any, acts: st
     keep = [] if agent.memory_size else [site]
     episodes = play(agent, Real(6, space), range(6), keep_states=True, keep=keep)  # type: ignore[arg-type]
     moments = draw_moments(agent, episodes, 20, np.random.default_rng(0), context=2)
-    moments = moments[moments.times < STEPS - 3]
-    snapshots = snapshots_of(episodes, moments.episodes, moments.times)
+    moments = moments[moments.steps < STEPS - 3]
+    snapshots = snapshots_of(episodes, moments.rows, moments.steps)
 
     def both(changes: Sequence[Intervention]) -> tuple[Array, Array]:
         real, _ = go_on(agent, lambda n: Real(n, space), snapshots, interventions=changes, steps=3)  # type: ignore[arg-type,return-value]

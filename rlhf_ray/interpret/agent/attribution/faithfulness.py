@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rlhf_ray.agents.moments import Moments
+from rlhf_ray.agents.moments import WorldMoments
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.interpret.agent.attribution.methods import METHODS, Reference, parts_of
 from rlhf_ray.interpret.agent.attribution.question import Question, Source
@@ -73,7 +73,7 @@ class Curves:
 
 def curves(
     question: Question,
-    moments: Moments,
+    moments: WorldMoments,
     maps: Mapping[str, FloatArray],
     reference: Reference,
     rng: np.random.Generator,
@@ -167,7 +167,7 @@ def concentration(maps: FloatArray, masks: BoolArray) -> FloatArray:
 def trained_against_untrained(
     question: Question,
     others: Sequence[Question],
-    moments: Moments,
+    moments: WorldMoments,
     masks: Mapping[str, BoolArray],
     method: str = "smoothgrad",
     seed: int = 0,

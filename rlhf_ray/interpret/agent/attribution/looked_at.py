@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import Moments
+from rlhf_ray.agents.moments import WorldMoments
 from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
@@ -59,11 +59,11 @@ def basis_of(context: AgentContext) -> Basis | None:
     return min(fitting, key=lambda basis: PREFERRED.index(basis.kind), default=None)
 
 
-def states_of(episodes: Episodes, moments: Moments) -> list[bytes]:
+def states_of(episodes: Episodes, moments: WorldMoments) -> list[bytes]:
     """Return the environment's states at moments; empty if the recording has none."""
     if not len(episodes.env_states):
         return []
-    return [bytes(episodes.env_states[int(i)][int(t)]) for i, t in zip(moments.episodes, moments.times, strict=True)]
+    return [bytes(episodes.env_states[int(i)][int(t)]) for i, t in zip(moments.rows, moments.steps, strict=True)]
 
 
 def masks_at(batch: EnvBatch, states: Sequence[bytes]) -> dict[str, BoolArray]:

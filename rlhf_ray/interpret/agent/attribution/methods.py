@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_ray.agents.moments import Moments
+from rlhf_ray.agents.moments import WorldMoments
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret import gradients
@@ -39,7 +39,7 @@ class Reference:
     scales: Mapping[Source, Tensor]
 
     @classmethod
-    def of(cls, question: Question, moments: Moments) -> Reference:
+    def of(cls, question: Question, moments: WorldMoments) -> Reference:
         """Compute the reference from moments."""
         typical: dict[Source, Tensor] = {}
         scales: dict[Source, Tensor] = {}
@@ -74,7 +74,7 @@ class Attribution:
     gap: FloatArray | None = None
 
 
-def gradient(question: Question, moments: Moments, reference: Reference, seed: int = 0) -> Attribution:
+def gradient(question: Question, moments: WorldMoments, reference: Reference, seed: int = 0) -> Attribution:
     """Return the gradient times the source's scale: the change per typical change."""
     found = gradients.gradient(*_asked(question, moments))
     return _result(
@@ -82,7 +82,7 @@ def gradient(question: Question, moments: Moments, reference: Reference, seed: i
     )
 
 
-def gradient_x_input(question: Question, moments: Moments, reference: Reference, seed: int = 0) -> Attribution:
+def gradient_x_input(question: Question, moments: WorldMoments, reference: Reference, seed: int = 0) -> Attribution:
     """Return the gradient times the source's difference from its typical value."""
     function, inputs = _asked(question, moments)
     found = gradients.gradient(function, inputs)
@@ -92,7 +92,7 @@ def gradient_x_input(question: Question, moments: Moments, reference: Reference,
 
 def smoothgrad(
     question: Question,
-    moments: Moments,
+    moments: WorldMoments,
     reference: Reference,
     seed: int = 0,
     *,
@@ -106,7 +106,7 @@ def smoothgrad(
     return _result("smoothgrad", question, moments, found)
 
 
-def integrated_gradients(question: Question, moments: Moments, reference: Reference, seed: int = 0) -> Attribution:
+def integrated_gradients(question: Question, moments: WorldMoments, reference: Reference, seed: int = 0) -> Attribution:
     """Return the gradient's mean on the way from the typical values, times the way (Sundararajan et al. 2017).
 
     The points are doubled until the sums are complete. In a closed loop they can't be: Discrete actions jump on the way.
@@ -131,7 +131,7 @@ def integrated_gradients(question: Question, moments: Moments, reference: Refere
         points *= 2
 
 
-def occlusion(question: Question, moments: Moments, reference: Reference, seed: int = 0) -> Attribution:
+def occlusion(question: Question, moments: WorldMoments, reference: Reference, seed: int = 0) -> Attribution:
     """Return how much the quantity falls when a part gets its typical value, spread evenly over the part."""
     inputs = question.inputs(moments)
     maps: list[Tensor] = []
@@ -148,7 +148,7 @@ def occlusion(question: Question, moments: Moments, reference: Reference, seed: 
     return _result("occlusion", question, moments, maps)
 
 
-Method = Callable[[Question, Moments, Reference, int], Attribution]
+Method = Callable[[Question, WorldMoments, Reference, int], Attribution]
 METHODS: Mapping[str, Method] = {
     "gradient": gradient,
     "gradient_x_input": gradient_x_input,
@@ -176,7 +176,13 @@ def plane(maps: Array) -> FloatArray:
 
 
 def through_time(
-    question: Question, moments: Moments, reference: Reference, *, samples: int = 1, noise: float = NOISE, seed: int = 0
+    question: Question,
+    moments: WorldMoments,
+    reference: Reference,
+    *,
+    samples: int = 1,
+    noise: float = NOISE,
+    seed: int = 0,
 ) -> dict[str, Array]:
     """Return the gradients of a quantity ``k`` steps on with respect to every step up to it, averaged over noisy copies.
 
@@ -216,7 +222,7 @@ def through_time(
     return {name: of.numpy() for name, of in total.items()} | seen
 
 
-def _asked(question: Question, moments: Moments) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+def _asked(question: Question, moments: WorldMoments) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     """Return the quantity as a function of its inputs, and them. The order of rows stays."""
     function, rows = question.function(moments), torch.arange(len(moments))
     return lambda *values: function(*values, rows), tuple(question.inputs(moments).values())
@@ -227,7 +233,7 @@ def _scales(question: Question, reference: Reference) -> list[Tensor]:
 
 
 def _result(
-    method: str, question: Question, moments: Moments, found: Any, gap: FloatArray | None = None
+    method: str, question: Question, moments: WorldMoments, found: Any, gap: FloatArray | None = None
 ) -> Attribution:
     with torch.no_grad():
         values = question.ask(moments).double().numpy()

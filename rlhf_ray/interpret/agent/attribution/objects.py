@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy.ndimage import distance_transform_edt
 
-from rlhf_ray.agents.moments import Moments
+from rlhf_ray.agents.moments import WorldMoments
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
@@ -81,7 +81,7 @@ def patch_beside(masks: BoolArray, taken: BoolArray, rng: np.random.Generator) -
 
 def by_painting(
     question: Question,
-    moments: Moments,
+    moments: WorldMoments,
     masks: Mapping[str, BoolArray],
     rng: np.random.Generator,
     background: BoolArray | None = None,
@@ -118,7 +118,7 @@ def by_painting(
 
 
 def by_editing(
-    question: Question, moments: Moments, batch: EnvBatch, states: Sequence[bytes], edits: Sequence[str]
+    question: Question, moments: WorldMoments, batch: EnvBatch, states: Sequence[bytes], edits: Sequence[str]
 ) -> Mapping[str, FloatArray]:
     """Restore the environment, edit the level, and let the agent, with its real memory, look at what it shows then.
 
@@ -147,7 +147,7 @@ def by_editing(
     return found
 
 
-def _change(question: Question, moments: Moments, frames: Array, before: FloatArray) -> FloatArray:
+def _change(question: Question, moments: WorldMoments, frames: Array, before: FloatArray) -> FloatArray:
     observations = moments.observations.clone()
     observations[:, -1] = torch.as_tensor(frames, dtype=torch.float32)
     frame = observations if question.world is not None else observations[:, -1]

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_ray.agents.moments import Moments
+from rlhf_ray.agents.moments import WorldMoments
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.attribution.question import Question
@@ -89,7 +89,7 @@ class Ways:
         return share
 
 
-def ways(question: Question, moments: Moments, source: Literal["world", "memory"] = "world") -> Ways:
+def ways(question: Question, moments: WorldMoments, source: Literal["world", "memory"] = "world") -> Ways:
     """Split the gradient of a quantity ``k`` steps on with respect to the world's state, or the agent's memory, at the moment.
 
     Args:
@@ -127,7 +127,7 @@ def ways(question: Question, moments: Moments, source: Literal["world", "memory"
 
 
 def _by_step(
-    question: Question, moments: Moments, leaves: Mapping[str, Tensor], source: Literal["world", "memory"]
+    question: Question, moments: WorldMoments, leaves: Mapping[str, Tensor], source: Literal["world", "memory"]
 ) -> tuple[FloatArray, FloatArray]:
     """Apply the chain rule at the first frame that the agent sees, or the first action that leaves it."""
     assert question.world is not None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.moments import Moments
+from rlhf_ray.agents.moments import WorldMoments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity
 from rlhf_ray.interpret.agent.world_model.simulate import Cut, Estimator, Simulation, simulate
@@ -76,7 +76,7 @@ class Question:
             "world": None if self.world is None else self.world.digest,
         }
 
-    def inputs(self, moments: Moments) -> dict[Source, Tensor]:
+    def inputs(self, moments: WorldMoments) -> dict[Source, Tensor]:
         """Return the values of the sources at each moment, ``[n, …]`` each."""
         found: dict[Source, Tensor] = {}
         for name in self.names:
@@ -92,7 +92,7 @@ class Question:
 
     def rollout(
         self,
-        moments: Moments,
+        moments: WorldMoments,
         inputs: Mapping[Source, Tensor],
         cut: frozenset[Cut] | None = None,
         world: World | None = None,
@@ -116,7 +116,7 @@ class Question:
             estimator=self.estimator, cut=cut, start=inputs.get("world"),
         )  # fmt: skip
 
-    def ask(self, moments: Moments, inputs: Mapping[Source, Tensor] | None = None) -> Tensor:
+    def ask(self, moments: WorldMoments, inputs: Mapping[Source, Tensor] | None = None) -> Tensor:
         """Return the quantity ``[n]``."""
         return self.read(self.rollout(moments, inputs or {}))
 
@@ -124,7 +124,7 @@ class Question:
         """Return the quantity ``[n]`` of a simulation."""
         return self.quantity.read(self.agent, simulation, self.steps)
 
-    def function(self, moments: Moments) -> Callable[..., Tensor]:
+    def function(self, moments: WorldMoments) -> Callable[..., Tensor]:
         """Return the quantity as a function of the sources' values in order; a last argument says which rows of the moments."""
 
         def of(*arguments: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class Question:
 
 
 def recorded(
-    agent: Agent, moments: Moments, frame: Tensor, memory: Tensor, steps: int, cut: frozenset[Cut] = frozenset()
+    agent: Agent, moments: WorldMoments, frame: Tensor, memory: Tensor, steps: int, cut: frozenset[Cut] = frozenset()
 ) -> Simulation:
     """Let the agent look at recorded frames, as a simulation whose world is the recording.
 

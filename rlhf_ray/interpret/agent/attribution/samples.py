@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.moments import Moments
-from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.agents.moments import Moments, WorldMoments
+from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.attribution.methods import Reference, plane, through_time
@@ -25,16 +25,17 @@ from rlhf_ray.interpret.agent.world_model.world import World
 COPIES = 4
 """Noisy copies of each sample."""
 ABOUT, ARRAYS = "samples.json", "samples.npz"
+SAVED = {"rows": "episodes", "steps": "times"}
+"""Names in the file of fields that it calls otherwise."""
 HALF = 60000.0
 """Gradients are clipped to what float16 holds."""
 
 
 @dataclass(frozen=True)
-class GradientSamples:
+class GradientSamples(Moments):
     """``n`` rollouts of ``T`` steps; the quantities are those of the last step.
 
     Attributes:
-        episodes, times: where each starts in the recording, ``[n]``.
         observations: what the agent saw, ``[n, T, …]``: uint8 for images, else float32.
         memory: the agent's before each step, ``[n, T, memory_size]`` float32.
         values: ``[n, T]`` float32.
@@ -49,8 +50,6 @@ class GradientSamples:
         horizon: the world model's valid horizon: steps after it are not to be trusted; None if not known.
     """
 
-    episodes: IntArray
-    times: IntArray
     observations: Array
     memory: FloatArray
     values: FloatArray
@@ -68,7 +67,7 @@ class GradientSamples:
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, np.ndarray):
-                arrays[each.name] = value
+                arrays[SAVED.get(each.name, each.name)] = value
             elif isinstance(value, Mapping):
                 arrays |= {f"{each.name}/{name}": of for name, of in value.items()}
         np.savez_compressed(folder / ARRAYS, **arrays)  # type: ignore[arg-type]
@@ -86,7 +85,9 @@ class GradientSamples:
         try:
             about = json.loads((path / ABOUT).read_text())
             with np.load(path / ARRAYS, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+                arrays = {
+                    name: file[SAVED.get(name, name)] for name in [*SAVED, *set(file.files) - set(SAVED.values())]
+                }
             grouped: dict[str, Any] = {"saliency": {}, "memory_gradients": {}, "paths": {}}
             for name in [name for name in arrays if "/" in name]:
                 kind, _, quantity = name.partition("/")
@@ -114,7 +115,7 @@ def join(parts: Sequence[GradientSamples]) -> GradientSamples:
 
 
 def sample_gradients(
-    moments: Moments,
+    moments: WorldMoments,
     *,
     agent: Agent,
     world: World | None,
@@ -143,7 +144,7 @@ def sample_gradients(
     seen: dict[str, Array] = {}
     for quantity in quantities:
         question = Question(agent, quantity, steps, world, estimator, sources=sources)  # type: ignore[arg-type]
-        found = through_time(question, moments, reference, samples=COPIES, seed=int(moments.times[0]))
+        found = through_time(question, moments, reference, samples=COPIES, seed=int(moments.steps[0]))
         frames = found["observations"]
         saliency[quantity.name] = _half(plane(frames) if frames.ndim == 5 else frames.reshape(*frames.shape[:2], -1))
         gradients[quantity.name] = _half(found["memory"])
@@ -153,13 +154,13 @@ def sample_gradients(
     if agent.observation_space.dtype == np.uint8:
         observations = np.clip(np.rint(observations), 0, 255).astype(np.uint8)
     return GradientSamples(
-        moments.episodes, moments.times, observations, seen["memory_seen"].astype(np.float32), seen["values_seen"],
+        moments.rows, moments.steps, observations, seen["memory_seen"].astype(np.float32), seen["values_seen"],
         seen["logits_seen"], saliency, gradients, paths, world is not None,
         "recording" if world is None else estimator, horizon if world is not None else None,
     )  # fmt: skip
 
 
-def _paths(question: Question, moments: Moments, wanted: bool) -> FloatArray:
+def _paths(question: Question, moments: WorldMoments, wanted: bool) -> FloatArray:
     shares = np.full((len(moments), question.steps + 1, len(WAYS)), np.nan, np.float16)
     if question.world is not None and wanted:
         for step in range(question.steps + 1):

@@ -31,14 +31,14 @@ def run(context: StepContext[AgentPair]) -> Section:
     actions, acted = _actions(pair)
     values, valued = _values(pair)
     held, holds = _held(pair)
-    figures = {"frames": len(pair.frames.rows), "actions": acted, "values": valued, "held": holds}
+    figures = {"frames": len(pair.frames.moments.rows), "actions": acted, "values": valued, "held": holds}
     return Section(NAME, TITLE, _statements(pair, figures), tables=[actions, values, *held], values=figures)
 
 
 def _actions(pair: AgentPair) -> tuple[Table, dict[str, Any]]:
     frames, space = pair.frames, pair.space
-    of = frames.rows
-    one, other = (acts(frames.at(each.logits), space) for each in frames.thoughts)
+    of = frames.moments.rows
+    one, other = (acts(frames.moments.cut(each.logits), space) for each in frames.thoughts)
     rng = np.random.default_rng([pair.seed, 0xA1])
     same = same_action(one, other, space).astype(float)
     shuffled = np.mean(
@@ -46,7 +46,7 @@ def _actions(pair: AgentPair) -> tuple[Table, dict[str, Any]]:
     )
     beside = []
     for mine, twins in ((one, frames.untrained[1]), (other, frames.untrained[0])):
-        each = [same_action(mine, acts(frames.at(twin.logits), space), space).astype(float) for twin in twins]
+        each = [same_action(mine, acts(frames.moments.cut(twin.logits), space), space).astype(float) for twin in twins]
         beside.append(mean_of(bootstrap(same_of, of, pair.seed).mean for same_of in each))
     found = {
         "all frames": same,
@@ -75,14 +75,14 @@ def _actions(pair: AgentPair) -> tuple[Table, dict[str, Any]]:
 
 
 def _values(pair: AgentPair) -> tuple[Table, dict[str, Any]]:
-    frames, of = pair.frames, pair.frames.rows
-    one, other = (frames.at(each.values).astype(np.float64) for each in frames.thoughts)
+    frames, of = pair.frames, pair.frames.moments.rows
+    one, other = (frames.moments.cut(each.values).astype(np.float64) for each in frames.thoughts)
     found = correlation(one, other, of, pair.seed)
     rng = np.random.default_rng([pair.seed, 0xA2])
     shuffled = correlation(one, other[rng.permutation(len(other))], of, pair.seed)
     beside = []
     for mine, twins in ((one, frames.untrained[1]), (other, frames.untrained[0])):
-        each = [correlation(mine, frames.at(twin.values), of, pair.seed) for twin in twins]
+        each = [correlation(mine, frames.moments.cut(twin.values), of, pair.seed) for twin in twins]
         beside.append(mean_of(abs(of.mean) for of in each if of is not None))
     heads = ("", "correlation", "chance", f"{pair.names[0]} and untrained", f"{pair.names[1]} and untrained")
     caption = "Correlation of the values of all frames. Chance: shuffled among frames. Untrained: its mean size."
@@ -103,7 +103,7 @@ def _held(pair: AgentPair) -> tuple[list[Table], dict[str, Any]]:
     for agent, name in zip(pair.agents, pair.names, strict=True):
         if not agent.memory_size and not agent.layers:
             return [], {"skipped": f"{name} has neither memory nor layers to look into."}
-    frames, of = pair.frames, pair.frames.rows
+    frames, of = pair.frames, pair.frames.moments.rows
     one, other = (_inside(pair, agent, each) for agent, each in zip(pair.agents, frames.thoughts, strict=True))
     rng = np.random.default_rng([pair.seed, 0xA3])
     rows: list[list[Any]] = []
@@ -137,7 +137,7 @@ def _held(pair: AgentPair) -> tuple[list[Table], dict[str, Any]]:
 
 def _inside(pair: AgentPair, agent: Agent, thoughts: Episodes) -> FloatArray:
     site = next(iter(sites(agent)), None)
-    values: FloatArray = pair.frames.at(values_at(agent, thoughts, site)).astype(np.float64)
+    values: FloatArray = pair.frames.moments.cut(values_at(agent, thoughts, site)).astype(np.float64)
     return values
 
 

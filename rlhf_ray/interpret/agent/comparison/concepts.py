@@ -158,12 +158,12 @@ def _read(pair: AgentPair, who: int) -> tuple[FloatArray, dict[str, Array], dict
     """Return what an agent holds at the frames, ``[n, size]``, the labels of all concepts, and how well each is read off."""
     agent, frames = pair.agents[who], pair.frames
     thoughts, site = frames.thoughts[who], next(iter(sites(agent)), None)
-    labels = {name: frames.at(each) for name, each in concepts_of(thoughts).items()}
-    values = frames.at(values_at(agent, thoughts, site)).astype(np.float64)
+    labels = {name: frames.moments.cut(each) for name, each in concepts_of(thoughts).items()}
+    values = frames.moments.cut(values_at(agent, thoughts, site)).astype(np.float64)
     if float(values.std(0).max(initial=0.0)) < 1e-9:
         return values, labels, {}
-    levels = np.asarray(thoughts.levels)[frames.rows]
-    found = samples.Samples(values, frames.rows, frames.times, levels)
+    levels = np.asarray(thoughts.levels)[frames.moments.rows]
+    found = samples.Samples(frames.moments.rows, frames.moments.steps, values, levels)
     controls: dict[str, FloatArray] = {}
     if (seen := samples.frames(thoughts, found)) is not None:
         controls[FRAME] = seen
@@ -194,7 +194,7 @@ def _without(
         return Intervention(of, components, "ablate_midpoint", site=site)
 
     plain = acts(pair.decide(who), pair.space)
-    steps, rows = np.zeros(len(frames.rows), np.int64), np.arange(len(frames.rows))
+    steps, rows = np.zeros(len(frames.moments.rows), np.int64), np.arange(len(frames.moments.rows))
 
     def change(of: Basis) -> FloatArray:
         edits = edits_at([make(of, [0])], steps, rows)
@@ -209,7 +209,7 @@ def _without(
     )
     return Tested(
         decoded,
-        bootstrap(change(basis), frames.rows, pair.seed),
+        bootstrap(change(basis), frames.moments.rows, pair.seed),
         [float(change(each).mean()) for each in random],
         effect.effect.returns.difference,
         [each.returns.difference.mean for each in effect.random],

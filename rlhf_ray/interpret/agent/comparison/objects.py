@@ -96,7 +96,7 @@ def run(context: StepContext[AgentPair]) -> Section:
         if len(changed.at) < FEWEST:
             continue
         context.say(f"reactions to {changed.name}")
-        at, groups = changed.at, frames.rows[changed.at]
+        at, groups = changed.at, frames.moments.rows[changed.at]
         after = [acts(pair.decide(who, changed.seen, at=at), space) for who in (0, 1)]
         deltas = [after[who] - before[who][at] for who in (0, 1)]
         far_of: list[FloatArray] = []
@@ -156,7 +156,9 @@ def _edited(pair: AgentPair) -> Iterator[tuple[str, Array]]:
     frames = pair.frames
     if not len(frames.episodes.env_states):
         return
-    states = [bytes(frames.episodes.env_states[i][t]) for i, t in zip(frames.rows, frames.times, strict=True)]
+    states = [
+        bytes(frames.episodes.env_states[i][t]) for i, t in zip(frames.moments.rows, frames.moments.steps, strict=True)
+    ]
     batch = pair.make_batch(min(COPIES, len(states)))
     try:
         for edit in batch.edits:

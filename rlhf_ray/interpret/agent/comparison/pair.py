@@ -16,6 +16,7 @@ from scipy.special import softmax
 
 from rlhf_ray.agents.agent import Agent, Edit
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import replay, site_of
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
@@ -49,8 +50,8 @@ class Frames:
         by: who played each episode: 0 or 1.
         thoughts: what each agent thinks along all of them.
         untrained: the same of each one's untrained twins; empty if it has none.
-        rows, times: episode and step of the frames that are compared, ``[n]``: half from each agent. No two are the same to both
-            agents, or those in which nothing goes on would outweigh all others.
+        moments: the frames that are compared: half from each agent. No two are the same to both agents, or those in which
+            nothing goes on would outweigh all others.
         masks: where each kind of object is in these frames, ``[n, height, width]`` by name.
     """
 
@@ -58,20 +59,13 @@ class Frames:
     by: IntArray
     thoughts: tuple[Episodes, Episodes]
     untrained: tuple[Sequence[Episodes], Sequence[Episodes]]
-    rows: IntArray
-    times: IntArray
+    moments: Moments
     masks: dict[str, BoolArray]
 
     @property
     def seen(self) -> Array:
         """These frames, ``[n, …]``."""
-        seen: Array = self.episodes.observations[self.rows, self.times]
-        return seen
-
-    def at(self, values: Array) -> Array:
-        """Return the rows of ``values`` ``[episodes, T, …]`` that belong to these frames."""
-        found: Array = values[self.rows, self.times]
-        return found
+        return self.moments.cut(self.episodes.observations)
 
 
 @dataclass(frozen=True)
@@ -178,7 +172,9 @@ class AgentPair:
             batch = self.make_batch(min(COPIES, len(rows)))
             masks = masks_at(batch, [bytes(episodes.env_states[i][t]) for i, t in zip(rows, steps, strict=True)])
             batch.close()
-        return Frames(episodes, by, (thoughts[0], thoughts[1]), (untrained[0], untrained[1]), rows, steps, masks)
+        return Frames(
+            episodes, by, (thoughts[0], thoughts[1]), (untrained[0], untrained[1]), Moments(rows, steps), masks
+        )
 
     def decide(
         self,
@@ -203,9 +199,9 @@ class AgentPair:
             assert fresh is not None
             agent, thoughts = fresh, self.frames.untrained[who][twin]
         frames = self.frames
-        rows, times = (frames.rows, frames.times) if at is None else (frames.rows[at], frames.times[at])
-        looked = frames.episodes.observations[rows, times] if seen is None else seen
-        memory = torch.as_tensor(thoughts.memory[rows, times])
+        moments = frames.moments if at is None else frames.moments[at]
+        looked = moments.cut(frames.episodes.observations) if seen is None else seen
+        memory = torch.as_tensor(moments.cut(thoughts.memory))
         with torch.no_grad():
             if edits:
                 return agent.step(torch.as_tensor(looked), memory, edits=edits).logits.double().numpy()

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import Moments, moments_of
+from rlhf_ray.agents.moments import WorldMoments, moments_of
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.attribution.drawing import strip
@@ -34,8 +34,8 @@ def run(context: StepContext[AgentPair]) -> Section:
     pair = context.subject
     frames = pair.frames
     rng = np.random.default_rng([pair.seed, 0x5A])
-    at = np.sort(rng.permutation(len(frames.rows))[: pair.count(MOMENTS, 20)])
-    rows, times = frames.rows[at], frames.times[at]
+    at = np.sort(rng.permutation(len(frames.moments.rows))[: pair.count(MOMENTS, 20)])
+    rows, times = frames.moments.rows[at], frames.moments.steps[at]
     names = pair.action_names
     table: list[list[Any]] = []
     figures: dict[str, Any] = {}
@@ -90,7 +90,9 @@ def _quantities(pair: AgentPair, names: Sequence[str]) -> list[Quantity]:
     return [value(), action_mean(pair.space, int(np.argmax(np.mean([of.std(0) for of in both], 0))))]
 
 
-def _maps(agent: Agent, thoughts: Episodes, rows: Any, times: Any, quantity: Quantity) -> tuple[Moments, FloatArray]:
+def _maps(
+    agent: Agent, thoughts: Episodes, rows: Any, times: Any, quantity: Quantity
+) -> tuple[WorldMoments, FloatArray]:
     moments = moments_of(agent, thoughts, rows, times)
     question = Question(agent, quantity, sources=("frame",))
     return moments, occlusion(question, moments, Reference.of(question, moments)).maps["frame"]
@@ -113,7 +115,7 @@ def _alike(one: FloatArray, other: FloatArray, groups: Any, seed: int) -> MeanEs
     return bootstrap((x * y).sum(1)[known] / size[known], groups[known], seed)
 
 
-def _picture(pair: AgentPair, quantity: Quantity, moments: Moments, maps: Sequence[FloatArray]) -> Picture:
+def _picture(pair: AgentPair, quantity: Quantity, moments: WorldMoments, maps: Sequence[FloatArray]) -> Picture:
     shown = np.linspace(0, len(moments) - 1, min(SHOWN, len(moments))).round().astype(int)
     scaled = np.stack([each[shown] / max(float(np.abs(each).mean()), 1e-12) for each in maps])
     frames = np.stack([moments.frames[shown]] * 2)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlhf_ray.agents.moments import Stretches
 from rlhf_ray.interpret.agent.attribution.paths import WAYS
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.panel.data import PanelSaliency
-from rlhf_ray.interpret.agent.panel.samples import Pieces, StepEffects
+from rlhf_ray.interpret.agent.panel.samples import StepEffects
 
 WAY_NAMES = tuple(WAYS.values())
 
 
-def effects_ahead(samples: GradientSamples, pieces: Pieces, basis: Basis) -> StepEffects:
+def effects_ahead(samples: GradientSamples, pieces: Stretches, basis: Basis) -> StepEffects:
     """Return the attribution's gradients at those steps of the panel's samples that it asked about.
 
     Each panel sample takes the first attribution sample that starts in it. Steps beyond the world model's valid horizon stay empty.
@@ -25,7 +26,7 @@ def effects_ahead(samples: GradientSamples, pieces: Pieces, basis: Basis) -> Ste
     """
     n, steps = len(pieces.rows), next(iter(samples.saliency.values())).shape[1]
     taken: dict[int, int] = {}
-    for number, (row, time) in enumerate(zip(samples.episodes, samples.times, strict=True)):
+    for number, (row, time) in enumerate(zip(samples.rows, samples.steps, strict=True)):
         if (piece := pieces.containing(int(row), int(time))) is not None:
             taken.setdefault(piece, number)
     rows = np.array(sorted(taken), np.int64)
@@ -33,12 +34,12 @@ def effects_ahead(samples: GradientSamples, pieces: Pieces, basis: Basis) -> Ste
     gradients, saliency, paths = {}, {}, {}
     for quantity in samples.saliency:
         name = f"{_title(quantity, basis)}, {steps - 1} steps on"
-        maps = np.full((len(rows), pieces.steps, *samples.saliency[quantity].shape[2:]), np.nan, np.float32)
-        by_score = np.full((n, pieces.steps, len(basis)), np.nan, np.float32)
-        ways = np.full((n, pieces.steps, len(WAY_NAMES)), np.nan, np.float32)
+        maps = np.full((len(rows), pieces.most, *samples.saliency[quantity].shape[2:]), np.nan, np.float32)
+        by_score = np.full((n, pieces.most, len(basis)), np.nan, np.float32)
+        ways = np.full((n, pieces.most, len(WAY_NAMES)), np.nan, np.float32)
         for at, piece in enumerate(rows):
             number = taken[int(piece)]
-            first = int(samples.times[number] - pieces.starts[piece])
+            first = int(samples.steps[number] - pieces.steps[piece])
             span = min(trusted, int(pieces.lengths[piece]) - first)
             here = slice(first, first + span)
             maps[at, here] = samples.saliency[quantity][number, :span]

@@ -10,13 +10,14 @@ from sklearn.neighbors import NearestNeighbors
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import Stretches
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.embeddings import tsne
 from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import end_of
-from rlhf_ray.interpret.agent.panel.samples import SOURCES, Pieces, StepEffects, actions_of, effects_of
+from rlhf_ray.interpret.agent.panel.samples import SOURCES, StepEffects, actions_of, effects_of
 
 BASE = 1200
 """Grey points of the scatter."""
@@ -51,7 +52,7 @@ class PanelExtras:
 def collect(
     agent: Agent,
     episodes: Episodes,
-    pieces: Pieces,
+    pieces: Stretches,
     basis: Basis,
     site: str,
     rng: np.random.Generator,
@@ -86,15 +87,15 @@ def collect(
     labels = {**_concepts(episodes), **extras.labels}
     return PanelData(
         title=title,
-        observations=pieces.cut(episodes.observations),
+        observations=pieces.window(episodes.observations),
         lengths=pieces.lengths,
-        actions=pieces.cut(actions),
+        actions=pieces.window(actions),
         action_names=names,
-        values=pieces.cut(episodes.values),
-        rewards=pieces.cut(episodes.rewards),
-        loadings=pieces.cut(scores),
+        values=pieces.window(episodes.values),
+        rewards=pieces.window(episodes.rewards),
+        loadings=pieces.window(scores),
         components=list(basis.names),
-        logits=pieces.cut(episodes.logits) if discrete else None,
+        logits=pieces.window(episodes.logits) if discrete else None,
         gradients={**effects.gradients, **ahead.gradients},
         saliency={**effects.saliency, **ahead.saliency},
         paths={
@@ -102,12 +103,12 @@ def collect(
             **{name: _padded(of, len(SOURCES), 0) for name, of in ahead.paths.items()},
         },
         path_names=(*SOURCES, *extras.way_names),
-        labels={name: pieces.cut(of) for name, (of, _) in labels.items()},
+        labels={name: pieces.window(of) for name, (of, _) in labels.items()},
         label_names={name: words for name, (_, words) in labels.items()},
         outcomes=[end_of(episodes, int(row)) for row in pieces.rows],
         levels=episodes.levels[pieces.rows],
         base=scores[episodes.real][some],
-        maps={"t-SNE": _map(inside[episodes.real][some], pieces.cut(inside), seed)},
+        maps={"t-SNE": _map(inside[episodes.real][some], pieces.window(inside), seed)},
         pairs=extras.pairs,
         horizon=extras.horizon,
         notes=extras.notes,

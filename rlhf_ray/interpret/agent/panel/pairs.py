@@ -10,6 +10,7 @@ import torch
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.hooks import edits_for
+from rlhf_ray.agents.moments import Stretches
 from rlhf_ray.agents.moments import moments_of as contexts_of
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import values_at
@@ -20,7 +21,7 @@ from rlhf_ray.interpret.agent.controls import random_bases
 from rlhf_ray.interpret.agent.counterfactual import counterfact, snapshots_of
 from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.panel.data import PanelPair, PanelRollout
-from rlhf_ray.interpret.agent.panel.samples import Pieces, actions_of
+from rlhf_ray.interpret.agent.panel.samples import actions_of
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation, simulate
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.study.step import Mapper
@@ -41,7 +42,7 @@ def intervention_pairs(
     agent: Agent,
     make_batch: Callable[[int], EnvBatch],
     episodes: Episodes,
-    pieces: Pieces,
+    pieces: Stretches,
     basis: Basis,
     site: str,
     most: int,
@@ -52,7 +53,7 @@ def intervention_pairs(
     Returns:
         the pairs of the ``most`` components that change most, and these components.
     """
-    starts = pieces.rows[pieces.starts == 0]
+    starts = pieces.rows[pieces.steps == 0]
     rows = (starts if len(starts) else np.unique(pieces.rows))[:LEVELS]
     levels = episodes.levels[rows]
     values = values_at(agent, episodes, site)[episodes.real]
@@ -91,7 +92,7 @@ def edit_pairs(
     agent: Agent,
     make_batch: Callable[[int], EnvBatch],
     episodes: Episodes,
-    pieces: Pieces,
+    pieces: Stretches,
     rng: np.random.Generator,
     mapper: Mapper = map,
 ) -> list[PanelPair]:
@@ -99,7 +100,7 @@ def edit_pairs(
     if not len(episodes.env_states):
         return []
     some = rng.permutation(len(pieces.rows))[:MOMENTS]
-    times = pieces.starts[some] + rng.integers(0, pieces.lengths[some])
+    times = pieces.steps[some] + rng.integers(0, pieces.lengths[some])
     snapshots = snapshots_of(episodes, pieces.rows[some], times)
     batch = make_batch(1)
     pairs = []
@@ -121,17 +122,17 @@ def simulated_pairs(
     agent: Agent,
     world: World,
     episodes: Episodes,
-    pieces: Pieces,
+    pieces: Stretches,
     basis: Basis,
     site: str,
     components: Sequence[int],
 ) -> list[PanelPair]:
     """Hold components at their means while the agent acts inside the world model."""
-    deep = np.flatnonzero(pieces.starts + pieces.lengths > world.context)[:LEVELS]
+    deep = np.flatnonzero(pieces.steps + pieces.lengths > world.context)[:LEVELS]
     if not len(deep):
         return []
     rows = pieces.rows[deep]
-    times = np.maximum(pieces.starts[deep], world.context - 1)
+    times = np.maximum(pieces.steps[deep], world.context - 1)
     context = contexts_of(agent, episodes, rows, times, context=world.context)
     pairs = []
 

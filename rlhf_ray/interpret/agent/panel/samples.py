@@ -12,7 +12,8 @@ from torch import Tensor
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.agents.moments import Stretches
+from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.panel.data import PanelSaliency
@@ -29,46 +30,12 @@ VALUE = "the value"
 SOURCES = ("what it remembers", "what it sees now")
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """Samples: pieces of at most ``steps`` steps of episodes.
-
-    Attributes:
-        rows: the episode of each, ``[n]``.
-        starts: its first step, ``[n]``.
-        lengths: ``[n]``.
-        steps: most steps.
-    """
-
-    rows: IntArray
-    starts: IntArray
-    lengths: IntArray
-    steps: int
-
-    @property
-    def times(self) -> IntArray:
-        """The step in its episode of each step, ``[n, steps]``; padding repeats the last one."""
-        within = np.minimum(np.arange(self.steps)[None], self.lengths[:, None] - 1)
-        times: IntArray = self.starts[:, None] + within
-        return times
-
-    def cut(self, values: Array) -> Array:
-        """Return the pieces ``[n, steps, …]`` of ``values`` ``[episodes, T, …]``."""
-        piece: Array = values[self.rows[:, None], self.times]
-        return piece
-
-    def containing(self, row: int, time: int) -> int | None:
-        """Return the sample that holds this step of an episode; None if there is none."""
-        found = np.flatnonzero((self.rows == row) & (self.starts <= time) & (time < self.starts + self.lengths))
-        return int(found[0]) if len(found) else None
-
-
-def pieces_of(episodes: Episodes, count: int, steps: int, rng: np.random.Generator) -> Pieces:
+def pieces_of(episodes: Episodes, count: int, steps: int, rng: np.random.Generator) -> Stretches:
     """Cut episodes into pieces of ``steps`` steps, and draw ``count`` of them."""
     every = [(row, start) for row, length in enumerate(episodes.lengths) for start in range(0, int(length), steps)]
     some = np.array([every[one] for one in np.sort(rng.permutation(len(every))[:count])])
     rows, starts = some[:, 0], some[:, 1]
-    return Pieces(rows, starts, np.minimum(steps, episodes.lengths[rows] - starts), steps)
+    return Stretches(rows, starts, np.minimum(steps, episodes.lengths[rows] - starts), steps)
 
 
 @dataclass(frozen=True)
@@ -86,15 +53,15 @@ class StepEffects:
     paths: Mapping[str, FloatArray]
 
 
-def effects_of(agent: Agent, episodes: Episodes, pieces: Pieces, basis: Basis, site: str) -> StepEffects:
+def effects_of(agent: Agent, episodes: Episodes, pieces: Stretches, basis: Basis, site: str) -> StepEffects:
     """Compute the gradients of value and likeliest action at each step of the samples, the first ones' maps too."""
-    n, steps = len(pieces.rows), pieces.steps
+    n, steps = len(pieces.rows), pieces.most
     names = _quantities(agent)
     frames = episodes.observations.shape[2:]
     shape = frames[:-1] if is_image(agent.observation_space) else (int(np.prod(frames)),)
     mapped = min(n, max(1, MAP_BYTES // (steps * len(names) * int(np.prod(shape)))))
     at, when = np.nonzero(np.arange(steps)[None] < pieces.lengths[:, None])
-    rows, times = pieces.rows[at], pieces.starts[at] + when
+    rows, times = pieces.rows[at], pieces.steps[at] + when
     some = np.linspace(0, len(rows) - 1, min(len(rows), 1000)).astype(int)
     typical = torch.as_tensor(episodes.observations[rows[some], times[some]].astype(np.float32).mean(0))
     usual = torch.as_tensor(episodes.memory[rows[some], times[some]].mean(0))

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlhf_ray.agents.moments import Moments, draw_moments
+from rlhf_ray.agents.moments import WorldMoments, draw_moments
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.images import is_image
@@ -104,7 +104,7 @@ def run(context: AgentContext) -> Section:
             "and gradients through it say little."
         )
         found.statements.append(Statement("warning", text, 1.0))
-    values = found.values | {"samples": len(samples.times), "steps": STEPS, "valid_horizon": horizon}
+    values = found.values | {"samples": len(samples.steps), "steps": STEPS, "valid_horizon": horizon}
     write_text(context.out / "attribution.json", json.dumps(values, indent=1) + "\n")
     return Section(NAME, TITLE, found.statements, found.checks, found.tables, found.pictures, values)
 
@@ -125,7 +125,7 @@ def _asked(context: AgentContext) -> list[Quantity]:
 def _samples(
     context: AgentContext,
     world: World | None,
-    moments: Moments,
+    moments: WorldMoments,
     asked: Sequence[Quantity],
     horizon: int | None,
     estimator: Estimator,
@@ -149,7 +149,7 @@ class _Findings:
         context: AgentContext,
         world: World | None,
         horizon: int | None,
-        judged: Moments,
+        judged: WorldMoments,
         asked: Sequence[Quantity],
     ):
         self.context, self.world, self.horizon, self.judged = context, world, horizon, judged
@@ -184,7 +184,7 @@ class _Findings:
             return Statement("uses", text, other)
         text = (
             f"What the agent sees now does not matter to the {question.quantity.title} at {len(self.judged)} moments from step "
-            f"{self.judged.times.min()} on: its maps of the frame are empty."
+            f"{self.judged.steps.min()} on: its maps of the frame are empty."
         )
         return Statement("ignores", text, 1.0)
 
@@ -412,10 +412,10 @@ def _disagree(found: Compared, source: Source, used: Estimator) -> list[Statemen
 
 
 def _strips(samples: GradientSamples, asked: Sequence[Quantity], rng: np.random.Generator) -> list[Picture]:
-    rows = np.sort(rng.permutation(len(samples.times))[:SHOWN])
+    rows = np.sort(rng.permutation(len(samples.steps))[:SHOWN])
     steps = samples.observations.shape[1]
     columns = [f"step {step}" for step in range(steps)]
-    captions = [f"episode {samples.episodes[i]}\nstep {samples.times[i]}" for i in rows]
+    captions = [f"episode {samples.rows[i]}\nstep {samples.steps[i]}" for i in rows]
     faded: BoolArray = np.zeros((len(rows), steps), bool)
     if samples.horizon is not None:
         faded |= np.arange(steps)[None] > samples.horizon

@@ -37,7 +37,7 @@ def run(context: AgentContext) -> Section:
     """Fit and save one basis of each kind."""
     episodes = recorded(context)
     found = samples.samples(context.subject.agent, episodes, most=ROWS, seed=context.subject.seed)
-    labels = {name: found.at(each) for name, each in concepts.library(episodes, action_names(context)).items()}
+    labels = {name: found.cut(each) for name, each in concepts.library(episodes, action_names(context)).items()}
     labels = _readable(context, labels)
     few = np.sort(np.random.default_rng(context.subject.seed).permutation(len(found))[:REFITTED])
     rows, values = [], {}
@@ -50,9 +50,7 @@ def run(context: AgentContext) -> Section:
         basis = bases.fit(kind, found.values, count, context.subject.seed, labels)
         basis.save(context.out / f"{kind}.npz")
         some = {name: each[few] for name, each in labels.items()}
-        again = stability(
-            basis, found.values[few], found.episodes[few], some, _refits(context, kind), context.subject.seed
-        )
+        again = stability(basis, found.values[few], found.rows[few], some, _refits(context, kind), context.subject.seed)
         explained = _explained(basis, found.values)
         values[kind] = _values(basis, again, explained)
         rows.append([bases.TITLES[kind], len(basis), f"{explained:.0%}", f"{int(again.stable.sum())} of {len(basis)}"])

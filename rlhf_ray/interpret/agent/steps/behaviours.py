@@ -116,7 +116,7 @@ def _pictures(episodes: Episodes, found: Behaviours) -> list[Picture]:
     for row, examples in enumerate(found.examples):
         distinct: list[int] = []
         for each in examples:  # of different episodes, so that they are not the same moment
-            if len(distinct) < SHOWN and found.episodes[each] not in found.episodes[distinct]:
+            if len(distinct) < SHOWN and found.starts.rows[each] not in found.starts.rows[distinct]:
                 distinct.append(int(each))
         for axes in grid[row]:
             axes.set_axis_off()
@@ -124,7 +124,7 @@ def _pictures(episodes: Episodes, found: Behaviours) -> list[Picture]:
             for step in range(found.length):
                 axes = grid[row, at * found.length + step]
                 axes.set_axis_on()
-                draw_observation(axes, episodes.observations[found.episodes[each], found.steps[each] + step])
+                draw_observation(axes, episodes.observations[found.starts.rows[each], found.starts.steps[each] + step])
                 if step == 0:
                     axes.set_ylabel(f"B{row}" if at == 0 else "", fontsize=10, rotation=0, labelpad=14)
     caption = f"The most typical windows of each behaviour: {SHOWN} windows of {found.length} steps side by side."

@@ -38,13 +38,13 @@ def run(context: AgentContext) -> Section:
     spaces: dict[str, FloatArray] = {site_name(context.subject.agent): found.values}
     world = world_of(context)
     if world is not None:
-        spaces["world model"] = world_states(world, context.subject.agent, episodes, found.episodes, found.steps)
-    labels = {name: found.at(each) for name, each in concepts.library(episodes, action_names(context)).items()}
+        spaces["world model"] = world_states(world, context.subject.agent, episodes, found.rows, found.steps)
+    labels = {name: found.cut(each) for name, each in concepts.library(episodes, action_names(context)).items()}
     varied = [name for name, each in labels.items() if len(np.unique(each[np.isfinite(each)])) > 1]
     rows: list[list[Any]] = []
     checks: list[Check] = []
     pictures: list[Picture] = []
-    arrays: dict[str, Any] = {"levels": found.levels, "episodes": found.episodes, "steps": found.steps}
+    arrays: dict[str, Any] = {"levels": found.levels, "episodes": found.rows, "steps": found.steps}
     for space, values in spaces.items():
         key = space.replace(" ", "_").replace(".", "_")
         made = {kind: clusters.cluster(values, kind, seed=context.subject.seed) for kind in clusters.KINDS}

@@ -41,7 +41,7 @@ def run(context: AgentContext) -> Section:
         most=max(500, round(STEPS * min(1.0, context.subject.effort))),
         seed=context.subject.seed,
     )
-    labels = {name: found.at(each) for name, each in concepts.library(episodes, action_names(context)).items()}
+    labels = {name: found.cut(each) for name, each in concepts.library(episodes, action_names(context)).items()}
     controls = {FRAME: samples.frames(episodes, found)}
     controls[UNTRAINED] = samples.untrained(context.subject.agent, episodes, found, None, context.subject.seed + 1)
     given = {name: each for name, each in controls.items() if each is not None}

@@ -235,7 +235,7 @@ def _transfer(
     count = max(FEWEST, round(MOMENTS * context.subject.effort))
     moments = draw_moments(context.subject.agent, test, count, context.rng("transfer"), context=world.context)
     context.say("interventions inside the world model")
-    snapshots = snapshots_of(test, moments.episodes, moments.times)
+    snapshots = snapshots_of(test, moments.rows, moments.steps)
 
     def both(interventions: Sequence[Intervention]) -> tuple[FloatArray, FloatArray]:
         real, _ = go_on(

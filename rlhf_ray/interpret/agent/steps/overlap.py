@@ -44,10 +44,10 @@ def run(context: AgentContext) -> Section:
     with torch.no_grad():
         run = simulate(world, context.subject.agent, moments.observations, moments.actions, moments.memory, STEPS)
     # The same steps of the recording: what the agent saw when it lived through them. Cut at the end of each episode.
-    at = moments.times[:, None] + np.arange(1, STEPS + 1)
-    there = at < episodes.lengths[moments.episodes][:, None]
+    at = moments.steps[:, None] + np.arange(1, STEPS + 1)
+    there = at < episodes.lengths[moments.rows][:, None]
     rows, ahead = np.nonzero(there)
-    real_rows, real_steps = moments.episodes[rows], at[rows, ahead]
+    real_rows, real_steps = moments.rows[rows], at[rows, ahead]
     spaces: dict[str, tuple[FloatArray, FloatArray]] = {
         "world model": (
             world_states(world, context.subject.agent, episodes, real_rows, real_steps),

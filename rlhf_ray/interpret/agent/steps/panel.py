@@ -10,6 +10,7 @@ import numpy as np
 
 from rlhf_ray.agents.agent import MEMORY
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import Stretches
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.errors import SettingError
@@ -24,7 +25,7 @@ from rlhf_ray.interpret.agent.panel.ahead import WAY_NAMES, effects_ahead
 from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
 from rlhf_ray.interpret.agent.panel.data import PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
-from rlhf_ray.interpret.agent.panel.samples import Pieces, StepEffects, pieces_of
+from rlhf_ray.interpret.agent.panel.samples import StepEffects, pieces_of
 from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.study.section import Section, Table
@@ -102,7 +103,7 @@ def _basis(context: AgentContext, episodes: Episodes, site: str) -> Basis:
     return cast(Basis, replace(cast(Any, found), names=names))
 
 
-def _ahead(context: AgentContext, pieces: Pieces, basis: Basis, site: str) -> tuple[StepEffects | None, str]:
+def _ahead(context: AgentContext, pieces: Stretches, basis: Basis, site: str) -> tuple[StepEffects | None, str]:
     """What quantities some steps on depend on, from the step "attribution", and its estimator."""
     folder = context.folders.get("attribution")
     if folder is None or site != MEMORY:
@@ -115,7 +116,7 @@ def _ahead(context: AgentContext, pieces: Pieces, basis: Basis, site: str) -> tu
 
 
 def _pairs(
-    context: AgentContext, episodes: Episodes, pieces: Pieces, basis: Basis, site: str, rng: np.random.Generator
+    context: AgentContext, episodes: Episodes, pieces: Stretches, basis: Basis, site: str, rng: np.random.Generator
 ) -> list[PanelPair]:
     pairs, components = intervention_pairs(
         context.subject.agent, context.subject.make_batch, episodes, pieces, basis, site, PAIRS, context.say

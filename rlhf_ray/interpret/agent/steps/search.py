@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.moments import Moments, draw_moments
+from rlhf_ray.agents.moments import WorldMoments, draw_moments
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent.at_hand import action_names
 from rlhf_ray.interpret.agent.attribution import quantities as of
@@ -102,8 +102,8 @@ def _search(
     *,
     agent: Agent,
     world: World,
-    starts: Moments,
-    real: Moments,
+    starts: WorldMoments,
+    real: WorldMoments,
     rollout: int,
     budget: int,
     seed: int,

@@ -209,7 +209,7 @@ def _going_on(
         episodes, _ = go_on(
             context.subject.agent,
             context.subject.make_batch,
-            snapshots.select(chosen),
+            snapshots[chosen],
             interventions=interventions,
             steps=AHEAD,
             mapper=context.mapper,

@@ -12,7 +12,7 @@ import torch
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.hooks import check, edits_for
-from rlhf_ray.agents.moments import Moments
+from rlhf_ray.agents.moments import WorldMoments
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation, simulate
@@ -24,14 +24,14 @@ END = "end"
 
 
 def play_in_world(
-    world: World, agent: Agent, moments: Moments, steps: int, interventions: Sequence[Intervention] = ()
+    world: World, agent: Agent, moments: WorldMoments, steps: int, interventions: Sequence[Intervention] = ()
 ) -> Episodes:
     """Let the agent act greedily inside a world model from moments on, with the same interventions as in `play`."""
     check(interventions, agent)
-    edits = edits_for(interventions, start=moments.times, rows=moments.episodes)
+    edits = edits_for(interventions, start=moments.steps, rows=moments.rows)
     with torch.no_grad():
         simulation = simulate(world, agent, moments.observations, moments.actions, moments.memory, steps, edits=edits)
-    return episodes_of(simulation, agent.action_space, moments.episodes)
+    return episodes_of(simulation, agent.action_space, moments.rows)
 
 
 def episodes_of(simulation: Simulation, space: gym.Space[Any], levels: IntArray) -> Episodes:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import WindowNumbers
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.policies.env_actions import to_policy_actions
 
@@ -26,22 +27,17 @@ class WindowSource(Protocol):
     def __getitem__(self, indices: Sequence[int] | IntArray) -> Episodes: ...
 
 
-class EpisodeWindows:
+class EpisodeWindows(WindowNumbers):
     """Windows of ``length`` consecutive observations of ``episodes``; shorter episodes have one window, with padding after it."""
 
     def __init__(self, episodes: Episodes, length: int):
-        self.episodes, self.length = episodes, length
-        self._ends = np.cumsum(np.maximum(1, episodes.lengths + 2 - length))
+        super().__init__(episodes.lengths, length)
+        self.episodes = episodes
 
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def __getitem__(self, indices: Sequence[int] | IntArray) -> Episodes:
+    def __getitem__(self, numbers: Sequence[int] | IntArray) -> Episodes:
         """Return the windows with these numbers."""
-        chosen = np.asarray(indices, np.int64)
-        rows = np.searchsorted(self._ends, chosen, side="right")
-        starts = chosen - np.concatenate([[0], self._ends])[rows]
-        return cut_out(self.episodes, rows, starts, self.length)
+        starts = self.starts(numbers)
+        return cut_out(self.episodes, starts.rows, starts.steps, self.length)
 
 
 def cut_out(episodes: Episodes, rows: IntArray, starts: IntArray, length: int) -> Episodes:

@@ -61,7 +61,7 @@ def test_a_panel_of_any_agent(memory, box, opened, tmp_path):
     data, agent, basis, episodes, pieces = corridor_panel(memory, box)
     assert len(data.pairs) >= 3  # one component or more, and both edits
     assert {"remove_trap", "shorten"} <= {pair.name for pair in data.pairs}
-    for sample, (row, start) in enumerate(zip(pieces.rows, pieces.starts, strict=True)):
+    for sample, (row, start) in enumerate(zip(pieces.rows, pieces.steps, strict=True)):
         np.testing.assert_array_equal(data.observations[sample, 0], episodes.observations[row, start])
         assert data.values[sample, 0] == episodes.values[row, start]
 
@@ -171,10 +171,8 @@ def test_what_matters_some_steps_on_lies_on_the_right_step():
     checked = 0
     for piece in effects.saliency[name].rows:
         row = pieces.rows[piece]
-        first = next(
-            t for e, t in zip(moments.episodes, moments.times, strict=True) if pieces.containing(e, t) == piece
-        )
-        last = first + 2 - pieces.starts[piece]  # in the piece: the step whose value is asked
+        first = next(t for e, t in zip(moments.rows, moments.steps, strict=True) if pieces.containing(e, t) == piece)
+        last = first + 2 - pieces.steps[piece]  # in the piece: the step whose value is asked
         if last >= pieces.lengths[piece]:
             continue
         seen = torch.as_tensor(episodes.observations[row, first + 2][None])
