@@ -181,7 +181,9 @@ def cut_power(path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int) -> Counter
                     cut[disk.doing[-1]] += 1
             reached = check(run, acknowledged, versions, reached)
         resumed = work(run, acknowledged, Disk(-1, rng, path), {})
-        assert check_store(run / "preferences", everything) == everything == {pair for pair, _ in resumed.keys}
+        assert (
+            check_store(run / "preferences", everything) == everything == {pair for pair, _ in resumed.comparisons.keys}
+        )
         assert same(resumed.ensemble.state(), undisturbed.ensemble.state())
         shutil.rmtree(run)
     return cut

@@ -72,7 +72,7 @@ def found_in_all(modules: Iterable[str]) -> list[str]:
     return sorted({folder for module in modules if (folder := found_in(module)) is not None})
 
 
-def look_in_all(found: Iterable[str]) -> None:
-    """Search the folders from `found_in_all`, as stored in files."""
-    for folder in found:
+def look_in_all(found: str | Iterable[str] | None) -> None:
+    """Search the folders from `found_in_all`, as stored in files: some hold a single folder, or none."""
+    for folder in [found] if isinstance(found, str) else found or ():
         look_in(folder)
