@@ -15,7 +15,8 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.gridworld import GOAL
 from rlhf_ray.envs.score_shortcut import ScoreShortcut
-from rlhf_ray.interpret.reward.counterfactuals import Add, Counterfactual, Remove, evaluate
+from rlhf_ray.interpret.reward.counterfactuals import Counterfactual, evaluate
+from rlhf_ray.interpret.reward.edits import Add, Remove
 from rlhf_ray.interpret.reward.exchange import ExchangePairs, moments, part_of
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.shortcuts import find
@@ -175,7 +176,7 @@ def planted(seed: int) -> list[Row]:
     def texts(function: Callable[..., Array], data: Transitions, space: gym.Space[Any]) -> str:
         reward = CallableReward(function, space, choice)
         subject = Subject(reward, data, regions=regions_of(space), seed=seed, effort=0.5)
-        return " ".join(each.text for each in shortcuts.statements(subject, *shortcuts.measure(subject)))
+        return " ".join(each.text for each in shortcuts.statements(shortcuts.measure(subject)))
 
     def row(id_: str, what: str, said: str, *words: str) -> Row:
         found = all(word in said for word in words)

@@ -104,7 +104,7 @@ def statements(
     env = make_env(name)
     reward = CallableReward(function, env.observation_space, env.action_space)
     subject = Subject(reward, data, environment=name, regions=regions_in(name, reward), seed=seed, effort=0.3)
-    found = [shortcuts.statements(subject, *shortcuts.measure(subject))]
+    found = [shortcuts.statements(shortcuts.measure(subject))]
     if counterfactuals.why_not(subject) is None:
         found.append(list(run_step(counterfactuals, subject).statements))
     most = 6 // len(found)

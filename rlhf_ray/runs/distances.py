@@ -12,7 +12,7 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.plain import plain
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.truth import true_reward_of
+from rlhf_ray.interpret.reward.true_reward import true_reward_of
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.functions.ensemble import EnsembleReward

@@ -16,7 +16,7 @@ STUDIED = ("rlhf_ray.agents", "rlhf_ray.interpret", "rlhf_ray.measure", "rlhf_ra
 
 
 def code_of(function: Callable[..., Any]) -> str:
-    """Hash the source of a function's module and of the modules that it imports, of its own package and of `STUDIED` ones."""
+    """Hash a function's module and the modules that it imports, of its own package and of `STUDIED` ones, and their words."""
     module = inspect.getmodule(function)
     if module is None:
         return ""
@@ -30,7 +30,7 @@ def code_of(function: Callable[..., Any]) -> str:
             queue += [each for each in _imports(name) if each.startswith(packages)]
     digest = hashlib.sha256()
     for name in sorted(reached):
-        digest.update(name.encode() + (_source(name) or b""))
+        digest.update(name.encode() + (_source(name) or b"") + _words(name))
     return digest.hexdigest()
 
 
@@ -55,6 +55,13 @@ def _source(module: str) -> bytes | None:
     if file is None and loaded is None:
         file = _file_of(module)
     return Path(file).read_bytes() if file and file.endswith(".py") else None
+
+
+def _words(module: str) -> bytes:
+    """Return the words of a step (`rlhf_ray.study.words`), which are beside its module."""
+    file = getattr(sys.modules.get(module), "__file__", None) or _file_of(module)
+    words = Path(file).with_suffix(".toml") if file else None
+    return words.read_bytes() if words and words.exists() else b""
 
 
 def _file_of(module: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What a tool reports: a section with checks, statements, tables and pictures. The report puts sections together."""
+"""What a step reports: a section with checks, statements, tables and pictures. The report puts sections together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Statement:
     Attributes:
         kind: of a reward, "rewards": what it seems to depend on; "ignores": what it does not. Of an agent, "uses": what its actions
             or values depend on, by intervention; "holds": what can be read off it, or what its value reacts to, but is not needed,
-            as far as was tested; "ignores": what it does not react to. "warning": why to distrust the reward, the agent or a tool.
+            as far as was tested; "ignores": what it does not react to. "warning": why to distrust the reward, the agent or a step.
         text: the sentence, in plain words, with its figures.
         weight: orders the statements of one kind in a section, the largest first.
         about: the concept it is about; empty if none.
@@ -30,7 +30,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Check:
-    """One check of a tool or of the reward.
+    """One check of a step or of the subject.
 
     Attributes:
         name: what is checked.
@@ -75,17 +75,17 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """What one tool found.
+    """What one step finds.
 
     Attributes:
-        name: the tool's name.
+        name: the step's name.
         title: heading in the report.
         statements: sentences for the verdict.
-        checks: the checks that the tool made.
+        checks: the checks that the step made.
         tables: tables.
         pictures: pictures.
         values: all figures, for the report's JSON twin: numbers, texts, lists and dicts.
-        skipped: why the tool does not apply; None if it ran.
+        skipped: why the step does not apply; None if it ran.
     """
 
     name: str

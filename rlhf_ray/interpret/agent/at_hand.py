@@ -17,7 +17,7 @@ from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.world import World
-from rlhf_ray.interpret.reward.drawing import png
+from rlhf_ray.study.plots import png
 
 EPISODES = 300
 CHUNK = 256

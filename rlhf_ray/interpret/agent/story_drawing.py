@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from rlhf_ray.interpret.agent.story import CausalChain
-from rlhf_ray.interpret.reward.drawing import png
 from rlhf_ray.measure.intervals import MeanEstimate
+from rlhf_ray.study.plots import png
 
 COLOURS = {
     "both": "#0072b2",

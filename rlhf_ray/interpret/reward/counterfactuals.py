@@ -20,7 +20,6 @@ from rlhf_ray.interpret.reward.edits import (
     FREE,
     Add,
     AnyEdit,
-    Duplicate,
     Move,
     Remove,
     Swap,
@@ -83,6 +82,26 @@ class CaseOutcome:
     def error(self) -> float | None:
         """``given - expected``; None if either is unknown."""
         return None if self.expected is None or not self.steps else self.given - self.expected
+
+    @property
+    def change(self) -> float:
+        """What the edits change: ``given - before``; NaN without steps."""
+        return self.given - self.before
+
+    @property
+    def edited(self) -> bool:
+        """Whether the edits changed any steps."""
+        return self.steps > 0 and bool(self.case.edits)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON values."""
+        case = {"name": self.case.name, "edits": [str(edit) for edit in self.case.edits], "on": self.case.on}
+        figures = ("given", "deviation", "before")
+        return (
+            case
+            | {"steps": self.steps, "expected": self.expected}
+            | {name: getattr(self, name) if self.steps else None for name in figures}
+        )
 
 
 def evaluate(
@@ -321,23 +340,3 @@ def spread(reward: RewardFunction, data: Transitions) -> float:
     values = reward.of(data)
     apart = float(values[high].mean() - values[~high].mean()) if high.any() and not high.all() else 0.0
     return max(apart, float(values.std()), 1e-9)
-
-
-__all__ = [
-    "Add",
-    "AnyEdit",
-    "CaseOutcome",
-    "Counterfactual",
-    "Duplicate",
-    "FolderRow",
-    "Move",
-    "Remove",
-    "Swap",
-    "automatic",
-    "evaluate",
-    "evaluate_folder",
-    "object_codes",
-    "read_edits",
-    "rewarded",
-    "spread",
-]  # fmt: skip

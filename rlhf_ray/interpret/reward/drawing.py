@@ -1,24 +1,16 @@
-"""Pictures of the tools that exchange and edit: effects of regions, curves, rewards beside true ones, and steps."""
+"""Pictures of the shortcut finder: effects of regions, curves, rewards beside true ones."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.arrays import BoolArray, FloatArray
+from rlhf_ray.interpret.reward.curves import Curve
 from rlhf_ray.interpret.reward.regions import Regions
-from rlhf_ray.interpret.reward.shortcuts import Curve
-
-
-def png(figure: Figure) -> bytes:
-    """Return ``figure`` as PNG; the same figure gives the same bytes."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100, metadata={"Software": None})
-    return buffer.getvalue()
+from rlhf_ray.study.plots import BLUE, ORANGE, png
 
 
 def map_picture(regions: Regions, effects: FloatArray, intervals: FloatArray) -> bytes:
@@ -28,7 +20,7 @@ def map_picture(regions: Regions, effects: FloatArray, intervals: FloatArray) ->
         figure = Figure((6, 1 + 0.3 * len(shown)), layout="constrained")
         axes = figure.subplots()
         spread = np.abs(intervals[shown].T - effects[shown])
-        axes.barh([regions.names[i] for i in shown], effects[shown], xerr=spread, color="#4477aa", ecolor="#333333")
+        axes.barh([regions.names[i] for i in shown], effects[shown], xerr=spread, color=BLUE, ecolor="#333333")
         axes.set_xlabel("moves the reward by (1: as much as the whole step)")
         return png(figure)
     figure = Figure((5, 4.2), layout="constrained")
@@ -48,12 +40,11 @@ def curves_picture(curves: Sequence[tuple[str, Curve]]) -> bytes:
     for axes, (name, curve) in zip(
         figure.subplots(rows, columns, squeeze=False, sharey=True).flat, curves, strict=False
     ):
-        changes = any("→" in each for each in curve.content)
-        if changes or len(curve.content) <= 4:
-            axes.bar(curve.content, curve.rewards, color="#4477aa")
+        if curve.changes or len(curve.content) <= 4:
+            axes.bar(curve.content, curve.rewards, color=BLUE)
             axes.tick_params(axis="x", rotation=30, labelsize=7)
         else:
-            axes.plot(curve.middle, curve.rewards, "o-", color="#4477aa")
+            axes.plot(curve.middle, curve.rewards, "o-", color=BLUE)
         axes.set_title(name, fontsize=8, wrap=True)
         axes.set_ylabel("mean reward")
     for axes in figure.axes[len(curves) :]:
@@ -69,29 +60,7 @@ def scatter_picture(truth: FloatArray, rewards: FloatArray, worst: BoolArray | N
     few = len(np.unique(truth)) < 20
     wide = (rng.random(len(truth)) - 0.5) * 0.03 * max(float(np.ptp(truth)), 1e-9) if few else np.zeros(len(truth))
     at = np.zeros(len(truth), bool) if worst is None else worst
-    axes.plot((truth + wide)[~at], rewards[~at], ".", ms=3, color="#4477aa", alpha=0.5)
-    axes.plot((truth + wide)[at], rewards[at], ".", ms=5, color="#ee7733")
+    axes.plot((truth + wide)[~at], rewards[~at], ".", ms=3, color=BLUE, alpha=0.5)
+    axes.plot((truth + wide)[at], rewards[at], ".", ms=5, color=ORANGE)
     axes.set(xlabel="true reward", ylabel="reward")
     return png(figure)
-
-
-def draw_observation(axes: Axes, observation: Array, grid: tuple[int, int] | None = None, most: float = 1.0) -> bool:
-    """Draw an image (its last channels if it has more than four, or two) or a grid; return False for other observations.
-
-    Args:
-        axes: where to.
-        observation: one observation.
-        grid: (rows, columns) if it is a grid.
-        most: the largest object code of a grid.
-    """
-    axes.set(xticks=[], yticks=[])
-    if grid is not None and observation.size == grid[0] * grid[1]:
-        axes.imshow(np.asarray(observation, float).reshape(grid), cmap="viridis", vmin=0, vmax=max(1.0, most))
-        return True
-    if observation.ndim == 3:
-        channels = observation.shape[2]
-        shown = observation if channels == 3 else observation[..., -3:] if channels % 3 == 0 else observation[..., -1]
-        shown = shown if shown.dtype == np.uint8 else np.clip(shown, 0, 1)
-        axes.imshow(shown, cmap="gray" if shown.ndim == 2 else None)
-        return True
-    return False

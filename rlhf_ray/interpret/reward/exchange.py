@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.measure.intervals import percentile_interval
 from rlhf_ray.measure.statistics import auc
 from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.study.figures import fields_of
 
 DRAWS = 200
 """Bootstrap draws for intervals."""
@@ -115,7 +117,12 @@ class Effect:
     @property
     def sole(self) -> bool:
         """Whether the reward follows this part and nothing else."""
-        return self.donor_auc > 0.95 and self.own_auc > 0.95 and self.moves > 0.8 and self.rest < 0.35
+        follows = self.donor_auc > 0.95 and self.own_auc > 0.95
+        return follows and self.moves > 0.8 and self.rest < 0.35
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON values."""
+        return {"part": self.part.name} | fields_of(self, "part")
 
 
 class ExchangePairs:

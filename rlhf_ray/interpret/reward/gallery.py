@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import Array
+from rlhf_ray.study.plots import png
 
 OFF = "#c1121f"
 
@@ -41,7 +41,7 @@ def gallery(rows: Sequence[tuple[str, Sequence[Tile]]], largest: float = 1.0) ->
     """
     columns = max(len(shown) for _, shown in rows)
     wide = max(len(each.frames) for _, shown in rows for each in shown)
-    figure = Figure(figsize=(0.4 + columns * (0.5 + 1.1 * wide), 2.1 * len(rows)), dpi=110, layout="constrained")
+    figure = Figure(figsize=(0.4 + columns * (0.5 + 1.1 * wide), 2.1 * len(rows)), layout="constrained")
     parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
     for part, (title, shown) in zip(parts, rows, strict=True):
         part.suptitle(title, fontsize=9, x=0.01, ha="left")
@@ -57,9 +57,7 @@ def gallery(rows: Sequence[tuple[str, Sequence[Tile]]], largest: float = 1.0) ->
             for spine in axis.spines.values():
                 spine.set(color=OFF if each.off else "#888888", linewidth=3.0 if each.off else 0.8)
             axis.set_xlabel(each.text, fontsize=6.5, color=OFF if each.off else "black")
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", metadata={"Software": None})
-    return stream.getvalue()
+    return png(figure, dpi=110)
 
 
 def _drawable(frame: Array, largest: float) -> Array:

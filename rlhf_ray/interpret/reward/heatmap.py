@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.grid_states import GridStates
 from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.study.plots import png
 from rlhf_ray.study.section import Table
 
 STAY = (0, 0)
@@ -112,9 +112,7 @@ def value_table(panels: Sequence[MoveValues]) -> Table:
 
 def heatmap(panels: Sequence[MoveValues], scale: Scale = "common", layers: Sequence[int] | None = None) -> bytes:
     """Draw the reward of each move, as `draw` does: a PNG."""
-    buffer = io.BytesIO()
-    draw(panels, scale, layers).savefig(buffer, format="png", dpi=100, metadata={"Software": None})
-    return buffer.getvalue()
+    return png(draw(panels, scale, layers))
 
 
 def draw(panels: Sequence[MoveValues], scale: Scale = "common", layers: Sequence[int] | None = None) -> Figure:

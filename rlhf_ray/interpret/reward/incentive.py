@@ -29,6 +29,7 @@ from rlhf_ray.interpret.reward.preprocess.certificate import table_of
 from rlhf_ray.interpret.reward.tabular import Tables, tables_of
 from rlhf_ray.measure.distances import starc
 from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.study.figures import fields_of
 
 GOOD, GOOD_PPO = 0.9, 0.7
 """A policy does well if it gets this share of what the best one gains over random actions; less with PPO, which is noisy."""
@@ -36,6 +37,8 @@ STEPS, EPISODES = 24_000, 32
 """Environment steps of each PPO and episodes of each judgement at effort 1."""
 SURE = 2.0
 """Standard errors by which PPO's gain on the true reward may be wrong."""
+
+EXACT = "value iteration"
 
 Finding = Literal["same", "level", "ranking", "nothing to gain", "undecided"]
 
@@ -82,14 +85,23 @@ class Incentive:
     gain_error: float = 0.0
 
     @property
-    def share(self) -> float:
-        """Share of the possible gain over random actions that the learned reward teaches; may be negative. Noise if undecided."""
-        return _share(self.learned, self.best, self.random)
+    def exact(self) -> bool:
+        """Whether the returns are exact."""
+        return self.solver == EXACT
+
+    @property
+    def share(self) -> float | None:
+        """Share of the possible gain over random actions that the learned reward teaches; may be negative. None if undecided."""
+        return None if self.finding == "undecided" else _share(self.learned, self.best, self.random)
 
     @property
     def share_without_level(self) -> float:
         """The same, after the level is subtracted."""
         return _share(self.without_level, self.best, self.random)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON values."""
+        return fields_of(self, "world") | {"share": self.share}
 
 
 def incentives(
@@ -105,15 +117,12 @@ def incentives(
 
 def _incentive(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, effort: float) -> Incentive:
     env = make_env(world.name, **world.options)
-    for what, space, wanted in (
-        ("observations", env.observation_space, reward.observation_space),
-        ("actions", env.action_space, reward.action_space),
-    ):
-        if (
-            type(space) is not type(wanted)
-            or space.shape != wanted.shape
-            or getattr(space, "n", 0) != getattr(wanted, "n", 0)
-        ):
+    spaces = {
+        "observations": (env.observation_space, reward.observation_space),
+        "actions": (env.action_space, reward.action_space),
+    }
+    for what, (space, wanted) in spaces.items():
+        if _kind(space) != _kind(wanted):
             raise SettingError(f"{world} has other {what} than the reward: {space} and {wanted}.")
     tables = tables_of(env, gamma)
     env.close()  # type: ignore[no-untyped-call]
@@ -122,6 +131,10 @@ def _incentive(reward: RewardFunction, world: TrialWorld, gamma: float, seed: in
     if is_image(reward.observation_space):
         raise SettingError(f"{world} shows images, on which the short PPO of the incentive test doesn't learn.")
     return _by_ppo(reward, world, gamma, seed, effort)
+
+
+def _kind(space: Any) -> tuple[Any, ...]:
+    return type(space), space.shape, getattr(space, "n", 0)
 
 
 def in_tables(learned: FloatArray, tables: Tables, world: TrialWorld) -> Incentive:
@@ -140,7 +153,7 @@ def in_tables(learned: FloatArray, tables: Tables, world: TrialWorld) -> Incenti
     chance = mdp.policy_return(tables.reward, mdp.uniform())
     return Incentive(
         world,
-        "value iteration",
+        EXACT,
         best,
         taught,
         mended,
@@ -164,7 +177,7 @@ def level_of(learned: FloatArray, tables: Tables) -> tuple[float, float]:
 
 
 def _fitted(learned: FloatArray, true: FloatArray, weights: FloatArray) -> tuple[float, float]:
-    means = [float((weights * of).sum()) for of in (learned, true)]
+    means = [float((weights * rewards).sum()) for rewards in (learned, true)]
     spread = float((weights * (true - means[1]) ** 2).sum())
     if spread <= 1e-12 * max(1.0, means[1] ** 2):  # the true reward is constant: take the scales to be the same
         return 1.0, means[0] - means[1]
@@ -180,8 +193,8 @@ def _by_ppo(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, 
         returns = short_ppo.true_returns(world.name, policy, episodes=episodes, **options)
         return float(returns.mean()), float(returns.std(ddof=1) / len(returns) ** 0.5)
 
-    def trained(of: RewardFunction | None, shift: float = 0.0) -> tuple[float, float]:
-        return judged(short_ppo.train(world.name, of, steps=steps, gamma=gamma, shift=shift, **options))
+    def trained(rewarding: RewardFunction | None, shift: float = 0.0) -> tuple[float, float]:
+        return judged(short_ppo.train(world.name, rewarding, steps=steps, gamma=gamma, shift=shift, **options))
 
     factor, level, early = _level_on_rollouts(reward, world, seed)
     (chance, chance_error), (best, best_error), (taught, _) = judged(None), trained(None), trained(reward)

@@ -1,4 +1,4 @@
-"""Regions: the parts of an observation that tools remove, exchange and name."""
+"""Regions: the parts of an observation that steps remove, exchange and name."""
 
 from __future__ import annotations
 

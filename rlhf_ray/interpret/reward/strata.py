@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
@@ -16,6 +16,7 @@ from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.interpret.reward.summaries import of_observations
 from rlhf_ray.measure.statistics import auc, constant, pearson, spearman
 from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.study.figures import DRAWN
 
 LAGS = 10
 """Steps that a reward is looked for before and after the true one."""
@@ -45,7 +46,7 @@ class Stratum:
     truth: float
     gap: float
     agreement: float | None
-    chosen: BoolArray
+    chosen: BoolArray = field(metadata=DRAWN)
 
 
 @dataclass(frozen=True)

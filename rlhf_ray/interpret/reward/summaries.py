@@ -65,7 +65,7 @@ def summaries(
         if share < TELLS:
             continue
         ends = [_words(values[levels == at], means[at]) for at in (int(np.argmin(means)), int(np.argmax(means)))]
-        found.append(Summary(name, share, None if truth is None else _told(truth, levels)[0], *ends))
+        found.append(Summary(name, share, None if truth is None else max(0.0, _told(truth, levels)[0]), *ends))
     return sorted(found, key=lambda each: -round(each.tells, 2))
 
 

@@ -16,6 +16,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.layers import Arguments, Layer
 from rlhf_ray.interpret.reward.codes import codes_of, search
+from rlhf_ray.interpret.reward.data_range import DataBox
 from rlhf_ray.interpret.reward.manifold import Distance, Frame, Manifold, frames_of
 from rlhf_ray.interpret.reward.parametrisation import (
     Decoded,
@@ -26,7 +27,6 @@ from rlhf_ray.interpret.reward.parametrisation import (
     variation,
 )
 from rlhf_ray.interpret.reward.prior import Prior, fit_prior, joined
-from rlhf_ray.interpret.reward.pull import DataBox
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.functions import EnsembleReward, NotDifferentiableError, RewardFunction
 

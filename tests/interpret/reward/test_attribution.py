@@ -258,11 +258,11 @@ def test_a_gradient_that_misses_what_matters_is_not_to_be_trusted():
     judge = Judge(background, background.data[above != (background.typical("next_state")[0] > 0.0)])
     judged = judge.judge(METHODS["saliency"])
     assert judged.crossed_out.startswith("It ranks the parts otherwise")
-    ablation, gradient = section.gradient_against_intervention(background, judge, {"saliency": judged.maps})
-    assert ablation > 0.6
-    assert gradient < 0.05
-    assert section.distrust(ablation, gradient).startswith("Don't trust the gradient")
-    assert section.distrust(ablation, 0.5) is None
+    trust = section.gradient_against_intervention(background, judge, {"saliency": judged.maps})
+    assert trust.ablation > 0.6
+    assert trust.gradient < 0.05
+    assert trust.check().says.startswith("Don't trust the gradient")
+    assert section.GradientTrust(trust.ablation, 0.5).check().says == ""
 
 
 def test_rank_correlation_of_a_constant_is_zero():

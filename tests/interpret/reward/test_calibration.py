@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.calibration import agreement
 from rlhf_ray.interpret.reward.steps import calibration
+from rlhf_ray.interpret.reward.steps.calibration import agreement
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 from tests.interpret.contexts import run_step, why_not

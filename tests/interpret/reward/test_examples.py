@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.examples import QUANTILES, examples
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.steps import examples as section
+from rlhf_ray.interpret.reward.steps.examples import QUANTILES, examples
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 from tests.interpret.contexts import run_step

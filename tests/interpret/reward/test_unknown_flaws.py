@@ -35,7 +35,7 @@ def pendulum():
 def said(function, data, space=PENDULUM, actions=FORCE, names=NAMES, grid=None, **options):
     regions = regions_of(space, grid, names)
     subject = Subject(CallableReward(function, space, actions), data, regions=regions, effort=0.15, **options)
-    return [each.text for each in shortcuts.statements(subject, *shortcuts.measure(subject)) if each.kind == "warning"]
+    return [each.text for each in shortcuts.statements(shortcuts.measure(subject)) if each.kind == "warning"]
 
 
 def test_cosine_and_sine_of_an_angle_belong_together(pendulum):

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.interpret.agent.attribution.methods import plane
 from rlhf_ray.interpret.reward.attribution.drawing import grey
-from rlhf_ray.interpret.reward.drawing import png
+from rlhf_ray.study.plots import png
 
 COLOURS = "RdBu_r"
 """Red raises, blue lowers: told apart by the colour-blind too."""

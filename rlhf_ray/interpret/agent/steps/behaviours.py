@@ -18,7 +18,7 @@ from rlhf_ray.interpret.agent.attribution.looked_at import world_of
 from rlhf_ray.interpret.agent.behaviours import Behaviours, action_inputs, behaviours, shares
 from rlhf_ray.interpret.agent.clusters import STABLE
 from rlhf_ray.interpret.agent.subject import AgentContext
-from rlhf_ray.interpret.reward.drawing import draw_observation, png
+from rlhf_ray.study.plots import draw_observation, png
 from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step
 

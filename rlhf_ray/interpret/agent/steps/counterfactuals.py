@@ -17,8 +17,8 @@ from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, coun
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change, effect
 from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
-from rlhf_ray.interpret.reward.drawing import png
 from rlhf_ray.measure.intervals import bootstrap
+from rlhf_ray.study.plots import png
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step
 

@@ -33,8 +33,8 @@ from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
 from rlhf_ray.interpret.agent.world_model.world import World
-from rlhf_ray.interpret.reward.drawing import png
 from rlhf_ray.measure.statistics import pearson
+from rlhf_ray.study.plots import png
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step
 

@@ -20,7 +20,7 @@ from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, load_worl
 from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality, measure
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.agent.world_model.windows import as_policy_actions, cut_out
-from rlhf_ray.interpret.reward.drawing import draw_observation, png
+from rlhf_ray.study.plots import draw_observation, png
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step
 

@@ -23,8 +23,8 @@ from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.effects import causes_of
 from rlhf_ray.interpret.agent.subject import AgentContext
-from rlhf_ray.interpret.reward.drawing import png
 from rlhf_ray.measure.intervals import mean_interval
+from rlhf_ray.study.plots import png
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step
 

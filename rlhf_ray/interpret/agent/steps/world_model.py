@@ -13,7 +13,7 @@ from rlhf_ray.agents.recorded import Windows
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.model import recording_digest
 from rlhf_ray.interpret.agent.world_model.training import WorldTraining, WorldTrainingProgress, train_world
-from rlhf_ray.interpret.reward.drawing import png
+from rlhf_ray.study.plots import png
 from rlhf_ray.study.section import Picture, Section, Table
 from rlhf_ray.study.step import Step
 

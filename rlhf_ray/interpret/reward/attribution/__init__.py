@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 
-from rlhf_ray.interpret.reward.attribution.background import FIELDS, WORDS, Background, Maps
+from rlhf_ray.interpret.reward.attribution.background import FIELDS, INPUT_WORDS, Background, Maps
 from rlhf_ray.interpret.reward.attribution.interventions import Effects, input_effects, part_effects
 from rlhf_ray.interpret.reward.attribution.method import Method
 
@@ -25,8 +25,8 @@ METHODS: dict[str, Method] = {
 
 __all__ = [
     "FIELDS",
+    "INPUT_WORDS",
     "METHODS",
-    "WORDS",
     "Background",
     "Effects",
     "Maps",

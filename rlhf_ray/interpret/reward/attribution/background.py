@@ -25,7 +25,7 @@ FIELDS: Mapping[Input, str] = {
     "done": "terminated",
 }
 """The field of `Transitions` that holds each input."""
-WORDS: Mapping[Input, str] = {
+INPUT_WORDS: Mapping[Input, str] = {
     "state": "state",
     "action": "action",
     "next_state": "next state",
@@ -79,7 +79,7 @@ class Background:
         one part each.
         """
         shape = getattr(self.data, FIELDS[name]).shape[1:]
-        word = WORDS[name]
+        word = INPUT_WORDS[name]
         if name in ("state", "next_state") and self.regions is not None:
             return tuple(f"{each} of the {word}" for each in self.regions.names), self.regions.masks
         size = int(np.prod(shape))

@@ -21,6 +21,9 @@ from rlhf_ray.measure.statistics import spearman
 from rlhf_ray.optim.adam import Adam
 from rlhf_ray.reward.functions import RewardFunction, TorchReward
 from rlhf_ray.study.section import Check
+from rlhf_ray.study.words import Words
+
+WORDS = Words(__file__)
 
 GAP = 0.05
 """Largest gap of a complete map, in standard deviations of the reward."""
@@ -99,39 +102,32 @@ class Judge:
         maps = method(self.background, self.steps)
         sums = self.background.part_sums(maps)
         if not self.background.spread:
-            says = "The reward is constant: there is nothing to attribute."
-            return Judged(method, maps, (Check("differs from chance", None, says=says),), 0.0)
+            return Judged(method, maps, (WORDS.check("constant", None),), 0.0)
         checks = [self._completeness(method, maps)] if method.complete else []
         checks += [
-            self._differs("untrained network", method, sums, self.untrained, "of untrained networks"),
-            self._differs("permuted labels", method, sums, self.permuted, "after learning permuted rewards"),
+            self._differs("untrained", method, sums, self.untrained),
+            self._differs("permuted", method, sums, self.permuted),
             self._agreement(method, sums),
-        ]  # fmt: skip
+        ]
         size = float(np.square(self.effects.signed).mean())
         infidelity = float(np.square(sums - self.effects.signed).mean()) / size if size else 0.0
         return Judged(method, maps, tuple(checks), infidelity)
 
     def _completeness(self, method: Method, maps: Maps) -> Check:
         error = float(gap(self.background, self.steps, maps).max()) / self.background.spread
-        says = f"Its sums miss the reward's difference by up to {error:.2f} of the reward's standard deviation."
-        return Check("completeness", error < GAP, error, f"< {GAP}", "" if error < GAP else says)
+        return WORDS.check("completeness", error < GAP, error, most=GAP)
 
-    def _differs(self, name: str, method: Method, sums: FloatArray, others: list[RewardFunction], whose: str) -> Check:
-        if not others:
-            return Check(name, None, None, f"< {SIMILAR}", "This reward has no weights to draw anew.")
-        if (parts := int(self.background.varies.sum())) < PARTS:
-            says = f"Only {parts} parts of the input vary: the maps of any two networks may look alike by chance."
-            return Check(name, None, None, f"< {SIMILAR}", says)
+    def _differs(self, key: str, method: Method, sums: FloatArray, others: list[RewardFunction]) -> Check:
+        parts = int(self.background.varies.sum())
+        values = {"most": SIMILAR, "parts": parts, "networks": len(others)}
+        if not others or parts < PARTS:
+            return WORDS.check(key, None, **values)
         found = [
             self._correlation(method, sums, self.background.part_sums(method(self.background.of(other), self.steps)))
             for other in others
         ]
         value = float(np.mean(found))
-        says = (
-            f"The maps {whose} look alike (rank correlation {value:.2f}): it shows what the data have there, not what the reward "
-            "learned."
-        )
-        return Check(name, value < SIMILAR, value, f"< {SIMILAR}", "" if value < SIMILAR else says)
+        return WORDS.check(key, value < SIMILAR, value, **values)
 
     def _correlation(self, method: Method, sums: FloatArray, others: FloatArray) -> float:
         varies = self.background.varies
@@ -139,13 +135,12 @@ class Judge:
         return rank_correlation(mine, theirs) if method.signed else rank_correlation(abs(mine), abs(theirs))
 
     def _agreement(self, method: Method, sums: FloatArray) -> Check:
-        name, varies = "agreement with interventions", self.background.varies
+        varies = self.background.varies
         if varies.sum() < 2:
-            return Check(name, None, None, f"> {AGREEMENT}", "Fewer than two parts vary in the data.")
+            return WORDS.check("agreement", None, least=AGREEMENT)
         effects = self.exchanged if method.name == "occlusion_donor" else self.effects
         value = rank_correlation(abs(sums[:, varies]), effects.size[:, varies])
-        says = f"It ranks the parts otherwise than exchanging them does (rank correlation {value:.2f})."
-        return Check(name, value > AGREEMENT, value, f"> {AGREEMENT}", "" if value > AGREEMENT else says)
+        return WORDS.check("agreement", value > AGREEMENT, value, least=AGREEMENT)
 
 
 def rank_correlation(one: FloatArray, other: FloatArray) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +16,9 @@ from matplotlib.lines import Line2D
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.attribution.background import FIELDS, WORDS, Background, Maps
+from rlhf_ray.interpret.reward.attribution.background import FIELDS, INPUT_WORDS, Background, Maps
 from rlhf_ray.reward.functions import Input
+from rlhf_ray.study.plots import png
 
 DPI = 90
 BARS = 16
@@ -66,9 +66,7 @@ def draw(
         figure = _bars(background, steps, captions, maps)
     if crossed_out:
         _cross_out(figure, crossed_out)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
-    return buffer.getvalue()
+    return png(figure, DPI)
 
 
 def _planes(
@@ -107,9 +105,9 @@ def _planes(
             if row == 0:
                 ax.set_title(captions[column], fontsize=8)
             if column == 0:
-                ax.set_ylabel(WORDS[name], fontsize=9)
+                ax.set_ylabel(INPUT_WORDS[name], fontsize=9)
             if row == len(shown) - 1:
-                others = [f"{WORDS[of]} {maps[of][column].sum():+.2g}" for of in maps if of not in shown]
+                others = [f"{INPUT_WORDS[of]} {maps[of][column].sum():+.2g}" for of in maps if of not in shown]
                 ax.set_xlabel("\n".join(others), fontsize=8)
     place = figure.add_axes((1 - 0.8 / width, 0.55 / height, 0.12 / width, 1 - 1.1 / height))
     bar = figure.colorbar(ScalarMappable(norm, colours), cax=place)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret.reward.preprocess.problem import Problem
 from rlhf_ray.reward.functions.shaped import ShapedReward
+from rlhf_ray.study.plots import png
 
 BEFORE, AFTER = "#D55E00", "#0072B2"
 """Vermilion and blue, told apart by colour-blind people."""
@@ -25,7 +24,7 @@ def before_and_after(reward: ShapedReward, problem: Problem) -> dict[str, bytes]
         returns = [np.abs(before[steps.episodes == name]).sum() for name in names]
         at = np.flatnonzero(steps.episodes == names[int(np.argsort(returns)[len(names) // 2])])
         at = at[np.argsort(steps.steps[at])]
-        found["episode"] = along(steps.steps[at], before[at], after[at])
+        found["episode"] = episode(steps.steps[at], before[at], after[at])
     return found
 
 
@@ -38,10 +37,10 @@ def sizes(before: FloatArray, after: FloatArray) -> bytes:
     axes.plot(share, np.sort(np.abs(after))[::-1], color=AFTER, label="after")
     axes.set(xlabel="steps, the largest reward first (%)", ylabel="|reward|", xlim=(0, 100))
     axes.legend(frameon=False)
-    return _png(figure)
+    return png(figure, dpi=110)
 
 
-def along(steps: IntArray, before: FloatArray, after: FloatArray) -> bytes:
+def episode(steps: IntArray, before: FloatArray, after: FloatArray) -> bytes:
     """Draw the reward along an episode, before and after, each with its own scale."""
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots(2, 1, sharex=True)
@@ -50,10 +49,4 @@ def along(steps: IntArray, before: FloatArray, after: FloatArray) -> bytes:
         one.plot(steps, values, color=colour, drawstyle="steps-mid")
         one.set_ylabel(name)
     axes[1].set_xlabel("step of the episode")
-    return _png(figure)
-
-
-def _png(figure: Figure) -> bytes:
-    sink = io.BytesIO()
-    figure.savefig(sink, format="png", dpi=110, metadata={"Software": None})
-    return sink.getvalue()
+    return png(figure, dpi=110)

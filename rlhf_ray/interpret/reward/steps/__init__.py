@@ -6,7 +6,7 @@ NAMES = (
     "counterfactuals",
     "shortcuts",
     "incentive",
-    "along",
+    "by_time",
     "attribution",
     "calibration",
     "heatmap",

@@ -1,92 +1,138 @@
-"""Section: which parts of the inputs the reward looks at, by attributions that passed their checks and by interventions."""
+"""Which inputs the reward looks at, by attributions that passed their checks and by interventions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.attribution import METHODS, WORDS, Background, Maps, input_effects
+from rlhf_ray.interpret.reward.attribution import INPUT_WORDS, METHODS, Background, Maps, input_effects
 from rlhf_ray.interpret.reward.attribution.checks import Judge, Judged
 from rlhf_ray.interpret.reward.attribution.drawing import draw
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import Input
+from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.words import Words
 
-NAME = "attribution"
-TITLE = "Which inputs the reward looks at"
+WORDS = Words(__file__)
 
 BACKGROUND, JUDGED, SHOWN, EXCHANGED = 512, 16, 6, 256
 """Steps that give donors and means; that checks use; in pictures; whose whole inputs are exchanged."""
+UPDATES = 150
+"""Gradient steps of the networks that learn permuted rewards, at effort 1."""
 IGNORED, MATTERS = 0.05, 0.25
 """Mean change of the reward, in standard deviations, below which an input is ignored, and above which it matters."""
+PARTS = 3
+"""Parts that the verdict names."""
 SHARE, TIMES = 0.4, 10.0
 """The gradient is not to be trusted if the part with the largest effect has at least this share of all effects, and this many times
 its share of the gradient."""
 
 
+@dataclass(frozen=True)
+class GradientTrust:
+    """The gradient beside interventions.
+
+    Attributes:
+        ablation: share of all effects that each step's most important part has, mean over steps.
+        gradient: that part's share of the gradient.
+    """
+
+    ablation: float
+    gradient: float
+
+    @property
+    def distrusted(self) -> bool:
+        """Whether the gradient misses the most important part."""
+        return self.ablation >= SHARE and self.ablation >= TIMES * self.gradient
+
+    def check(self) -> Check:
+        """Return the check of the gradient."""
+        bound = self.ablation / TIMES if self.ablation >= SHARE else None
+        return WORDS.check("gradient", not self.distrusted, self.gradient, trust=self, bound=bound)
+
+
+@dataclass(frozen=True)
+class MethodFigures:
+    """A method: why its maps are crossed out, None if they are not; its infidelity; its checks by name."""
+
+    crossed_out: str | None
+    infidelity: float
+    checks: dict[str, dict[str, Any]]
+    judged: Judged = field(metadata=DRAWN)
+
+
+@dataclass(frozen=True)
+class AttributionFigures:
+    """What the step finds.
+
+    Attributes:
+        spread: standard deviation of the reward; 0 if it is constant.
+        inputs: mean change of the reward when a whole input is exchanged, in standard deviations.
+        parts: mean change when one part is exchanged, in units of the reward.
+        gradient_against_intervention: None without a gradient or an effect.
+        steps: numbers of the steps that are drawn.
+        methods: by name.
+        missing: why methods do not apply, by title.
+    """
+
+    spread: float
+    inputs: dict[Input, float] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
+    gradient_against_intervention: GradientTrust | None = None
+    steps: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    methods: dict[str, MethodFigures] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict, metadata=DRAWN)
+
+
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there is nothing to attribute; None otherwise."""
-    subject = context.subject
-    return None if len(subject.data) > 1 else "There are too few steps to exchange inputs between."
+    return None if len(context.subject.data) > 1 else WORDS.text("few")
 
 
 def run(context: StepContext[Subject]) -> Section:
     """Attribute the reward, check the attributions, and exchange inputs."""
-    subject = context.subject
-    rng = subject.rng(NAME)
+    subject, rng = context.subject, context.subject.rng(WORDS.name)
     background = Background(subject.reward, subject.data.sample(BACKGROUND, rng), subject.regions, subject.seed)
     if not background.spread:
-        says = "The reward is the same for every step: it looks at nothing, and all maps are zero."
-        check = Check("the reward varies", False, 0.0, "> 0", says)
-        return Section(NAME, TITLE, [Statement("warning", says)], [check], values={"spread": 0.0})
+        return WORDS.section(
+            [WORDS.statement("constant")], [WORDS.check("varies", False, 0.0)], figures=AttributionFigures(0.0)
+        )
+    drawn, captions = informative(background, subject.data)
+    figures = measure(subject, background, drawn, rng)
+    pictures = _pictures(background, subject.data[drawn], captions, figures)
+    return WORDS.section(_statements(figures), _checks(figures), _tables(figures), pictures, figures)
+
+
+def measure(subject: Subject, background: Background, drawn: IntArray, rng: np.random.Generator) -> AttributionFigures:
+    """Compute the figures."""
     exchanged = subject.data.sample(max(16, int(EXCHANGED * subject.effort)), rng)
-    groups = {
-        name: float(effect.mean()) / background.spread for name, effect in input_effects(background, exchanged).items()
-    }
-    count = int(np.clip(JUDGED * subject.effort, 8, 4 * JUDGED))
-    judge = Judge(
-        background, _judged(background, subject.data, count, rng), int(np.clip(150 * subject.effort, 30, 300))
+    effects = input_effects(background, exchanged)
+    judged_steps = _judged(background, subject.data, int(np.clip(JUDGED * subject.effort, 8, 4 * JUDGED)), rng)
+    judge = Judge(background, judged_steps, int(np.clip(UPDATES * subject.effort, UPDATES / 5, 2 * UPDATES)))
+    why = {method.name: method.unsuitable(background) for method in METHODS.values()}
+    judged = {name: judge.judge(method) for name, method in METHODS.items() if not why[method.name]}
+    trust = gradient_against_intervention(background, judge, {name: each.maps for name, each in judged.items()})
+    return AttributionFigures(
+        background.spread,
+        {name: float(effect.mean()) / background.spread for name, effect in effects.items()},
+        dict(zip(background.part_names, judge.effects.size.mean(0).tolist(), strict=True)),
+        trust,
+        drawn,
+        {name: _method(each) for name, each in judged.items()},
+        {method.title: reason for method in METHODS.values() if (reason := why[method.name])},
     )
-    found, missing = [], []
-    for method in METHODS.values():
-        if why := method.unsuitable(background):
-            missing.append((method.title, why))
-        else:
-            found.append(judge.judge(method))
-    at, captions = informative(background, subject.data)
-    shown = subject.data[at]
-    pictures = []
-    for each in found:
-        maps = each.method(background, shown)
-        why_not = each.crossed_out
-        image = draw(background, shown, captions, maps, each.method.signed, why_not)
-        pictures.append(Picture(each.method.name, image, each.method.title + ". One scale for all steps.", why_not))
-    statements = [*_inputs(groups), *_parts(background, judge)]
-    checks = [
-        Check(f"{each.method.title}: {check.name}", check.passed, check.value, check.bound, check.says)
-        for each in found
-        for check in each.checks
-    ]
-    trust = gradient_against_intervention(background, judge, {each.method.name: each.maps for each in found})
-    if trust is not None:
-        distrusted = distrust(*trust)
-        bound = f"> {trust[0] / TIMES:.3f}" if trust[0] >= SHARE else ""
-        checks.append(Check("gradient against intervention", distrusted is None, trust[1], bound, distrusted or ""))
-        if distrusted:
-            statements.append(Statement("warning", distrusted, trust[0]))
-    values = {
-        "spread": background.spread,
-        "inputs": {name: float(effect) for name, effect in groups.items()},
-        "parts": dict(zip(background.part_names, judge.effects.size.mean(0).tolist(), strict=True)),
-        "gradient_against_intervention": None if trust is None else {"ablation": trust[0], "gradient": trust[1]},
-        "steps": at.tolist(),
-        "methods": {each.method.name: _values(each) for each in found},
-    }
-    return Section(NAME, TITLE, statements, checks, [_table(found, missing), _input_table(groups)], pictures, values)
+
+
+def _method(judged: Judged) -> MethodFigures:
+    checks = {check.name: {"value": check.value, "passed": check.passed} for check in judged.checks}
+    return MethodFigures(judged.crossed_out, judged.infidelity, checks, judged)
 
 
 def informative(background: Background, data: Transitions) -> tuple[IntArray, list[str]]:
@@ -116,36 +162,19 @@ def informative(background: Background, data: Transitions) -> tuple[IntArray, li
     return np.array(chosen), captions
 
 
-def gradient_against_intervention(
-    background: Background, judge: Judge, maps: dict[str, Maps]
-) -> tuple[float, float] | None:
-    """Return the share of all effects that each step's most important part has, and its share of the gradient, means over steps.
-
-    Effects are those of putting the typical value in its place. None without a gradient or an effect.
-    """
+def gradient_against_intervention(background: Background, judge: Judge, maps: dict[str, Maps]) -> GradientTrust | None:
+    """Compare the gradient with putting the typical value in a part's place. None without a gradient or an effect."""
     if "saliency" not in maps:
         return None
     effects = np.abs(background.part_sums(METHODS["occlusion_typical"](background, judge.steps)))
     gradient = background.part_sums(maps["saliency"])
-    totals = [of.sum(1) for of in (effects, gradient)]
+    totals = [values.sum(1) for values in (effects, gradient)]
     usable = (totals[0] > 0) & (totals[1] > 0)
     if not usable.any():
         return None
     rows, top = np.flatnonzero(usable), effects.argmax(1)[usable]
-    shares = [
-        float((of[rows, top] / total[rows]).mean()) for of, total in zip((effects, gradient), totals, strict=True)
-    ]
-    return shares[0], shares[1]
-
-
-def distrust(ablation: float, gradient: float) -> str | None:
-    """Return why not to trust the gradient, from the shares of `gradient_against_intervention`; None if it may be right."""
-    if ablation < SHARE or ablation < TIMES * gradient:
-        return None
-    return (
-        f"Don't trust the gradient: of all change that replacing single parts makes, {ablation:.0%} comes from the part that "
-        f"matters most, and that part has {gradient:.1%} of the gradient."
-    )
+    shares = (values[rows, top] / total[rows] for values, total in zip((effects, gradient), totals, strict=True))
+    return GradientTrust(*(float(each.mean()) for each in shares))
 
 
 def _judged(background: Background, data: Transitions, count: int, rng: np.random.Generator) -> Transitions:
@@ -157,64 +186,54 @@ def _judged(background: Background, data: Transitions, count: int, rng: np.rando
     return data[np.sort(np.concatenate([half, rest]))]
 
 
-def _inputs(groups: dict[Input, float]) -> list[Statement]:
-    statements = []
-    for name, effect in sorted(groups.items(), key=lambda item: -item[1]):
-        word = WORDS[name]
-        how = "switching it" if name == "done" else "exchanging it for another step's"
+def _statements(figures: AttributionFigures) -> Iterator[Statement]:
+    for name, effect in sorted(figures.inputs.items(), key=lambda item: -item[1]):
+        values = {"word": INPUT_WORDS[name], "switched": name == "done", "effect": effect}
         if effect < IGNORED:
-            text = f"The {word} hardly matters: {how} changes the reward by {effect:.2f} of its standard deviation."
-            statements.append(Statement("ignores", text, 1.0 - effect))
+            yield WORDS.statement("ignored", 1.0 - effect, **values)
         elif effect >= MATTERS:
-            text = f"The {word} matters: {how} changes the reward by {effect:.2f} of its standard deviation."
-            statements.append(Statement("rewards", text, effect))
-    return statements
+            yield WORDS.statement("matters", effect, **values)
+    changes = {name: size / figures.spread for name, size in figures.parts.items()}
+    order = sorted((name for name in changes if changes[name] >= MATTERS), key=lambda name: -changes[name])[:PARTS]
+    if order and len(changes) > 1:
+        yield WORDS.statement("parts", changes[order[0]], parts={name: changes[name] for name in order})
+    trust = figures.gradient_against_intervention
+    if trust is not None and trust.distrusted:
+        yield WORDS.statement("distrust", trust.ablation, trust=trust)
 
 
-def _parts(background: Background, judge: Judge) -> list[Statement]:
-    """Name the parts whose exchange changes the reward most."""
-    mean = judge.effects.size.mean(0) / background.spread
-    order = [int(i) for i in np.argsort(-mean, kind="stable") if mean[i] >= MATTERS][:3]
-    if not order or len(mean) < 2:
-        return []
-    listed = ", ".join(f"{background.part_names[i]} ({mean[i]:.2f})" for i in order)
-    text = f"Exchanging one part at a time, the reward changes most with {listed}, in its standard deviations."
-    return [Statement("rewards", text, float(mean[order[0]]))]
+def _checks(figures: AttributionFigures) -> Iterator[Check]:
+    for each in figures.methods.values():
+        for check in each.judged.checks:
+            yield replace(check, name=f"{each.judged.method.title}: {check.name}")
+    if figures.gradient_against_intervention is not None:
+        yield figures.gradient_against_intervention.check()
 
 
-def _table(found: Sequence[Judged], missing: Sequence[tuple[str, str]]) -> Table:
+def _tables(figures: AttributionFigures) -> Iterator[Table]:
     names = ("completeness", "untrained network", "permuted labels", "agreement with interventions")
-    rows: list[list[object]] = []
-    for each in found:
-        by_name = {check.name: check for check in each.checks}
-        cells = [_cell(by_name.get(name)) for name in names]
+    rows = []
+    for each in figures.methods.values():
+        cells = [_cell(each.checks.get(name)) for name in names]
         verdict = "crossed out" if each.crossed_out else "passed"
-        rows.append([each.method.title, *cells, f"{each.infidelity:.2f}", verdict])
-    rows += [[title, *[""] * len(names), "", why] for title, why in missing]
-    caption = (
-        "Methods and checks. Completeness: gap in standard deviations. Untrained network, permuted labels: rank correlation with "
-        "the maps of a network that did not learn this reward; low is good. Agreement: rank correlation with exchanging each "
-        "part; high is good. Infidelity: 0 is perfect, 1 no better than an empty map."
-    )
-    return Table(["method", *names, "infidelity", "verdict"], rows, caption)
+        rows.append([each.judged.method.title, *cells, f"{each.infidelity:.2f}", verdict])
+    yield WORDS.table("methods", rows + [[title, *[""] * 5, why] for title, why in figures.missing.items()])
+    yield WORDS.table("inputs", [[INPUT_WORDS[name], f"{effect:.3f}"] for name, effect in figures.inputs.items()])
 
 
-def _cell(check: Check | None) -> str:
-    if check is None or check.value is None:
+def _cell(check: dict[str, Any] | None) -> str:
+    if check is None or check["value"] is None:
         return "–"
-    return f"{check.value:.2f}" + ("" if check.passed else " ✗")
+    return f"{check['value']:.2f}" + ("" if check["passed"] else " ✗")
 
 
-def _input_table(groups: dict[Input, float]) -> Table:
-    rows = [[WORDS[name], f"{effect:.3f}"] for name, effect in groups.items()]
-    return Table(
-        ["input", "change"], rows, "Mean change of the reward when a whole input is exchanged, in standard deviations."
-    )
+def _pictures(
+    background: Background, shown: Transitions, captions: list[str], figures: AttributionFigures
+) -> Iterator[Picture]:
+    for each in figures.methods.values():
+        method = each.judged.method
+        image = draw(background, shown, captions, method(background, shown), method.signed, each.crossed_out)
+        yield Picture(method.name, image, WORDS.text("one_scale", title=method.title), each.crossed_out)
 
 
-def _values(each: Judged) -> dict[str, object]:
-    checks = {check.name: {"value": check.value, "passed": check.passed} for check in each.checks}
-    return {"crossed_out": each.crossed_out, "infidelity": each.infidelity, "checks": checks}
-
-
-STEP = Step(NAME, TITLE, run, why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)

@@ -1,18 +1,16 @@
-"""Section: distances between the reward and the true one that ignore shaping and scale."""
+"""Distances between the reward and the true one that ignore shaping and scale."""
 
 from __future__ import annotations
 
-import dataclasses
-
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.interpret.reward.truth import true_reward
+from rlhf_ray.interpret.reward.true_reward import true_reward
 from rlhf_ray.reward.sampled_distances import all_distances
-from rlhf_ray.study.section import Section, Statement, Table
+from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.words import Words
 
-NAME = "distances"
-TITLE = "Distance to the true reward"
+WORDS = Words(__file__)
 
 NAMES = {
     "epic": "EPIC",
@@ -23,7 +21,8 @@ NAMES = {
 }
 
 STEPS = 2000
-"""Recorded steps that the distances rest on."""
+"""Recorded steps that the distances rest on; a quarter for images."""
+PAIRS, PAIRS_OF_IMAGES = 512, 128
 
 NEAR, FAR = 0.2, 0.6
 """EPIC below and above which a statement says so. 0: equal up to shaping and scale; 0.71: unrelated; 1: opposite."""
@@ -31,12 +30,7 @@ NEAR, FAR = 0.2, 0.6
 
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there are no distances: the true reward can't be computed for steps that were not recorded."""
-    subject = context.subject
-    if true_reward(subject) is None:
-        return (
-            "Distances need the true reward of steps that were not recorded, and it is known for recorded steps only."
-        )
-    return None
+    return WORDS.text("unknown") if true_reward(context.subject) is None else None
 
 
 def run(context: StepContext[Subject]) -> Section:
@@ -45,29 +39,14 @@ def run(context: StepContext[Subject]) -> Section:
     truth = true_reward(subject)
     assert truth is not None, "why_not() says so"
     image = is_image(subject.reward.observation_space)
-    data = subject.data.sample(round(STEPS * min(1.0, subject.effort) / (4 if image else 1)), subject.rng(NAME))
-    found = all_distances(subject.reward, truth, data, subject.gamma, subject.seed, pairs=128 if image else 512)
-    rows = [[NAMES[name], of.value, of.low, of.high] for name, of in found.items()]
-    caption = (
-        "Distances on recorded steps: 0 is equal up to potential shaping and scale, 0.71 unrelated, 1 opposite. Correlations: 1 is "
-        "equal up to scale; shaping lowers them."
-    )
-    epic = found["epic"]
-    figures = f"EPIC {epic.value:.2f} ({epic.low:.2f} to {epic.high:.2f}), STARC {found['starc'].value:.2f}"
-    statements = []
-    if epic.high < NEAR:
-        text = (
-            f"Up to shaping and scale it is close to the true reward: {figures}. Where it orders single steps "
-            "differently, that may be shaping."
-        )
-        statements.append(Statement("rewards", text, 1.0))
-    elif epic.low > FAR:
-        text = f"Even up to shaping and scale it is far from the true reward (unrelated: 0.71): {figures}."
-        statements.append(Statement("warning", text, 1.0))
-    values = {name: dataclasses.asdict(of) for name, of in found.items()}
-    return Section(
-        NAME, TITLE, statements, tables=[Table(["", "value", "95 % from", "to"], rows, caption)], values=values
-    )
+    steps = round(STEPS * min(1.0, subject.effort) / (4 if image else 1))
+    data, pairs = subject.data.sample(steps, subject.rng(WORDS.name)), PAIRS_OF_IMAGES if image else PAIRS
+    distances = all_distances(subject.reward, truth, data, subject.gamma, subject.seed, pairs=pairs)
+    epic = distances["epic"]
+    kind = "near" if epic.high < NEAR else "far" if epic.low > FAR else None
+    statements = [WORDS.statement(kind, 1.0, epic=epic, starc=distances["starc"])] if kind else []
+    rows = [[NAMES[name], distance.value, distance.low, distance.high] for name, distance in distances.items()]
+    return WORDS.section(statements, tables=[WORDS.table("distances", rows)], figures=distances)
 
 
-STEP = Step(NAME, TITLE, run, why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)

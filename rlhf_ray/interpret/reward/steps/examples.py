@@ -1,118 +1,174 @@
-"""Report section: the steps that the reward values most and least."""
+"""Dataset examples: the steps that the reward values most and least, and those at its quantiles."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from matplotlib.figure import Figure
 
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.drawing import draw_observation, png
-from rlhf_ray.interpret.reward.examples import Examples, examples
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.study.section import Picture, Section, Statement, Table
+from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.study.plots import draw_observation, png
+from rlhf_ray.study.section import Section, Table
 from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.words import Words
 
-NAME = "examples"
-TITLE = "Steps that it values most and least"
+WORDS = Words(__file__)
 
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+APART = 0.5
+"""Share of the true reward's range by which the highest and the lowest examples should differ in it."""
+CONSTANT = 1e-6
+"""Range of a reward, relative to its size, up to which it is constant."""
 DRAWN = 6
 """Steps drawn of each kind."""
 SHOWN = 8
 """Numbers of a vector that a table shows."""
 
 
+@dataclass(frozen=True)
+class Examples:
+    """Steps of one kind.
+
+    Attributes:
+        kind: "highest", "lowest", "quantile 0.5", "highest with action 2", …
+        indices: their indices in the data, in order: the most extreme first.
+        rewards: their rewards.
+    """
+
+    kind: str
+    indices: IntArray
+    rewards: FloatArray
+
+
+@dataclass(frozen=True)
+class TrueRewards:
+    """True rewards of the examples: means of the highest and of the lowest ones, and the range over the data."""
+
+    highest: float
+    lowest: float
+    minimum: float
+    maximum: float
+
+    @property
+    def apart(self) -> float:
+        """Difference between highest and lowest examples, as a share of the range."""
+        return (self.highest - self.lowest) / (self.maximum - self.minimum)
+
+
 def why_not(context: StepContext[Subject]) -> str | None:
-    """Return why the tool does not apply; None if it does."""
-    subject = context.subject
-    return None if len(subject.data) else "There are no steps."
+    """Return why the step does not apply; None if it does."""
+    return None if len(context.subject.data) else WORDS.text("no_steps")
 
 
 def run(context: StepContext[Subject]) -> Section:
     """Choose the examples and draw them."""
     subject = context.subject
-    data, found = subject.data, examples(subject.reward, subject.data)
-    values = {
-        "examples": [
-            {"kind": each.kind, "indices": each.indices.tolist(), "rewards": each.rewards.tolist()} for each in found
-        ]
-    }
+    chosen = examples(subject.reward, subject.data)
+    true = true_rewards(subject.data, chosen)
+    statements = []
+    if true is not None and true.apart <= APART:
+        sizes = {"highest": len(chosen[0].indices), "lowest": len(chosen[1].indices)}
+        statements.append(WORDS.statement("truth_differs", 0.5 - true.apart, means=true, sizes=sizes))
     grid = subject.regions.layout if subject.regions is not None and subject.regions.kind == "cell" else None
-    picture = _picture(found[:2], data, grid)
-    caption = "State and next state of the steps with the highest rewards (above) and the lowest ones (below)."
-    return Section(
-        NAME,
-        TITLE,
-        _statements(subject, found),
-        tables=[_table(subject, found, vectors=picture is None)],
-        pictures=[] if picture is None else [Picture("examples", picture, caption)],
-        values=values,
-    )
+    drawable = grid is not None or subject.data.observations.ndim == 4
+    pictures = [WORDS.picture("examples", _image(chosen[:2], subject.data, grid))] if drawable else []
+    table = _table(subject.data, chosen, [] if drawable else _feature_names(subject))
+    return WORDS.section(statements, tables=[table], pictures=pictures, figures={"examples": chosen})
 
 
-def _statements(subject: Subject, found: list[Examples]) -> list[Statement]:
-    truth = subject.data.rewards
-    highest, lowest = found[0], found[1]
-    spread = float(np.ptp(truth)) if np.isfinite(truth).all() else 0.0
-    if spread == 0 or highest.rewards[0] - lowest.rewards[0] <= 1e-6 * max(1e-3, abs(highest.rewards[0])):
+def examples(reward: RewardFunction, data: Transitions, count: int = 8) -> list[Examples]:
+    """Choose examples: highest, lowest, nearest to each of `QUANTILES`, and highest and lowest for each discrete action.
+
+    Equal rewards are in the order of the data. The quantiles are steps of the data: with ``n`` steps sorted by reward, quantile
+    ``q`` is number ``round(q * (n - 1))``.
+
+    Args:
+        reward: the reward function.
+        data: the steps.
+        count: steps of each kind; quantiles have one.
+    """
+    if not len(data):
         return []
-    top, bottom = truth[highest.indices].mean(), truth[lowest.indices].mean()
-    if top - bottom > 0.5 * spread:
-        return []
-    text = (
-        f"The {len(highest.indices)} steps that it values most have a true reward of {top:.2f} on average, the "
-        f"{len(lowest.indices)} that it values least {bottom:.2f}; over the data, it is {truth.min():.2f} to {truth.max():.2f}."
-    )
-    return [Statement("warning", text, float(0.5 - (top - bottom) / spread))]
+    values = reward.of(data)
+    up, down = np.argsort(values, kind="stable"), np.argsort(-values, kind="stable")
+    kinds: list[tuple[str, IntArray]] = [("highest", down[:count]), ("lowest", up[:count])]
+    kinds += [(f"quantile {share:g}", up[[round(share * (len(up) - 1))]]) for share in QUANTILES]
+    if isinstance(reward.action_space, gym.spaces.Discrete):
+        for action in np.unique(data.actions):
+            taken = np.flatnonzero(data.actions == action)
+            for kind, order in (("highest", down), ("lowest", up)):
+                kinds.append((f"{kind} with action {action}", order[np.isin(order, taken)][:count]))
+    return [Examples(kind, steps, values[steps]) for kind, steps in kinds]
 
 
-def _table(subject: Subject, found: list[Examples], vectors: bool) -> Table:
-    data, regions = subject.data, subject.regions
-    heads: list[str] = ["kind", "index", "episode", "step", "action", "ends", "true reward", "reward"]
-    names: list[str] = []
-    if vectors:
-        size = int(np.prod(data.observations.shape[1:]))
-        names = list(regions.names) if regions is not None and regions.kind == "feature" else ["state"] * (size == 1)
-        names = (names or [f"feature {i}" for i in range(size)])[:SHOWN]
-        heads += [*names, *(f"next {name}" for name in names)]
-    rows: list[list[Any]] = []
-    for each in found:
-        for index, value in zip(each.indices, each.rewards, strict=True):
-            action = np.asarray(data.actions[index])
-            said: Any = (
-                action.item() if action.ndim == 0 else ", ".join(f"{float(a):.3g}" for a in action.ravel()[:SHOWN])
-            )
-            place = [int(index), int(data.episodes[index]), int(data.steps[index])]
-            truth = float(data.rewards[index])
-            true: Any = round(truth, 4) if np.isfinite(truth) else "unknown"
-            row = [each.kind, *place, said, "yes" if data.terminated[index] else "", true, round(float(value), 4)]
-            for shown in (data.observations[index], data.next_observations[index]):
-                row += [round(float(number), 3) for number in np.asarray(shown).ravel()[: len(names)]]
-            rows.append(row)
-    return Table(heads, rows, "Examples, with their index in the data.")
-
-
-def _picture(found: list[Examples], data: Transitions, grid: tuple[int, int] | None) -> bytes | None:
-    if grid is None and data.observations.ndim != 4:
+def true_rewards(data: Transitions, chosen: Sequence[Examples]) -> TrueRewards | None:
+    """Return the examples' true rewards; None if they are unknown or constant, or the given reward is constant."""
+    true = data.rewards
+    highest, lowest = chosen[:2]
+    if not np.isfinite(true).all() or np.ptp(true) == 0:
         return None
-    columns = min(DRAWN, max(len(each.indices) for each in found))
-    figure = Figure((2.6 * columns, 1.9 * len(found)), layout="constrained")
-    axes = figure.subplots(len(found), 2 * columns, squeeze=False)
+    if highest.rewards[0] - lowest.rewards[0] <= CONSTANT * max(1e-3, abs(highest.rewards[0])):
+        return None
+    top, bottom = (float(true[each.indices].mean()) for each in (highest, lowest))
+    return TrueRewards(top, bottom, float(true.min()), float(true.max()))
+
+
+def _feature_names(subject: Subject) -> list[str]:
+    size = int(np.prod(subject.data.observations.shape[1:]))
+    if subject.regions is not None and subject.regions.kind == "feature":
+        return list(subject.regions.names)[:SHOWN]
+    return ["state"] if size == 1 else [f"feature {i}" for i in range(size)][:SHOWN]
+
+
+def _table(data: Transitions, chosen: Sequence[Examples], names: Sequence[str]) -> Table:
+    rows = [
+        [each.kind, int(index), *_cells(data, index), round(float(value), 4), *_numbers(data, index, len(names))]
+        for each in chosen
+        for index, value in zip(each.indices, each.rewards, strict=True)
+    ]
+    return WORDS.table("examples", rows, [*names, *(f"next {name}" for name in names)])
+
+
+def _cells(data: Transitions, index: int) -> list[Any]:
+    action, true = np.asarray(data.actions[index]), float(data.rewards[index])
+    return [
+        int(data.episodes[index]),
+        int(data.steps[index]),
+        action.item() if action.ndim == 0 else ", ".join(f"{float(a):.3g}" for a in action.ravel()[:SHOWN]),
+        "yes" if data.terminated[index] else "",
+        round(true, 4) if np.isfinite(true) else "unknown",
+    ]
+
+
+def _numbers(data: Transitions, index: int, count: int) -> list[float]:
+    both = data.observations[index], data.next_observations[index]
+    return [round(float(number), 3) for shown in both for number in np.asarray(shown).ravel()[:count]]
+
+
+def _image(chosen: Sequence[Examples], data: Transitions, grid: tuple[int, int] | None) -> bytes:
+    columns = min(DRAWN, max(len(each.indices) for each in chosen))
+    figure = Figure((2.6 * columns, 1.9 * len(chosen)), layout="constrained")
+    axes = figure.subplots(len(chosen), 2 * columns, squeeze=False)
     most = float(max(data.observations[:200].max(), data.next_observations[:200].max()))
-    for row, each in zip(axes, found, strict=True):
+    for row, each in zip(axes, chosen, strict=True):
         for place in row:
             place.set_axis_off()
-        for at, index in enumerate(each.indices[:columns]):
-            for place, observation in zip(
-                row[2 * at : 2 * at + 2], (data.observations[index], data.next_observations[index]), strict=True
-            ):
+        for number, index in enumerate(each.indices[:columns]):
+            both: tuple[Array, Array] = data.observations[index], data.next_observations[index]
+            for place, observation in zip(row[2 * number : 2 * number + 2], both, strict=True):
                 place.set_axis_on()
                 draw_observation(place, observation, grid, most)
-            truth = data.rewards[index]
-            true = f", true {truth:.2g}" if np.isfinite(truth) else ""
-            row[2 * at].set_title(f"step {index}\n{each.rewards[at]:.2f}{true}", fontsize=7, loc="left")
+            true = f", true {data.rewards[index]:.2g}" if np.isfinite(data.rewards[index]) else ""
+            title = f"step {index}\n{each.rewards[number]:.2f}{true}"
+            row[2 * number].set_title(title, fontsize=7, loc="left")
     return png(figure)
 
 
-STEP = Step(NAME, TITLE, run, why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)

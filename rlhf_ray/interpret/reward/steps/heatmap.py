@@ -1,7 +1,8 @@
-"""Report section: the reward of every move in a grid world."""
+"""The reward of every move in a grid world."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
@@ -12,89 +13,112 @@ from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward.heatmap import NAMES, MoveValues, heatmap, move_values, value_table
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.measure.statistics import pearson
-from rlhf_ray.study.section import Picture, Section, Statement, Table
+from rlhf_ray.study.figures import DRAWN
+from rlhf_ray.study.section import Section, Statement
 from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.words import Words
 
-NAME = "heatmap"
-TITLE = "Every move in the grid"
+WORDS = Words(__file__)
 
 MOST_LAYERS = 4
 """Layers drawn."""
 SHOWN = 5
 """Moves in the table, from either end."""
+AGREES = 0.9
+"""Correlation with the true reward over all moves."""
+
+
+@dataclass(frozen=True)
+class BestMove:
+    """The move that is worth most, what it and the median move give, and the difference in standard deviations."""
+
+    move: str
+    row: int
+    column: int
+    layer: str
+    reward: float
+    median: float
+    stands_out: float
+
+
+@dataclass(frozen=True)
+class Moves:
+    """What the step finds.
+
+    Attributes:
+        columns, moves: the table of all moves.
+        correlation: with the true reward over all moves; None if either is constant.
+        standard_deviation: of the reward over all moves; 0 if it is constant.
+        best: None for a constant reward.
+    """
+
+    columns: list[str]
+    moves: list[list[Any]]
+    correlation: float | None
+    standard_deviation: float
+    best: BestMove | None = field(metadata=DRAWN)
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
-    """Return why the tool does not apply; None if it does."""
+    """Return why the step does not apply; None if it does."""
     subject = context.subject
     if subject.environment is None:
-        return "The environment is unknown, so there is no grid to draw."
+        return WORDS.text("unknown")
     env = _grid(subject.environment)
     if env is None:
-        return f"{subject.environment} is no grid world whose states can be listed."
-    if env.observation_space.shape != subject.reward.observation_space.shape:
-        return f"The reward takes other observations than {subject.environment} gives."
-    return None
+        return WORDS.text("no_grid", environment=subject.environment)
+    fits = env.observation_space.shape == subject.reward.observation_space.shape
+    return None if fits else WORDS.text("other_observations", environment=subject.environment)
 
 
 def run(context: StepContext[Subject]) -> Section:
     """Compute, draw and list the reward of every move, beside the true one."""
-    subject = context.subject
-    env = _grid(str(subject.environment))
+    env = _grid(str(context.subject.environment))
     assert env is not None, "why_not() says so"
     states = env.grid_states()
     panels = [
-        move_values(subject.reward, states, "this reward"),
+        move_values(context.subject.reward, states, "this reward"),
         move_values(env.ground_truth(), states, "true reward"),
     ]
+    figures = measure(panels)
+    image = heatmap(panels, "panel", range(min(MOST_LAYERS, len(states.layers))))
+    tables = []
+    if figures.best is not None:
+        order = np.argsort(-panels[0].values[panels[0].valid], kind="stable")
+        rows = [_rounded(figures.moves[i]) for i in (*order[:SHOWN], *order[SHOWN:][-SHOWN:])]
+        tables = [WORDS.table("extremes", rows, figures.columns)]
+    pictures = [WORDS.picture("moves", image)]
+    given = float(np.nanmax(panels[0].values))
+    return WORDS.section(_statements(figures, given), tables=tables, pictures=pictures, figures=figures)
+
+
+def measure(panels: list[MoveValues]) -> Moves:
+    """Compute the figures of a reward and the true one."""
     given, true = (panel.values[panel.valid] for panel in panels)
-    spread = float(given.std())
+    table, spread = value_table(panels), float(given.std())
     constant = spread <= 1e-9 * max(1.0, float(np.abs(given).max()))
     alike = pearson(given, true)
     correlation = None if constant or np.isnan(alike) else alike
-    table = value_table(panels)
-    caption = (
-        "The reward of each move: a triangle for a step in its direction, a circle for staying. Hatched: the move leads "
-        "against a wall, or the state never occurs. G: goal, K: key. White: the median move of the panel."
-    )
-    picture = Picture("moves", heatmap(panels, "panel", range(min(MOST_LAYERS, len(states.layers)))), caption)
-    values = {
-        "columns": list(table.columns),
-        "moves": [list(row) for row in table.rows],
-        "correlation": correlation,
-        "standard_deviation": spread,
-    }
-    if constant:
-        text = f"All {len(given)} moves of the grid get the same reward, {given[0]:.3g}."
-        return Section(NAME, TITLE, [Statement("warning", text, 5.0)], pictures=[picture], values=values)
-    order = np.argsort(-given, kind="stable")
-    shown = [*order[:SHOWN], *order[SHOWN:][-SHOWN:]]
-    extremes = Table(table.columns, [_rounded(table.rows[i]) for i in shown], "The moves worth most and least.")
-    return Section(
-        NAME, TITLE, _statements(panels[0], given, correlation), tables=[extremes], pictures=[picture], values=values
-    )
+    best = None if constant else _best(panels[0], given, spread)
+    return Moves(list(table.columns), [list(row) for row in table.rows], correlation, spread, best)
 
 
-def _statements(panel: MoveValues, given: Any, correlation: float | None) -> list[Statement]:
+def _best(panel: MoveValues, given: Any, spread: float) -> BestMove:
     states, (state, action) = panel.states, np.argwhere(panel.valid)[int(given.argmax())]
-    layer = states.layers[states.layer[state]]
-    best, middle = float(given.max()), float(np.median(given))
-    where = f"{NAMES[states.moves[action]]} at ({states.rows[state]}, {states.columns[state]})"
-    text = (
-        f"Of {len(given)} moves in the grid, {where}{f' ({layer})' if layer else ''} is worth most: {best:.3g}; the median move "
-        f"gives {middle:.3g}."
-    )
-    found = [Statement("rewards", text, min(3.0, (best - middle) / float(given.std())))]
-    if correlation is None:
-        return found
-    if correlation > 0.9:
-        text = f"Move by move it agrees with the true reward: over all moves they correlate {correlation:.2f}."
-        return [*found, Statement("rewards", text, 1.0)]
-    text = (
-        f"Move by move it differs from the true reward: over all moves they correlate {correlation:.2f}. Potential shaping "
-        "alone can do that; the distances and the incentive test tell."
-    )
-    return [*found, Statement("warning", text, 1.0)]
+    most, median = float(given.max()), float(np.median(given))
+    place = int(states.rows[state]), int(states.columns[state]), states.layers[states.layer[state]]
+    return BestMove(NAMES[states.moves[action]], *place, most, median, (most - median) / spread)
+
+
+def _statements(figures: Moves, given: float) -> list[Statement]:
+    best, count = figures.best, len(figures.moves)
+    if best is None:
+        return [WORDS.statement("constant", 5.0, moves=count, reward=given)]
+    statements = [WORDS.statement("best", min(3.0, best.stands_out), moves=count, best=best)]
+    if figures.correlation is not None:
+        key = "agrees" if figures.correlation > AGREES else "differs"
+        statements.append(WORDS.statement(key, 1.0, correlation=figures.correlation))
+    return statements
 
 
 def _grid(name: str) -> Any:
@@ -106,8 +130,8 @@ def _grid(name: str) -> Any:
     return env if hasattr(env, "grid_states") and hasattr(env, "ground_truth") else None
 
 
-def _rounded(row: Any) -> list[Any]:
-    return [round(each, 4) if isinstance(each, float) else each for each in row]
+def _rounded(row: list[Any]) -> list[Any]:
+    return [round(cell, 4) if isinstance(cell, float) else cell for cell in row]
 
 
-STEP = Step(NAME, TITLE, run, why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)

@@ -1,8 +1,9 @@
-"""The report's section of what a reward's layers represent: probes, factors, and directions taken out."""
+"""What a reward's layers represent: probes, factors, and directions taken out."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,88 +17,136 @@ from rlhf_ray.interpret.reward.manifold import Manifold, frames_of
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, seen_frames
 from rlhf_ray.reward.functions import TorchReward
+from rlhf_ray.study.figures import DRAWN, values_of
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.words import Words
 
-NAME = "inside"
-TITLE = "What the layers represent"
+WORDS = Words(__file__)
 
+FEWEST_STEPS = 50
 LAYERS = 3
 FACTORS = 5
 EXAMPLES = 4
 EDITED = 3
 """Concepts that are taken out, the best represented first."""
+FACTORS_EDITED = 2
 REPRESENTED = 0.3
 """R² from which on a concept counts as represented."""
+WELL_REPRESENTED = 0.5
+"""R² from which on a concept tells whether training added anything."""
 GAIN = 0.1
 """R² that training has to add before a concept counts as learned: an untrained network represents much of its input too."""
+SHUFFLED = 0.1
+"""Most R² of probes of shuffled labels."""
+CHANGE, TIMES = 0.1, 1.5
+"""A direction is used if taking it out changes the reward by more than this, in its standard deviations, and by more than this many
+times the change of random directions."""
+LEFT = 1e-3
+"""Most that may be left of a direction that was taken out, or changed beside it."""
+STABLE = 0.8
+"""Least mean cosine of the factors of halves of the data."""
+
+
+@dataclass(frozen=True)
+class TakenOut:
+    """A concept's direction that was taken out of a layer, and what that changes."""
+
+    probe: probes.Probe
+    edit: editing.Edit
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON values."""
+        return {"concept": self.probe.concept, "layer": self.probe.layer} | asdict(self.edit)
+
+
+@dataclass(frozen=True)
+class LayerFactors:
+    """Factors of a layer.
+
+    Attributes:
+        explained: share that they explain.
+        stability: of each, cosine with that of halves of the data.
+        components: their directions.
+        fitted: the factors.
+        edits: what taking the first ones out changes.
+    """
+
+    explained: float
+    stability: FloatArray
+    components: FloatArray
+    fitted: factors.Factors = field(metadata=DRAWN)
+    edits: list[editing.Edit] = field(metadata=DRAWN)
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What the step finds: shapes of the layers, probes, factors of the last layer, and what taking directions out changes."""
+
+    layers: dict[str, tuple[int, ...]]
+    probes: list[probes.Probe]
+    factors: dict[str, LayerFactors]
+    taken_out: list[TakenOut]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON values."""
+        return {
+            "layers": values_of(self.layers),
+            "probes": [asdict(probe) | {"gain": probe.gain} for probe in self.probes],
+            "factors": values_of(self.factors),
+            "taken_out": values_of(self.taken_out),
+            "factors_taken_out": {name: values_of(found.edits) for name, found in self.factors.items()},
+        }
+
+    @property
+    def edits(self) -> list[editing.Edit]:
+        """All edits."""
+        return [each.edit for each in self.taken_out] + [edit for each in self.factors.values() for edit in each.edits]
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there is nothing to look into."""
     subject = context.subject
     if not isinstance(subject.reward, TorchReward):
-        return "The reward has no layers."
-    if len(subject.data) < 50:
-        return f"The data have {len(subject.data)} steps; at least 50 are needed to look into layers."
-    if not hidden_layers(subject.reward):
-        return "The network has no hidden layer that can be looked into."
-    return None
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """A concept's direction that was taken out of a layer."""
-
-    probe: probes.Probe
-    edit: editing.Edit
+        return WORDS.text("no_layers")
+    if len(subject.data) < FEWEST_STEPS:
+        return WORDS.text("few", steps=len(subject.data), least=FEWEST_STEPS)
+    return None if hidden_layers(subject.reward) else WORDS.text("no_hidden_layer")
 
 
 def run(context: StepContext[Subject]) -> Section:
     """Probe layers, factorise the last one, and take directions out of it."""
     subject = context.subject
-    reward = subject.reward
-    assert isinstance(reward, TorchReward)  # or why_not says so
-    data = subject.data.sample(max(200, round(800 * subject.effort)), subject.rng(NAME))
-    seed = int(subject.rng(f"{NAME} seed").integers(2**31))
-    layers = _layers(reward)
+    assert isinstance(subject.reward, TorchReward), "why_not says so"
+    data = subject.data.sample(max(200, round(800 * subject.effort)), subject.rng(WORDS.name))
+    seed = int(subject.rng(f"{WORDS.name} seed").integers(2**31))
+    layers = _layers(subject.reward)
+    figures = measure(subject.reward, data, layers, seed)
+    pictures = _pictures(subject, data, layers[-1], figures.factors["activations"].fitted, seed)
+    return WORDS.section(_statements(figures), _checks(figures), _tables(figures), pictures, figures)
+
+
+def measure(reward: TorchReward, data: Transitions, layers: list[Layer], seed: int) -> Inside:
+    """Compute the figures."""
     found = _probes(reward, data, layers, seed)
     taken = _take_out(reward, data, layers, found, seed)
     last = layers[-1]
-    kinds = {
-        "activations": _factorise(last.activations(reward, data), seed),
-        "attributions": _factorise(last.attributions(reward, data), seed, signed=True),
-    }
-    edits = {
-        name: [editing.verify(reward, last, way, data, seed) for way in made.directions[:2] if np.any(way)]
-        for name, (made, _) in kinds.items()
-    }
-    values: dict[str, Any] = {
-        "layers": {layer.name: list(layer.shape) for layer in layers},
-        "probes": [asdict(each) | {"gain": each.gain} for each in found],
-        "factors": {
-            name: {"explained": made.explained, "stability": stable.tolist(), "components": made.directions.tolist()}
-            for name, (made, stable) in kinds.items()
-        },
-        "taken_out": [{"concept": each.probe.concept, "layer": each.probe.layer} | asdict(each.edit) for each in taken],
-        "factors_taken_out": {name: [asdict(each) for each in of] for name, of in edits.items()},
-    }
-    all_edits = [each.edit for each in taken] + [each for of in edits.values() for each in of]
-    tables = [
-        *([_probe_table(found)] if found else []),
-        _factor_table(last, kinds, edits, data),
-        *([_edit_table(taken)] if taken else []),
-    ]
-    pictures = _pictures(subject, data, last, kinds["activations"][0], seed)
-    return Section(NAME, TITLE, _statements(taken), _checks(found, all_edits, kinds), tables, pictures, values)
+    values = {"activations": last.activations(reward, data), "attributions": last.attributions(reward, data)}
+    factorised = {name: _factorise(values[name], seed, name == "attributions") for name in values}
+    of_layer = {}
+    for name, (fitted, stable) in factorised.items():
+        ways = [way for way in fitted.directions[:FACTORS_EDITED] if np.any(way)]
+        edits = [editing.verify(reward, last, way, data, seed) for way in ways]
+        of_layer[name] = LayerFactors(fitted.explained, stable, fitted.directions, fitted, edits)
+    return Inside({layer.name: layer.shape for layer in layers}, found, of_layer, taken)
 
 
 def _layers(reward: TorchReward) -> list[Layer]:
     """Return at most `LAYERS` hidden layers of different shapes: of an ensemble with a network per member, the first member's."""
     distinct: dict[tuple[int, ...], Layer] = {}
-    for layer in hidden_layers(reward):
-        distinct.setdefault(layer.shape, layer)
     every = hidden_layers(reward)
+    for layer in every:
+        distinct.setdefault(layer.shape, layer)
     chosen = list(distinct.values())
     if every[-1] not in chosen and len(every[-1].shape) == 1:
         chosen.append(every[-1])
@@ -114,147 +163,81 @@ def _probes(reward: TorchReward, data: Transitions, layers: list[Layer], seed: i
 
 def _take_out(
     reward: TorchReward, data: Transitions, layers: list[Layer], found: list[probes.Probe], seed: int
-) -> list[_Taken]:
+) -> list[TakenOut]:
     """Take the direction of each well represented concept out of the layer where training added most."""
     best: dict[str, probes.Probe] = {}
-    for each in found:
-        if each.kind == "linear" and each.trained >= REPRESENTED:
-            known = best.get(each.concept)
-            if known is None or (each.gain or 0.0, each.trained) > (known.gain or 0.0, known.trained):
-                best[each.concept] = each
+    for probe in found:
+        if probe.kind == "linear" and probe.trained >= REPRESENTED:
+            known = best.get(probe.concept)
+            if known is None or (probe.gain or 0.0, probe.trained) > (known.gain or 0.0, known.trained):
+                best[probe.concept] = probe
     concepts, by_name = probes.concepts_of(data), {layer.name: layer for layer in layers}
     taken = []
-    for each in sorted(best.values(), key=lambda each: -(each.gain or each.trained))[:EDITED]:
-        layer = by_name[each.layer]
-        way = probes.direction(probes.features(reward, layer, data), concepts[each.concept])
+    for probe in sorted(best.values(), key=lambda each: -(each.gain or each.trained))[:EDITED]:
+        layer = by_name[probe.layer]
+        way = probes.direction(probes.features(reward, layer, data), concepts[probe.concept])
         if np.any(way):
-            taken.append(_Taken(each, editing.verify(reward, layer, way, data, seed)))
+            taken.append(TakenOut(probe, editing.verify(reward, layer, way, data, seed)))
     return taken
 
 
-def _factorise(values: FloatArray, seed: int, signed: bool = False) -> tuple[factors.Factors, FloatArray]:
+def _factorise(values: FloatArray, seed: int, signed: bool) -> tuple[factors.Factors, FloatArray]:
     made = factors.fit(values, FACTORS, "nmf", seed, signed or bool(values.min() < 0.0))
     return made, factors.stability(values, made, [seed + 1, seed + 2])
 
 
-def _statements(taken: list[_Taken]) -> list[Statement]:
-    said = []
-    for each in taken:
-        one, edit = each.probe, each.edit
-        gain = one.gain
-        beside = "" if one.untrained is None else f" against {one.untrained:.2f} untrained"
-        represents = (
-            f"The network represents {one.concept} linearly in layer {one.layer} (R² {one.trained:.2f}{beside})"
-        )
-        effect = (
-            f"taking it out changes the reward by {edit.change:.2f} standard deviations "
-            f"(random directions of equal variance: {edit.random:.2f})"
-        )
-        learned = gain is None or gain > GAIN
-        if edit.change > max(0.1, 1.5 * edit.random, edit.random_most) and learned:
-            said.append(Statement("rewards", f"{represents}, and uses it: {effect}.", min(edit.change, 1.0)))
-    return said
+def _statements(figures: Inside) -> Iterator[Statement]:
+    for taken in figures.taken_out:
+        probe, edit = taken.probe, taken.edit
+        learned = probe.gain is None or probe.gain > GAIN
+        if learned and edit.change > max(CHANGE, TIMES * edit.random, edit.random_most):
+            yield WORDS.statement("used", min(edit.change, 1.0), probe=probe, edit=edit)
 
 
-def _checks(found: list[probes.Probe], edits: list[editing.Edit], kinds: dict[str, Any]) -> list[Check]:
-    checks = []
-    if found:
-        shuffled = max(each.shuffled for each in found)
-        checks.append(
-            Check(
-                "probes of shuffled labels find nothing",
-                shuffled <= 0.1,
-                shuffled,
-                "R² at most 0.1",
-                ""
-                if shuffled <= 0.1
-                else "The probes read more off the layers than there is: their figures are too high.",
-            )
-        )
-    compared = [each for each in found if each.kind == "linear" and each.gain is not None and each.trained > 0.5]
-    if compared:
-        gain = max(each.gain or 0.0 for each in compared)
-        checks.append(
-            Check(
-                "training added to what the layers represent",
-                True if gain > GAIN else None,
-                gain,
-                f"R² more than {GAIN} above an untrained network",
-                ""
-                if gain > GAIN
-                else "An untrained network represents every concept as well: probes can't say what was learned.",
-            )
-        )
-    moved = [each for each in edits if each.before > 1e-12]
+def _checks(figures: Inside) -> Iterator[Check]:
+    if figures.probes:
+        shuffled = max(probe.shuffled for probe in figures.probes)
+        yield WORDS.check("shuffled", shuffled <= SHUFFLED, shuffled, most=SHUFFLED)
+    gains = [
+        probe.gain
+        for probe in figures.probes
+        if probe.kind == "linear" and probe.gain is not None and probe.trained > WELL_REPRESENTED
+    ]
+    if gains:
+        yield WORDS.check("added", True if max(gains) > GAIN else None, max(gains), least=GAIN)
+    moved = [edit for edit in figures.edits if edit.before > 1e-12]
     if moved:
-        left = max(max(each.after / each.before, each.others) for each in moved)
-        checks.append(
-            Check(
-                "a direction that is taken out is gone, and nothing else changes in its layer",
-                left < 1e-3,
-                left,
-                "less than 0.001 of it left, or changed beside it",
-                "" if left < 1e-3 else "The edits do more or less than they should: don't trust their effects.",
-            )
-        )
-    least = float(np.mean(kinds["activations"][1]))
-    checks.append(
-        Check(
-            "halves of the data have the same factors",
-            least >= 0.8,
-            least,
-            "mean cosine at least 0.8",
-            "" if least >= 0.8 else "The factors depend on the sample: don't interpret single ones.",
-        )
-    )
-    return checks
+        left = max(max(edit.after / edit.before, edit.others) for edit in moved)
+        yield WORDS.check("gone", left < LEFT, left, most=LEFT)
+    mean = float(np.mean(figures.factors["activations"].stability))
+    yield WORDS.check("stable", mean >= STABLE, mean, least=STABLE)
 
 
-def _probe_table(found: list[probes.Probe]) -> Table:
-    rows = [
-        [
-            each.concept,
-            each.layer,
-            each.kind,
-            f"{each.trained:.2f} ± {each.spread:.2f}",
-            "none" if each.untrained is None else f"{each.untrained:.2f}",
-            f"{each.shuffled:.2f}",
-            "0.00",
-        ]
-        for each in found
-    ]
-    columns = ("concept", "layer", "probe", "trained", "untrained", "shuffled labels", "mean")
-    return Table(
-        columns, rows, "How well each concept can be read off a layer: R² on other episodes, one scale for all."
-    )
-
-
-def _factor_table(last: Layer, kinds: dict[str, Any], edits: dict[str, list[editing.Edit]], data: Transitions) -> Table:
+def _tables(figures: Inside) -> Iterator[Table]:
+    if figures.probes:
+        yield WORDS.table("probes", map(_probe_row, figures.probes))
     rows = []
-    for name, (_, stable) in kinds.items():
-        for at, cosine in enumerate(stable):
-            edit = edits[name][at] if at < len(edits[name]) else None
+    for name, found in figures.factors.items():
+        for number, cosine in enumerate(found.stability):
+            edit = found.edits[number] if number < len(found.edits) else None
             effect = "" if edit is None else f"{edit.change:.2f} (random {edit.random:.2f})"
-            rows.append([f"{name}, {at}", f"{cosine:.2f}", effect])
-    explained = ", ".join(f"{name}: {made.explained:.0%} explained" for name, (made, _) in kinds.items())
-    columns = ("factor", "found again (cosine)", "change of the reward without it, in standard deviations")
-    return Table(columns, rows, f"NMF of layer {last.name} ({explained}).")
+            rows.append([f"{name}, {number}", f"{cosine:.2f}", effect])
+    yield WORDS.table("factors", rows, layer=list(figures.layers)[-1], factors=figures.factors)
+    if figures.taken_out:
+        yield WORDS.table("taken_out", map(_edit_row, figures.taken_out))
 
 
-def _edit_table(taken: list[_Taken]) -> Table:
-    rows = [
-        [
-            each.probe.concept,
-            each.probe.layer,
-            f"{each.edit.change:.2f}",
-            f"{each.edit.random:.2f} (most {each.edit.random_most:.2f})",
-            "none" if each.edit.correlation is None else f"{each.edit.correlation:.2f}",
-        ]
-        for each in taken
-    ]
-    columns = ("taken out", "layer", "change of the reward", "random directions", "correlation with before")
-    caption = "Changes in standard deviations of the reward; random directions vary as much as the one taken out."
-    return Table(columns, rows, caption)
+def _probe_row(probe: probes.Probe) -> list[str]:
+    trained = f"{probe.trained:.2f} ± {probe.spread:.2f}"
+    untrained = "none" if probe.untrained is None else f"{probe.untrained:.2f}"
+    return [probe.concept, probe.layer, probe.kind, trained, untrained, f"{probe.shuffled:.2f}", "0.00"]
+
+
+def _edit_row(taken: TakenOut) -> list[str]:
+    edit = taken.edit
+    random = f"{edit.random:.2f} (most {edit.random_most:.2f})"
+    correlation = "none" if edit.correlation is None else f"{edit.correlation:.2f}"
+    return [taken.probe.concept, taken.probe.layer, f"{edit.change:.2f}", random, correlation]
 
 
 def _pictures(subject: Subject, data: Transitions, last: Layer, made: factors.Factors, seed: int) -> list[Picture]:
@@ -268,22 +251,19 @@ def _pictures(subject: Subject, data: Transitions, last: Layer, made: factors.Fa
     settings = VisualisationSettings(steps=max(10, round(60 * subject.effort)))
     rows: list[tuple[str, list[Tile]]] = []
 
-    def shown(steps: Transitions, at: int) -> list[Array]:
-        return [of[at] for of in frames_of(steps, frames)]
+    def shown(steps: Transitions, number: int) -> list[Array]:
+        return [frame[number] for frame in frames_of(steps, frames)]
 
     for factor, way in enumerate(made.directions):
         if not np.any(way):
             continue
         order = np.argsort(-strength[:, factor], kind="stable")[:EXAMPLES]
-        row = [Tile(shown(data, at), f"{strength[at, factor]:.2f}") for at in order]
+        row = [Tile(shown(data, number), f"{strength[number, factor]:.2f}") for number in order]
         synthetic = optimise(subject.reward, data, seed, Objective(last, way), 1, settings, manifold)
         text = "made up" + ("\noff the manifold" if synthetic.off[0] else "")
         row.append(Tile(shown(synthetic.steps, 0), text, synthetic.off[0]))
         rows.append((f"factor {factor}", row))
-    if not rows:
-        return []
-    caption = f"What each factor of layer {last.name} responds to most: steps of the data, then a made-up input."
-    return [Picture("factors", gallery(rows), caption)]
+    return [WORDS.picture("factors", gallery(rows), layer=last.name)] if rows else []
 
 
-STEP = Step(NAME, TITLE, run, why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)

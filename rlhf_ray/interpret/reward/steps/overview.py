@@ -1,156 +1,218 @@
-"""Section: does the reward agree with the true one, and do its members agree with each other?"""
+"""Does the reward agree with the true one, and do its members agree with each other?"""
 
 from __future__ import annotations
 
-import io
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from rlhf_ray.interpret.reward.overview import OverEpisodes, episode_sums, over_episodes, pairs_in_order
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.measure.intervals import percentile_interval
 from rlhf_ray.measure.statistics import pearson, spearman
+from rlhf_ray.study.figures import DRAWN
+from rlhf_ray.study.plots import png
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.words import Words
 
-NAME = "overview"
-TITLE = "Agreement with the true reward"
+WORDS = Words(__file__)
 
 AGREES, IN_PART = 0.9, 0.65
 """Shares of pairs of steps ordered like the true reward, from which a reward counts as agreeing, wholly or in part. Random order:
 0.5."""
+MEMBERS_AGREE = 0.7
+"""Mean correlation of an ensemble's members."""
+RESAMPLES = 300
+PAIRS = 20_000
+"""Pairs of steps to compare."""
+QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
+DOTS = 3000
+
+
+@dataclass(frozen=True)
+class OverEpisodes:
+    """A figure with its 95 % bootstrap interval over episodes; NaN bounds with fewer than three episodes."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        bounds = "" if np.isnan(self.low) else f" ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.value:.2f}{bounds}"
+
+
+@dataclass(frozen=True)
+class Correlations:
+    """How a reward goes with the true one.
+
+    Attributes:
+        linear: Pearson's correlation over steps.
+        rank: Spearman's.
+        pairs: share of pairs of steps in the true order.
+        of_returns: rank correlation of the episodes' returns; None if their true returns are equal.
+    """
+
+    linear: OverEpisodes
+    rank: OverEpisodes
+    pairs: OverEpisodes
+    of_returns: OverEpisodes | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What the step finds.
+
+    Attributes:
+        reward_mean, reward_std, reward_quantiles: of the given reward, at `QUANTILES`.
+        true_quantiles: of the true reward; None if that is unknown, or the given one constant.
+        correlation: None if either reward is constant or the true one unknown.
+        members_correlation: mean correlation of an ensemble's members; None without members.
+        steps: given and true rewards where the true one is known, ``[2, n]``.
+    """
+
+    reward_mean: float
+    reward_std: float
+    reward_quantiles: list[float]
+    true_quantiles: list[float] | None = None
+    correlation: Correlations | None = None
+    members_correlation: float | None = None
+    steps: FloatArray = field(default_factory=lambda: np.zeros((2, 0)), metadata=DRAWN)
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there is nothing to say: no steps."""
-    subject = context.subject
-    return None if len(subject.data) else "There are no steps to look at."
+    return None if len(context.subject.data) else WORDS.text("no_steps")
 
 
 def run(context: StepContext[Subject]) -> Section:
     """Compare the reward with the true one, and its members with each other."""
-    subject = context.subject
+    figures = measure(context.subject)
+    return WORDS.section(
+        _statements(figures), _checks(figures), list(_tables(figures)), list(_pictures(figures)), figures
+    )
+
+
+def measure(subject: Subject) -> Overview:
+    """Compute the figures."""
     data = subject.data
     members = subject.reward.members_of(data)
     rewards = members.mean(0)
-    deviation = float(rewards.std())
-    statements: list[Statement] = []
-    checks = [
-        Check(
-            "the reward varies",
-            deviation > 0,
-            deviation,
-            "> 0",
-            "" if deviation > 0 else "The reward is the same for every step. It can teach an agent nothing.",
-        )
-    ]
-    quantiles = [float(q) for q in np.quantile(rewards, [0.0, 0.05, 0.5, 0.95, 1.0])]
-    tables = [
-        Table(["", "minimum", "5 %", "median", "95 %", "maximum"], [["given reward", *quantiles]], "Distribution")
-    ]
-    values: dict[str, Any] = {
-        "reward_mean": float(rewards.mean()),
-        "reward_std": deviation,
-        "reward_quantiles": quantiles,
-    }
     known = np.isfinite(data.rewards)
-    pictures = []
-    if known.any() and deviation > 0:
-        true, given, episodes = data.rewards[known], rewards[known], data.episodes[known]
-        values["true_quantiles"] = [float(q) for q in np.quantile(true, [0.0, 0.05, 0.5, 0.95, 1.0])]
-        tables[0] = Table(
-            tables[0].columns, [*tables[0].rows, ["true reward", *values["true_quantiles"]]], "Distribution"
-        )
-        if np.ptp(true) == 0:
-            statements.append(
-                Statement(
-                    "warning",
-                    f"The true reward is {true[0]:g} at every recorded step: agreement can't be measured on this data.",
-                    1.0,
-                )
-            )
-        else:
-            rng = subject.rng("overview")
-            by_step = {
-                "linear": over_episodes(lambda at: pearson(true[at], given[at], 0.0), episodes, rng),
-                "rank": over_episodes(lambda at: spearman(true[at], given[at], 0.0), episodes, rng),
-                "pairs": over_episodes(lambda at: pairs_in_order(true, given, at, rng), episodes, rng),
-            }
-            sums = episode_sums(given, episodes), episode_sums(true, episodes)
-            by_return = (
-                over_episodes(lambda at: spearman(sums[0][at], sums[1][at], 0.0), np.arange(len(sums[0])), rng)
-                if np.ptp(sums[1]) > 0
-                else None
-            )
-            tables.append(_agreement(by_step, by_return))
-            values |= {
-                "correlation": {**{k: vars(v) for k, v in by_step.items()}, "of_returns": by_return and vars(by_return)}
-            }
-            pairs = by_step["pairs"]
-            checks.append(
-                Check(
-                    "it orders steps like the true reward",
-                    pairs.value >= AGREES,
-                    pairs.value,
-                    f"≥ {AGREES} of pairs",
-                    ""
-                    if pairs.value >= AGREES
-                    else "A shaped reward may do so and still be right: see the distances and the incentive test.",
-                )
-            )
-            statements.append(_says(by_step["linear"], pairs, by_return))
-            pictures.append(
-                Picture("against_true", _scatter(true, given), "Given against true reward, one point per step.")
-            )
-    if len(members) > 1 and deviation > 0:
-        of_two = [pearson(members[i], members[j], 0.0) for i in range(len(members)) for j in range(i)]
-        values["members_correlation"] = float(np.mean(of_two))
-        checks.append(
-            Check(
-                "its members agree",
-                values["members_correlation"] > 0.7,
-                values["members_correlation"],
-                "mean correlation > 0.7",
-                ""
-                if values["members_correlation"] > 0.7
-                else "The ensemble's members give different rewards to the same steps.",
-            )
-        )
-    return Section(NAME, TITLE, statements, checks, tables, pictures, values)
-
-
-def _agreement(by_step: dict[str, OverEpisodes], by_return: OverEpisodes | None) -> Table:
-    named = {
-        "pairs of steps in the true order": by_step["pairs"],
-        "linear correlation of steps": by_step["linear"],
-        "rank correlation of steps": by_step["rank"],
-    } | ({"rank correlation of episodes' returns": by_return} if by_return else {})
-    rows = [[name, of.value, of.low, of.high] for name, of in named.items()]
-    return Table(["", "value", "95 % from", "to"], rows, "Agreement with the true reward")
-
-
-def _says(linear: OverEpisodes, pairs: OverEpisodes, returns: OverEpisodes | None) -> Statement:
-    figures = f"it orders {100 * pairs.value:.1f} % of pairs of steps like the true reward; correlation {linear}, " + (
-        f"rank correlation of episodes' returns {returns}" if returns else "all episodes have the same true return"
+    varies = float(rewards.std()) > 0
+    compared = bool(known.any()) and varies
+    true, given, episodes = data.rewards[known], rewards[known], data.episodes[known]
+    of_two = [pearson(members[i], members[j], 0.0) for i in range(len(members)) for j in range(i)] if varies else []
+    return Overview(
+        float(rewards.mean()),
+        float(rewards.std()),
+        np.quantile(rewards, QUANTILES).tolist(),
+        np.quantile(true, QUANTILES).tolist() if compared else None,
+        _correlations(true, given, episodes, subject.rng("overview")) if compared and np.ptp(true) > 0 else None,
+        float(np.mean(of_two)) if of_two else None,
+        np.stack([given, true]),
     )
-    if pairs.value >= AGREES:
-        return Statement("rewards", f"What the true reward rewards, as far as these steps show: {figures}.", 10.0)
-    if pairs.value >= IN_PART:
-        return Statement("warning", f"It agrees with the true reward only in part: {figures}.", 10.0)
-    return Statement("warning", f"It does not agree with the true reward: {figures}.", 10.0)
 
 
-def _scatter(true: np.ndarray, given: np.ndarray) -> bytes:
+def _correlations(true: FloatArray, given: FloatArray, episodes: IntArray, rng: np.random.Generator) -> Correlations:
+    linear = over_episodes(lambda at: pearson(true[at], given[at], 0.0), episodes, rng)
+    rank = over_episodes(lambda at: spearman(true[at], given[at], 0.0), episodes, rng)
+    pairs = over_episodes(lambda at: pairs_in_order(true, given, at, rng), episodes, rng)
+    sums, true_sums = episode_sums(given, episodes), episode_sums(true, episodes)
+    of_returns = None
+    if np.ptp(true_sums) > 0:
+        numbers = np.arange(len(sums))
+        of_returns = over_episodes(lambda at: spearman(sums[at], true_sums[at], 0.0), numbers, rng)
+    return Correlations(linear, rank, pairs, of_returns)
+
+
+def pairs_in_order(true: Array, given: Array, steps: IntArray, rng: np.random.Generator) -> float:
+    """Compute the share of pairs of steps with different true rewards that the given reward orders alike; ties count half.
+
+    Unlike a rank correlation, it does not depend on how many steps share one true reward. 0.5 if all do.
+
+    Args:
+        true: ``[n]``.
+        given: ``[n]``.
+        steps: steps to pair.
+        rng: draws `PAIRS` pairs.
+    """
+    first, second = rng.choice(steps, (2, PAIRS))
+    differ = true[first] != true[second]
+    if not differ.any():
+        return 0.5
+    first, second = first[differ], second[differ]
+    alike = np.sign(given[first] - given[second]) * np.sign(true[first] - true[second])
+    return float((alike.mean() + 1) / 2)
+
+
+def over_episodes(
+    figure: Callable[[IntArray], float], episodes: IntArray, rng: np.random.Generator, resamples: int = RESAMPLES
+) -> OverEpisodes:
+    """Compute ``figure(index of steps)`` for all steps and its bootstrap interval, drawing whole episodes."""
+    names, inverse = np.unique(episodes, return_inverse=True)
+    where = [np.flatnonzero(inverse == i) for i in range(len(names))]
+    value = figure(np.arange(len(episodes)))
+    if len(names) < 3:
+        return OverEpisodes(value, float("nan"), float("nan"))
+    drawn = [
+        figure(np.concatenate([where[i] for i in rng.integers(len(names), size=len(names))])) for _ in range(resamples)
+    ]
+    return OverEpisodes(value, *percentile_interval(drawn))
+
+
+def episode_sums(values: FloatArray, episodes: IntArray) -> FloatArray:
+    """Sum ``values`` within each episode: ``[episodes]``, in the order of their numbers."""
+    _, inverse = np.unique(episodes, return_inverse=True)
+    return np.asarray(np.bincount(inverse, values), np.float64)
+
+
+def _statements(figures: Overview) -> list[Statement]:
+    if figures.correlation is None:
+        constant = figures.true_quantiles
+        return [] if constant is None else [WORDS.statement("constant_truth", 1.0, reward=constant[0])]
+    pairs = figures.correlation.pairs.value
+    key = "agrees" if pairs >= AGREES else "agrees_in_part" if pairs >= IN_PART else "disagrees"
+    return [WORDS.statement(key, 10.0, figures=WORDS.text("figures", correlation=figures.correlation))]
+
+
+def _checks(figures: Overview) -> list[Check]:
+    checks = [WORDS.check("varies", figures.reward_std > 0, figures.reward_std)]
+    if figures.correlation is not None:
+        pairs = figures.correlation.pairs.value
+        checks.append(WORDS.check("orders", pairs >= AGREES, pairs, least=AGREES))
+    if figures.members_correlation is not None:
+        agree = figures.members_correlation > MEMBERS_AGREE
+        checks.append(WORDS.check("members", agree, figures.members_correlation, least=MEMBERS_AGREE))
+    return checks
+
+
+def _tables(figures: Overview) -> Iterator[Table]:
+    true = [] if figures.true_quantiles is None else [["true reward", *figures.true_quantiles]]
+    yield WORDS.table("distribution", [["given reward", *figures.reward_quantiles], *true])
+    if figures.correlation is not None:
+        found = {
+            "pairs of steps in the true order": figures.correlation.pairs,
+            "linear correlation of steps": figures.correlation.linear,
+            "rank correlation of steps": figures.correlation.rank,
+            "rank correlation of episodes' returns": figures.correlation.of_returns,
+        }
+        rows = [[name, figure.value, figure.low, figure.high] for name, figure in found.items() if figure is not None]
+        yield WORDS.table("agreement", rows)
+
+
+def _pictures(figures: Overview) -> Iterator[Picture]:
+    if figures.correlation is None:
+        return
+    given, true = figures.steps[:, :: max(1, figures.steps.shape[1] // DOTS)]
     figure = Figure(figsize=(5, 4), layout="constrained")
-    axes = figure.add_subplot()
-    at = slice(None, None, max(1, len(true) // 3000))
-    axes.plot(true[at], given[at], ".", markersize=3, alpha=0.35, color="#0072b2")
-    axes.set_xlabel("true reward")
-    axes.set_ylabel("given reward")
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=110, metadata={"Software": None})
-    return image.getvalue()
+    axes = figure.subplots()
+    axes.plot(true, given, ".", markersize=3, alpha=0.35, color="#0072b2")
+    axes.set(xlabel="true reward", ylabel="given reward")
+    yield WORDS.picture("against_true", png(figure, dpi=110))
 
 
-STEP = Step(NAME, TITLE, run, why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)

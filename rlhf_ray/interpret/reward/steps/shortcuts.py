@@ -1,9 +1,9 @@
-"""Report section: what moves the reward, and whether it should."""
+"""What moves the reward, and whether it should."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,76 +11,133 @@ import numpy as np
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.drawing import curves_picture, map_picture, scatter_picture
 from rlhf_ray.interpret.reward.exchange import Effect
-from rlhf_ray.interpret.reward.shortcuts import CLEAR, NOTHING, Cause, Curve, Findings, find
+from rlhf_ray.interpret.reward.findings import CLEAR, NEARLY_ALL, NOTHING, Cause, Findings
+from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.strata import Comparison, Stratum, best_lag, compare
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.interpret.reward.truth import object_names, true_reward
+from rlhf_ray.interpret.reward.true_reward import object_names, true_reward
 from rlhf_ray.measure.statistics import pearson
+from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.words import Words, share
 
-NAME = "shortcuts"
-TITLE = "What moves the reward"
+WORDS = Words(__file__)
 
 STEPS = 6000
 """Steps looked at, whole episodes, for vectors; a quarter for images."""
+PAIRS, PAIRS_OF_IMAGES, FEWEST_PAIRS = 1000, 160, 60
+"""Pairs of steps at effort 1, and at any."""
+OUTSIDE = 0.15
+"""What the rest of the observation has to move the reward by, at least, to be named beside the causes."""
+BACKGROUND, SCATTERED = 0.3, 0.3
+"""What the background colour has to move the reward by to be named. The same of the rest of the observation, from which a cause may
+be something that moves: no place alone tells where it is."""
+MANY = 0.25
+"""Share of the regions that are ignored from which they are counted, not named."""
+UNRELATED, RELATED, STRONGLY = 0.05, 0.2, 0.8
+"""R² of the true reward from a part: below, it tells nothing; above, something; above, nearly all."""
+NO_PART = 0.5
+"""Share of the regions from which a cause is no part but the whole."""
+FOLLOWS = 0.5
+"""Share of the true reward's variance that a summary must tell to be what is wanted."""
+TELLS_APART, CHANCE, REVERSED = 0.9, 0.05, 0.3
+"""AUC of high and low true rewards: good; as far from 0.5 as chance goes; below, the reward is clearly the wrong way round."""
+RIGHT = 0.9
+"""Correlation with the true reward from which a reward is right, whatever its causes do."""
+LATE, AT_ONCE, LATE_CAUSES, LARGEST_LAG = 0.5, 0.3, 3, 5
+"""Correlation of a cause's changes with the true reward, from which they come late if it is less than the second at the same step;
+number of causes and steps tried."""
+FAR_OFF = 1.0
+"""Standard deviations by which a kind of step may get too much or too little."""
+
+
+@dataclass(frozen=True)
+class LateCause:
+    """A cause that changes some steps after (or, negative, before) the true reward, and how they correlate then."""
+
+    cause: Cause
+    lag: int
+    correlation: float
+
+
+@dataclass(frozen=True)
+class Shortcuts:
+    """What the step finds.
+
+    Attributes:
+        steps: number of steps looked at.
+        mean: mean reward.
+        regions: parts of the observations; None for tables.
+        found: what moves the reward.
+        beside: how it compares with the true one; None if that is unknown.
+        late: causes that change at another step than the true reward.
+    """
+
+    steps: int
+    mean: float
+    regions: Regions | None
+    found: Findings
+    beside: Comparison | None = None
+    late: tuple[LateCause, ...] = ()
+
+    @property
+    def true(self) -> Comparison | None:
+        """How it compares with a true reward that varies."""
+        return None if self.beside is None or self.beside.constant_truth else self.beside
+
+    @property
+    def shortcuts(self) -> list[Cause]:
+        """Causes whose exchange moves the reward but not the true one."""
+        return [cause for cause in self.found.causes if cause.is_shortcut]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON values."""
+        return self.found.to_json() | ({} if self.beside is None else {"truth": values_of(self.beside)})
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
-    """Return why the tool does not apply; None if it does."""
-    subject = context.subject
-    return "There are fewer than two steps to exchange anything between." if len(subject.data) < 2 else None
+    """Return why the step does not apply; None if it does."""
+    return WORDS.text("few") if len(context.subject.data) < 2 else None
 
 
 def run(context: StepContext[Subject]) -> Section:
     """Exchange everything, and report what moves the reward."""
     subject = context.subject
-    data, found, beside = measure(subject)
+    data = _data(subject)
+    figures = measure(subject, data)
+    told = statements(figures)
+    if figures.found.constant:
+        return WORDS.section(told, [WORDS.check("varies", False, 0.0, says=told[0].text)], figures=figures)
+    return WORDS.section(told, _checks(figures), _tables(figures), _pictures(subject, data, figures), figures)
+
+
+def measure(subject: Subject, data: Transitions | None = None) -> Shortcuts:
+    """Compute the figures; ``data``: the steps looked at, by default some of the subject's."""
+    data = _data(subject) if data is None else data
+    effort, objects = _effort(subject), object_names(subject.environment)
+    count = max(FEWEST_PAIRS, round((PAIRS_OF_IMAGES if _shows_images(subject) else PAIRS) * effort))
+    options: dict[str, Any] = {"pairs": count, "truth": true_reward(subject), "objects": objects}
+    found = find(subject.reward, data, subject.regions, subject.rng("shortcuts"), **options)
+    mean = float(subject.reward.of(data).mean())
     if found.constant:
-        (said,) = statements(subject, data, found, beside)
-        check = Check("the reward varies", False, 0.0, "standard deviation > 0", said.text)
-        return Section(NAME, TITLE, [said], [check], values={"constant": True})
-    return Section(
-        NAME,
-        TITLE,
-        statements(subject, data, found, beside),
-        list(_checks(found, beside)),
-        list(_tables(found, beside)),
-        list(_pictures(subject, data, found, beside)),
-        _values(found, beside),
-    )
+        return Shortcuts(len(data), mean, subject.regions, found)
+    beside = compare(subject.reward, data, subject.regions, found.ignored, objects)
+    return Shortcuts(len(data), mean, subject.regions, found, beside, tuple(_late(found, beside, data)))
 
 
-def measure(subject: Subject) -> tuple[Transitions, Findings, Comparison | None]:
-    """Return the steps looked at, what moves the reward, and how it compares with the true one."""
-    image = subject.regions is not None and subject.regions.kind == "patch"
-    effort = float(np.clip(subject.effort, 0.1, 10))
-    data = episodes(subject.data, int(STEPS * effort / (4 if image else 1)), subject.rng("shortcuts: data"))
-    count = max(60, round((160 if image else 1000) * effort))
-    objects = object_names(subject.environment)
-    found = find(
-        subject.reward,
-        data,
-        subject.regions,
-        subject.rng("shortcuts"),
-        pairs=count,
-        truth=true_reward(subject),
-        objects=objects,
-    )
-    return data, found, compare(subject.reward, data, subject.regions, found.ignored, objects)
+def _effort(subject: Subject) -> float:
+    return float(np.clip(subject.effort, 0.1, 10))
 
 
-def statements(subject: Subject, data: Transitions, found: Findings, beside: Comparison | None) -> list[Statement]:
-    """Say what `measure` found."""
-    if found.constant:
-        mean = float(subject.reward.of(data).mean())
-        return [
-            Statement(
-                "warning", f"The reward is the same on all {len(data)} steps ({mean:.3g}): it rewards nothing.", 10.0
-            )
-        ]
-    said = [*_rewards(found), *_ignores(found, subject), *_warnings(found), *_lags(found, beside, data)]
-    return said + (_differences(beside) if beside is not None else [])
+def _shows_images(subject: Subject) -> bool:
+    return subject.regions is not None and subject.regions.kind == "patch"
+
+
+def _data(subject: Subject) -> Transitions:
+    most = int(STEPS * _effort(subject) / (4 if _shows_images(subject) else 1))
+    return episodes(subject.data, most, subject.rng("shortcuts: data"))
 
 
 def episodes(data: Transitions, most: int, rng: np.random.Generator) -> Transitions:
@@ -93,384 +150,198 @@ def episodes(data: Transitions, most: int, rng: np.random.Generator) -> Transiti
     return data[np.isin(data.episodes, kept)][:most]
 
 
-def percent(share: float) -> str:
-    """Write a share as per cent, with a decimal where it is small."""
-    return f"{100 * share:.1f} %" if share < 0.095 else f"{100 * share:.0f} %"
-
-
-def _effect(effect: Effect) -> str:
-    low, high = (percent(each) for each in effect.interval)
-    return f"{percent(effect.moves)} of what exchanging the whole step does (95 % interval {low} to {high})"
-
-
-def _how(curve: Curve | None, found: Findings) -> str:
-    """Say how the reward depends on what a part shows; empty if its mean does not."""
-    return curve.words() if curve is not None and np.ptp(curve.rewards) > 0.5 * found.scale else ""
-
-
-def _rewards(found: Findings) -> Iterator[Statement]:
-    for summary in found.summaries[:1]:
-        truth = (
-            "" if summary.tells_truth is None else f", and {percent(max(0, summary.tells_truth))} of the true reward's"
-        )
-        text = (
-            f"{_capital(summary.name)} alone tells {percent(summary.tells)} of the reward's variance{truth}: the mean reward is "
-            f"highest {summary.high}, and lowest {summary.low}."
-        )
-        yield Statement("rewards", text, 0.9 if any(each.effect.sole for each in found.causes) else 2.0)
-    for each in found.inputs:
-        others = [other.part.name for other in found.inputs if other is not each and other.interval[1] >= NOTHING]
-        if each.sole and not others:
-            yield Statement("rewards", f"The reward depends on {each.part.name} alone.", 0.4)
-        elif each.part.action and each.interval[1] >= NOTHING:
-            text = f"The action {_how(found.action_curve, found) or 'matters'}: exchanging it moves the reward by {_effect(each)}."
-            yield Statement("rewards", text, each.moves)
-    for cause in found.causes:
-        how = f", which {said}" if (said := _how(cause.curve, found)) else ""
-        text = (
-            f"It looks at {cause.name} {cause.when}{how}: exchanging that moves the reward by {_effect(cause.effect)}."
-        )
-        yield Statement("rewards", text, cause.effect.moves)
-        if cause.effect.sole and len(found.regions) > 1:
-            yield Statement(
-                "rewards",
-                f"{_capital(cause.name)} is the sole cause of the reward: with it exchanged, the reward follows the donor (AUC "
-                f"{cause.effect.donor_auc:.3f}); with everything else exchanged, it stays as it was (AUC "
-                f"{cause.effect.own_auc:.3f}).",
-                cause.effect.moves + 0.2,
-            )
-    if found.others is not None and found.others.interval[0] > 0.15:
-        where = "this region" if len(found.causes) == 1 else "these regions"
-        text = f"Everything outside {where} moves it by {_effect(found.others)}."
-        yield Statement("rewards", text, 0.5 * found.others.moves)
-    if found.done_change is not None and abs(found.done_change) > NOTHING:
-        more = "more" if found.done_change > 0 else "less"
-        size = f"{abs(found.done_change):.2f} standard deviations {more}"
-        text = f"A step that terminates the episode gets {size} than the same step otherwise."
-        yield Statement("rewards", text, abs(found.done_change))
-    for a, b, share in [] if found.erratic else found.together[:2]:
-        text = f"{_capital(a)} and {b} act together: {percent(min(share, 1))} of the reward's variance is in neither alone."
-        yield Statement("rewards", text, share)
-    if found.background is not None and found.background.moves > 0.3:
-        yield Statement(
-            "rewards",
-            f"The background colour matters: painting it in another step's colour moves the reward by {_effect(found.background)}.",
-            found.background.moves + 0.3,
-        )
-
-
-def _ignores(found: Findings, subject: Subject) -> Iterator[Statement]:
-    if not found.ignored:
+def _late(found: Findings, beside: Comparison | None, data: Transitions) -> Iterator[LateCause]:
+    if beside is None or beside.constant_truth or abs(beside.correlation) > RIGHT:
         return
-    names = list(found.ignored)
-    regions = set(subject.regions.names) if subject.regions is not None and subject.regions.kind != "feature" else set()
-    places = [name for name in names if name in regions]
-    named = [name for name in names if name not in regions]
-    if subject.regions is not None and len(places) > 0.25 * len(subject.regions):
-        kind = {"patch": "patches", "cell": "cells"}[subject.regions.kind]
-        named.append(f"{len(places)} of {len(regions)} {kind}")
-    if not named:
-        return
-    text = (
-        f"It ignores {_listed(named)}: exchanging any of them alone moves the reward by less than {percent(NOTHING)}."
-    )
-    yield Statement("ignores", text, len(named))
-
-
-def _warnings(found: Findings) -> Iterator[Statement]:
-    if found.erratic:
-        text = (
-            "It looks like noise: steps that are alike get rewards that are not, so nothing in a step tells its reward."
-        )
-        yield Statement("warning", text, 4.0)
-    yield from _beside_truth(found)
-    joint = {name for a, b, _ in found.together for name in (a, b)}
-    off = _off(found)
-    scattered = (
-        found.others is not None and found.others.moves > 0.3
-    )  # something that moves: no place alone tells where it is
-    for cause in found.causes:
-        if cause.association is None or cause in off:
+    for cause in found.causes[:LATE_CAUSES]:
+        if len(cause.regions) > NO_PART * len(found.regions):
             continue
-        part, rest = cause.association.part, cause.association.rest
-        if cause.effect.moves > 0.2 and part < 0.05 and rest > 0.2 and cause.name not in joint and not scattered:
-            yield Statement(
-                "warning",
-                f"{_capital(cause.name)} moves the reward, but tells nothing about the true reward (R² {max(part, 0):.2f}; "
-                f"everything else {rest:.2f}): a shortcut, or noise.",
-                2 * cause.effect.moves,
-            )
-        elif cause.effect.moves > 0.8 and part > 0.8 and rest > 0.8 and len(cause.regions) < 0.5 * len(found.regions):
-            yield Statement(
-                "warning",
-                f"{_capital(cause.name)} and everything else each tell the true reward (R² {part:.2f} and {rest:.2f}), but the "
-                f"reward looks at {cause.name}{' alone' if cause.effect.sole else ''}. The data can't tell which is meant: it may "
-                "be a shortcut.",
-                2 * cause.effect.moves,
-            )
-    if found.background is not None and found.background.sole:
-        yield Statement("warning", "The background colour alone decides the reward.", 3.0)
+        before, after = (each[:, cause.mask].astype(float) for each in (data.observations, data.next_observations))
+        changes = np.abs(after - before).mean(1)
+        lag, there = best_lag(changes, data.rewards, data, LARGEST_LAG)
+        if lag and there > LATE and abs(pearson(changes, data.rewards, 0.0)) < AT_ONCE:
+            yield LateCause(cause, lag, there)
 
 
-def _off(found: Findings) -> list[Cause]:
-    """Return the causes whose exchange moves the reward but not the true one."""
-    return [
-        each
-        for each in found.causes
-        if each.true_moves is not None and each.true_moves < NOTHING < each.effect.interval[0]
-    ]
+def statements(figures: Shortcuts) -> list[Statement]:
+    """Say what `measure` found."""
+    if figures.found.constant:
+        return [WORDS.statement("constant", 10.0, steps=figures.steps, mean=figures.mean)]
+    parts = (_inputs, _causes, _ignores, _warnings, _lags, _differences)
+    return [statement for part in parts for statement in part(figures)]
 
 
-def _beside_truth(found: Findings) -> Iterator[Statement]:
-    """Say where the reward depends on something else than the true reward does."""
+def _inputs(figures: Shortcuts) -> Iterator[Statement]:
+    """Say what a summary tells and which whole inputs count."""
+    found = figures.found
     for summary in found.summaries[:1]:
-        if summary.tells_truth is not None and summary.tells_truth < 0.5:
-            yield Statement(
-                "warning",
-                f"The reward follows {summary.name}, which tells {percent(summary.tells)} of its variance (highest {summary.high}, "
-                f"lowest {summary.low}), but only {percent(max(0, summary.tells_truth))} of the true reward's: not what is wanted.",
-                1.9,
-            )
-    for effect, moves in zip(found.inputs, found.true_inputs, strict=False):
-        if effect.part.action and moves < NOTHING < CLEAR < effect.moves:
-            text = (
-                f"It pays for actions as such: the action {_how(found.action_curve, found) or 'matters'}; exchanging it moves the "
-                f"reward by {percent(effect.moves)} of what exchanging the whole step does, the true reward by {percent(moves)}."
-            )
-            yield Statement("warning", text, 2.5)
+        yield WORDS.statement("summary", 0.9 if any(c.effect.sole for c in found.causes) else 2.0, summary=summary)
+    for effect in found.inputs:
+        others = [other for other in found.inputs if other is not effect and other.interval[1] >= NOTHING]
+        if effect.sole and not others:
+            yield WORDS.statement("alone", 0.4, effect=effect)
+        elif effect.part.action and effect.interval[1] >= NOTHING:
+            yield WORDS.statement("action", effect.moves, effect=effect, curve=found.telling(found.action_curve))
+
+
+def _causes(figures: Shortcuts) -> Iterator[Statement]:
+    found = figures.found
+    for cause in found.causes:
+        yield WORDS.statement("cause", cause.effect.moves, cause=cause, curve=found.telling(cause.curve))
+        if cause.effect.sole and len(found.regions) > 1:
+            yield WORDS.statement("sole", cause.effect.moves + 0.2, cause=cause)
+    if found.others is not None and found.others.interval[0] > OUTSIDE:
+        yield WORDS.statement("outside", 0.5 * found.others.moves, effect=found.others, causes=found.causes)
+    change = found.done_change
+    if change is not None and abs(change) > NOTHING:
+        yield WORDS.statement("done", abs(change), change=change)
+    for first, second, joint in [] if found.erratic else found.together[:2]:
+        yield WORDS.statement("together", joint, first=first, second=second, joint=min(joint, 1))
+    if found.background is not None and found.background.moves > BACKGROUND:
+        yield WORDS.statement("background", found.background.moves + 0.3, effect=found.background)
+
+
+def _ignores(figures: Shortcuts) -> Iterator[Statement]:
+    regions, names = figures.regions, list(figures.found.ignored)
+    if regions is not None and regions.kind != "feature":
+        places = [name for name in names if name in set(regions.names)]
+        named = [name for name in names if name not in set(regions.names)]
+        if len(places) > MANY * len(regions):
+            named.append(WORDS.text(regions.kind, ignored=len(places), regions=len(regions)))
+        names = named
+    if names:
+        yield WORDS.statement("ignores", len(names), names=names, nothing=NOTHING)
+
+
+def _warnings(figures: Shortcuts) -> Iterator[Statement]:
+    """Say what looks like noise or a shortcut."""
+    found = figures.found
+    if found.erratic:
+        yield WORDS.statement("noise", 4.0)
+    yield from _beside_truth(figures)
+    together = {name for first, second, _ in found.together for name in (first, second)}
+    scattered = found.others is not None and found.others.moves > SCATTERED
+    for cause in found.causes:
+        if cause.association is None or cause.is_shortcut:
+            continue
+        part, rest, moves = cause.association.part, cause.association.rest, cause.effect.moves
+        is_part = len(cause.regions) < NO_PART * len(found.regions)
+        alone = cause.name not in together and not scattered
+        if moves > CLEAR and part < UNRELATED and rest > RELATED and alone:
+            yield WORDS.statement("tells_nothing", 2 * moves, cause=cause, part=max(part, 0), rest=rest)
+        elif moves > NEARLY_ALL and part > STRONGLY and rest > STRONGLY and is_part:
+            yield WORDS.statement("either", 2 * moves, cause=cause, part=part, rest=rest)
+    if found.background is not None and found.background.sole:
+        yield WORDS.statement("background_alone", 3.0)
+
+
+def _beside_truth(figures: Shortcuts) -> Iterator[Statement]:
+    """Say where the reward depends on something else than the true reward does."""
+    found = figures.found
+    for summary in found.summaries[:1]:
+        if summary.tells_truth is not None and summary.tells_truth < FOLLOWS:
+            yield WORDS.statement("not_wanted", 1.9, summary=summary)
+    for effect, true_moves in zip(found.inputs, found.true_inputs, strict=False):
+        if effect.part.action and true_moves < NOTHING < CLEAR < effect.moves:
+            curve = found.telling(found.action_curve)
+            yield WORDS.statement("pays_for_actions", 2.5, effect=effect, true_moves=true_moves, curve=curve)
     for name, moves in found.missed:
-        text = (
-            f"It ignores {name}, on which the true reward depends: exchanging that moves the true reward by {percent(moves)} of "
-            "what exchanging the whole step does, and this reward not at all."
-        )
-        yield Statement("warning", text, 2.0 + moves)
-    off = _off(found)
-    if off and sum(each.effect.moves for each in off) > CLEAR:
-        shares = _listed([percent(each.effect.moves) for each in off])
-        text = (
-            f"Exchanging {_listed([each.name for each in off])} moves the reward (by {shares} of what exchanging the whole step "
-            "does), but does not change the true reward: a shortcut."
-        )
-        yield Statement("warning", text, 2.0 + off[0].effect.moves)
+        yield WORDS.statement("missed", 2.0 + moves, name=name, moves=moves)
+    shortcuts = figures.shortcuts
+    if sum(cause.effect.moves for cause in shortcuts) > CLEAR:
+        shares = [share(cause.effect.moves) for cause in shortcuts]
+        names = [cause.name for cause in shortcuts]
+        yield WORDS.statement("shortcut", 2.0 + shortcuts[0].effect.moves, names=names, shares=shares)
 
 
-def _lags(found: Findings, beside: Comparison | None, data: Transitions) -> Iterator[Statement]:
+def _lags(figures: Shortcuts) -> Iterator[Statement]:
+    found, beside = figures.found, figures.beside
     if beside is not None and beside.lag:
-        steps, when = abs(beside.lag), "after" if beside.lag > 0 else "before"
-        yield Statement(
-            "warning",
-            f"The reward comes {steps} step{'s' if steps > 1 else ''} {when} the true one: shifted by that, they correlate "
-            f"{beside.lag_correlation:.2f}, at the same step {beside.correlation:.2f}.",
-            4.0,
-        )
+        yield WORDS.statement("lag", 4.0, beside=beside)
     if found.frames > 1 and found.causes and found.causes[0].when.startswith("in the frame"):
-        text = f"It looks at an old frame of the stack ({found.causes[0].name} {found.causes[0].when}), so it notices late."
-        yield Statement("warning", text, 1.5)
-    if beside is None or beside.constant_truth:
+        yield WORDS.statement("old_frame", 1.5, cause=found.causes[0])
+    for late in figures.late:
+        yield WORDS.statement("late_cause", 1.0 + late.correlation, late=late)
+
+
+def _differences(figures: Shortcuts) -> Iterator[Statement]:
+    """Say on which steps, and how, the reward differs from the true one."""
+    beside = figures.beside
+    if beside is None:
         return
-    for cause in found.causes[:3]:
-        changes = np.abs(
-            data.next_observations[:, cause.mask].astype(float) - data.observations[:, cause.mask].astype(float)
-        ).mean(1)
-        lag, there = best_lag(changes, data.rewards, data, 5)
-        if abs(beside.correlation) > 0.9 or len(cause.regions) > 0.5 * len(found.regions):
-            continue  # the reward is right all the same, or the cause is no part but the whole
-        if lag and there > 0.5 and abs(pearson(changes, data.rewards, 0.0)) < 0.3:
-            shift = f"{abs(lag)} step{'s' if abs(lag) > 1 else ''} {'after' if lag > 0 else 'before'}"
-            text = f"{_capital(cause.name)} changes {shift} the true reward (correlation {there:.2f})."
-            yield Statement("warning", text, 1.0 + there)
-
-
-def stratum_words(stratum: Stratum, constant: bool) -> str:
-    """Describe a stratum in one sentence."""
-    usual = (
-        f"all other steps, of the same true reward, usually get {stratum.usual:.3g}"
-        if constant
-        else f"steps of the same true reward ({stratum.truth:.3g} on average) usually get {stratum.usual:.3g}"
-    )
-    return (
-        f"On the {percent(stratum.share)} of steps where {stratum.condition}, the reward is {stratum.given:.3g} on average; "
-        f"{usual} ({abs(stratum.gap):.1f} standard deviations {'too much' if stratum.gap > 0 else 'too little'})."
-    )
-
-
-def _differences(beside: Comparison) -> list[Statement]:
-    statements = [
-        Statement("warning", stratum_words(each, beside.constant_truth), abs(each.gap) * np.sqrt(each.share) + 0.5)
-        for each in beside.strata
-    ]
+    for stratum in beside.strata:
+        weight = abs(stratum.gap) * np.sqrt(stratum.share) + 0.5
+        yield WORDS.statement("stratum", weight, stratum=stratum, constant=beside.constant_truth)
     if beside.constant_truth:
-        text = "The true reward is the same on all steps: it can't tell whether differences between steps are right."
-        return [*statements, Statement("warning", text, 0.3)]
-    if beside.auc < 0.9 and beside.lag == 0:
-        how = (
-            "no better than chance"
-            if abs(beside.auc - 0.5) < 0.05
-            else "the wrong way round"
-            if beside.auc < 0.5
-            else "poorly"
-        )
-        text = f"It tells steps of high from those of low true reward {how} (AUC {beside.auc:.2f})."
-        statements.append(Statement("warning", text, 5.0 if beside.auc < 0.3 else 2.0))
-    for clip in beside.clipped:
-        text = (
-            f"It is cut off: {percent(clip.share)} of steps get exactly its {clip.end} value, {clip.value:.3g}, although "
-            f"their true rewards go from {clip.low:.3g} to {clip.high:.3g}."
-        )
-        statements.append(Statement("warning", text, 2.5))
-    if beside.flat is not None:
-        text = f"It saturates: above {percent(beside.flat)} of the true reward's range, it no longer rises."
-        statements.append(Statement("warning", text, 1.2))
-    return statements
-
-
-def _checks(found: Findings, beside: Comparison | None) -> Iterator[Check]:
-    suspects = list(_warnings(found))
-    known = beside is not None and not beside.constant_truth
-    yield Check(
-        "no cause looks like a shortcut",
-        (not suspects) if known or suspects else None,
-        float(len(suspects)),
-        "0",
-        suspects[0].text if suspects else "" if known else "The true reward is unknown.",
-    )
-    if beside is None or beside.constant_truth:
+        yield WORDS.statement("constant_truth", 0.3)
         return
-    yield Check(
-        "it tells high from low true rewards",
-        beside.auc > 0.9,
-        beside.auc,
-        "AUC > 0.9",
-        "" if beside.auc > 0.9 else "The reward ranks steps differently from the true reward.",
-    )
-    yield Check(
-        "it comes at the right step",
-        beside.lag == 0,
-        float(beside.lag),
-        "lag 0",
-        "" if beside.lag == 0 else "The reward correlates better with the true reward of another step.",
-    )
-    worst = max((abs(each.gap) for each in beside.strata), default=0.0)
-    text = "" if worst < 1 else stratum_words(max(beside.strata, key=lambda each: abs(each.gap)), False)
-    yield Check("no kind of step is far off", worst < 1, worst, "< 1 standard deviation", text)
+    if beside.auc < TELLS_APART and beside.lag == 0:
+        chance = abs(beside.auc - 0.5) < CHANCE
+        yield WORDS.statement("order", 5.0 if beside.auc < REVERSED else 2.0, auc=beside.auc, chance=chance)
+    for cut in beside.clipped:
+        yield WORDS.statement("clipped", 2.5, cut=cut)
+    if beside.flat is not None:
+        yield WORDS.statement("flat", 1.2, flat=beside.flat)
 
 
-def _tables(found: Findings, beside: Comparison | None) -> Iterator[Table]:
-    heads = ("exchanged", "moves the reward by", "95 % interval", "everything else moves it by", "donor AUC", "own AUC")
+def _checks(figures: Shortcuts) -> Iterator[Check]:
+    suspects, true = list(_warnings(figures)), figures.true
+    passed = not suspects if true is not None or suspects else None
+    yield WORDS.check("no_shortcut", passed, float(len(suspects)), suspects=suspects)
+    if true is None:
+        return
+    yield WORDS.check("order", true.auc > TELLS_APART, true.auc, least=TELLS_APART)
+    yield WORDS.check("lag", true.lag == 0, float(true.lag))
+    worst = max(true.strata, key=lambda stratum: abs(stratum.gap), default=None)
+    gap = 0.0 if worst is None else abs(worst.gap)
+    yield WORDS.check("strata", gap < FAR_OFF, gap, stratum=worst, constant=False, most=FAR_OFF)
+
+
+def _tables(figures: Shortcuts) -> Iterator[Table]:
+    found, beside = figures.found, figures.beside
     effects = [*found.inputs, *([found.background] if found.background is not None else [])]
-    yield Table(
-        heads, [_row(each, each.part.name) for each in effects], "Whole inputs. 100 % is exchanging the whole step."
-    )
+    yield WORDS.table("inputs", [_effect_row(effect, effect.part.name) for effect in effects])
     if found.causes:
-        rows = [
-            row
-            for cause in found.causes
-            for row in (
-                _row(cause.effect, cause.name),
-                *(_row(each, f"… in {each.part.name} only") for each in cause.moments if len(cause.moments) > 1),
-            )
-        ]
+        rows = []
+        for cause in found.causes:
+            rows.append(_effect_row(cause.effect, cause.name))
+            if len(cause.moments) > 1:
+                rows += [_effect_row(effect, f"… in {effect.part.name} only") for effect in cause.moments]
         if found.others is not None:
-            rows.append(_row(found.others, found.others.part.name))
-        yield Table(heads, rows, "Causes among the regions, and at each moment alone.")
+            rows.append(_effect_row(found.others, found.others.part.name))
+        yield WORDS.table("causes", rows)
     if beside is not None and beside.strata:
-        yield Table(
-            ("where", "steps", "share", "reward", "usual", "true reward", "gap in sd", "rank correlation there"),
-            [
-                (
-                    s.condition,
-                    s.steps,
-                    percent(s.share),
-                    *(round(v, 3) for v in (s.given, s.usual, s.truth, s.gap)),
-                    s.agreement,
-                )
-                for s in beside.strata
-            ],
-            "Kinds of steps whose reward differs most from that of other steps with the same true reward.",
-        )
-    if beside is not None and not beside.constant_truth:
-        yield Table(
-            ("true reward", "steps", "mean reward", "standard deviation"),
-            [(f"{v.truth:.3g}", v.steps, round(v.given, 3), round(v.deviation, 3)) for v in beside.levels],
-            "The reward by level of the true reward.",
-        )
-
-
-def _row(effect: Effect, name: str) -> tuple[Any, ...]:
-    low, high = (percent(each) for each in effect.interval)
-    aucs = (round(effect.donor_auc, 3), round(effect.own_auc, 3))
-    return (name, percent(effect.moves), f"{low} to {high}", percent(effect.rest), *aucs)
-
-
-def _pictures(subject: Subject, data: Transitions, found: Findings, beside: Comparison | None) -> Iterator[Picture]:
-    if subject.regions is not None and len(found.regions):
-        caption = "How much the exchange of each region moves the reward, relative to exchanging the whole step."
-        yield Picture("effects", map_picture(subject.regions, found.regions, found.intervals), caption)
-    curves = [(f"{c.name} {c.when}", c.curve) for c in found.causes if c.curve is not None]
-    if curves:
-        caption = "Mean reward by what a region shows, everything else being as in the data."
-        yield Picture("curves", curves_picture(curves), caption)
-    if beside is not None and not beside.constant_truth:
-        worst = beside.strata[0] if beside.strata else None
-        image = scatter_picture(data.rewards, subject.reward.of(data), None if worst is None else worst.chosen)
-        caption = "The reward beside the true reward." + (f" Orange: where {worst.condition}." if worst else "")
-        yield Picture("truth", image, caption)
-
-
-def _values(found: Findings, beside: Comparison | None) -> dict[str, Any]:
-    def effect(of: Effect) -> dict[str, Any]:
-        return {"part": of.part.name} | {
-            each.name: getattr(of, each.name) for each in dataclasses.fields(of) if each.name != "part"
-        }
-
-    def cause(of: Cause) -> dict[str, Any]:
-        return {
-            "name": of.name,
-            "when": of.when,
-            "sole": of.effect.sole,
-            "effect": effect(of.effect),
-            "moments": [effect(each) for each in of.moments],
-            "association": None if of.association is None else dataclasses.asdict(of.association),
-            "true_moves": of.true_moves,
-        }
-
-    values: dict[str, Any] = {
-        "constant": False,
-        "scale": found.scale,
-        "pairs": found.pairs,
-        "frames": found.frames,
-        "inputs": [effect(each) for each in found.inputs],
-        "done_change": found.done_change,
-        "regions": [float(each) for each in found.regions],
-        "causes": [cause(each) for each in found.causes],
-        "others": None if found.others is None else effect(found.others),
-        "background": None if found.background is None else effect(found.background),
-        "together": [list(each) for each in found.together],
-        "ignored": list(found.ignored),
-    }
-    if beside is not None:
-        strata = [
-            {each.name: getattr(s, each.name) for each in dataclasses.fields(s) if each.name != "chosen"}
-            for s in beside.strata
+        yield WORDS.table("strata", map(_stratum_row, beside.strata))
+    if figures.true is not None:
+        levels = [
+            (f"{level.truth:.3g}", level.steps, round(level.given, 3), round(level.deviation, 3))
+            for level in figures.true.levels
         ]
-        values["truth"] = {
-            each.name: getattr(beside, each.name)
-            for each in dataclasses.fields(beside)
-            if each.name not in ("strata", "levels", "clipped")
-        } | {
-            "clipped": [dataclasses.asdict(clip) for clip in beside.clipped],
-            "strata": strata,
-            "levels": [dataclasses.asdict(each) for each in beside.levels],
-        }
-    return values
+        yield WORDS.table("levels", levels)
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _effect_row(effect: Effect, name: str) -> tuple[Any, ...]:
+    low, high = map(share, effect.interval)
+    aucs = (round(effect.donor_auc, 3), round(effect.own_auc, 3))
+    return (name, share(effect.moves), f"{low} to {high}", share(effect.rest), *aucs)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _stratum_row(stratum: Stratum) -> tuple[Any, ...]:
+    figures = (round(value, 3) for value in (stratum.given, stratum.usual, stratum.truth, stratum.gap))
+    return (stratum.condition, stratum.steps, share(stratum.share), *figures, stratum.agreement)
 
 
-STEP = Step(NAME, TITLE, run, why_not=why_not)
+def _pictures(subject: Subject, data: Transitions, figures: Shortcuts) -> Iterator[Picture]:
+    found, regions = figures.found, subject.regions
+    if regions is not None and len(found.regions):
+        yield WORDS.picture("effects", map_picture(regions, found.regions, found.intervals))
+    curves = [(f"{cause.name} {cause.when}", cause.curve) for cause in found.causes if cause.curve is not None]
+    if curves:
+        yield WORDS.picture("curves", curves_picture(curves))
+    if figures.true is not None:
+        worst = next(iter(figures.true.strata), None)
+        orange = None if worst is None else worst.chosen
+        yield WORDS.picture("truth", scatter_picture(data.rewards, subject.reward.of(data), orange), worst=worst)
+
+
+STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)

@@ -1,17 +1,20 @@
-"""The report's section of inputs made to be rated high and low."""
+"""Inputs made to be rated high and low, and how real they are."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.codes import codes_of
 from rlhf_ray.interpret.reward.gallery import Tile, gallery
 from rlhf_ray.interpret.reward.manifold import Manifold, frames_of, total_variation
-from rlhf_ray.interpret.reward.prior import Prior, fit_prior
+from rlhf_ray.interpret.reward.prior import fit_prior
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import (
     Objective,
@@ -20,276 +23,267 @@ from rlhf_ray.interpret.reward.visualisation import (
     optimise,
     seen_frames,
 )
+from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.words import Words
 
-NAME = "visualisation"
-TITLE = "Inputs made to be rated high and low"
+WORDS = Words(__file__)
 
+STEPS = 4000
+"""Most steps that inputs are compared with."""
 COUNT = 4
+"""Inputs of each kind."""
 MOST_FEATURES = 12
+FEWEST_STEPS = 20
+HELD_OUT_OFF = 0.1
+"""Largest share of real inputs that may count as off the manifold."""
+EXPLAINED = 0.3
+"""Share of held-out images' variance that the prior has to explain."""
+FLAGGED = 0.5
+"""Share of inputs that nothing keeps near the data which must be off the manifold."""
+VARIATION = 1.05
+"""Largest total variation of the regularised inputs, relative to the data's mean."""
+FAR, LARGEST = 1.0, 5.0
+"""Standard deviations beyond the data's rewards from which a statement says so; the largest weight."""
+DIFFERS, CLEARLY = 1.0, 3.0
+"""Difference of a feature between inputs rated high and low from which a statement names it, and that of weight 1."""
 PLAIN, REGULARISED, PRIOR, CELLS = "not regularised", "regularised", "with a prior", "a few cells changed"
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """Inputs of one kind, made to be rated high or low.
+
+    Attributes:
+        rewards, off, reasons: of each input: its reward, whether it is off the manifold, and why.
+        kind: how they were made.
+        low: whether they were made to be rated low.
+        extreme, real: their most extreme reward, and the data's.
+        beyond: how far that is beyond the data's, in standard deviations.
+        made: the inputs.
+    """
+
+    rewards: FloatArray
+    off: list[bool]
+    reasons: list[tuple[str, ...]]
+    kind: str = field(metadata=DRAWN)
+    low: bool = field(metadata=DRAWN)
+    extreme: float = field(metadata=DRAWN)
+    real: float = field(metadata=DRAWN)
+    beyond: float = field(metadata=DRAWN)
+    made: Visualisations = field(metadata=DRAWN)
+
+    @property
+    def name(self) -> str:
+        """The kind, and what they were made for."""
+        return f"{self.kind}, {'low' if self.low else 'high'}"
+
+
+@dataclass(frozen=True)
+class FeatureShift:
+    """A feature: its mean and spread in the data, its mean in inputs rated high and low, their difference in spreads."""
+
+    name: str
+    mean: float
+    spread: float
+    high: float
+    low: float
+    shift: float
+
+
+@dataclass(frozen=True)
+class VisualisationFigures:
+    """What the step finds.
+
+    Attributes:
+        data: lowest, highest and mean reward in the data.
+        held_out_off: share of the data that is off the manifold by its own measure.
+        made: the inputs, by kind and direction.
+        prior_explains: share of held-out images' variance that the prior explains; None without a prior.
+        flagged: share of the inputs that nothing keeps near the data that is off the manifold; None unless they are images.
+        variation: total variation of the regularised inputs, relative to the data's mean; None for vectors.
+        features: how inputs rated high and low differ, the largest difference first; for vectors.
+    """
+
+    data: dict[str, float]
+    held_out_off: float
+    made: dict[str, MadeUp]
+    prior_explains: float | None = None
+    flagged: float | None = field(default=None, metadata=DRAWN)
+    variation: float | None = field(default=None, metadata=DRAWN)
+    features: tuple[FeatureShift, ...] = field(default=(), metadata=DRAWN)
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there are no such inputs."""
     subject = context.subject
     if not seen_frames(subject.reward):
-        return "The reward sees no observations."
+        return WORDS.text("no_observations")
     if not subject.reward.observation_space.shape:
-        return "The states are numbers in a table; the heat map shows the reward of each."
-    if len(subject.data) < 20:
-        return f"The data have {len(subject.data)} steps; at least 20 are needed to say what inputs look like."
-    if codes_of(subject.data) is None and not subject.reward.differentiable:
-        return "The reward has no gradients."
-    return None
+        return WORDS.text("table")
+    if len(subject.data) < FEWEST_STEPS:
+        return WORDS.text("few", steps=len(subject.data), least=FEWEST_STEPS)
+    gradients = codes_of(subject.data) is not None or subject.reward.differentiable
+    return None if gradients else WORDS.text("no_gradients")
 
 
 def run(context: StepContext[Subject]) -> Section:
     """Make inputs that the reward rates high and low, and say how far from the data they are."""
-    subject = context.subject
-    reward, frames = subject.reward, seen_frames(subject.reward)
-    data = subject.data.sample(4000, subject.rng("visualisation"))
-    seed = int(subject.rng("visualisation seed").integers(2**31))
-    manifold = Manifold(data, frames, seed)
-    rewards = reward.of(data)
-    values: dict[str, Any] = {
-        "data": {"lowest": float(rewards.min()), "highest": float(rewards.max()), "mean": float(rewards.mean())},
-        "held_out_off": manifold.held_out_off,
-    }
-    checks = [
-        Check(
-            "real inputs count as real",
-            manifold.held_out_off <= 0.1,
-            manifold.held_out_off,
-            "at most 10 % of held-out steps off the manifold",
-            ""
-            if manifold.held_out_off <= 0.1
-            else "The data's episodes differ so much that the red frames say little.",
-        )
-    ]
-    if float(rewards.std()) < 1e-9:
-        return Section(
-            NAME, TITLE, [Statement("warning", "The reward is constant: no input is rated higher than another.")]
-        )
-    prior = None
-    if manifold.images:
-        prior = fit_prior(data, frames, seed, steps=max(20, round(400 * subject.effort)))
-        values["prior_explains"] = prior.explained
-        checks.append(
-            Check(
-                "the prior knows the data",
-                prior.explained >= 0.3,
-                prior.explained,
-                "at least 0.3 of the held-out images' variance",
-                "" if prior.explained >= 0.3 else "Its images are blurred averages.",
+    making = _Making(context.subject)
+    if float(making.rewards.std()) < 1e-9:
+        return WORDS.section([WORDS.statement("constant")])
+    figures = making.measure()
+    return WORDS.section(_statements(figures), _checks(figures), _tables(figures), making.pictures(figures), figures)
+
+
+class _Making:
+    """Makes the inputs for a subject, and compares them with its data."""
+
+    def __init__(self, subject: Subject):
+        self.subject, self.frames = subject, seen_frames(subject.reward)
+        self.data = subject.data.sample(STEPS, subject.rng("visualisation"))
+        self.seed = int(subject.rng("visualisation seed").integers(2**31))
+        self.rewards = subject.reward.of(self.data)
+        self.coded = codes_of(self.data) is not None
+
+    @cached_property
+    def manifold(self) -> Manifold:
+        return Manifold(self.data, self.frames, self.seed)
+
+    def measure(self) -> VisualisationFigures:
+        reward, images, effort = self.subject.reward, self.manifold.images, self.subject.effort
+        prior = fit_prior(self.data, self.frames, self.seed, steps=max(20, round(400 * effort))) if images else None
+        made = {
+            (kind, low): optimise(
+                reward, self.data, self.seed, Objective(low=low), COUNT, settings, self.manifold, prior
             )
-        )
-    made = {
-        (kind, low): optimise(reward, data, seed, Objective(low=low), COUNT, settings, manifold, prior)
-        for kind, settings in _kinds(subject, manifold, codes_of(data) is not None).items()
-        for low in (False, True)
-    }
-    values["made"] = {f"{kind}, {'low' if low else 'high'}": _values(each) for (kind, low), each in made.items()}
-    checks += _checks(made, manifold)
-    statements = _statements(made, rewards, prior)
-    tables = [_table(made, rewards)]
-    if not manifold.images and codes_of(data) is None:
-        tables.append(_features(subject, manifold, made))
-        statements += _moves(subject, manifold, made)
-    pictures = _pictures(subject, manifold, made, rewards, data)
-    return Section(NAME, TITLE, statements, checks, tables, pictures, values)
-
-
-def _kinds(subject: Subject, manifold: Manifold, codes: bool) -> dict[str, VisualisationSettings]:
-    settings = VisualisationSettings(
-        action="best" if "action" in subject.reward.inputs else "fixed", steps=max(10, round(150 * subject.effort))
-    )
-    if codes:
-        return {CELLS: settings}
-    kinds = {PLAIN: settings.unregularised(), REGULARISED: settings}
-    return kinds | {PRIOR: replace(settings, parametrisation="prior")} if manifold.images else kinds
-
-
-def _values(made: Visualisations) -> dict[str, Any]:
-    return {
-        "rewards": [float(each) for each in made.rewards],
-        "off": made.off,
-        "reasons": [list(each.reasons) for each in made.distances],
-    }
-
-
-Made = dict[tuple[str, bool], Visualisations]
-
-
-def _checks(made: Made, manifold: Manifold) -> list[Check]:
-    checks = []
-    if (PLAIN, False) in made and manifold.images:  # vectors stay within their bounds: their extremes may well be real
-        flagged = float(np.mean(made[PLAIN, False].off + made[PLAIN, True].off))
-        checks.append(
-            Check(
-                "inputs that nothing keeps near the data are flagged",
-                flagged >= 0.5,
-                flagged,
-                "at least half of them off the manifold",
-                ""
-                if flagged >= 0.5
-                else "The reward has its extremes near the data, or the distance misses something.",
-            )
-        )
-    if manifold.mean_variation is not None:
-        most = max(
-            float(np.max([total_variation(of) for of in frames_of(made[REGULARISED, low].steps, manifold.frames)]))
+            for kind, settings in self._kinds().items()
             for low in (False, True)
+        }
+        lowest, highest, mean = (
+            float(value) for value in (self.rewards.min(), self.rewards.max(), self.rewards.mean())
         )
-        ratio = most / max(manifold.mean_variation, 1e-9)
-        checks.append(
-            Check(
-                "total variation of the regularised inputs, relative to the data's mean",
-                ratio <= 1.05,
-                ratio,
-                "at most 1.05",
-                "" if ratio <= 1.05 else "The reward pays for fine patterns.",
+        flagged = float(np.mean(made[PLAIN, False].off + made[PLAIN, True].off)) if images and not self.coded else None
+        figures = [self._made_up(kind, low, each) for (kind, low), each in made.items()]
+        regularised = [made[REGULARISED, low].steps for low in (False, True)] if not self.coded else []
+        return VisualisationFigures(
+            {"lowest": lowest, "highest": highest, "mean": mean},
+            self.manifold.held_out_off,
+            {each.name: each for each in figures},
+            None if prior is None else prior.explained,
+            flagged,  # vectors stay within their bounds: their extremes may well be real
+            self._variation(regularised),
+            () if images or self.coded else tuple(self._features(*regularised)),
+        )
+
+    def _kinds(self) -> dict[str, VisualisationSettings]:
+        action, steps = "action" in self.subject.reward.inputs, max(10, round(150 * self.subject.effort))
+        settings = VisualisationSettings(action="best" if action else "fixed", steps=steps)
+        if self.coded:
+            return {CELLS: settings}
+        kinds = {PLAIN: settings.unregularised(), REGULARISED: settings}
+        return kinds | {PRIOR: replace(settings, parametrisation="prior")} if self.manifold.images else kinds
+
+    def _made_up(self, kind: str, low: bool, made: Visualisations) -> MadeUp:
+        real, extreme = (float(values.min() if low else values.max()) for values in (self.rewards, made.rewards))
+        beyond = (real - extreme if low else extreme - real) / float(self.rewards.std())
+        reasons = [distance.reasons for distance in made.distances]
+        return MadeUp(made.rewards, made.off, reasons, kind, low, extreme, real, beyond, made)
+
+    def _variation(self, regularised: list[Transitions]) -> float | None:
+        mean = self.manifold.mean_variation
+        if mean is None:
+            return None
+        images = [frame for steps in regularised for frame in frames_of(steps, self.manifold.frames)]
+        return max(float(total_variation(each).max()) for each in images) / max(mean, 1e-9)
+
+    def _features(self, up: Transitions, down: Transitions) -> list[FeatureShift]:
+        regions, frames = self.subject.regions, self.manifold.frames
+        shifts = []
+        for frame in frames:
+            real, high, low = (
+                frames_of(steps, [frame])[0].reshape(len(steps), -1).astype(np.float64)
+                for steps in (self.subject.data, up, down)
             )
-        )
-    return checks
+            size = real.shape[1]
+            own = regions is not None and len(regions.names) == size
+            names = regions.names if regions is not None and own else [f"feature {i}" for i in range(size)]
+            when = f" ({'before' if frame == 'state' else 'after'})" if len(frames) > 1 else ""
+            mean, spread, above, below = real.mean(0), real.std(0), high.mean(0), low.mean(0)
+            shift = np.where(spread > 1e-9, (above - below) / np.maximum(spread, 1e-9), 0.0)
+            columns = zip(*(each.tolist() for each in (mean, spread, above, below, shift)), strict=True)
+            shifts += [FeatureShift(name + when, *each) for name, each in zip(names, columns, strict=True)]
+        return sorted(shifts, key=lambda each: -abs(each.shift))
 
+    def pictures(self, figures: VisualisationFigures) -> Iterator[Picture]:
+        """Draw the inputs beside the data's highest and lowest."""
+        regions, most = self.subject.regions, float(np.max(self.data.observations))
+        grid = regions.layout if regions is not None and regions.kind == "cell" else None
+        if not self.manifold.images and grid is None:
+            return
 
-def _statements(made: Made, rewards: Array, prior: Prior | None) -> list[Statement]:
-    """Say how far beyond the data's rewards made-up inputs get."""
-    spread = float(rewards.std())
-    said = []
-    for (kind, low), each in made.items():
-        if kind == PLAIN:
-            continue
-        real = float(rewards.min() if low else rewards.max())
-        extreme = float(each.rewards.min() if low else each.rewards.max())
-        beyond = (real - extreme if low else extreme - real) / spread
-        off = sum(each.off)
-        word = "lowest" if low else "highest"
-        where = (
-            f"all {len(each.off)} of them are off the manifold"
-            if off == len(each.off)
-            else f"{off} of {len(each.off)} are off it"
-        )
-        if beyond > 1.0:
-            said.append(
-                Statement(
-                    "warning",
-                    f"Made-up inputs ({kind}) reach reward {extreme:.2f}, where the data's {word} is {real:.2f}: "
-                    f"{beyond:.1f} standard deviations beyond; {where}.",
-                    min(beyond, 5.0) if off < len(each.off) else 0.5,
-                )
-            )
-    if prior is not None and prior.explained < 0.3:
-        said.append(
-            Statement(
-                "warning",
-                f"The prior explains only {prior.explained:.0%} of the images' variance: its images say little.",
-            )
-        )
-    return said
+        def tile(steps: Transitions, i: int, text: str, off: bool = False) -> Tile:
+            shown: list[Array] = [frame[i] for frame in frames_of(steps, self.manifold.frames)]
+            return Tile(shown if grid is None else [each.reshape(grid) for each in shown], text, off)
 
-
-def _table(made: Made, rewards: Array) -> Table:
-    rows: list[list[Any]] = [["the data", "", f"{rewards.min():.3g}", f"{rewards.max():.3g}", "", ""]]
-    for (kind, low), each in made.items():
-        reasons = sorted({reason for distance in each.distances for reason in distance.reasons}, reverse=True)
-        rows.append(
-            [
-                kind,
-                "low" if low else "high",
-                f"{each.rewards.min():.3g}",
-                f"{each.rewards.max():.3g}",
-                f"{sum(each.off)} of {len(each.off)}",
-                reasons[0] if reasons else "",
-            ]
-        )
-    columns = ("inputs", "made for", "lowest reward", "highest reward", "off the manifold", "for example")
-    return Table(columns, rows, "Rewards of made-up inputs beside those of the data.")
-
-
-def _feature_rows(
-    subject: Subject, manifold: Manifold, made: Made
-) -> list[tuple[str, float, float, float, float, float]]:
-    """Return each feature's name, data mean and spread, mean of the high and low inputs, and shift in spreads."""
-    names = subject.regions.names if subject.regions is not None else None
-    rows = []
-    for frame in manifold.frames:
-        real, high, low = (
-            frames_of(each, [frame])[0].reshape(len(each), -1).astype(np.float64)
-            for each in (subject.data, made[REGULARISED, False].steps, made[REGULARISED, True].steps)
-        )
-        for at in range(real.shape[1]):
-            mean, std = float(real[:, at].mean()), float(real[:, at].std())
-            up, down = float(high[:, at].mean()), float(low[:, at].mean())
-            name = names[at] if names is not None and len(names) == real.shape[1] else f"feature {at}"
-            called = f"{name} ({'before' if frame == 'state' else 'after'})" if len(manifold.frames) > 1 else name
-            rows.append((called, mean, std, up, down, (up - down) / std if std > 1e-9 else 0.0))
-    return sorted(rows, key=lambda row: -abs(row[5]))
-
-
-def _features(subject: Subject, manifold: Manifold, made: Made) -> Table:
-    rows = [
-        [name, f"{mean:.3g} ± {std:.2g}", f"{high:.3g}", f"{low:.3g}"]
-        for name, mean, std, high, low, _ in _feature_rows(subject, manifold, made)[:MOST_FEATURES]
-    ]
-    return Table(
-        ("feature", "data", "rated high", "rated low"), rows, "Regularised inputs, the features that differ most."
-    )
-
-
-def _moves(subject: Subject, manifold: Manifold, made: Made) -> list[Statement]:
-    name, mean, std, high, low, shift = _feature_rows(subject, manifold, made)[0]
-    if abs(shift) < 1.0:
-        return []
-    return [
-        Statement(
-            "rewards",
-            f"Inputs made to be rated high and low differ most in {name}: {high:.3g} and {low:.3g} (data: {mean:.3g} ± {std:.2g}).",
-            min(abs(shift), 3.0) / 3.0,
-        )
-    ]
-
-
-def _pictures(subject: Subject, manifold: Manifold, made: Made, rewards: Array, data: Any) -> list[Picture]:
-    """Draw the inputs beside the data's highest and lowest."""
-    grid = subject.regions.layout if subject.regions is not None and subject.regions.kind == "cell" else None
-    if not manifold.images and grid is None:
-        return []
-
-    def frames(steps: Any) -> list[Array]:
-        shown = [of[0] for of in frames_of(steps, manifold.frames)]
-        return shown if grid is None else [of.reshape(grid) for of in shown]
-
-    pictures = []
-    for low in (False, True):
-        word = "low" if low else "high"
-        order = np.argsort(rewards if low else -rewards, kind="stable")[:COUNT]
-        rows = [
-            (
-                "the data's " + ("lowest" if low else "highest"),
-                [Tile(frames(data[i : i + 1]), f"{rewards[i]:.2f}") for i in order],
-            )
-        ]
-        for (kind, of_low), each in made.items():
-            if of_low == low:
-                shown = [
-                    Tile(
-                        frames(each.steps[i : i + 1]),
-                        f"{each.rewards[i]:.2f}" + ("\noff the manifold" if each.off[i] else ""),
-                        each.off[i],
+        for low in (False, True):
+            order = np.argsort(self.rewards if low else -self.rewards, kind="stable")[:COUNT]
+            real = [tile(self.data, i, f"{self.rewards[i]:.2f}") for i in order]
+            rows = [("the data's " + ("lowest" if low else "highest"), real)]
+            for each in figures.made.values():
+                if each.low == low:
+                    texts = [
+                        f"{r:.2f}" + ("\noff the manifold" if o else "")
+                        for r, o in zip(each.rewards, each.off, strict=True)
+                    ]
+                    rows.append(
+                        (each.kind, [tile(each.made.steps, i, texts[i], each.off[i]) for i in range(len(texts))])
                     )
-                    for i in range(len(each.steps))
-                ]
-                rows.append((kind, shown))
-        caption = (
-            f"Inputs rated {word}, with their rewards"
-            + (" (before | after the step)" if len(manifold.frames) > 1 else "")
-            + ". Red: off the manifold; the reward never learned what to say there."
-        )
-        pictures.append(Picture(f"rated_{word}", gallery(rows, float(np.max(data.observations))), caption))
-    return pictures
+            key = "rated_low" if low else "rated_high"
+            yield WORDS.picture(key, gallery(rows, most), two=len(self.manifold.frames) > 1)
 
 
-STEP = Step(NAME, TITLE, run, why_not=why_not)
+def _statements(figures: VisualisationFigures) -> Iterator[Statement]:
+    """Say how far beyond the data's rewards made-up inputs get."""
+    for each in figures.made.values():
+        off = sum(each.off)
+        if each.kind != PLAIN and each.beyond > FAR:
+            weight = min(each.beyond, LARGEST) if off < len(each.off) else 0.5
+            yield WORDS.statement("beyond", weight, made=each, off=off)
+    if figures.prior_explains is not None and figures.prior_explains < EXPLAINED:
+        yield WORDS.statement("prior", explained=figures.prior_explains)
+    for feature in figures.features[:1]:
+        if abs(feature.shift) >= DIFFERS:
+            yield WORDS.statement("feature", min(abs(feature.shift), CLEARLY) / CLEARLY, feature=feature)
+
+
+def _checks(figures: VisualisationFigures) -> Iterator[Check]:
+    off, prior, flagged, variation = figures.held_out_off, figures.prior_explains, figures.flagged, figures.variation
+    yield WORDS.check("real", off <= HELD_OUT_OFF, off, most=HELD_OUT_OFF)
+    if prior is not None:
+        yield WORDS.check("prior", prior >= EXPLAINED, prior, least=EXPLAINED)
+    if flagged is not None:
+        yield WORDS.check("flagged", flagged >= FLAGGED, flagged)
+    if variation is not None:
+        yield WORDS.check("variation", variation <= VARIATION, variation, most=VARIATION)
+
+
+def _tables(figures: VisualisationFigures) -> Iterator[Table]:
+    rows: list[list[Any]] = [
+        ["the data", "", f"{figures.data['lowest']:.3g}", f"{figures.data['highest']:.3g}", "", ""]
+    ]
+    for each in figures.made.values():
+        reasons = {reason for all_reasons in each.reasons for reason in all_reasons}
+        ends, off = (f"{each.rewards.min():.3g}", f"{each.rewards.max():.3g}"), f"{sum(each.off)} of {len(each.off)}"
+        rows.append([each.kind, "low" if each.low else "high", *ends, off, max(reasons, default="")])
+    yield WORDS.table("made", rows)
+    if figures.features:
+        features = [
+            [each.name, f"{each.mean:.3g} ± {each.spread:.2g}", f"{each.high:.3g}", f"{each.low:.3g}"]
+            for each in figures.features[:MOST_FEATURES]
+        ]
+        yield WORDS.table("features", features)
+
+
+STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from matplotlib.figure import Figure
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.measure.statistics import pearson
+from rlhf_ray.study.plots import png
 
 RARE = 0.2
 """Largest share of steps that an event happens at. What happens more often is not an event."""
@@ -205,9 +205,7 @@ def draw(
             ax.set_title(f"{title}, episode {episode}", fontsize=9, loc="left")
     handles = {h.get_label(): h for ax in axes.flat for h in ax.get_legend_handles_labels()[0]}
     figure.legend(handles=list(handles.values()), loc="lower center", ncols=6, fontsize=8, frameon=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=80, metadata={"Software": None})
-    return buffer.getvalue()
+    return png(figure, dpi=80)
 
 
 def _draw_episode(ax: Axes, steps: IntArray, curves: Mapping[str, FloatArray], with_changes: bool) -> None:

@@ -1,0 +1,120 @@
+"""What the search for shortcuts finds: causes, parts of the observation that move the reward, and effects of whole inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlhf_ray.data.arrays import BoolArray, FloatArray
+from rlhf_ray.interpret.reward.association import Association
+from rlhf_ray.interpret.reward.curves import Curve
+from rlhf_ray.interpret.reward.exchange import Effect
+from rlhf_ray.interpret.reward.summaries import Summary
+from rlhf_ray.study.figures import DRAWN, fields_of
+
+NOTHING = 0.05
+"""Parts whose exchange moves the reward less than this, relative to exchanging everything, are ignored by the reward."""
+CLEAR = 0.2
+"""Parts whose exchange moves a reward more than this, relative to exchanging everything, clearly matter to it."""
+NEARLY_ALL = 0.8
+"""Parts whose exchange moves a reward more than this hold nearly all that it depends on."""
+CURVED = 0.5
+"""Range of a curve, in standard deviations of the reward, from which the curve says how the reward depends on the part."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A part of the observation that moves the reward.
+
+    Attributes:
+        name: region, and channels if only some of them matter.
+        regions: numbers of the regions it lies in.
+        mask: ``[*observation_shape]`` bool.
+        effect: of exchanging it at all moments.
+        moments: effect of exchanging it at each moment alone, the latest moment first.
+        when: the moments that suffice, in words.
+        curve: reward against content; None if it has too many values to tell apart.
+        association: with the true reward; None if that is unknown or constant, or ``true_moves`` says enough.
+        true_moves: as ``effect.moves``, of the true reward function; None without one.
+    """
+
+    name: str
+    regions: tuple[int, ...] = field(metadata=DRAWN)
+    mask: BoolArray = field(metadata=DRAWN)
+    effect: Effect
+    moments: tuple[Effect, ...]
+    when: str
+    curve: Curve | None = field(default=None, metadata=DRAWN)
+    association: Association | None = None
+    true_moves: float | None = None
+
+    @property
+    def is_shortcut(self) -> bool:
+        """Whether its exchange moves the reward but not the true one."""
+        return self.true_moves is not None and self.true_moves < NOTHING < self.effect.interval[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON values."""
+        return fields_of(self) | {"sole": self.effect.sole}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the shortcut finder found.
+
+    Attributes:
+        scale: standard deviation of the reward over the data.
+        steps: steps in the data.
+        pairs: pairs of steps used.
+        inputs: effect of exchanging the whole state, next state, action and termination flag. Empty for a constant reward.
+        done_change: mean reward with the termination flag minus without it, in standard deviations; None if it isn't an input.
+        regions: effect ``[regions]`` of exchanging each region at all moments.
+        intervals: ``[regions, 2]``: their 95 % intervals.
+        causes: the largest causes, the largest first.
+        others: effect of exchanging all of the observation but the causes; None for vectors, or without causes.
+        background: effect of exchanging the background colour; None without a background.
+        together: pairs of causes that act together (neither adds to the other), with the share of the variance that this makes.
+        moments: names of the moments that steps show.
+        frames: frames of a stack; 1 without.
+        ignored: names of the inputs and regions that the reward ignores.
+        missed: features that it ignores although they move the true reward, each with how much (as `Effect.moves`).
+        true_inputs: how much the exchange of each of ``inputs`` moves the true reward; empty without one.
+        summaries: simple summaries of steps that tell the reward.
+        action_curve: reward against action; None for actions of several numbers, and where the reward doesn't see them.
+        erratic: whether similar steps don't have similar rewards: forests on vectors predict nothing of them.
+    """
+
+    scale: float
+    steps: int = field(metadata=DRAWN)
+    pairs: int = 0
+    inputs: tuple[Effect, ...] = ()
+    done_change: float | None = None
+    regions: FloatArray = field(default_factory=lambda: np.zeros(0))
+    intervals: FloatArray = field(default_factory=lambda: np.zeros((0, 2)), metadata=DRAWN)
+    causes: tuple[Cause, ...] = ()
+    others: Effect | None = None
+    background: Effect | None = None
+    together: tuple[tuple[str, str, float], ...] = ()
+    moments: tuple[str, ...] = field(default=(), metadata=DRAWN)
+    frames: int = 1
+    ignored: tuple[str, ...] = ()
+    missed: tuple[tuple[str, float], ...] = field(default=(), metadata=DRAWN)
+    true_inputs: tuple[float, ...] = field(default=(), metadata=DRAWN)
+    summaries: tuple[Summary, ...] = field(default=(), metadata=DRAWN)
+    action_curve: Curve | None = field(default=None, metadata=DRAWN)
+    erratic: bool = field(default=False, metadata=DRAWN)
+
+    @property
+    def constant(self) -> bool:
+        """Whether the reward is the same on all steps."""
+        return not self.inputs
+
+    def telling(self, curve: Curve | None) -> Curve | None:
+        """Return the curve if it says how the reward depends on what a part shows; None if its mean does not."""
+        return curve if curve is not None and np.ptp(curve.rewards) > CURVED * self.scale else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON values."""
+        return {"constant": True} if self.constant else {"constant": False} | fields_of(self)

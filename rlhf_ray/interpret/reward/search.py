@@ -1,0 +1,324 @@
+"""The search for causes among the regions of observations: which regions, channels and moments move the reward."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.ndimage import label
+
+from rlhf_ray.data.arrays import BoolArray, FloatArray
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.association import association
+from rlhf_ray.interpret.reward.curves import Curve, curve_of
+from rlhf_ray.interpret.reward.exchange import (
+    BackgroundColour,
+    Effect,
+    ExchangePairs,
+    StepMoment,
+    StepPart,
+    background_share,
+    dependent,
+    part_of,
+    stack,
+)
+from rlhf_ray.interpret.reward.findings import CLEAR, NEARLY_ALL, NOTHING, Cause, Findings
+from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.reward.functions import RewardFunction
+
+EXPLAINED = 0.9
+"""Share of the variance that a smaller part must explain to stand for a larger one."""
+SUFFICIENT, SAME = 0.95, 0.99
+"""The same of a set of regions for all of them, and of a box for the regions that it lies in."""
+OTHER_CHANNELS = 0.5
+"""Most that any other channel may explain if one stands for all."""
+LEADING, STANDS_OUT = 0.4, 0.3
+"""Regions stand out if they move the reward by this share of what the strongest moves it, and that moves it by this much."""
+MOST_OF_IMAGE = 0.5
+"""Share of the patches from which a cause is no part of the image."""
+TOGETHER = 0.15
+"""Share of the variance that is in neither of two causes alone from which they act together."""
+BACKGROUND = 0.3
+"""Share of an image's pixels with its most frequent colour from which it is a background."""
+TRIES = 80
+"""Sets of regions tried in the search for one that is sufficient."""
+CAUSES = 6
+"""Causes described one by one."""
+
+
+class Search:
+    """The search among the regions of observations."""
+
+    def __init__(
+        self,
+        pairs: ExchangePairs,
+        regions: Regions,
+        times: list[StepMoment],
+        data: Transitions,
+        truth: RewardFunction | None,
+        objects: Mapping[str, int],
+    ):
+        self.words = {float(code): word for word, code in objects.items()} if regions.kind == "cell" else {}
+        self.pairs, self.regions, self.times, self.data, self.truth = pairs, regions, times, data, truth
+        self.shape = data.observations.shape[1:]
+        self.dependent = [[i] for i in range(len(regions))]
+        if regions.kind == "feature" and 1 < len(regions) <= 64 and stack(data) is None:
+            self.dependent = dependent(data)
+        self.channels = self.shape[2] if regions.kind == "patch" and len(self.shape) == 3 else 1
+
+    def extended(self, findings: Findings) -> Findings:
+        """Return the findings with those about regions."""
+        pairs, regions = self.pairs, self.regions
+        everything = self.exchanged(np.ones(self.shape, bool))
+        changes = [self.exchanged(mask) - pairs.rewards for mask in regions.masks]
+        moves = np.array([pairs.relative(change) for change in changes])
+        intervals = np.array([pairs.interval(change) for change in changes])
+        background = self.background()
+        causes = self.causes(everything, moves, intervals)
+        others = self.others(causes)
+        within = {i for cause in causes for i in cause.regions}
+        silent = [i for i in np.flatnonzero(intervals[:, 1] < NOTHING) if i not in within and self.varies(int(i))]
+        return replace(
+            findings,
+            regions=moves,
+            intervals=intervals,
+            causes=tuple(causes[:CAUSES]),
+            others=others,
+            background=background,
+            together=tuple(self.together(causes[:CAUSES], everything)),
+            missed=tuple(self.missed()),
+            ignored=tuple(regions.names[i] for i in silent),
+        )
+
+    def causes(self, everything: FloatArray, moves: FloatArray, intervals: FloatArray) -> list[Cause]:
+        """Return the causes, the largest first."""
+        if self.pairs.relative(everything - self.pairs.rewards) <= NOTHING:
+            return []
+        chosen = self.chosen(everything, moves, intervals)
+        if self.regions.kind == "feature":
+            groups = [group for group in self.dependent if set(group) & set(chosen)]
+        else:
+            groups = self.connected(chosen)
+        causes = [cause for group in groups if (cause := self.cause(group)).effect.interval[1] >= NOTHING]
+        return sorted(causes, key=lambda cause: -cause.effect.moves)
+
+    def others(self, causes: Sequence[Cause]) -> Effect | None:
+        """Exchange everything outside the causes, which the features of vectors are not."""
+        if not causes or self.regions.kind == "feature":
+            return None
+        outside = ~np.any([cause.mask for cause in causes], 0)
+        return self.pairs.effect(self.part(outside, "everything outside these regions")) if outside.any() else None
+
+    def varies(self, region: int) -> bool:
+        """Return whether a region shows more than one thing in the data, at both ends of each step."""
+        mask = self.regions.masks[region]
+        return bool(np.ptp(np.concatenate([self.data.observations[:, mask], self.data.next_observations[:, mask]])) > 0)
+
+    def missed(self) -> Iterator[tuple[str, float]]:
+        """Yield features that move the true reward clearly and this reward not at all, with the effect on the true one."""
+        if self.truth is None or self.regions.kind != "feature":
+            return
+        for group in self.dependent:
+            part = self.part(self.regions.join(group))
+            moves = true_effect(self.truth, self.pairs, part)
+            if moves > CLEAR and self.pairs.moves(part) < NOTHING:
+                yield " with ".join(self.regions.names[i] for i in group), moves
+
+    def part(self, mask: BoolArray, name: str = "", times: list[StepMoment] | None = None) -> StepPart:
+        """Return the part ``mask`` at ``times``; at all of them by default."""
+        return part_of(name, mask, self.times if times is None else times)
+
+    def exchanged(self, mask: BoolArray) -> FloatArray:
+        """Return the rewards with the part ``mask`` exchanged at all moments."""
+        return self.pairs.exchanged(self.part(mask))
+
+    def explained(self, part: FloatArray, whole: FloatArray) -> float:
+        """Return the share of the change to ``whole`` that the change to ``part`` explains."""
+        total = np.mean((whole - self.pairs.rewards) ** 2)
+        return 1 - float(np.mean((part - whole) ** 2) / total) if total > 0 else 0.0
+
+    def chosen(self, everything: FloatArray, moves: FloatArray, intervals: FloatArray) -> list[int]:
+        """Return the regions that the causes consist of: those that stand out, and those that it takes to explain the reward.
+
+        If that takes many more than those that stand out, such as the many places where an agent may be, only these are returned.
+        """
+        clear = set(np.flatnonzero(intervals[:, 0] > NOTHING).tolist())
+        if self.regions.kind == "feature":
+            return sorted(clear | set(self.sufficient(everything, moves)))
+        leaders = {i for i in clear if moves[i] >= LEADING * moves.max()}
+        both = leaders | set(self.sufficient(everything, moves))
+        return sorted(leaders if moves.max() > STANDS_OUT and len(both) > 2 * len(leaders) + 2 else both)
+
+    def sufficient(self, everything: FloatArray, moves: FloatArray) -> list[int]:
+        """Drop regions, in ever smaller blocks and the least effective first, while the rest explains the reward.
+
+        Unlike the exchange of single regions, this finds causes that can stand in for one another.
+        """
+        kept: list[int] = np.argsort(moves, kind="stable").tolist()
+        block, tries = (len(kept) + 1) // 2, 0
+        while block >= 1:
+            at = 0
+            while at < len(kept) and len(kept) > 1 and tries < TRIES:
+                fewer = kept[:at] + kept[at + block :]
+                tries += 1
+                if fewer and self.explained(self.exchanged(self.regions.join(fewer)), everything) >= SUFFICIENT:
+                    kept = fewer
+                else:
+                    at += block
+            block //= 2
+        return kept
+
+    def connected(self, chosen: Sequence[int]) -> list[list[int]]:
+        """Group neighbouring regions, corners included."""
+        at = np.zeros(self.regions.layout, bool)
+        at.flat[list(chosen)] = True
+        labels, count = label(at, np.ones((3, 3)))
+        return [np.flatnonzero(labels == number).tolist() for number in range(1, count + 1)]
+
+    def cause(self, group: list[int]) -> Cause:
+        """Describe the cause that lies in a group of regions: its box, its channels, its moments, its curve."""
+        mask = self.regions.join(group)
+        if self.regions.kind == "patch":
+            mask, name = self.box(mask, group)
+        elif len(group) == 1 or self.regions.kind == "feature":
+            name = " with ".join(self.regions.names[i] for i in group[:4]) + (" …" if len(group) > 4 else "")
+        else:
+            rows, columns = np.divmod(group, self.regions.layout[1])
+            name = f"cells in rows {rows.min()}-{rows.max()}, columns {columns.min()}-{columns.max()}"
+        effect = self.pairs.effect(self.part(mask, name))
+        each = [self.pairs.effect(self.part(mask, moment.name, [moment])) for moment in self.times]
+        when, curve_times = self.when(mask, each)
+        true_moves = None if self.truth is None else true_effect(self.truth, self.pairs, self.part(mask))
+        return Cause(
+            name,
+            tuple(group),
+            mask,
+            effect,
+            tuple(each),
+            when,
+            self.curve(mask, curve_times),
+            # what an exchange does to the true reward says more, except about a cause that the data can't tell from the rest
+            association(self.pairs, self.regions, mask) if true_moves is None or effect.moves > NEARLY_ALL else None,
+            true_moves,
+        )
+
+    def box(self, mask: BoolArray, group: list[int]) -> tuple[BoolArray, str]:
+        """Shrink a group of patches to the smallest box, and the fewest channels, that explain what its exchange does."""
+        if len(group) > MOST_OF_IMAGE * len(self.regions):
+            return mask, f"{len(group)} of {len(self.regions)} patches of the image"
+        whole = self.exchanged(mask)
+        plane = np.asarray(mask.any(axis=2))
+        rows, columns = np.flatnonzero(plane.any(1)), np.flatnonzero(plane.any(0))
+        sides = [int(rows[0]), int(rows[-1]) + 1, int(columns[0]), int(columns[-1]) + 1]
+
+        def inside(box: list[int]) -> BoolArray:
+            window = np.zeros(self.shape, bool)
+            window[box[0] : box[1], box[2] : box[3]] = True
+            return window & mask
+
+        for side in range(4):
+            inward = 1 if side % 2 == 0 else -1
+            step = sides[side | 1] - sides[side & ~1]
+            while step >= 1:
+                smaller = sides.copy()
+                smaller[side] += inward * step
+                fits = smaller[side | 1] > smaller[side & ~1]
+                if fits and self.explained(self.exchanged(inside(smaller)), whole) >= SAME:
+                    sides = smaller
+                else:
+                    step //= 2
+        mask = inside(sides)
+        name = f"rows {sides[0]}-{sides[1] - 1}, columns {sides[2]}-{sides[3] - 1}"
+        channel = self.channel(mask, whole)
+        if channel is None:
+            return mask, name
+        only = np.zeros(self.shape, bool)
+        only[..., channel] = True
+        return mask & only, f"{name}, channel {channel}"
+
+    def channel(self, mask: BoolArray, whole: FloatArray) -> int | None:
+        """Return the channel that alone explains what the exchange of ``mask`` does; None if there is none."""
+        if self.channels == 1 or stack(self.data) is not None:
+            return None
+        shares = []
+        for channel in range(self.channels):
+            only = np.zeros(self.shape, bool)
+            only[..., channel] = True
+            shares.append(self.explained(self.exchanged(mask & only), whole))
+        best = int(np.argmax(shares))
+        others = max(share for channel, share in enumerate(shares) if channel != best)
+        return best if shares[best] >= EXPLAINED and others < OTHER_CHANNELS else None
+
+    def when(self, mask: BoolArray, each: list[Effect]) -> tuple[str, list[StepMoment]]:
+        """Return the moments at which the cause matters, in words, and those moments."""
+        whole = self.exchanged(mask)
+        alone = [self.explained(self.exchanged_at(mask, [moment]), whole) for moment in self.times]
+        best = int(np.argmax(alone))
+        if alone[best] >= EXPLAINED:
+            return f"in {self.times[best].name}", [self.times[best]]
+        used = [moment for moment, effect in zip(self.times, each, strict=True) if effect.interval[1] >= NOTHING]
+        if len(used) < 2:
+            used = list(self.times)
+        return "in " + " and ".join(moment.name for moment in used) + " together", used
+
+    def exchanged_at(self, mask: BoolArray, times: list[StepMoment]) -> FloatArray:
+        """Return the rewards with the part ``mask`` exchanged at ``times``."""
+        return self.pairs.exchanged(self.part(mask, "", times))
+
+    def curve(self, mask: BoolArray, times: list[StepMoment]) -> Curve | None:
+        """Return the mean reward by the donor's content of a region of one number, or of one that shows few different things."""
+        shown = [_shown(self.pairs.donor, mask, moment) for moment in times[:2]]
+        if shown[0].shape[1] != 1 or len(times) > 2:
+            return None
+        after = steadier(self.exchanged_at(mask, times), self.pairs.rewards)
+        return curve_of([content[:, 0] for content in shown], after, words=self.words)
+
+    def background(self) -> Effect | None:
+        """Exchange the background colour of images that have one."""
+        if self.regions.kind != "patch" or background_share(self.pairs.own.next_observations[:40]) < BACKGROUND:
+            return None
+        part = self.part(np.ones(self.shape, bool))
+        return self.pairs.effect(BackgroundColour("the background colour", part.state, part.next_state))
+
+    def together(self, causes: Sequence[Cause], everything: FloatArray) -> list[tuple[str, str, float]]:
+        """Return pairs of causes whose joint effect is not the sum of both: neither can be told without the other."""
+        total = float(np.mean((everything - self.pairs.rewards) ** 2))
+        alone = [self.exchanged(each.mask) - self.pairs.rewards for each in causes]
+        found = []
+        for (i, a), (j, b) in itertools.combinations(enumerate(causes), 2):
+            both = self.exchanged(a.mask | b.mask) - self.pairs.rewards
+            share = float(np.mean((both - alone[i] - alone[j]) ** 2)) / total
+            if share > TOGETHER:
+                first, second = sorted((a, b), key=lambda each: each.regions)
+                found.append((first.name, second.name, share))
+        return sorted(found, key=lambda each: -each[2])
+
+
+def _shown(steps: Transitions, mask: BoolArray, moment: StepMoment) -> FloatArray:
+    if moment.next_state is not None and (mask & moment.next_state).any():
+        return np.asarray(steps.next_observations[:, mask & moment.next_state])
+    assert moment.state is not None
+    return np.asarray(steps.observations[:, mask & moment.state])
+
+
+def true_effect(truth: RewardFunction, pairs: ExchangePairs, part: StepPart) -> float:
+    """Return how much the exchange of ``part`` moves the true reward, relative to exchanging everything.
+
+    An observation's part is exchanged before and after the step: the two rewards may look at different moments.
+    """
+    masks = [mask for mask in (part.state, part.next_state) if mask is not None]
+    if masks:
+        both = np.logical_or.reduce(masks)
+        part = StepPart(part.name, both, both, part.action, part.done)
+    own, donor = truth.of(pairs.own), truth.of(pairs.donor)
+    change = truth.of(part.exchange(pairs.own, pairs.donor)) - own
+    total = float(np.mean((donor - own) ** 2))
+    return float(np.sqrt(np.mean(change**2) / total)) if total > 0 else 0.0
+
+
+def steadier(after: FloatArray, before: FloatArray) -> FloatArray:
+    """Return rewards after an exchange, or their changes plus the mean before: the same means, of the smaller variance."""
+    changes = after - before
+    return after if after.var() <= changes.var() else np.asarray(changes + before.mean())

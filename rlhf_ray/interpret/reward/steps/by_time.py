@@ -1,0 +1,141 @@
+"""The reward along trajectories, at events, and how late it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlhf_ray.data.arrays import BoolArray, FloatArray
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.by_time import Lag, draw, events, lag_of, rescaled, telling_episodes
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.study.figures import DRAWN
+from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.words import Words
+
+WORDS = Words(__file__)
+TRUE = "true reward"
+
+STEPS = 5000
+"""Most steps that lags are measured on."""
+CLEAR = 0.5
+"""Difference between the reward at an event and elsewhere, in standard deviations, from which the verdict names it."""
+FOLLOWS = 0.3
+"""Correlation at a lag from which the verdict names it."""
+
+
+@dataclass(frozen=True)
+class AtEvent:
+    """The reward where something happens: number of steps, and mean reward there less elsewhere, in standard deviations."""
+
+    steps: int
+    difference: float
+
+
+@dataclass(frozen=True)
+class ByTime:
+    """What the step finds.
+
+    Attributes:
+        spread: standard deviation of the reward; 0 if it is constant.
+        lags: how the reward follows each event, and the true reward.
+        events: the reward at each event.
+    """
+
+    spread: float
+    lags: dict[str, Lag] = field(default_factory=dict)
+    events: dict[str, AtEvent] = field(default_factory=dict, metadata=DRAWN)
+
+
+def why_not(context: StepContext[Subject]) -> str | None:
+    """Return why there are no trajectories to look at; None otherwise."""
+    data = context.subject.data
+    if len(data) < 3:
+        return WORDS.text("few")
+    return None if np.unique(data.episodes, return_counts=True)[1].max() > 2 else WORDS.text("single")
+
+
+def run(context: StepContext[Subject]) -> Section:
+    """Plot the reward along episodes, compare it at events and elsewhere, and measure lags."""
+    subject = context.subject
+    rewards, happens = subject.reward.of(subject.data), events(subject.data)
+    figures = measure(subject, rewards, happens)
+    pictures = [_picture(subject.data, rewards, happens)]
+    return WORDS.section(_statements(figures), _checks(figures), _tables(figures), pictures, figures)
+
+
+def measure(subject: Subject, rewards: FloatArray, happens: dict[str, BoolArray]) -> ByTime:
+    """Compute the figures; ``happens``: where each event is, ``[n]``."""
+    data, true, spread = subject.data, subject.data.rewards, float(rewards.std())
+    if spread <= 1e-9 * max(1.0, float(np.abs(rewards).max())):
+        return ByTime(0.0)
+    causes: dict[str, FloatArray | BoolArray] = dict(happens)
+    if np.isfinite(true).all() and np.ptp(true) > 0:
+        causes[TRUE] = true
+    rng, part = subject.rng(WORDS.name), slice(0, STEPS)
+    lags = {
+        name: lag_of(rewards[part], np.asarray(cause[part], np.float64), data.episodes[part], rng)
+        for name, cause in causes.items()
+    }
+    at_events = {
+        name: AtEvent(int(there.sum()), float(rewards[there].mean() - rewards[~there].mean()) / spread)
+        for name, there in happens.items()
+    }
+    return ByTime(spread, lags, at_events)
+
+
+def _statements(figures: ByTime) -> Iterator[Statement]:
+    if not figures.spread:
+        yield WORDS.statement("constant")
+    for name, event in figures.events.items():
+        lag = figures.lags[name]
+        if abs(event.difference) >= CLEAR and lag.significant:
+            size = abs(event.difference)
+            yield WORDS.statement("at_event", size, name=name, size=size, higher=event.difference > 0)
+        elif lag.significant and lag.steps and abs(lag.correlation) >= FOLLOWS:
+            yield WORDS.statement("follows", abs(lag.correlation), name=name, lag=lag)
+    lag_to_truth = figures.lags.get(TRUE)
+    if lag_to_truth is not None and not _in_time(lag_to_truth):
+        yield WORDS.statement(
+            "late" if lag_to_truth.significant else "unrelated", abs(lag_to_truth.correlation), lag=lag_to_truth
+        )
+
+
+def _checks(figures: ByTime) -> list[Check]:
+    if TRUE not in figures.lags:
+        return []
+    lag = figures.lags[TRUE]
+    return [WORDS.check("late" if lag.significant else "unrelated", _in_time(lag), float(lag.steps), lag=lag)]
+
+
+def _in_time(lag: Lag) -> bool:
+    return lag.significant and lag.steps == 0
+
+
+def _tables(figures: ByTime) -> list[Table]:
+    rows: list[list[Any]] = [
+        [name, event.steps, f"{event.difference:+.2f}", *_cells(figures.lags[name])]
+        for name, event in figures.events.items()
+    ]
+    if TRUE in figures.lags and TRUE not in figures.events:
+        rows.append([TRUE, "", "", *_cells(figures.lags[TRUE])])
+    return [WORDS.table("events", rows)] if rows else []
+
+
+def _cells(lag: Lag) -> list[str]:
+    return [str(lag.steps) if lag.significant else "–", f"{lag.correlation:.2f}", f"{lag.chance:.2f}"]
+
+
+def _picture(data: Transitions, rewards: FloatArray, happens: dict[str, BoolArray]) -> Picture:
+    columns = {"given reward": {"given reward": rewards}}
+    if np.isfinite(data.rewards).all():
+        scaled = {"given, rescaled": rescaled(rewards, data.rewards), "true reward": data.rewards}
+        columns["true, and given on its scale"] = scaled
+    return WORDS.picture("episodes", draw(data, columns, telling_episodes(data, rewards), happens))
+
+
+STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)

@@ -1,0 +1,131 @@
+"""A step's words: its sentences, checks, tables and captions are templates in a TOML file beside its module.
+
+A step computes figures and chooses what to tell; the file holds how it is told, in Jinja's language::
+
+    title = "What moves the reward"
+
+    [statements.cause]
+    kind = "rewards"
+    text = "It looks at {{ cause.name }}: exchanging that moves the reward by {{ cause.effect.moves | share }}."
+
+    [checks.varies]
+    name = "the reward varies"
+    bound = "> 0"
+    failed = "The reward is the same for every step."
+    unknown = "There are no steps."
+
+    [tables.causes]
+    columns = ["exchanged", "moves the reward by"]
+    caption = "Causes among the regions."
+
+    [pictures]
+    effects = "How much the exchange of each region moves the reward."
+
+    [texts]
+    no_steps = "There are no steps to look at."
+    chance = "(chance: {{ chance | fmt('.2f') }})"
+
+A template includes a text by ``{% include 'chance' %}``.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from rlhf_ray.data.plain import plain
+from rlhf_ray.study.figures import values_of
+from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+
+
+class Words:
+    """The words of one step.
+
+    Args:
+        module: the step's module file, ``__file__``; its words are in the ``.toml`` of the same name.
+
+    Attributes:
+        name: the step's name, that of the file.
+        title: its title.
+    """
+
+    def __init__(self, module: str):
+        path = Path(module).with_suffix(".toml")
+        self._words: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        self.name, self.title = path.stem, str(self._words["title"])
+        texts = jinja2.DictLoader(self._words.get("texts", {}))
+        self._environment = jinja2.Environment(loader=texts, undefined=jinja2.StrictUndefined)
+        self._environment.filters |= _FILTERS
+
+    def text(self, key: str, **values: Any) -> str:
+        """Return a text of ``[texts]``."""
+        return self._environment.get_template(key).render(values)
+
+    def statement(self, key: str, weight: float = 0.0, **values: Any) -> Statement:
+        """Return a statement of ``[statements.KEY]``."""
+        words = self._words["statements"][key]
+        return Statement(words["kind"], self._render(words["text"], values), float(weight))
+
+    def check(self, key: str, passed: bool | None, value: float | None = None, **values: Any) -> Check:
+        """Return a check of ``[checks.KEY]``, which says ``failed``, or ``unknown`` if it could not be made."""
+        words = self._words["checks"][key]
+        values |= {"value": value}
+        says = "" if passed else words.get("unknown" if passed is None else "failed", "")
+        name, bound, says = (self._render(text, values) for text in (words["name"], words.get("bound", ""), says))
+        return Check(name, passed, value, bound, says)
+
+    def table(self, key: str, rows: Iterable[Sequence[Any]], columns: Sequence[str] = (), **values: Any) -> Table:
+        """Return a table of ``[tables.KEY]``; ``columns``: further ones, which the data name."""
+        words = self._words["tables"][key]
+        return Table([*words["columns"], *columns], list(rows), self._render(words.get("caption", ""), values))
+
+    def picture(self, key: str, image: bytes, **values: Any) -> Picture:
+        """Return a picture with its caption of ``[pictures]``."""
+        return Picture(key, image, self._render(self._words["pictures"][key], values))
+
+    def section(
+        self,
+        statements: Iterable[Statement] = (),
+        checks: Iterable[Check] = (),
+        tables: Iterable[Table] = (),
+        pictures: Iterable[Picture] = (),
+        figures: Any = (),
+    ) -> Section:
+        """Return the step's section. ``figures``: the step's, which become its values in the JSON twin."""
+        values = plain(values_of(figures)) if figures else {}
+        return Section(self.name, self.title, [*statements], [*checks], [*tables], [*pictures], values)
+
+    def _render(self, template: str, values: dict[str, Any]) -> str:
+        return self._environment.from_string(template).render(values) if "{" in template else template
+
+
+def share(value: float) -> str:
+    """Write a share as per cent, with a decimal where it is small."""
+    return f"{100 * value:.1f} %" if value < 0.095 else f"{100 * value:.0f} %"
+
+
+def percent(value: float, digits: int = 0) -> str:
+    """Write a share as per cent with ``digits`` decimals."""
+    return f"{100 * value:.{digits}f} %"
+
+
+def capital(text: str) -> str:
+    """Begin with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names: "a, b and c"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun: "1 step", "3 steps"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+_FILTERS = {"share": share, "percent": percent, "capital": capital, "listed": listed, "counted": counted, "fmt": format}
