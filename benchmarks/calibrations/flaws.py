@@ -16,7 +16,7 @@ from rlhf_ray.interpret.reward.regions import regions_in
 from rlhf_ray.interpret.reward.steps import counterfactuals, shortcuts
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
-from tests.interpret.contexts import run_step
+from tests.interpret.contexts import run_step, why_not
 
 PENDULUM, CART, CAR = "Pendulum-v1", "CartPole-v1", "rlhf_ray/MountainCar-v0"
 RANDOM, KEYS, TWO = "rlhf_ray/RandomGoal-v0", "rlhf_ray/Key-v0", "rlhf_ray/TwoGoals-v0"
@@ -105,7 +105,7 @@ def statements(
     reward = CallableReward(function, env.observation_space, env.action_space)
     subject = Subject(reward, data, environment=name, regions=regions_in(name, reward), seed=seed, effort=0.3)
     found = [shortcuts.statements(shortcuts.measure(subject))]
-    if counterfactuals.why_not(subject) is None:
+    if why_not(counterfactuals, subject) is None:
         found.append(list(run_step(counterfactuals, subject).statements))
     most = 6 // len(found)
     return [
