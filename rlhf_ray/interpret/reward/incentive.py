@@ -189,7 +189,7 @@ def _by_ppo(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, 
     options: dict[str, Any] = {"options": world.options, "seed": seed}
     steps, episodes = max(4096, int(STEPS * effort)), max(16, int(EPISODES * effort))
 
-    def judged(policy: short_ppo.SmallPolicy | None) -> tuple[float, float]:
+    def judged(policy: short_ppo.ShortPolicy | None) -> tuple[float, float]:
         returns = short_ppo.true_returns(world.name, policy, episodes=episodes, **options)
         return float(returns.mean()), float(returns.std(ddof=1) / len(returns) ** 0.5)
 

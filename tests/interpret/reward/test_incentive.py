@@ -72,7 +72,7 @@ def test_ppo_trains_on_a_continuous_action() -> None:
     env = gym.make("Pendulum-v1")
     reward = CallableReward(lambda o, a, s, d: -np.abs(a[:, 0]), env.observation_space, env.action_space)
     policy = short_ppo.train("Pendulum-v1", reward, steps=1, gamma=0.9, seed=0)
-    drawn = policy.to_env(policy.distribution(policy.inputs(np.zeros((1, 3)))).mean.detach())
+    drawn = policy.to_env(policy.act(policy.inputs(np.zeros((1, 3))), None))
     assert drawn.shape == (1, 1)
     assert env.action_space.contains(drawn[0])
 
