@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.studies import print_section
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.plain import plain
 from rlhf_ray.settings.checks import require
@@ -118,6 +119,7 @@ class _Evaluation:
         """Print them."""
         from rlhf_ray.agents.true_return import episodes_of
         from rlhf_ray.measure.error_rates import newest_rates
+        from rlhf_ray.runs.report.steps.scores import score_section
 
         self._warn()
         names = {"env_steps": "environment steps", "comparisons": "comparisons"}
@@ -127,12 +129,10 @@ class _Evaluation:
             f"{self.folder.experiment().environment}: true return {mean:.1f} ± {std:.1f} over "
             f"{episodes_of(self.returns)} episodes" + (f", after {taken}" if taken else "")
         )
-        if self.scores is not None:
-            _tell_scores(self.scores)
+        if self.scores is not None or self.distances is not None:
+            print_section(score_section(self.scores, self.distances))
         if self.has_reward and (wrong := newest_rates(self.folder.rows())[0]) is not None:
             print(f"by the reward model, {wrong.sentence()}")
-        if self.distances is not None:
-            _tell_distances(self.distances)
         if self.video is not None:
             print(f"video: {self.video}")
 
@@ -160,48 +160,3 @@ def _distances(folder: Any, reward: Any) -> RewardDistances:
         found.save(folder)
         write_report(folder.path)
     return found
-
-
-def _tell_scores(scored: RewardScores) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from rlhf_ray.runs.report.summary import ties_of
-
-    table = Table(title=f"reward model, version {scored.version}, on held-out comparisons (95 % intervals)")
-    for name in ("", "answers", "accuracy", "log-likelihood", "Brier score", "calibration error (chance)"):
-        table.add_column(name, justify="left" if not name else "right")
-    rows = {"all": scored.overall}
-    for kind, groups in scored.groups.items():
-        if len(groups) > 1:
-            rows |= {f"{LABELS[kind]} {name}": of for name, of in groups.items()}
-    for name, of in rows.items():
-        accuracy = "all are ties" if not of.decided else of.accuracy.text()
-        error = f"{of.calibration_error:.2f} ({of.chance:.2f})"
-        table.add_row(name, f"{of.answers}{ties_of(of)}", accuracy, of.log_likelihood.text(), of.brier.text(3), error)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
-    if (of_members := scored.disagreement) is not None:
-        print(
-            f"rank correlation of the members' disagreement with the Brier score: {of_members.correlation.text()}; mean Brier "
-            f"score where they agree most {of_members.agreeing:.3f}, where least {of_members.disagreeing:.3f}"
-        )
-    found = scored.correlations
-    if found.returns_linear.mean == found.returns_linear.mean:
-        print(
-            f"correlation with the true reward: steps {found.steps_linear.text()}, ranks {found.steps_rank.text()}; returns of "
-            f"fragments {found.returns_linear.text()}, ranks {found.returns_rank.text()}"
-        )
-
-
-LABELS = {"annotator": "annotator", "age": "chosen fits ago:", "policy": "policy version"}
-"""How the groups of answers are introduced."""
-
-
-def _tell_distances(distances: RewardDistances) -> None:
-    from rlhf_ray.runs.distances import DISTANCES
-
-    print(
-        "distance to the true reward: " + ", ".join(f"{DISTANCES[name]} {of}" for name, of in distances.values.items())
-    )
-    if "epic" not in distances.values:
-        print("EPIC and DARD need the true reward as a formula, and this environment has none.")

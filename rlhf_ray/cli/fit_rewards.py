@@ -6,17 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.spaces import spaces_of
+from rlhf_ray.cli.studies import print_section
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.interruption import nothing_to_save
 from rlhf_ray.settings import SUPERVISED_MODEL, RewardModelSettings, SupervisedSettings
-
-if TYPE_CHECKING:
-    from rlhf_ray.data.transitions import Transitions
-    from rlhf_ray.reward.supervised import SupervisedReport
 
 FLAG = "--from-rewards"
 REPORT = "fit.json"
@@ -139,11 +136,17 @@ def run(data: str, words: list[str]) -> None:
         )
     reward.save(command.out)
     from rlhf_ray.data.atomic import write_text
+    from rlhf_ray.runs.supervised import supervised_section
 
-    write_text(
-        command.out / REPORT, json.dumps(report.to_json() | {"data": str(data), "seed": command.seed}, indent=2) + "\n"
+    section = supervised_section(report)
+    about = {"verdict": section.statements[0].text, "data": str(data), "seed": command.seed}
+    write_text(command.out / REPORT, json.dumps(report.to_json() | about, indent=2) + "\n")
+    print_section(section)
+    console.print(
+        f"{command.out}: fitted to {report.train_steps} of {len(steps)} steps in {report.gradient_steps} gradient steps "
+        f"({report.seconds:.1f} s)",
+        soft_wrap=True,
     )
-    _say(console, command, data, steps, report)
 
 
 def _spaces(data: str, environment: str | None) -> tuple[Any, Any]:
@@ -171,35 +174,3 @@ def _spaces(data: str, environment: str | None) -> tuple[Any, Any]:
     except ValueError as error:
         raise SettingError(str(error)) from error
     return spaces
-
-
-def _say(console: Any, command: FitToRewards, data: str, steps: Transitions, report: SupervisedReport) -> None:
-    from rich.table import Table
-
-    def show(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        table = Table(title=title, title_justify="left", show_header=any(heads))
-        for number, head in enumerate(heads):
-            table.add_column(head, justify="right" if number else "left")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-
-    show(f"{report.objective} of the rewards in {data}", ("", ""), report.rows())
-    show(
-        "calibration on the test part",
-        (
-            "target" if report.objective == "classification" else "true reward",
-            "training steps",
-            "test steps",
-            "predicted",
-        ),
-        report.level_rows(),
-    )
-    console.print(report.verdict, soft_wrap=True)
-    if report.adversarial is not None:
-        console.print(str(report.adversarial), soft_wrap=True)
-    console.print(
-        f"{command.out}: fitted to {report.train_steps} of {len(steps)} steps in {report.gradient_steps} gradient steps "
-        f"({report.seconds:.1f} s)",
-        soft_wrap=True,
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import active_children, get_context
@@ -107,6 +108,25 @@ def print_lists(lists: Mapping[str, Sequence[Told]], files: Mapping[str, Path]) 
     for name, path in files.items():
         if path.exists():
             console.print(f"{name}: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def print_section(section: Section) -> None:
+    """Print a section's tables and statements."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from rlhf_ray.study.page import figure
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    for table in section.tables:
+        shown = Table(title=table.caption, title_justify="left")
+        for number, head in enumerate(table.columns):
+            shown.add_column(head, justify="right" if number else "left")
+        for row in table.rows:
+            shown.add_row(*(figure(value) for value in row))
+        console.print(shown)
+    for statement in section.statements:
+        console.print(statement.text, soft_wrap=True, markup=False)
 
 
 class _Shown:

@@ -5,7 +5,7 @@
     config.json       the resolved settings                  metrics.jsonl   one row per iteration
     run.json          versions, machine, command, times      tensorboard/    the same metrics
     preferences/      the preference store                   result.json     the outcome
-    reward_model/     safetensors and JSON                   report.html     the run report
+    reward_model/     safetensors and JSON                   report.html     the run report; report.json: for programs
     checkpoints/      RLlib's checkpoints of the algorithm, the newest two
     start/            copies of the parts the run started from: reward_model/, labels/ (a store), policy.safetensors
     labelling.json    the annotators' names and tokens; readable by the folder's owner only

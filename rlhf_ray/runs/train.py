@@ -38,7 +38,6 @@ from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.runs.pausing import Pausing
 from rlhf_ray.runs.probe import Probing
 from rlhf_ray.runs.report.reporting import Reporting
-from rlhf_ray.runs.report.verdict import share_of_the_way, verdicts
 from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
 
@@ -293,6 +292,8 @@ def _outcome(
         skipped=latest.values.get("skipped", 0),
         reward_threshold=reward_threshold(experiment.environment),
     )
+    from rlhf_ray.runs.report.verdict import share_of_the_way, verdicts  # imports Jinja, which training does not need
+
     numbers = asdict(outcome)
     return replace(outcome, normalised=share_of_the_way(numbers), verdicts=verdicts(numbers))
 

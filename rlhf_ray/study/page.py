@@ -17,6 +17,9 @@ from rlhf_ray.study import kept
 from rlhf_ray.study.section import Section
 from rlhf_ray.study.verdict import MOST
 
+LONG = 40
+"""Rows of a table above which the page folds it."""
+
 
 @dataclass(frozen=True)
 class Look:
@@ -74,6 +77,7 @@ def render(template: Path, about: dict[str, Any], sections: Sequence[Section], *
         beside=Path(__file__).parent,
         about=facts,
         most=MOST,
+        long=LONG,
         counts=counts,
         sections=[section for section in sections if section.skipped is None],
         skipped=[section for section in sections if section.skipped is not None],
@@ -98,5 +102,6 @@ def figure(value: Any) -> str:
 
 
 def data_uri(image: bytes) -> str:
-    """Embed a PNG."""
-    return "data:image/png;base64," + base64.b64encode(image).decode()
+    """Embed a PNG or a WebP."""
+    kind = "webp" if image[8:12] == b"WEBP" else "png"
+    return f"data:image/{kind};base64," + base64.b64encode(image).decode()

@@ -182,8 +182,29 @@ def run_step(study: Study[S], name: str, key: str, needs: Sequence[str], mapper:
                 f"--out is {study.folder}: {error.strerror}; free some space or give another folder. Finished steps are "
                 "kept, and the same command continues."
             ) from error
-        check = Check(f"the step {name} ran", False, says=f"It stopped with an error: {explain(error)}")
-        return Section(name, step.title, checks=[check]), ""
+        return _failed(step, error), ""
+
+
+def run_here(steps: Iterable[Step[S]], subject: S) -> tuple[Section, ...]:
+    """Run quick steps in this process, one after the other, and keep nothing. An error becomes a failed check of the section."""
+    sections = []
+    for step in steps:
+        context = StepContext(subject)
+        try:
+            reason = step.why_not(context)
+            sections.append(
+                run_alone(step, context) if reason is None else Section(step.name, step.title, skipped=reason)
+            )
+        except Exception as error:
+            if debugging():
+                raise
+            sections.append(_failed(step, error))
+    return tuple(sections)
+
+
+def _failed(step: Step[Any], error: Exception) -> Section:
+    check = Check(f"the step {step.name} ran", False, says=f"It stopped with an error: {explain(error)}")
+    return Section(step.name, step.title, checks=[check])
 
 
 def run_alone(step: Step[S], context: StepContext[S]) -> Section:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["rewards", "ignores", "uses", "holds", "warning"]
+Kind = Literal["rewards", "ignores", "uses", "holds", "outcome", "note", "warning"]
 
 
 @dataclass(frozen=True)
@@ -14,9 +14,10 @@ class Statement:
     """One sentence of the verdict.
 
     Attributes:
-        kind: of a reward, "rewards": what it seems to depend on; "ignores": what it does not. Of an agent, "uses": what its actions
-            or values depend on, by intervention; "holds": what can be read off it, or what its value reacts to, but is not needed,
-            as far as was tested; "ignores": what it does not react to. "warning": why to distrust the reward, the agent or a step.
+        kind: of a run or a sweep, "outcome": what came of it. Of a reward, "rewards": what it seems to depend on; "ignores": what
+            it does not. Of an agent, "uses": what its actions or values depend on, by intervention; "holds": what can be read off
+            it, or what its value reacts to, but is not needed, as far as was tested; "ignores": what it does not react to.
+            "warning": why to distrust the subject or a step. "note": what helps to read the section.
         text: the sentence, in plain words, with its figures.
         weight: orders the statements of one kind in a section, the largest first.
         about: the concept it is about; empty if none.

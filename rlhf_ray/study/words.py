@@ -30,6 +30,7 @@ A template includes a text by ``{% include 'chance' %}``.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -113,6 +114,14 @@ def percent(value: float, digits: int = 0) -> str:
     return f"{100 * value:.{digits}f} %"
 
 
+def number(value: float) -> str:
+    """Write a number: a whole one in full, others with four digits, with commas at thousands; a dash for nothing."""
+    if not math.isfinite(value):
+        return "–"
+    whole = float(value).is_integer() and abs(value) < 1e15
+    return f"{value:,.{'0f' if whole else '4g'}}".replace("-", "−")
+
+
 def capital(text: str) -> str:
     """Begin with a capital letter."""
     return text[:1].upper() + text[1:]
@@ -128,4 +137,4 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-_FILTERS = {"share": share, "percent": percent, "capital": capital, "listed": listed, "counted": counted, "fmt": format}
+_FILTERS = {"fmt": format} | {each.__name__: each for each in (share, percent, number, capital, listed, counted)}

@@ -3,24 +3,54 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
-from rlhf_ray.runs.report import plots, summary
-from rlhf_ray.runs.report.pages import render
+from rlhf_ray.data.atomic import write_text
+from rlhf_ray.study.page import figure, render
+from rlhf_ray.study.plots import BLUE, ORANGE, png
+from rlhf_ray.study.run import run_here
+from rlhf_ray.study.section import Picture, Section, Statement, Table
+from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.verdict import reconcile
+from rlhf_ray.study.words import Words, number
+
+WORDS = Words(__file__)
 
 Trials = Sequence[dict[str, Any]]
 """Trials as `rlhf_ray.sweeps.results` writes them, best first."""
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """The ``trials.json`` of a sweep."""
+
+    values: dict[str, Any]
+
+    seed, effort, digest = 0, 1.0, ""
+    """Nothing is drawn or kept."""
+
+    @cached_property
+    def ranked(self) -> Trials:
+        """What the sweep compares: configurations, if trials are repeated, else trials."""
+        ranked: Trials = self.values.get("configurations") or self.values["trials"]
+        return ranked
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The best of them, if one was measured."""
+        return next((trial for trial in self.ranked if trial["name"] == self.values["best"]), None)
+
+
 def write_sweep_report(folder: Path) -> Path:
-    """Write ``report.html`` to a sweep's folder.
+    """Write ``report.html`` to a sweep's folder, whose ``trials.json`` has the same for programs.
 
     Returns:
         The path of the page.
@@ -28,132 +58,130 @@ def write_sweep_report(folder: Path) -> Path:
     Raises:
         OSError: there is no ``trials.json``.
     """
-    sweep: dict[str, Any] = json.loads((folder / "trials.json").read_text())
+    sweep = Sweep(json.loads((folder / "trials.json").read_text()))
+    plan = sweep.values["plan"]
+    experiment = plan["experiment"]
+    about = {
+        "sweep": plan["name"] or experiment["environment"],
+        "environment": experiment["environment"],
+        "environment_steps": experiment["total_env_steps"],
+        "folder": folder.name,
+        "command": sweep.values["command"],
+        **{name: plan[name] for name in ("trials", "search", "schedule")},
+    }
+    sections = run_here([STEP], sweep)
     page = folder / "report.html"
-    page.write_text(_page(sweep, folder.name), encoding="utf-8")
+    template = Path(__file__).parent / "sweep.html"
+    write_text(page, render(template, about, sections, verdict=reconcile(sections, ("outcome",))))
     return page
 
 
-def _page(sweep: dict[str, Any], name: str) -> str:
-    repeated = sweep.get("configurations", [])  # an older sweep has none
-    ranked = repeated or sweep["trials"]
-    best = next((each for each in ranked if each["name"] == sweep["best"]), None)
-    plan = sweep["plan"]
-    return render(
-        "sweep.html",
-        sweep=sweep,
-        plan=plan,
-        name=name,
-        best=best,
-        ranked=ranked,
-        repeated=bool(repeated),
-        reading=_reading(sweep, best),
-        settings=[
-            (setting_name, _description(space), setting_plot(ranked, setting_name, space, sweep))
-            for setting_name, space in plan["space"].items()
-        ],
-        curves=curves_plot(sweep["trials"], sweep),
-        seed_curves=None if not sweep["seeds"] else curves_plot(sweep["seeds"], sweep | {"best": None}, "seeds"),
-        changes=plan["schedule"] in ("pbt", "pb2"),
+def run(context: StepContext[Sweep]) -> Section:
+    """Compare the trials."""
+    sweep = context.subject
+    return WORDS.section(list(_statements(sweep)), (), [_table(sweep)], list(_pictures(sweep)))
+
+
+def _statements(sweep: Sweep) -> Iterator[Statement]:
+    values, best, trials, plan = sweep.values, sweep.best, sweep.values["trials"], sweep.values["plan"]
+    yield WORDS.statement(
+        "objective",
+        objective=values["objective"],
+        repeat=plan.get("repeat", 1),
+        metric=plan["metric"],
+        episodes=plan["evaluation_episodes"],
     )
-
-
-def _reading(sweep: dict[str, Any], best: dict[str, Any] | None) -> str:
-    """Summarise the result in one or two sentences."""
+    if not values["complete"]:
+        yield WORDS.statement("incomplete")
     if best is None:
-        return "No trial ran long enough to be measured."
-    trials = sweep["trials"]
-    counts = {status: sum(trial["status"] == status for trial in trials) for status in ("stopped early", "failed")}
-    aside = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    repeated = sweep.get("configurations")
-    of = f"{_count(len(repeated), 'configuration')}" if repeated else f"{_count(len(trials), 'trial')}"
-    mean = f" on average over {_count(len(best['each']), 'seed')}" if repeated else ""
-    text = (
-        f"The best of {of} reached a {sweep['objective']} of {summary.number(best['objective'])}{mean}"
-        f"{f' ({aside})' if aside else ''}, in a total of {sum(trial['env_steps'] for trial in trials):,} env steps."
+        yield WORDS.statement("unmeasured")
+        return
+    states = [trial["status"] for trial in trials]
+    counts = {state: states.count(state) for state in ("stopped early", "failed")}
+    repeated, over = len(values.get("configurations") or ()), values["over_seeds"]
+    yield WORDS.statement(
+        "best",
+        3.0,
+        best=best,
+        objective=values["objective"],
+        trials=len(trials),
+        repeated=repeated,
+        aside=[f"{count} {state}" for state, count in counts.items() if count],
+        env_steps=sum(trial["env_steps"] for trial in trials),
     )
-    over = sweep["over_seeds"]
     if over is not None:
-        text += f" With {_count(len(over['each']), 'other seed')}, its settings reach {summary.number(over['mean'])}"
-        if over["interval_95"] is not None:
-            low, high = (summary.number(end) for end in over["interval_95"])
-            text += f" (95 % interval of the mean: {low} to {high})"
-        text += "."
-    return text
+        yield WORDS.statement("seeds", 2.0, over=over)
+    changes = plan["schedule"] in ("pbt", "pb2")
+    yield WORDS.statement("train", 1.0, changes=changes, lucky=not over and not repeated)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _table(sweep: Sweep) -> Table:
+    plan = sweep.values["plan"]
+    rows = []
+    for place, trial in enumerate(sweep.ranked, 1):
+        objective = None if trial["objective"] is None else number(trial["objective"])
+        if ends := trial.get("interval_95"):
+            objective = f"{objective} [{number(ends[0])}, {number(ends[1])}]"
+        mark = f"{place}, the best" if trial["name"] == sweep.values["best"] else str(place)
+        status = f"{trial['status']}: {trial['error']}" if trial["error"] else trial["status"]
+        settings = [_text(trial["settings"].get(name)) for name in plan["space"]]
+        rows.append([mark, objective, trial["env_steps"], trial["held_out_accuracy"], status, *settings])
+    return WORDS.table("trials", rows, list(plan["space"]))
 
 
-def _description(space: dict[str, Any]) -> str:
-    if "values" in space:
-        return "one of " + ", ".join(summary.setting(value) for value in space["values"])
-    if "low" in space:
-        return f"{summary.setting(space['low'])} to {summary.setting(space['high'])}{', logarithmic' if space['log'] else ''}"
-    return ""
+def _text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else figure(value)
 
 
-def setting_plot(trials: Trials, name: str, space: dict[str, Any], sweep: dict[str, Any]) -> Markup | None:
-    """Plot the objective of each trial against its value of the setting ``name``."""
-    shown = [trial for trial in trials if trial["objective"] is not None and trial["settings"].get(name) is not None]
+def _pictures(sweep: Sweep) -> Iterator[Picture]:
+    values = sweep.values
+    for name, space in values["plan"]["space"].items():
+        if (image := setting_plot(sweep, name, space)) is not None:
+            key = "values" if "values" in space else "range" if "low" in space else ""
+            caption = WORDS.text("setting", name=name, drawn=WORDS.text(key, space=space) if key else "")
+            yield Picture(f"setting_{name}", image, caption)
+    if curves := [trial for trial in values["trials"] if trial["curve"]]:
+        yield WORDS.picture("curves", curves_plot(curves, values["best"], values["objective"]))
+    if curves := [trial for trial in values["seeds"] or () if trial["curve"]]:
+        seeds = len(values["over_seeds"]["each"]) if values["over_seeds"] else len(curves)
+        yield WORDS.picture("seed_curves", curves_plot(curves, None, values["objective"]), seeds=seeds)
+
+
+def setting_plot(sweep: Sweep, name: str, space: dict[str, Any]) -> bytes | None:
+    """Plot the objective of each trial against its value of the setting ``name``; None without measurements."""
+    shown = [t for t in sweep.ranked if t["objective"] is not None and t["settings"].get(name) is not None]
     if not shown:
         return None
+    drawing = Figure(figsize=(6, 3), layout="constrained")
+    axes = drawing.subplots()
     values = [trial["settings"][name] for trial in shown]
-    numbers = "values" not in space and all(plots.is_number(value) for value in values)
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        if numbers:
-            places = [float(value) for value in values]
-            if space.get("log"):
-                axes.set_xscale("log")
-        else:
-            kinds = [summary.setting(value) for value in space.get("values", [])]
-            kinds += sorted({summary.setting(value) for value in values} - set(kinds))
-            # Jitter, so that trials with equal values are distinguishable.
-            places = [kinds.index(summary.setting(value)) + 0.12 * ((i % 5) - 2) / 2 for i, value in enumerate(values)]
-            axes.set_xticks(range(len(kinds)), kinds)
-            axes.set_xlim(-0.6, len(kinds) - 0.4)
-        for trial, place in zip(shown, places, strict=True):
-            _dot(axes, place, trial, sweep["best"])
-        axes.set(xlabel=name, ylabel=sweep["objective"])
-        axes.margins(x=0.06, y=0.12)
-
-    return plots.render(f"setting-{name}", f"{sweep['objective']} of each trial against {name}.", (360, 190), draw)
+    if "values" not in space and all(isinstance(value, int | float) for value in values):
+        axes.set_xscale("log" if space.get("log") else "linear")
+    else:
+        kinds = list(dict.fromkeys(_text(value) for value in [*space.get("values", []), *values]))
+        # Jitter, so that trials with equal values are distinguishable.
+        values = [kinds.index(_text(value)) + 0.12 * ((i % 5) - 2) / 2 for i, value in enumerate(values)]
+        axes.set_xticks(range(len(kinds)), kinds)
+    for trial, value in zip(shown, values, strict=True):
+        best, whole = trial["name"] == sweep.values["best"], trial["status"] == "finished"
+        colour = ORANGE if best else BLUE
+        axes.plot(value, trial["objective"], "o", color=colour, mfc=colour if whole else "none", ms=8 if best else 5.5)
+    axes.set(xlabel=name, ylabel=sweep.values["objective"])
+    axes.margins(x=0.06, y=0.12)
+    return png(drawing)
 
 
-def _dot(axes: Axes, place: float, trial: dict[str, Any], best: str | None) -> None:
-    """Draw a trial: filled if it ran to the end, else an outline; the best one larger and in its own colour."""
-    colour = plots.LEARNED if trial["name"] == best else plots.TRUE
-    whole = trial["status"] == "finished"
-    axes.plot(
-        [place],
-        [trial["objective"]],
-        marker="o",
-        linestyle="",
-        markersize=8 if trial["name"] == best else 5.5,
-        markerfacecolor=colour if whole else "none",
-        markeredgecolor=colour,
-        markeredgewidth=1.2,
-    )
-
-
-def curves_plot(trials: Trials, sweep: dict[str, Any], name: str = "curves") -> Markup | None:
+def curves_plot(trials: Trials, best: str | None, objective: str) -> bytes:
     """Plot the objective of each trial over its environment steps, the best one in its own colour."""
-    shown = [trial for trial in trials if trial["curve"]]
-    if not shown:
-        return None
+    drawing = Figure(figsize=(6, 4), layout="constrained")
+    axes = drawing.subplots()
+    for trial in reversed(trials):  # draw the best last, on top
+        steps, values = np.array(trial["curve"]).T
+        colour, width = (ORANGE, 2.2) if trial["name"] == best else (BLUE, 1.0)
+        axes.plot(steps, values, "-o", color=colour, linewidth=width, markersize=4, markevery=[-1])
+    axes.set(xlabel="environment steps", ylabel=objective)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    return png(drawing)
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for trial in reversed(shown):  # draw the best last, on top
-            x, y = np.array(trial["curve"]).T
-            best = trial["name"] == sweep["best"]
-            colour = plots.LEARNED if best else plots.TRUE
-            axes.plot(x, y, color=colour, linewidth=2.2 if best else 1.0, alpha=1.0 if best else 0.55)
-            axes.plot(x[-1:], y[-1:], color=colour, marker="o", markersize=4 if best else 3, linestyle="")
-        axes.set_ylabel(sweep["objective"])
-        plots.steps_axis(axes)
 
-    return plots.render(name, f"{sweep['objective']} of each trial over environment steps.", (360, 260), draw)
+STEP = Step(WORDS.name, WORDS.title, run)

@@ -46,7 +46,7 @@ def fails_with(capsys, *words):
 def test_a_recording_becomes_a_reward_model_with_a_report(recording, capsys):
     cli.main(["fit", "--from-rewards", "recording", "--out", "model", *SMALL, "--reward-model.no-use-action"])
     printed = capsys.readouterr().out
-    for text in ("mean squared error, test", "… of a constant", "rank correlation", "calibration", "160 of 200 steps"):
+    for text in ("mean squared error", "… of a constant", "rank correlation", "Calibration", "160 of 200 steps"):
         assert text in printed
     report = json.loads((recording / "model" / "fit.json").read_text())
     assert report["constant_error"] > 0

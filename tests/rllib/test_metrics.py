@@ -17,8 +17,8 @@ from rlhf_ray.data.metrics import METRICS, Metric, UndeclaredMetricError, declar
 from rlhf_ray.rllib.metrics import Gauges, flat_metrics
 from rlhf_ray.runs.events import EventFile
 from rlhf_ray.runs.expert import _metrics
-from rlhf_ray.runs.report import summary
-from rlhf_ray.runs.report.summary import Run
+from rlhf_ray.runs.report.steps.values import newest_metrics
+from rlhf_ray.runs.report.subject import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT: dict[str, Any] = {
@@ -145,7 +145,7 @@ def test_a_new_metric_is_one_that_is_declared_and_logged(
     (file,) = (tmp_path / "events").iterdir()
     assert described("surprise") == f"How surprised the {kind} is. [nats]"
     assert described("surprise").encode() in file.read_bytes()
-    assert ("surprise", "3", described("surprise")) in summary.metrics(Run("run", rows=[metrics]))
+    assert newest_metrics(Run("run", rows=[metrics]))["surprise"] == 3
 
 
 def test_comparisons_are_those_stored_and_not_those_of_an_earlier_fit() -> None:

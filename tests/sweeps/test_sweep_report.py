@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from rlhf_ray.settings import Experiment, to_json
-from rlhf_ray.sweeps.report import write_sweep_report
+from rlhf_ray.study.run import run_here
+from rlhf_ray.study.section import Section
+from rlhf_ray.sweeps.report import STEP, Sweep, write_sweep_report
 
 
 def trial(name: str, objective: float | None, status: str = "finished", **settings: Any) -> dict[str, Any]:
@@ -28,66 +30,64 @@ def trial(name: str, objective: float | None, status: str = "finished", **settin
     }
 
 
-def write(folder: Path, **changes: Any) -> str:
-    trials = [
-        trial("a", -120.5, **{"ppo.gamma": 0.98}),
-        trial("b", -500.0, "stopped early", **{"fragments.length": 25}),
-        trial("c", None, "failed"),
-    ]
-    sweep: dict[str, Any] = {
-        "format": "rlhf_ray.sweep/1",
-        "plan": {
-            "name": "pendulum",
-            "experiment": to_json(Experiment()),
-            "space": {
-                "ppo.gamma": {"low": 0.9, "high": 0.99, "log": False},
-                "fragments.length": {"values": [10, 25]},
-            },
-            "trials": 3,
-            "search": "random",
-            "schedule": "asha",
-            "metric": "return",
-            "evaluation_episodes": 20,
-        },
-        "objective": "true return",
-        "complete": True,
-        "best": "a",
-        "trials": trials,
-        "seeds": None,
-        "over_seeds": None,
-        "command": "rlhf-ray tune pendulum --run-dir '<x>'",
-    }
-    (folder / "trials.json").write_text(json.dumps(sweep | changes))
-    return write_sweep_report(folder).read_text()
+TRIALS = [
+    trial("a", -120.5, **{"ppo.gamma": 0.98}),
+    trial("b", -500.0, "stopped early", **{"fragments.length": 25}),
+    trial("c", None, "failed"),
+]
+SWEEP: dict[str, Any] = {
+    "format": "rlhf_ray.sweep/1",
+    "plan": {
+        "name": "pendulum",
+        "experiment": to_json(Experiment()),
+        "space": {"ppo.gamma": {"low": 0.9, "high": 0.99, "log": False}, "fragments.length": {"values": [10, 25]}},
+        "trials": 3,
+        "search": "random",
+        "schedule": "asha",
+        "metric": "return",
+        "evaluation_episodes": 20,
+    },
+    "objective": "true return",
+    "complete": True,
+    "best": "a",
+    "trials": TRIALS,
+    "seeds": None,
+    "over_seeds": None,
+    "command": "rlhf-ray tune pendulum --run-dir '<x>'",
+}
 
 
-def text_of(page: str) -> str:
-    return " ".join(re.sub(r"<[^>]*>", " ", re.sub(r"<style.*?</style>", "", page, flags=re.DOTALL)).split())
+def section_of(**changes: Any) -> Section:
+    (section,) = run_here([STEP], Sweep(SWEEP | changes))
+    return section
 
 
-def test_it_names_the_best_and_what_all_took(tmp_path: Path) -> None:
-    text = text_of(write(tmp_path))
-    assert "The best of 3 trials reached a true return of −120.5 (1 stopped early, 1 failed)" in text
-    assert "in a total of 5,600 env steps" in text
-    assert "rlhf-ray train best.json" in text
-    assert "--seeds 5" in text
+def texts(section: Section, kind: str = "outcome") -> str:
+    return " ".join(statement.text for statement in section.statements if statement.kind == kind)
 
 
-def test_there_is_a_plot_for_each_setting_with_a_dot_for_each_measured_trial(tmp_path: Path) -> None:
-    page = write(tmp_path)
-    for name in ("ppo.gamma", "fragments.length"):
-        (plot,) = re.findall(
-            rf'<svg[^>]*aria-label="true return of each trial against {name}\.".*?</svg>', page, re.DOTALL
-        )
-        dots = re.findall(r"<use [^>]*style=\"[^\"]*var\(--(?:true|learned)\)[^\"]*\"", plot)
-        assert len(dots) == 2, dots
-        assert sum("fill: none" in dot or "fill-opacity: 0" in dot for dot in dots) == 1  # the one that was stopped
-    assert "0.9 to 0.99" in page
-    assert "one of 10, 25" in page
+def test_it_names_the_best_and_what_all_took() -> None:
+    section = section_of()
+    text = texts(section)
+    for figure in ("3 trials", "−120.5", "1 stopped early, 1 failed", "5,600", "best.json", "--seeds 5"):
+        assert figure in text
+    (table,) = section.tables
+    assert table.columns[-2:] == ["ppo.gamma", "fragments.length"]
+    assert [row[:3] for row in table.rows] == [["1, the best", "−120.5", 4000], ["2", "−500", 800], ["3", None, 800]]
+    assert table.rows[2][4] == "failed: RuntimeError: <b>boom</b>"
+    assert [row[-2:] for row in table.rows] == [["0.980", "10"], ["0.950", "25"], ["0.950", "10"]]
+
+
+def test_there_is_a_picture_of_each_setting_and_of_the_curves() -> None:
+    captions = {picture.name: picture.caption for picture in section_of().pictures}
+    assert list(captions) == ["setting_ppo.gamma", "setting_fragments.length", "curves"]
+    assert "0.9 to 0.99" in captions["setting_ppo.gamma"]
+    assert "one of 10, 25" in captions["setting_fragments.length"]
 
 
 def test_text_from_the_folder_is_escaped_and_nothing_is_loaded(tmp_path: Path) -> None:
-    page = write(tmp_path)
+    (tmp_path / "trials.json").write_text(json.dumps(SWEEP))
+    page = write_sweep_report(tmp_path).read_text()
     assert "<b>boom" not in page
     assert "&lt;b&gt;boom" in page
     assert "&lt;x&gt;" in page
@@ -95,21 +95,32 @@ def test_text_from_the_folder_is_escaped_and_nothing_is_loaded(tmp_path: Path) -
     assert not re.findall(r"(?:src|href)=\"(?!#|data:)", page)
 
 
-def test_other_seeds_are_shown_with_their_interval(tmp_path: Path) -> None:
+def test_other_seeds_are_shown_with_their_interval() -> None:
     seeds = [trial(f"s{i}", -150.0 - i, seed=i) for i in range(3)]
     over = {"mean": -151.0, "interval_95": [-153.5, -148.5], "each": [-150.0, -151.0, -152.0]}
-    text = text_of(write(tmp_path, seeds=seeds, over_seeds=over))
-    assert "With 3 other seeds, its settings reach −151 (95 % interval of the mean: −153.5 to −148.5)." in text
-    assert "trained with 3 other seeds." in text
+    section = section_of(seeds=seeds, over_seeds=over)
+    text = texts(section)
+    for figure in ("3 other seeds", "−151 ", "−153.5 to −148.5"):
+        assert figure in text
     assert "--seeds 5" not in text
+    assert section.pictures[-1].name == "seed_curves"
+
+
+def test_repeated_trials_are_compared_by_configuration() -> None:
+    means = [trial("a", -110.0) | {"each": [-100.0, -120.0], "interval_95": [-140.0, -80.0]}, trial("b", None)]
+    section = section_of(configurations=means, plan=SWEEP["plan"] | {"repeat": 2})
+    assert "2 configurations" in texts(section)
+    assert "over 2 seeds" in texts(section)
+    assert section.tables[0].rows[0][1] == "−110 [−140, −80]"
 
 
 @pytest.mark.parametrize("trials", [[], [trial("c", None, "failed")]])
-def test_a_sweep_without_a_measurement_says_so(tmp_path: Path, trials: list[Any]) -> None:
-    text = text_of(write(tmp_path, trials=trials, best=None))
-    assert "No trial ran long enough to be measured." in text
+def test_a_sweep_without_a_measurement_says_so(trials: list[Any]) -> None:
+    section = section_of(trials=trials, best=None)
+    assert "No trial ran long enough" in texts(section)
+    assert not section.pictures
 
 
-def test_a_sweep_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:
-    assert "rlhf-ray tune --resume" in text_of(write(tmp_path, complete=False))
-    assert "rlhf-ray tune --resume" not in text_of(write(tmp_path))
+def test_a_sweep_that_was_stopped_says_how_to_continue() -> None:
+    assert "rlhf-ray tune --resume" in texts(section_of(complete=False), "warning")
+    assert not texts(section_of(), "warning")

@@ -1,4 +1,4 @@
-"""The report of a fit to recorded rewards: errors beside the constant baseline, ranking, and calibration by reward level."""
+"""The figures of a fit to recorded rewards: errors beside the constant baseline, ranking, and calibration by reward level."""
 
 from __future__ import annotations
 
@@ -75,15 +75,6 @@ class AdversarialReport:
     error_before: float
     error_after: float
 
-    def __str__(self) -> str:
-        aucs = f"{_number(self.auc_before)} -> {_number(self.auc_after)}"
-        return (
-            f"adversarial training, {self.rounds} rounds, {self.trained} visualisations as reward {self.nonsense_reward:.4g}: "
-            f"score of new visualisations {self.fresh_before:.3g} -> {self.fresh_after:.3g}, of held-out ones "
-            f"{self.held_out_before:.3g} -> {self.held_out_after:.3g}; balanced AUC {aucs}, "
-            f"test error {self.error_before:.3g} -> {self.error_after:.3g}"
-        )
-
 
 @dataclass(frozen=True)
 class SupervisedReport:
@@ -141,88 +132,19 @@ class SupervisedReport:
         constant's, with zero and nonzero rewards weighing the same where both occur, and then the AUC counts too.
         """
         if not math.isnan(self.balanced_auc):
-            return self._ranks_well and self.test_error < self.constant_error
+            return self.ranks_well and self.test_error < self.constant_error
         return self.explained > GOOD_SHARE
 
     @property
-    def _ranks_well(self) -> bool:
+    def ranks_well(self) -> bool:
+        """Whether it tells zero from nonzero rewards, and is closer than any constant where both weigh the same."""
         return self.balanced_auc > GOOD_AUC and self.balanced_error < GOOD_SHARE * self.balanced_constant_error
-
-    @property
-    def verdict(self) -> str:
-        """What the figures say, in one or two sentences."""
-        if self.constant_error == 0 and math.isnan(self.balanced_auc):
-            return "All test rewards are equal, so this test part can't tell whether anything was learned."
-        error = f"The test error is {self.test_error:.3g}; a constant has {self.constant_error:.3g}."
-        if self.learned:
-            return f"The model predicts held-out rewards better than any constant. {error}"
-        if self._ranks_well:
-            return (
-                f"The model tells zero from nonzero rewards (AUC {self.balanced_auc:.2f}), but is off in size: see the "
-                f"calibration. {error} More epochs may help."
-            )
-        rarer = min(self.train_nonzero, self.train_steps - self.train_nonzero)
-        remedy = ""
-        if self.balance == "none" and 0 < rarer < 0.1 * self.train_steps:
-            kind = "nonzero" if rarer == self.train_nonzero else "zero"
-            remedy = f" Only {rarer / self.train_steps:.1%} of the training rewards are {kind}: set supervised.balance to sampler."
-        auc = (
-            ""
-            if math.isnan(self.balanced_auc)
-            else f" It tells zero from nonzero rewards with AUC {self.balanced_auc:.2f} (0.5 is chance)."
-        )
-        return f"The model is hardly better than a constant. {error}{auc}{remedy}"
-
-    def rows(self) -> list[tuple[str, str]]:
-        """The main figures as (name, value), for a table."""
-        return [
-            (
-                "steps, training part",
-                f"{self.train_steps} ({self.train_nonzero} nonzero), {self.train_episodes} episodes",
-            ),
-            ("steps, test part", f"{self.test_steps} ({self.test_nonzero} nonzero), {self.test_episodes} episodes"),
-            ("mean squared error, training", _number(self.train_error)),
-            ("mean squared error, test", _number(self.test_error)),
-            ("… of a constant", _number(self.constant_error)),
-            ("balanced error, test", _number(self.balanced_error)),
-            ("… of the best constant", _number(self.balanced_constant_error)),
-            ("balanced AUC, zero or not", _number(self.balanced_auc)),
-            ("correlation", _number(self.correlation)),
-            ("rank correlation", _number(self.rank_correlation)),
-        ]
-
-    def level_rows(self) -> list[tuple[str, str, str, str]]:
-        """Calibration as (true reward, training steps, test steps, mean prediction ± standard deviation), for a table."""
-        return [
-            (
-                each.label,
-                str(each.train),
-                str(each.test),
-                f"{each.predicted:.3g} ± {each.spread:.2g}" if each.test else "–",
-            )
-            for each in self.levels
-        ]
 
     def to_json(self) -> dict[str, Any]:
         """All figures as JSON values; NaN becomes null."""
-        derived = {"explained": self.explained, "learned": self.learned, "verdict": self.verdict}
+        derived = {"explained": self.explained, "learned": self.learned}
         values: dict[str, Any] = plain(asdict(self) | derived)
         return values
-
-    def __str__(self) -> str:
-        lines = [f"{name:<30} {value}" for name, value in self.rows()]
-        lines += ["", f"{'true reward':<20} {'training':>9} {'test':>7}   predicted"]
-        lines += [
-            f"{level:<20} {train:>9} {test:>7}   {predicted}" for level, train, test, predicted in self.level_rows()
-        ]
-        lines += ["", self.verdict]
-        if self.adversarial is not None:
-            lines.append(str(self.adversarial))
-        return "\n".join(lines)
-
-
-def _number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.4g}"
 
 
 def predict(ensemble: RewardEnsemble, steps: Transitions) -> FloatArray:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.runs.report.clips import replay
-from rlhf_ray.runs.report.pages import render
+from rlhf_ray.runs.report.steps.fragments import show_pairs
 from rlhf_ray.store.store import PreferenceStore
+from rlhf_ray.study.page import render
+from rlhf_ray.study.section import Section
 
 
 def write_store_page(store: PreferenceStore, out: Path, count: int) -> int:
@@ -18,14 +21,16 @@ def write_store_page(store: PreferenceStore, out: Path, count: int) -> int:
         The number of comparisons on the page.
 
     Raises:
-        SettingError: the store has none.
+        SettingError: the store has no comparisons.
     """
     snapshot = store.snapshot()
     if not len(snapshot):
         raise SettingError(f"{store.path} has no comparisons to show; collect some first.")
     first = max(0, len(snapshot) - count)
-    pairs = replay(snapshot.gather(slice(first, None)), first + 1)
-    shown = list(zip(pairs, snapshot.annotators[first:], strict=True))[::-1]
+    shown = snapshot.gather(slice(first, None))
+    _, pictures = show_pairs(shown, None, np.arange(len(shown))[::-1], first + 1, films=True)
+    about = {"store": str(store.path), "comparisons": len(snapshot), "shown": len(pictures)}
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, render("store.html", where=str(store.path), pairs=shown, total=len(snapshot)))
-    return len(pairs)
+    section = Section("comparisons", "Comparisons", pictures=pictures)
+    write_text(out, render(Path(__file__).parent / "comparisons.html", about, [section]))
+    return len(pictures)

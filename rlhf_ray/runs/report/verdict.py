@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlhf_ray.agents.true_return import LONGEST
 from rlhf_ray.runs.outcome import Verdict
+from rlhf_ray.study.words import Words
+
+WORDS = Words(__file__)
 
 SURE = 2.0
 """Standard errors by which two mean returns must differ to count as different."""
@@ -18,17 +21,14 @@ SUGGESTIVE = 1.0
 COLLAPSED = 0.1
 """Variation of an agent's actions relative to random actions; below it, the agent takes the same action at every step."""
 
-FURTHER = "Train longer (--resume), with more comparisons, or with another --seed."
-
-Result = Mapping[str, Any]
-"""The contents of ``result.json``; parts may be missing."""
-
-
 FELL_SHORT = 0.8
 """Share of the way from random actions to the reference below which the agent has not learned what it could."""
 
 NO_SUCCESS = frozenset({"below_random", "no_better_than_random", "actions_collapsed", "reference_says_nothing"})
 """Verdicts with which a normalised return would suggest a success that did not happen."""
+
+Result = Mapping[str, Any]
+"""The contents of ``result.json``; parts may be missing."""
 
 
 def verdicts(result: Result) -> list[Verdict]:
@@ -36,68 +36,58 @@ def verdicts(result: Result) -> list[Verdict]:
     trained, random, reference = (_agent(result, name) for name in ("trained", "random", "reference"))
     if trained is None or random is None:
         return []
-    found: dict[str, str] = {}
-    returns = f"true return {_number(trained)}, random actions {_number(random)}"
+    names = {
+        **dict(_against_random(result, trained, random)),
+        **dict(_against_reference(trained, random, reference) if reference is not None else ()),
+    }
+    if cut := sum(agent.get("cut", 0) for agent in (trained, random, reference) if agent is not None):
+        names["endless_episodes"] = {"cut": cut, "longest": LONGEST}
+    threshold = result.get("reward_threshold")
+    better = compare(trained, random) > 0
+    if reference is None and better and threshold is not None and trained["true_return_mean"] < threshold:
+        names["below_threshold"] = {"threshold": threshold}
+    agents = {"trained": trained, "random": random, "reference": reference}
+    return [Verdict(name, WORDS.text(name, **agents, **values)) for name, values in names.items()]
+
+
+def _against_random(result: Result, trained: Result, random: Result) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the verdicts on the trained agent beside random actions, and what their sentences need."""
     better = compare(trained, random)
     if better < 0:
-        found["below_random"] = f"The trained agent is worse than random actions: {returns}."
+        yield "below_random", {}
     elif better == 0:
-        found["no_better_than_random"] = (
-            f"The trained agent is not significantly different from random actions: {returns}. {_remedy(trained, random)}"
-        )
-    if (share := _variety(trained, random)) < COLLAPSED:
-        found["actions_collapsed"] = (
-            f"The trained agent takes nearly the same action at every step: its actions vary {100 * share:.2g}% as much as "
-            f"random ones. Its return is that of a constant action.{_in_training(result, trained)}"
-        )
-    if reference is not None and compare(reference, random) <= 0:
-        found["reference_says_nothing"] = (
-            f"The reference is no better than random actions either (true return {_number(reference)}): with these "
-            "settings the agent does not learn the task from the true reward, so the reference is not a valid baseline."
-        )
-    elif reference is not None and _variety(reference, random) < COLLAPSED:
-        found["reference_says_nothing"] = (
-            "The reference also takes nearly the same action at every step: with these settings the agent finds nothing better "
-            "from the true reward, so the reference is not a valid baseline."
-        )
-    elif reference is not None and better > 0 and _way(trained, random, reference) < FELL_SHORT:
-        found["short_of_reference"] = (
-            f"The trained agent went {100 * _way(trained, random, reference):.0f}% of the way from random actions "
-            f"({_number(random)}) to the reference ({_number(reference)}): it reaches {_number(trained)}. {FURTHER}"
-        )
-    elif reference is not None and compare(trained, reference) < 0:
-        found["below_reference"] = (
-            f"The trained agent is worse than the reference (on the true reward): {_number(trained)} against "
-            f"{_number(reference)}, a difference above the evaluation's noise."
-        )
-    if cut := sum(agent.get("cut", 0) for agent in (trained, random, reference) if agent is not None):
-        found["endless_episodes"] = (
-            f"{cut} episodes of the evaluation did not end, and were cut after {LONGEST:,} steps: their true return is the sum of "
-            "these. The environment has no time limit; register it with max_episode_steps."
-        )
-    threshold = result.get("reward_threshold")
-    if reference is None and better > 0 and threshold is not None and trained["true_return_mean"] < threshold:
-        found["below_threshold"] = (
-            f"The trained agent's true return of {_number(trained)} is below {_figure(threshold)}, from which this environment "
-            f"counts as learned. {FURTHER} --reference shows what the same settings reach on the true reward."
-        )
-    return [Verdict(*each) for each in found.items()]
+        yield "no_better_than_random", {"remedy": _remedy(trained, random)}
+    if (variety := _variety(trained, random)) < COLLAPSED:
+        before = result.get("training_return")
+        usual = trained["true_return_mean"] + SURE * trained.get("true_return_std", 0.0)
+        yield "actions_collapsed", {"variety": variety, "before": before if before and before > usual else None}
+
+
+def _against_reference(trained: Result, random: Result, reference: Result) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the verdicts on the trained agent beside the reference, and what their sentences need."""
+    way = _way(trained, random, reference)
+    if compare(reference, random) <= 0:
+        yield "reference_says_nothing", {"collapsed": False}
+    elif _variety(reference, random) < COLLAPSED:
+        yield "reference_says_nothing", {"collapsed": True}
+    elif compare(trained, random) > 0 and way < FELL_SHORT:
+        yield "short_of_reference", {"way": way}
+    elif compare(trained, reference) < 0:
+        yield "below_reference", {}
 
 
 def share_of_the_way(result: Result) -> float | None:
     """The normalised return of the trained agent, from random (0) to reference (1); None if not meaningful."""
-    if NO_SUCCESS & {verdict.name for verdict in verdicts(result)}:
-        return None
     trained, random, reference = (_agent(result, name) for name in ("trained", "random", "reference"))
     if trained is None or random is None or reference is None:
         return None
-    return _way(trained, random, reference)
+    return None if NO_SUCCESS & {verdict.name for verdict in verdicts(result)} else _way(trained, random, reference)
 
 
 def _way(trained: Result, random: Result, reference: Result) -> float:
-    """The trained agent's true return on the way from random (0) to the reference (1), which is better than random."""
-    best, trained_, low = (agent["true_return_mean"] for agent in (reference, trained, random))
-    return float((trained_ - low) / (best - low))
+    """The trained agent's true return on the way from random (0) to the reference (1); NaN if these are equal."""
+    best, mean, low = (agent["true_return_mean"] for agent in (reference, trained, random))
+    return float((mean - low) / (best - low)) if best != low else math.nan
 
 
 def compare(one: Result, other: Result) -> int:
@@ -122,15 +112,13 @@ def standard_errors(one: Result, other: Result) -> float:
 
 def _remedy(trained: Result, random: Result) -> str:
     """What helps an agent that is not significantly different from random actions."""
-    learn = "train longer (total_env_steps) or ask for more comparisons (preferences.comparisons)"
     fewest = min(agent.get("episodes", math.inf) for agent in (trained, random))
     if fewest < 2:
-        return "One episode has no noise to compare with: evaluate more (--evaluation-episodes)."
+        return WORDS.text("one_episode")
     apart = standard_errors(trained, random)
     if not SUGGESTIVE <= apart <= SURE:
-        return f"Nothing suggests that it has learned the task: {learn}."
-    episodes = math.ceil(fewest * (SURE / apart) ** 2 / 10) * 10
-    return f"If the difference is real, about {episodes} episodes (--evaluation-episodes) would show it; otherwise {learn}."
+        return WORDS.text("nothing_learned")
+    return WORDS.text("more_episodes", episodes=math.ceil(fewest * (SURE / apart) ** 2 / 10) * 10)
 
 
 def _variety(agent: Result, random: Result) -> float:
@@ -139,26 +127,7 @@ def _variety(agent: Result, random: Result) -> float:
     return math.nan if spread is None or not usual else float(spread / usual)
 
 
-def _in_training(result: Result, trained: Result) -> str:
-    """A sentence about the return of the stochastic policy in training, if it is much higher."""
-    before = result.get("training_return")
-    if before is None or before <= trained["true_return_mean"] + SURE * trained.get("true_return_std", 0.0):
-        return ""
-    return (
-        f" In training, the stochastic policy reached {before:.4g}: it may have learned something that its most likely action does "
-        "not show yet; train longer."
-    ).replace("-", "−")
-
-
 def _agent(result: Result, name: str) -> Result | None:
     agent = result.get(name)
     known = isinstance(agent, Mapping) and isinstance(agent.get("true_return_mean"), int | float)
     return agent if known else None
-
-
-def _number(agent: Result) -> str:
-    return _figure(agent["true_return_mean"])
-
-
-def _figure(value: float) -> str:
-    return f"{value:.4g}".replace("-", "−")

@@ -1,0 +1,63 @@
+"""The run's settings, and the latest value of each metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rlhf_ray.data.metrics import described, in_order, metric_of
+from rlhf_ray.runs.all_metrics import all_metrics
+from rlhf_ray.runs.report.subject import Run
+from rlhf_ray.settings import Experiment, to_json
+from rlhf_ray.study.section import Section, Table
+from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.words import Words
+
+WORDS = Words(__file__)
+
+
+def run(context: StepContext[Run]) -> Section:
+    """List them."""
+    return WORDS.section(tables=list(_tables(context.subject)))
+
+
+def _tables(run: Run) -> Iterator[Table]:
+    defaults = dict(leaves(to_json(Experiment())))
+    rows = []
+    for name, value in leaves(run.settings):
+        default = _text(defaults[name]) if name in defaults else WORDS.text("unknown")
+        rows.append([name, _text(value), "" if defaults.get(name, _text) == value else default])
+    yield WORDS.table("settings", rows)
+    if metrics := newest_metrics(run):
+        yield WORDS.table("metrics", [(name, value, described(name)) for name, value in metrics.items()])
+
+
+def leaves(settings: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings and those of each group, as "group.name"."""
+    for name, value in settings.items():
+        if isinstance(value, dict) and not group:
+            yield from leaves(value, f"{name}.")
+        else:
+            yield group + name, value
+
+
+def newest_metrics(run: Run) -> dict[str, float]:
+    """Return the latest value of each numeric metric, in the order in which they are declared; undeclared ones come last."""
+    all_metrics()
+    known = [metric.name for metric in in_order()]
+
+    def place(name: str) -> int:
+        metric = metric_of(name)
+        return len(known) if metric is None else known.index(metric[0].name)
+
+    names = dict.fromkeys(name for row in run.rows for name in row)
+    values = {name: run.latest(name) for name in sorted(names, key=place)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    """Format a setting as on the command line."""
+    return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)
+
+
+STEP = Step(WORDS.name, WORDS.title, run)

@@ -1,0 +1,139 @@
+"""The contents of a run's folder, as far as they can be read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.runs.distances import RewardDistances
+from rlhf_ray.runs.folder import RunFolder, read_metrics
+from rlhf_ray.runs.reward_scores import RewardScores, newest_of_annotators, score_reward
+from rlhf_ray.store import PreferenceStore
+from rlhf_ray.store.answers import doubtful
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The contents of a run folder; None or empty for missing parts.
+
+    Attributes:
+        settings: as written: the run may be of an older or newer version than these settings.
+        doubts: the answers that are more likely wrong than right, with how likely (`doubtful`); the likeliest first.
+        unreadable: unreadable files, each with the reason.
+    """
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+    comparisons: Comparisons | None = None
+    reward: RewardEnsemble | None = None
+    scores: RewardScores | None = None
+    distances: RewardDistances | None = None
+    doubts: tuple[tuple[float, dict[str, Any]], ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+    seed, effort, digest = 0, 1.0, ""
+    """Nothing is drawn or kept."""
+
+    def named(self, name: str) -> Any:
+        """Return the environment or the seed, if any file has it; else None."""
+        return self.settings.get(name, self.result.get(name))
+
+    def number(self, name: str, metric: str | None = None) -> float | None:
+        """Return a number from the result, or else the latest value of ``metric`` (default: ``name``)."""
+        value = self.result.get(name)
+        return value if is_number(value) else self.latest(metric or name)
+
+    def latest(self, metric: str) -> float | None:
+        """Return the last numeric value of a metric."""
+        return next((row[metric] for row in reversed(self.rows) if is_number(row.get(metric))), None)
+
+    def agent(self, agent: str, name: str) -> float | None:
+        """Return a number from the result for an agent: random, trained, reference."""
+        value = part(self.result, agent).get(name)
+        return value if is_number(value) else None
+
+
+def is_number(value: object) -> bool:
+    """Whether ``value`` is a finite number (and not a bool)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def part(values: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return an object in a file that users may have edited; empty if it is none."""
+    value = values.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def read_run(folder: RunFolder) -> Run:
+    """Read everything in ``folder`` that exists and is readable."""
+    unreadable: list[str] = []
+
+    def attempt(path: Path, load: Callable[[Path], _T]) -> _T | None:
+        if not path.exists():
+            return None
+        try:
+            return load(path)
+        except Exception as error:  # one bad part must not prevent a report on the others
+            unreadable.append(f"{path.relative_to(folder.path)}: {error}")
+            return None
+
+    # Opening a folder that is not a store would create one.
+    manifest = folder.preferences / "store.json"
+    comparisons = attempt(manifest, lambda path: PreferenceStore(path.parent).load())
+    settings = attempt(folder.config, _read_object) or {}
+    rows = attempt(folder.metrics, _read_rows) or []
+    reward = attempt(folder.reward_model / "reward.json", lambda path: _read_reward(path.parent, comparisons))
+    share = part(settings, "preferences").get("held_out_share")
+    scores = None
+    if comparisons is not None and reward is not None and isinstance(share, float):
+        scores = attempt(
+            manifest,
+            lambda path: score_reward(reward, PreferenceStore(path.parent), share, *newest_of_annotators(rows)),
+        )
+    doubts = None
+    if suspicions := attempt(folder.checkpoints, lambda path: folder.suspicions()):
+        doubts = attempt(manifest, lambda path: doubtful(PreferenceStore(path.parent).events(), suspicions))
+    return Run(
+        name=folder.path.name,
+        settings=settings,
+        about=attempt(folder.run, _read_object) or {},
+        rows=rows,
+        result=attempt(folder.result, _read_object) or {},
+        comparisons=comparisons,
+        reward=reward,
+        scores=scores,
+        distances=attempt(folder.distances, lambda path: RewardDistances.from_json(_read_object(path))),
+        doubts=tuple(doubts or ()),
+        unreadable=tuple(unreadable),
+    )
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    value = json.loads(path.read_text())
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    return value
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    """The metrics, one row per iteration; for an iteration written twice (by a resumed run), the later row."""
+    rows = {row.get("iteration", i): row for i, row in enumerate(read_metrics(path)) if isinstance(row, dict)}
+    return list(rows.values())
+
+
+def _read_reward(path: Path, comparisons: Comparisons | None) -> RewardEnsemble:
+    reward = RewardEnsemble.load(path)
+    if comparisons is not None:
+        reward.fragment_returns(comparisons.pairs.left[:1])  # raises for a reward model of another environment
+    return reward
