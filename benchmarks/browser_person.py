@@ -87,7 +87,7 @@ class Person:
 
     def clips(self, names: tuple[str, str]) -> Fragments:
         """The two clips, from the store; one, if it is shown beside itself."""
-        _, clips = self.store.clips(names)
+        _, clips = self.store.fragments(names)
         assert clips is not None
         self.returns |= dict(zip(clips.ids(), clips.returns().tolist(), strict=True))
         return clips

@@ -76,6 +76,6 @@ class StepBudget:
         if self.preferences.comparisons:
             first = {
                 "fragments_length": self.fragments.length,
-                "first_clips_env_steps": self.initial_env_steps,
+                "first_fragments_env_steps": self.initial_env_steps,
             }
         return first | {"env_steps": sampled + taken, "finished": float(self.finished(sampled, taken))}

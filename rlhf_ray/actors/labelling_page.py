@@ -64,17 +64,17 @@ class ActorStore:
     def __init__(self, store: Actor[PreferenceStore]):
         self._store = store
 
-    async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
+    async def record(self, events: Sequence[Event], fragments: Fragments | None = None) -> int:
         """See `PreferenceStore.record`."""
-        return await self._store.call(PreferenceStore.record, list(events), clips)
+        return await self._store.call(PreferenceStore.record, list(events), fragments)
 
     async def events(self) -> pa.Table:
         """See `PreferenceStore.events`."""
         return await self._store.call(PreferenceStore.events)
 
-    async def clips(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
-        """See `PreferenceStore.clips`."""
-        return await self._store.call(PreferenceStore.clips, list(names))
+    async def fragments(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
+        """See `PreferenceStore.fragments`."""
+        return await self._store.call(PreferenceStore.fragments, list(names))
 
     async def count(self) -> int:
         """Return the number of active comparisons."""

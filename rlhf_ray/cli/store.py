@@ -118,7 +118,9 @@ class Verify(_Action):
             for problem in found.problems:
                 print(problem)
             state = f"{len(found.problems)} problems" if found.problems else "sound"
-            print(f"{self.path}: {state}; {found.comparisons} comparisons, {found.events} events, {found.clips} clips")
+            print(
+                f"{self.path}: {state}; {found.comparisons} comparisons, {found.events} events, {found.fragments} fragments"
+            )
         if found.problems:
             sys.exit(1)
 

@@ -50,17 +50,17 @@ class LocalStore:
         self.store = store
         self._thread = ThreadPoolExecutor(1, "store")
 
-    async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
+    async def record(self, events: Sequence[Event], fragments: Fragments | None = None) -> int:
         """See `PreferenceStore.record`."""
-        return await self._do(self.store.record, events, clips)
+        return await self._do(self.store.record, events, fragments)
 
     async def events(self) -> pa.Table:
         """See `PreferenceStore.events`."""
         return await self._do(self.store.events)
 
-    async def clips(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
-        """See `PreferenceStore.clips`."""
-        return await self._do(self.store.clips, names)
+    async def fragments(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
+        """See `PreferenceStore.fragments`."""
+        return await self._do(self.store.fragments, names)
 
     async def count(self) -> int:
         """Number of valid comparisons."""

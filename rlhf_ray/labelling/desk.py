@@ -87,7 +87,7 @@ class Desk:
         self._about: dict[str, tuple[int, int, float]] = {}
         """Per pair: its newest policy version, its reward version, and its frames per second at speed 1."""
         self._films = Films(films, channels, zoom)
-        self._looks = SecondLooks(store.events, store.clips, self._films, self._screen)
+        self._looks = SecondLooks(store.events, store.fragments, self._films, self._screen)
         self._reviewing = asyncio.Lock()
         self._under_way: dict[str, tuple[Meaning, asyncio.Task[None]]] = {}
         self._situation = Situation()

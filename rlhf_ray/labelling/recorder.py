@@ -19,14 +19,14 @@ Record = Callable[[Sequence[Event]], Awaitable[object]]
 class Store(Protocol):
     """An async `PreferenceStore`."""
 
-    async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
+    async def record(self, events: Sequence[Event], fragments: Fragments | None = None) -> int:
         """See `PreferenceStore.record`."""
 
     async def events(self) -> pa.Table:
         """See `PreferenceStore.events`."""
 
-    async def clips(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
-        """See `PreferenceStore.clips`."""
+    async def fragments(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
+        """See `PreferenceStore.fragments`."""
 
     async def count(self) -> int:
         """Number of valid comparisons."""

@@ -53,7 +53,7 @@ class SecondLooks:
 
     Args:
         events: reads the store's events.
-        clips: reads clips from the store (`PreferenceStore.clips`).
+        fragments: reads fragments from the store (`PreferenceStore.fragments`).
         films: the films that can be shown; those of image clips are made again from the store.
         screen: returns what a pair looks like: the films by screen side, and their frames per second.
     """
@@ -61,11 +61,11 @@ class SecondLooks:
     def __init__(
         self,
         events: Callable[[], Awaitable[pa.Table]],
-        clips: Callable[[Sequence[str]], Awaitable[tuple[IntArray, Fragments | None]]],
+        fragments: Callable[[Sequence[str]], Awaitable[tuple[IntArray, Fragments | None]]],
         films: Films,
         screen: Callable[[Shown], tuple[FilmInfo, FilmInfo, float]],
     ):
-        self._events, self._clips, self._films, self._screen = events, clips, films, screen
+        self._events, self._fragments, self._films, self._screen = events, fragments, films, screen
         self._suspicions: Suspicions = {}
         self._fits = 0
         self._made: tuple[tuple[int, int], list[Doubt]] = ((-1, 0), [])
@@ -117,10 +117,10 @@ class SecondLooks:
         lost = {row[side] for _, row in rows[:MOST] for side in ("left_id", "right_id") if row[side] not in self._films}
         if lost:
             names = sorted(lost)
-            there, clips = await self._clips(names)
-            if clips is not None and is_image(clips.observations[0, 0]):
+            there, fragments = await self._fragments(names)
+            if fragments is not None and is_image(fragments.observations[0, 0]):
                 for i, at in enumerate(there):
-                    self._films.put_images(names[at], clips.observations[i])
+                    self._films.put_images(names[at], fragments.observations[i])
         return [one for one in rows if one[1]["left_id"] in self._films and one[1]["right_id"] in self._films][:MOST]
 
 

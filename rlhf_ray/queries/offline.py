@@ -48,7 +48,7 @@ def load_recorded(path: Path | str, fragments: FragmentSettings | None = None, s
     found: Fragments | None
     if (path / "store.json").exists():
         store = PreferenceStore(path, create=False)
-        found = store.clips(sorted({name for pair in store.pairs() for name in pair}))[1]
+        found = store.fragments(sorted({name for pair in store.pairs() for name in pair}))[1]
     else:
         if (path / MANIFEST).exists():
             trajectories = [episode.trajectory for episode in Recording(path)]

@@ -20,7 +20,7 @@ from rlhf_ray.data.returns import spread_of
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.queries.selection import SELECTIONS, Candidates, choose, random_pairs
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, ResolvedFragments, RewardModelSettings
-from rlhf_ray.store.clips import Pack, Rows
+from rlhf_ray.store.packs import Pack, Rows
 
 if TYPE_CHECKING:
     from rlhf_ray.reward import RewardEnsemble
@@ -71,8 +71,8 @@ class PoolReport:
         """Return the pool's metrics of an iteration."""
         return {
             "too_short": self.too_short,
-            "distinct_clips": self.distinct,
-            "clips_policy_version": self.newest_policy,
+            "distinct_fragments": self.distinct,
+            "fragments_policy_version": self.newest_policy,
         }
 
 

@@ -13,7 +13,9 @@ from rlhf_ray.settings import PreferenceSettings
 
 declare(
     "fragments",
-    Metric("first_clips_gathered", "Times initial fragments were collected; above 1 after nearly all ties.", kind=int),
+    Metric(
+        "first_fragments_gathered", "Times initial fragments were collected; above 1 after nearly all ties.", kind=int
+    ),
 )
 declare(
     "labels",
@@ -202,7 +204,7 @@ class LabelSchedule:
         if not self.watches:
             return {}
         answers, ties = self.newest
-        told = {"labels_held_back": self.held_back, "first_clips_gathered": 1 + self.gatherings}
+        told = {"labels_held_back": self.held_back, "first_fragments_gathered": 1 + self.gatherings}
         return told | {"newest_answers": answers, "newest_ties": ties}
 
     def state(self) -> dict[str, Any]:
@@ -226,12 +228,12 @@ class LabelSchedule:
 
 def gathered(row: Mapping[str, Any]) -> str | None:
     """Describe what was done about ties before training, from an iteration's metrics; None if nothing was."""
-    times = row.get("first_clips_gathered") or 1
+    times = row.get("first_fragments_gathered") or 1
     if times == 1:
         return None
     return (
         f"Nearly all of the first answers were ties, so initial fragments were collected {times} times "
-        f"({row['first_clips_env_steps']} env steps in total) before more labels were requested."
+        f"({row['first_fragments_env_steps']} env steps in total) before more labels were requested."
     )
 
 

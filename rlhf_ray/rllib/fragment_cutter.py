@@ -30,7 +30,7 @@ class FragmentCutter(RLlibCallback):  # type: ignore[misc]
 
     In the synchronous mode, it waits until the pool has them: losing a rollout's fragments would change the run, so it fails
     instead. In the asynchronous mode, it doesn't wait: while the pool is still busy with an earlier rollout's fragments, new ones
-    are dropped (metric ``clips_dropped``); errors are logged and counted (``clips_failed``).
+    are dropped (metric ``fragments_dropped``); errors are logged and counted (``fragments_failed``).
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class FragmentCutter(RLlibCallback):  # type: ignore[misc]
                     "Can't send this rollout's fragments to the pool; continuing without them.", exc_info=True
                 )
                 failed = 1
-        metrics_logger.log_dict({"clips_failed": failed, "clips_dropped": dropped}, reduce="sum")
+        metrics_logger.log_dict({"fragments_failed": failed, "fragments_dropped": dropped}, reduce="sum")
 
     def _send(self, ring: Executor, env_runner: Any, samples: Any) -> Ref[PoolReport]:
         if self._pool is None:

@@ -68,8 +68,8 @@ declare(
 )
 declare(
     "fragments",
-    Metric("clips_failed", "Rollouts of this iteration whose fragments were lost to an error."),
-    Metric("clips_dropped", "Rollouts of this iteration whose fragments were dropped because the pool was busy."),
+    Metric("fragments_failed", "Rollouts of this iteration whose fragments were lost to an error."),
+    Metric("fragments_dropped", "Rollouts of this iteration whose fragments were dropped because the pool was busy."),
 )
 declare(
     "reward model",
@@ -109,8 +109,8 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
         "value_explained_variance": learner.get("vf_explained_var"),
         "learner_reward_version": learner["reward_version"],
         "policy_age": _policy_age(runners, learner),
-        "clips_failed": runners.get("clips_failed", 0),
-        "clips_dropped": runners.get("clips_dropped", 0),
+        "fragments_failed": runners.get("fragments_failed", 0),
+        "fragments_dropped": runners.get("fragments_dropped", 0),
         "sampling_seconds": result[TIMERS][ENV_RUNNER_SAMPLING_TIMER],  # a moving average over iterations
         "learning_seconds": result[TIMERS][LEARNER_UPDATE_TIMER],
     }

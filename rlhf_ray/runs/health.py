@@ -59,7 +59,7 @@ change in entropy; the entropy itself can be negative and depends on the action 
 SETTLED_FOR = 5
 """Consecutive iterations for which the entropy must be this low."""
 
-DISTINCT_CLIPS = 0.5
+DISTINCT_FRAGMENTS = 0.5
 """Minimum fraction of distinct fragments in the pool; below it, most labels would compare duplicates."""
 
 ENDLESS_AFTER = 2
@@ -250,7 +250,7 @@ def equal_answers(rows: Rows) -> Alarm | None:
     presses = presses_of(rows)
     equal = {name: of for name, of in presses.items() if of.mostly_equal}
     others = [of for of in presses.values() if of.answers >= FEW_ANSWERS and not of.mostly_equal]
-    if not equal or not others or clips_alike(rows) or labels_held_back(rows):
+    if not equal or not others or fragments_alike(rows) or labels_held_back(rows):
         return None  # the last two name the annotators
     usual = sum(of.equal for of in others) / sum(of.answers for of in others)
     told = [f"{of.equal} of the last {of.answers} answers of {name}" for name, of in equal.items()]
@@ -280,11 +280,11 @@ def below_chance(rows: Rows) -> Alarm | None:
 
 
 @check
-def clips_alike(rows: Rows) -> Alarm | None:
+def fragments_alike(rows: Rows) -> Alarm | None:
     """The fragments are duplicates, or the teacher sees no difference between them."""
-    pools, fits = _newest(rows, 1, "distinct_clips"), _newest(rows, 1, "ties", "comparisons")
-    if pools and pools[0]["distinct_clips"] < DISTINCT_CLIPS:
-        what = f"Only {100 * pools[0]['distinct_clips']:.0f} % of the fragments in the pool are distinct."
+    pools, fits = _newest(rows, 1, "distinct_fragments"), _newest(rows, 1, "ties", "comparisons")
+    if pools and pools[0]["distinct_fragments"] < DISTINCT_FRAGMENTS:
+        what = f"Only {100 * pools[0]['distinct_fragments']:.0f} % of the fragments in the pool are distinct."
     elif held_back(rows[-1]) is not None:
         return None  # `labels_held_back` reports it
     elif _nothing_decided(rows):
@@ -294,7 +294,7 @@ def clips_alike(rows: Rows) -> Alarm | None:
     else:
         return None
     return Alarm(
-        "clips_alike",
+        "fragments_alike",
         what,
         "Comparing similar fragments teaches nothing. Raise fragments.length, fragments.exploration_env_steps or "
         f"ppo.entropy_coefficient.{_who_says_equal(rows)}",
@@ -302,7 +302,7 @@ def clips_alike(rows: Rows) -> Alarm | None:
 
 
 def _nothing_decided(rows: Rows) -> bool:
-    """Whether all answers are ties: `clips_alike` says so, and the fitted reward, which is noise, has nothing to add."""
+    """Whether all answers are ties: `fragments_alike` says so, and the fitted reward, which is noise, has nothing to add."""
     fits = _newest(rows, 1, "ties", "comparisons")
     return bool(fits) and 0 < fits[0]["comparisons"] <= fits[0]["ties"]
 

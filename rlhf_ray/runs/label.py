@@ -175,7 +175,7 @@ class _Clips:
             )
         else:
             kept = PreferenceStore(path, create=False)
-            fragments = kept.clips(sorted({name for pair in kept.pairs() for name in pair}))[1]
+            fragments = kept.fragments(sorted({name for pair in kept.pairs() for name in pair}))[1]
         if fragments is None or len(fragments) < 2:
             raise SettingError(
                 f"{path} has fewer than two clips of {self.settings.length} steps; set a smaller --length."

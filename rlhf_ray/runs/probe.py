@@ -82,7 +82,7 @@ class Probing(Callback):
         if run.folder.probe.exists() and self._stored():
             with carry_on("probe set"):
                 names = json.loads(run.folder.probe.read_text())["fragments"]
-                self._probe = self._open().clips(names)[1]
+                self._probe = self._open().fragments(names)[1]
         if self._probe is not None and run.algorithm.ring.version:
             self._read(self._probe)
 

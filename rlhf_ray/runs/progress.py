@@ -264,9 +264,8 @@ class Progress(Callback):
         """Print the values chosen for auto settings, and how ties were handled."""
         fragments = self.experiment.fragments
         if "auto" in (fragments.length, fragments.initial_env_steps) and "fragments_length" in metrics:
-            self._say(
-                f"fragments of {metrics['fragments_length']} steps, the first from {metrics['first_clips_env_steps']} random steps"
-            )
+            length, steps = metrics["fragments_length"], metrics["first_fragments_env_steps"]
+            self._say(f"fragments of {length} steps, the first from {steps} random steps")
         if said := gathered(metrics):
             self._say(said)
 

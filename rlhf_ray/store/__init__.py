@@ -13,9 +13,9 @@ labels that refer to them. A killed process leaves complete files and possibly a
 describes the columns, and how to read them without this library.
 """
 
-from rlhf_ray.store.clips import DamagedClipError
+from rlhf_ray.store.packs import DamagedFragmentError
 from rlhf_ray.store.schema import LABELS, Event
 from rlhf_ray.store.snapshot import Snapshot
 from rlhf_ray.store.store import PreferenceStore, Tally
 
-__all__ = ["LABELS", "DamagedClipError", "Event", "PreferenceStore", "Snapshot", "Tally"]
+__all__ = ["LABELS", "DamagedFragmentError", "Event", "PreferenceStore", "Snapshot", "Tally"]

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from rlhf_ray.data.arrays import BoolArray, IntArray
 from rlhf_ray.store import weights
-from rlhf_ray.store.clips import DamagedClipError, Pack
 from rlhf_ray.store.files import AMENDMENTS, FOLDERS, LAST, NUMBERED, Files, number_of
+from rlhf_ray.store.packs import DamagedFragmentError, Pack
 from rlhf_ray.store.schema import (
     ANSWERS,
     amending,
@@ -93,7 +93,7 @@ class Contents:
         self._numbers: set[int] = set()
         self._looked: tuple[object, ...] = ()
         self._answered: set[tuple[str, str]] | None = None
-        self._clips: dict[str, tuple[int, int]] = {}
+        self._fragments: dict[str, tuple[int, int]] = {}
         self._rows: pa.Table | None = None
         self._events: pa.Table | None = None
         self._event_ids: set[str] | None = set()
@@ -103,19 +103,19 @@ class Contents:
         vanished = False
         self.marker = self.read_marker()  # before the events, which are written before it
         for attempt in range(100):
-            labels, clips = self.listing()
-            vanished |= _drop(self.segments, labels) | _drop(self.packs, clips)
+            labels, packs = self.listing()
+            vanished |= _drop(self.segments, labels) | _drop(self.packs, packs)
             try:
                 # Fragments are written before the labels that refer to them, so they are read after those.
                 self._read(self.segments, labels, self._segment)
-                self._read(self.packs, clips, self._pack)
+                self._read(self.packs, packs, self._pack)
                 break
             except FileNotFoundError:  # compacted since the listing; the next listing has the replacement
                 if attempt == 99:
                     raise
         marked = 0 if self.marker is None else self.marker.last
-        self.last_number = max([self.last_number, marked, *map(number_of, (*labels, *clips))])
-        self.unreadable = {name: why for name, why in self.unreadable.items() if name in {*labels, *clips}}
+        self.last_number = max([self.last_number, marked, *map(number_of, (*labels, *packs))])
+        self.unreadable = {name: why for name, why in self.unreadable.items() if name in {*labels, *packs}}
         if vanished:
             self._index()
         self._look_for_gaps()
@@ -154,12 +154,12 @@ class Contents:
         if self.damaged_packs():
             self._index()  # drop fragments found damaged since the last time
         nowhere = (-1, -1)
-        found = [nowhere if name is None else self._clips.get(name, nowhere) for name in names]
+        found = [nowhere if name is None else self._fragments.get(name, nowhere) for name in names]
         return np.array(found, np.int64).reshape(-1, 2)
 
-    def has_clip(self, name: str) -> bool:
+    def has_fragment(self, name: str) -> bool:
         """Return whether the fragment is stored and not known to be damaged."""
-        return name in self._clips
+        return name in self._fragments
 
     def forget(self, names: Iterable[str]) -> None:
         """Drop these files, so that the next `refresh` reads them again from the origin."""
@@ -274,7 +274,7 @@ class Contents:
             found.append(f"labels: {lost} are ignored because a fragment is missing or damaged")
         rows = self.rows()  # those of an undone merge, too
         named = {name for side in ("left_id", "right_id") for name in rows[side].to_pylist() if name is not None}
-        if gone := len(named - self._clips.keys()):
+        if gone := len(named - self._fragments.keys()):
             found.append(f"clips: {gone} fragments of stored events are missing or damaged")
         if self.marker is not None:  # otherwise there are no copies yet
             for folder, missing in self.incomplete().items():
@@ -294,18 +294,18 @@ class Contents:
         """
         before: set[str] | None = None
         while True:
-            labels, clips = (self.files.list(folder) for folder in FOLDERS)
+            labels, packs = (self.files.list(folder) for folder in FOLDERS)
             labels += self.files.list(AMENDMENTS)
-            if before is not None and before <= {*labels, *clips}:
-                return list(filter(NUMBERED.search, labels)), list(filter(NUMBERED.search, clips))
-            before = {*labels, *clips}
+            if before is not None and before <= {*labels, *packs}:
+                return list(filter(NUMBERED.search, labels)), list(filter(NUMBERED.search, packs))
+            before = {*labels, *packs}
 
     def _read(self, known: dict[str, _T], names: list[str], read: Callable[[str], _T]) -> None:
         for name in names:
             if name not in known and name not in self.unreadable:
                 try:
                     known[name] = read(name)
-                except (DamagedClipError, pa.ArrowException, ValueError) as error:
+                except (DamagedFragmentError, pa.ArrowException, ValueError) as error:
                     self.unreadable[name] = str(error)
                     log.warning("Ignoring a damaged file: %s", error)
 
@@ -333,14 +333,14 @@ class Contents:
         return pack
 
     def _note(self, number: int, pack: Pack) -> None:
-        for row, clip in enumerate(pack.ids):
+        for row, name in enumerate(pack.ids):
             if not pack.damaged[row]:
-                self._clips.setdefault(clip, (number, row))
+                self._fragments.setdefault(name, (number, row))
 
     def _index(self) -> None:
         self._rows = self._events = self._event_ids = self._answered = None
         self._numbers = {number for table in self.segments.values() for number in table["sequence"].to_pylist()}
-        self._clips = {}
+        self._fragments = {}
         for number, pack in enumerate(self.packs.values()):
             self._note(number, pack)
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.store import foreign, sharing
-from rlhf_ray.store.clips import COLUMNS
 from rlhf_ray.store.files import LocalFiles
+from rlhf_ray.store.packs import COLUMNS
 from rlhf_ray.store.schema import FORMAT, MAJOR, Event, rows_holding
 from rlhf_ray.store.store import PreferenceStore
 
@@ -85,8 +85,8 @@ def import_file(store: PreferenceStore, file: Path) -> int:
         given = PreferenceStore(Path(folder) / "given")
         if file.read_bytes()[:4] == b"PAR1":
             try:
-                for events, clips in _read_parquet(file):
-                    given.record(events, clips)
+                for events, fragments in _read_parquet(file):
+                    given.record(events, fragments)
             except (pa.ArrowInvalid, OSError) as error:
                 raise ValueError(f"{file} is damaged ({' '.join(str(error).split())}): export it again.") from error
         else:
@@ -105,9 +105,9 @@ def _write_jsonl(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> No
 def _write_parquet(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> None:
     sides, kinds = [events[side].to_pylist() for side in ("left_id", "right_id")], dict[str, Any]()
     for names in sides:
-        _, clips = store.clips(names[:1])
-        if clips is not None:
-            kinds = {name: [getattr(clips, name).dtype.str, getattr(clips, name).shape[1:]] for name in TENSORS}
+        _, fragments = store.fragments(names[:1])
+        if fragments is not None:
+            kinds = {name: [getattr(fragments, name).dtype.str, getattr(fragments, name).shape[1:]] for name in TENSORS}
     schema = events.schema
     for side in ("left", "right"):
         for name, column in COLUMNS.items():
@@ -118,21 +118,21 @@ def _write_parquet(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> 
             table = events.slice(start, ROWS)
             columns = list(table.columns)
             for names in sides:
-                columns += _clip_columns(store, names[start : start + ROWS])
+                columns += _fragment_columns(store, names[start : start + ROWS])
             writer.write_table(pa.table(columns, schema=schema))
 
 
-def _clip_columns(store: PreferenceStore, names: Sequence[str | None]) -> list[pa.Array]:
-    there, clips = store.clips(names)
-    if clips is not None and len(there) > 1 and clips.ids() != [names[i] for i in there]:
+def _fragment_columns(store: PreferenceStore, names: Sequence[str | None]) -> list[pa.Array]:
+    there, fragments = store.fragments(names)
+    if fragments is not None and len(there) > 1 and fragments.ids() != [names[i] for i in there]:
         # Floats of several widths: one by one, each is as it was stored, which its id depends on.
-        parts = [_clip_columns(store, [name]) for name in names]
+        parts = [_fragment_columns(store, [name]) for name in names]
         return [pa.concat_arrays(column) for column in zip(*parts, strict=True)]
     columns = []
     for name in COLUMNS:
         values: list[Any] = [None] * len(names)
         for i, position in enumerate(there):
-            value = getattr(clips, name)[i]
+            value = getattr(fragments, name)[i]
             values[position] = value.tobytes() if name in TENSORS else value.item()
         columns.append(pa.array(values, _kind(name)))
     return columns

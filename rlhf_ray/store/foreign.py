@@ -77,7 +77,7 @@ def _imitation(found: dict[str, Any]) -> Comparisons:
     if not len(found["fragments1"]):
         raise ValueError("it has no comparisons")
 
-    def clips(fragments: list[Any]) -> Fragments:
+    def stacked(fragments: list[Any]) -> Fragments:
         n = len(fragments)
         actions = stack([one.acts for one in fragments])
         return Fragments(
@@ -89,7 +89,7 @@ def _imitation(found: dict[str, Any]) -> Comparisons:
             policy_versions=np.zeros(n, np.int64),
         )
 
-    return _compared(clips(found["fragments1"]), clips(found["fragments2"]), stack(found["preferences"]))
+    return _compared(stacked(found["fragments1"]), stacked(found["fragments2"]), stack(found["preferences"]))
 
 
 def _drlhp(found: dict[str, Any], room: _Room) -> Comparisons:
@@ -97,7 +97,7 @@ def _drlhp(found: dict[str, Any], room: _Room) -> Comparisons:
     if isinstance(segments, Stored):  # each one pickled and compressed separately
         segments = {name: pickles.load(room.unpack(content)) for name, content in vars(segments)["store"].items()}
 
-    def clips(names: list[Any]) -> Fragments:
+    def named(names: list[Any]) -> Fragments:
         # Check before building any: a file may name the same fragment any number of times.
         sizes = {name: sum(array_of(frame).nbytes for frame in frames_of(segments[name])) for name in set(names)}
         check_size(sum(sizes[name] for name in names))
@@ -113,7 +113,7 @@ def _drlhp(found: dict[str, Any], room: _Room) -> Comparisons:
         )
 
     left, right, preferences = zip(*found["prefs"], strict=True)
-    return _compared(clips(list(left)), clips(list(right)), np.stack([stack(mu) for mu in preferences])[:, 0])
+    return _compared(named(list(left)), named(list(right)), np.stack([stack(mu) for mu in preferences])[:, 0])
 
 
 def _compared(left: Fragments, right: Fragments, preferences: Array) -> Comparisons:

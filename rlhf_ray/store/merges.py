@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.store.clips import Rows
 from rlhf_ray.store.contents import Contents
+from rlhf_ray.store.packs import Rows
 from rlhf_ray.store.schema import LABELS, MERGE, UNDO, rows_holding, take
 from rlhf_ray.store.snapshot import Snapshot
 

@@ -123,10 +123,10 @@ def _batches(store: PreferenceStore) -> Iterator[tuple[Comparisons, pa.Table]]:
 
 def _card(of: Comparisons, answers: Counter[float], annotators: int, agreed: AnnotatorAgreement) -> str:
     """Write the data set card."""
-    clips, n = of.pairs.left, answers.total()
+    fragments, n = of.pairs.left, answers.total()
     size = next((name for most, name in SIZES if n < most), "n>1M")
-    shapes = {name: list(np.shape(getattr(clips, name))[1:]) for name in ARRAYS}
-    dtypes = {name: getattr(clips, name).dtype for name in ARRAYS}
+    shapes = {name: list(np.shape(getattr(fragments, name))[1:]) for name in ARRAYS}
+    dtypes = {name: getattr(fragments, name).dtype for name in ARRAYS}
     rows = "\n".join(
         f"| `left_{name}`, `right_{name}` | {dtypes[name]} {shapes[name]} | {meaning} |"
         for name, meaning in zip(

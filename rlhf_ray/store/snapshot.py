@@ -13,7 +13,7 @@ import pyarrow as pa
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.store.clips import Joined, Pack
+from rlhf_ray.store.packs import Joined, Pack
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Snapshot:
         return np.arange(len(self))
 
     @cached_property
-    def _clips(self) -> Joined:
+    def _fragments(self) -> Joined:
         return Joined(self.packs)
 
     @cached_property
     def _sides(self) -> tuple[IntArray, IntArray]:
-        return self._clips.positions(self.left), self._clips.positions(self.right)
+        return self._fragments.positions(self.left), self._fragments.positions(self.right)
 
     @cached_property
     def _one_family(self) -> bool:
@@ -94,7 +94,7 @@ class Snapshot:
             index: an integer or boolean array, or a slice; must select at least one comparison.
 
         Raises:
-            DamagedClipError: a fragment is damaged, found on its first read. The store's next snapshot omits it.
+            DamagedFragmentError: a fragment is damaged, found on its first read. The store's next snapshot omits it.
             SettingError: the active comparisons' fragments differ in length, shape or kind of dtype.
         """
         if not self._one_family:
@@ -103,7 +103,7 @@ class Snapshot:
                 f"merge that added the others: rlhf-ray store undo {self.path}"
             )
         rows = self._positions[index]
-        left, right = (self._clips.gather(side.take(rows)) for side in self._sides)
+        left, right = (self._fragments.gather(side.take(rows)) for side in self._sides)
         pairs = Pairs(
             left,
             right,

@@ -23,9 +23,9 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.measure.agreement import AnnotatorAgreement
 from rlhf_ray.store import merges, upkeep, weights
 from rlhf_ray.store.answers import Presses, agreement_in, presses_in
-from rlhf_ray.store.clips import DamagedClipError, Rows, gather
 from rlhf_ray.store.contents import Contents, Marker, log
 from rlhf_ray.store.files import AMENDMENTS, LAST, LocalFiles, claim, copy_file, open_files
+from rlhf_ray.store.packs import DamagedFragmentError, Rows, gather
 from rlhf_ray.store.schema import (
     FORMAT,
     LABELS,
@@ -143,7 +143,7 @@ class PreferenceStore:
         self._check_kind(pairs.left)
         left, right = pairs.left.ids(), pairs.right.ids()
         # All of them: committing a comparison again restores a fragment that was lost to damage.
-        self._store_clips([left, right], [pairs.left, pairs.right])
+        self._store_fragments([left, right], [pairs.left, pairs.right])
         events = [scripted_event_id(pair, annotator) for pair in pairs.ids]
         new = self._new(events)
         columns: dict[str, Any] = {
@@ -167,35 +167,35 @@ class PreferenceStore:
         self._append(table)
         return len(new)
 
-    def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
+    def record(self, events: Sequence[Event], fragments: Fragments | None = None) -> int:
         """Store events of any kind. They are on disk when this returns.
 
         Args:
             events: in the order in which they apply. An event whose id is already stored is skipped.
-            clips: the fragments that the events refer to; may omit those already stored.
+            fragments: those that the events refer to; may omit those already stored.
 
         Returns:
             The number of new events.
 
         Raises:
-            ValueError: an event refers to a fragment that is neither stored nor among ``clips``.
+            ValueError: an event refers to a fragment that is neither stored nor among ``fragments``.
             SettingError: the fragments differ in length, shape or kind of dtype from those of the active comparisons.
             OSError: the write failed. Earlier events are safe; the call may be repeated.
         """
         self._begin()
-        names = [] if clips is None else clips.ids()
+        names = [] if fragments is None else fragments.ids()
         there = set(names)
         for event in events:
             for side in (event.left_id, event.right_id):
-                if side is not None and side not in there and not self._contents.has_clip(side):
+                if side is not None and side not in there and not self._contents.has_fragment(side):
                     raise ValueError(
-                        f"event {event.event_id!r}: fragment {side} is not stored; pass it with the event, in clips."
+                        f"event {event.event_id!r}: fragment {side} is not stored; pass it with the event, in fragments."
                     )
         new = self._new([event.event_id for event in events])
         table = pa.Table.from_pylist([events[i].row() for i in new], schema=LABELS)
-        if clips is not None:
-            self._check_kind(clips)
-            self._store_clips([names], [clips])
+        if fragments is not None:
+            self._check_kind(fragments)
+            self._store_fragments([names], [fragments])
         self._append(table)
         return len(new)
 
@@ -221,7 +221,7 @@ class PreferenceStore:
             SettingError: the fragments differ in length, shape or kind of dtype; `undo` repairs that.
         """
         while len(snapshot := self.snapshot(last)):
-            with contextlib.suppress(DamagedClipError):  # the damage is now known: the next snapshot omits it
+            with contextlib.suppress(DamagedFragmentError):  # the damage is now known: the next snapshot omits it
                 return snapshot.gather(slice(None))
         return None
 
@@ -278,7 +278,7 @@ class PreferenceStore:
             snapshot = self._contents.snapshot(
                 rows=np.array(sorted(held[key] for key in keys if key in held), np.int64)
             )
-            with contextlib.suppress(DamagedClipError):  # see `load`
+            with contextlib.suppress(DamagedFragmentError):  # see `load`
                 return Changes(
                     last=max([sequence, *rows["sequence"].to_pylist()[-1:]]),
                     held=snapshot.gather(slice(None)) if len(snapshot) else None,
@@ -359,7 +359,7 @@ class PreferenceStore:
         wanted = {name for side in ("left_id", "right_id") for name in new[side].to_pylist()}
         for pack in other._contents.packs.values():
             rows = pack[np.array([i for i in pack.intact() if pack.ids[i] in wanted], np.int64)]
-            self._store_clips([rows.ids], [rows.fragments])
+            self._store_fragments([rows.ids], [rows.fragments])
         mine, theirs = self.weights(), other.weights()
         added = {name: weight for name, weight in theirs.items() if name not in mine}
         if len(new):
@@ -434,10 +434,10 @@ class PreferenceStore:
         target.make()
         marker = self._contents.read_marker()  # before the events, which are written before it
         for _ in range(100):
-            labels, clips = self._contents.listing()
+            labels, packs = self._contents.listing()
             decided = [weights.FILE] if self._files.exists(weights.FILE) else []
             try:
-                for name in ["store.json", *decided, *clips, *labels]:
+                for name in ["store.json", *decided, *packs, *labels]:
                     copy_file(self._files, target, name)
                 if marker is not None:
                     target.mark(str(marker))
@@ -486,7 +486,7 @@ class PreferenceStore:
         """Measure how far people agree about pairs that several of them answered; see `rlhf_ray.store.answers.agreement_in`."""
         return agreement_in(self.events(), self.weights())
 
-    def clips(self, names: Sequence[str | None]) -> tuple[IntArray, Fragments | None]:
+    def fragments(self, names: Sequence[str | None]) -> tuple[IntArray, Fragments | None]:
         """Load the fragments with these ids that are stored and intact.
 
         Args:
@@ -503,7 +503,7 @@ class PreferenceStore:
                 return there, None
             try:
                 return there, gather(list(self._contents.packs.values()), *where[there].T)
-            except DamagedClipError:  # now marked as damaged: the next round skips it
+            except DamagedFragmentError:  # now marked as damaged: the next round skips it
                 continue
 
     def _prepare(self, create: bool) -> None:
@@ -539,9 +539,9 @@ class PreferenceStore:
         if self._contents.marker is None:
             self._contents.mark()
 
-    def _check_kind(self, clips: Fragments) -> None:
+    def _check_kind(self, fragments: Fragments) -> None:
         """Refuse fragments that can't be loaded together with those of the active comparisons."""
-        given = Rows([], clips[np.arange(0)])
+        given = Rows([], fragments[np.arange(0)])
         if all(pack.family == given.family for pack in self._contents.packs.values()):
             return
         held = self.families()
@@ -553,15 +553,15 @@ class PreferenceStore:
         first = {event: i for i, event in reversed(list(enumerate(events))) if event not in never}
         return np.array(sorted(i for event, i in first.items() if event not in self._contents.event_ids), np.int64)
 
-    def _store_clips(self, names: Sequence[list[str]], clips: Sequence[Fragments]) -> None:
+    def _store_fragments(self, names: Sequence[list[str]], fragments: Sequence[Fragments]) -> None:
         """Write the fragments (of one kind, with ids ``names``) that are not stored yet, as one pack."""
         seen, parts = set[str](), []
-        for ids, fragments in zip(names, clips, strict=True):
-            new = [i for i, name in enumerate(ids) if not (name in seen or self._contents.has_clip(name))]
+        for ids, some in zip(names, fragments, strict=True):
+            new = [i for i, name in enumerate(ids) if not (name in seen or self._contents.has_fragment(name))]
             first = {ids[i]: i for i in reversed(new)}
             seen.update(first)
             if first:
-                parts.append(Rows(list(first), fragments[np.array(list(first.values()))]))
+                parts.append(Rows(list(first), some[np.array(list(first.values()))]))
         if parts:
             self._settled = False  # until the write completes: a file may have its name without being durable
             upkeep.write_pack(self._contents, Rows.concatenate(parts))

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-from rlhf_ray.store.clips import Pack, Rows
 from rlhf_ray.store.contents import Contents, hash_of, log
 from rlhf_ray.store.files import AMENDMENTS, FOLDERS, NUMBERED
+from rlhf_ray.store.packs import Pack, Rows
 from rlhf_ray.store.schema import FORMAT, MAJOR, MINOR, in_order
 
 SMALL_SEGMENT = 4096
@@ -95,13 +95,13 @@ class Verification:
         problems: one sentence per problem, starting with the file.
         events: number of events.
         comparisons: number of active comparisons.
-        clips: number of fragments.
+        fragments: number of fragments.
     """
 
     problems: tuple[str, ...]
     events: int
     comparisons: int
-    clips: int
+    fragments: int
 
 
 def verify(contents: Contents) -> Verification:
@@ -118,8 +118,8 @@ def verify(contents: Contents) -> Verification:
             f"{name}: not a file of the store" for name in contents.files.list(folder) if not NUMBERED.search(name)
         ]
     snapshot = contents.snapshot()
-    clips = len({name for pack in contents.packs.values() for name in pack.ids})
-    return Verification(tuple(problems), len(contents.events()), len(snapshot), clips)
+    fragments = len({name for pack in contents.packs.values() for name in pack.ids})
+    return Verification(tuple(problems), len(contents.events()), len(snapshot), fragments)
 
 
 def describe(contents: Contents) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class LearningSession(RewardSession):
         store = Path(own_folder.name if own_folder is not None else folder or "").absolute()
         hold_ray(cpus=2)
         try:
-            self.ring, self.clips = self._build(preferences, store, labelling or LabellingSettings(), title, fps)
+            self.ring, self.source = self._build(preferences, store, labelling or LabellingSettings(), title, fps)
         except BaseException:
             release_ray()
             raise
@@ -225,13 +225,13 @@ class LearningSession(RewardSession):
     @property
     def seen_steps(self) -> int:
         """Environment steps so far, without those taken while collecting was paused."""
-        return self.env_steps - self.clips.unseen
+        return self.env_steps - self.source.unseen
 
     def count(self, steps: int) -> None:
         """See `RewardSession.count`."""
         super().count(steps)
         if not self.collecting:
-            self.clips.unseen += steps
+            self.source.unseen += steps
 
     def send(self, recorder: Recorder, source: int, *, wait: bool = False) -> None:
         """Cut fragments from the steps in ``recorder`` and send them, with the agent's progress, to the ring.
@@ -250,12 +250,12 @@ class LearningSession(RewardSession):
                 fragments, films = self._cut_filmed(trajectories, version)
             else:
                 fragments = self._cut(trajectories, version)
-            clips = CutFragments(source, self.windows, fragments, too_short, lengths)
-            self.clips_dropped += not self.clips.take(clips, films, wait=wait or self.gathering or self.waits)
+            cut = CutFragments(source, self.windows, fragments, too_short, lengths)
+            self.fragments_dropped += not self.source.take(cut, films, wait=wait or self.gathering or self.waits)
             self.windows += 1
         initial = self.fragments.initial_env_steps
         progress = (self.env_steps - initial) / (self.total_env_steps - initial)
-        self.clips.taken = self.seen_steps
+        self.source.taken = self.seen_steps
         moment = Moment(min(max(progress, 0.0), 1.0), self.env_steps, 0, self.windows, no_policy)
         self._note(self.ring.advance(moment))
 
@@ -318,10 +318,10 @@ class LearningSession(RewardSession):
         if self.asks and not self.collecting:
             raise RuntimeError("There is no reward yet, and collecting is paused: call resume_collecting() first.")
         logger.info("Waiting for the first version of the reward.")
-        self.clips.waited_for = True
+        self.source.waited_for = True
         self.ring.notify()
         self.ring.wait_for_version()
-        self.clips.waited_for = False
+        self.source.waited_for = False
         self._use_version(self.ring.newest_reward())
 
     def _settle(self, path: Path) -> None:
@@ -333,7 +333,7 @@ class LearningSession(RewardSession):
             self._use_version(self.ring.newest_reward())
 
     def _counters(self) -> dict[str, Any]:
-        return super()._counters() | {"ring": True, "unseen": self.clips.unseen}
+        return super()._counters() | {"ring": True, "unseen": self.source.unseen}
 
     def _write(self, folder: Path) -> None:
         self.ring.save(folder)
@@ -355,8 +355,8 @@ class LearningSession(RewardSession):
             given, saved = ("'always'", "False or True")[:: 1 if self.waits else -1]
             raise SettingError(f"wait is {given}, but {path} was saved with wait={saved}: use the same.")
         self.env_steps, self.windows = state["env_steps"], state["windows"]
-        self.clips.unseen = state.get("unseen", 0)
-        self.clips.taken = self.seen_steps
+        self.source.unseen = state.get("unseen", 0)
+        self.source.taken = self.seen_steps
         self._exclude_stored()
         self.ring.load(path)
         self._begun = True

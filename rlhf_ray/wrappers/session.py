@@ -41,7 +41,7 @@ class RewardSession:
     collecting, gathering, films, waits = True, False, False, False
     """Whether fragments are cut and questions asked (see `collect`), whether the current steps are random actions for the first
     fragments, whether frames are rendered for people, and whether steps wait for the labels due."""
-    windows = unlearned_steps = clips_dropped = 0
+    windows = unlearned_steps = fragments_dropped = 0
     """Windows so far with fragments, steps with reward 0.0 before the first version, and windows whose clips were dropped because
     those of an earlier window were still in flight."""
 
@@ -138,7 +138,7 @@ class RewardSession:
             "skipped": 0,
             "reward_version": self.version,
             "unlearned_steps": self.unlearned_steps,
-            "clips_dropped": self.clips_dropped,
+            "fragments_dropped": self.fragments_dropped,
             "collecting": self.collecting,
         }
 

@@ -229,11 +229,11 @@ class PreferenceWrapper(Stepping):
         """The progress, as a dict.
 
         ``env_steps``, ``comparisons`` and ``skipped`` pairs so far, ``comparisons_due`` so far, the ``reward_version`` in use (0:
-        none yet), ``unlearned_steps`` (steps with reward 0.0 before the first version), ``clips_dropped`` (windows dropped because
-        the actors were busy), and whether it is ``collecting`` (see `pause_collecting`). After the first fit, also the last fit's
-        metrics, by the names that `rlhf_ray.data.metrics` describes: ``train_accuracy``, ``held_out_accuracy``,
-        ``held_out_brier``, ``held_out_calibration_error``, ``error_rate`` of all answers, ``error_rate/NAME`` and
-        ``rationality/NAME`` of each annotator, ``method/NAME`` and others.
+        none yet), ``unlearned_steps`` (steps with reward 0.0 before the first version), ``fragments_dropped`` (windows whose
+        fragments were dropped because the actors were busy), and whether it is ``collecting`` (see `pause_collecting`). After the
+        first fit, also the last fit's metrics, by the names that `rlhf_ray.data.metrics` describes: ``train_accuracy``,
+        ``held_out_accuracy``, ``held_out_brier``, ``held_out_calibration_error``, ``error_rate`` of all answers,
+        ``error_rate/NAME`` and ``rationality/NAME`` of each annotator, ``method/NAME`` and others.
         """
         return self._session.status()
 

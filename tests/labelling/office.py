@@ -39,12 +39,12 @@ class Broken(LocalStore):
     recorded = 0
     delay = 0.0
 
-    async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
+    async def record(self, events: Sequence[Event], fragments: Fragments | None = None) -> int:
         self.recorded += 1
         await asyncio.sleep(self.delay)
         if self.broken:
             raise OSError("no space left on device")
-        return await super().record(events, clips)
+        return await super().record(events, fragments)
 
 
 class Office:

@@ -36,7 +36,9 @@ class Person:
 
     def better(self, question: dict[str, Any]) -> str:
         """The side of larger true return."""
-        _, clips = PreferenceStore(self.store, create=False).clips([question[side]["id"] for side in ("left", "right")])
+        _, clips = PreferenceStore(self.store, create=False).fragments(
+            [question[side]["id"] for side in ("left", "right")]
+        )
         assert clips is not None
         left, right = clips.returns()
         return "left" if left > right else "right" if right > left else "equal"

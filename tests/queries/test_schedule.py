@@ -244,12 +244,12 @@ def test_ties_ask_for_other_clips_and_then_hold_the_budget_back() -> None:
     assert (of.tied, of.wants_fragments) == (True, False)
     assert of.report() == {
         "labels_held_back": 20,
-        "first_clips_gathered": 1 + GATHERINGS,
+        "first_fragments_gathered": 1 + GATHERINGS,
         "newest_answers": PROBE,
         "newest_ties": PROBE,
     }
     assert "holding back 20 labels" in str(held_back(of.report()))
-    assert "collected 3 times (9000 env steps" in str(gathered(of.report() | {"first_clips_env_steps": 9000}))
+    assert "collected 3 times (9000 env steps" in str(gathered(of.report() | {"first_fragments_env_steps": 9000}))
     for number in (1, 2):  # a few in each round, and no more within it
         assert of.allowed(number / 24, answered, ties) == answered + TRICKLE
         assert of.allowed(number / 24, answered, ties, open=TRICKLE) == answered + TRICKLE

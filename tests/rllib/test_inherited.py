@@ -166,7 +166,7 @@ def test_callbacks_networks_evaluation_and_schedules_go_with_the_ring(tmp_path: 
         assert seen == [1, 2]
         for result in (first, second):
             assert (result["env_runners"]["Mine"], result["env_runners"]["Another"]) == (1, 1)
-        assert first["preferences"]["clips_policy_version"] < second["preferences"]["clips_policy_version"]
+        assert first["preferences"]["fragments_policy_version"] < second["preferences"]["fragments_policy_version"]
         assert second["preferences"]["env_steps"] == 1020  # the evaluation's do not count
         assert -2000 < second["evaluation"]["env_runners"]["episode_return_mean"] < 0
         rates = [r["learners"][DEFAULT_MODULE_ID]["default_optimizer_learning_rate"] for r in (first, second)]
@@ -180,7 +180,7 @@ def test_callbacks_networks_evaluation_and_schedules_go_with_the_ring(tmp_path: 
     try:
         result = restored.train()
         assert (result["env_runners"]["Mine"], result["env_runners"]["Another"]) == (1, 1)
-        assert result["env_runners"]["clips_failed"] == 0
+        assert result["env_runners"]["fragments_failed"] == 0
     finally:
         restored.stop()
 
@@ -272,12 +272,12 @@ def test_the_reward_model_sees_the_environment_whatever_connectors_make_of_it(
     try:
         results = [algorithm.train() for _ in range(3)]
         for result in results:
-            assert result["env_runners"]["clips_failed"] == 0
+            assert result["env_runners"]["fragments_failed"] == 0
             assert (result["env_runners"]["Mine"], result["env_runners"]["Another"]) == (1, 1)
             assert -2000 < result["evaluation"]["env_runners"]["episode_return_mean"] < 0
             assert -2000 < result["env_runners"]["episode_return_mean"] < 0  # with no bonus in it
             assert abs(result["learners"][DEFAULT_MODULE_ID]["learned_reward_mean"]) < 50
-        assert results[-1]["preferences"]["clips_policy_version"] > 0
+        assert results[-1]["preferences"]["fragments_policy_version"] > 0
         if runners:
             return
         assert algorithm.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID].model_config["fcnet_hiddens"] == [8]

@@ -38,8 +38,8 @@ RESULT: dict[str, Any] = {
         "reward_version": 2.0,
         "rounds": 2.0,
         "too_short": 0.0,
-        "distinct_clips": 1.0,
-        "clips_policy_version": 2.0,
+        "distinct_fragments": 1.0,
+        "fragments_policy_version": 2.0,
         "ppo_seconds": 0.4,
         "stages": {
             "fitting_rate": 20.0,

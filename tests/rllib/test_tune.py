@@ -78,10 +78,10 @@ def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
         assert result.metrics["preferences"]["comparisons"] == 8
         # And somebody's own callbacks, network, connector and evaluation are there, beside the ring's.
         assert result.metrics["env_runners"]["Mine"] == 1
-        assert result.metrics["env_runners"]["clips_failed"] == 0
+        assert result.metrics["env_runners"]["fragments_failed"] == 0
         assert -2000 < result.metrics["env_runners"]["episode_return_mean"] < 0
         assert result.metrics["evaluation"]["env_runners"]["my_length"] == 200
-        assert result.metrics["preferences"]["clips_policy_version"] > 0
+        assert result.metrics["preferences"]["fragments_policy_version"] > 0
         weights = policy_weights(result.checkpoint.path)
         assert 24 in {length for weight in weights.values() for length in weight.shape}
     assert not [name for name in ray.util.list_named_actors() if name.startswith("ring-")]

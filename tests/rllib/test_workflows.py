@@ -215,7 +215,7 @@ def test_a_fitted_reward_is_trained_on_and_nothing_is_asked(
         np.testing.assert_array_equal(value, used[name])
     rows = read_metrics(folder.metrics)
     assert {row["learner_reward_version"] for row in rows} == {int(fitted["version"])}
-    assert all(row["clips_failed"] == 0 for row in rows)
+    assert all(row["fragments_failed"] == 0 for row in rows)
     assert folder.report.exists()
     assert folder.experiment().reward_model == small().reward_model
 

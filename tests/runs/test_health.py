@@ -37,7 +37,7 @@ def healthy(iterations: int = ITERATIONS, seed: int = 0) -> list[dict[str, Any]]
             "learned_return_mean": None if i == 0 else 200 * np.tanh(4 * i / iterations) + 20 * rng.normal(),
             "policy_entropy": 1.4 - i / iterations,
             "reward_version": i // 2 + 1,
-            "distinct_clips": 1.0,
+            "distinct_fragments": 1.0,
         }
         if i % 2 == 0:
             row |= {"wanted": 5, "answered": 5, "ties": i // 10, "reward_std": 1.0 + 0.1 * i + 0.2 * rng.random()}
@@ -211,7 +211,7 @@ def test_answers_that_are_nearly_all_ties() -> None:
         if "ties" in row:
             row["ties"] = row["comparisons"] - 2
     at, alarm = the_one(watch(rows))
-    assert (at, alarm.name) == (30, "clips_alike")
+    assert (at, alarm.name) == (30, "fragments_alike")
     assert "123 of 125 answers are ties" in alarm.message
 
 
@@ -223,7 +223,7 @@ def test_answers_that_are_all_ties_are_named_and_not_the_noise_that_is_fitted_to
             row["ties"] = row["comparisons"]
             row["reward_std"] *= 100.0 ** (row["reward_version"] % 2)
     raised = watch(rows)
-    assert {alarm.name for _, alarm in raised} == {"clips_alike"}
+    assert {alarm.name for _, alarm in raised} == {"fragments_alike"}
     assert raised[0][1].message.startswith(
         f"All {rows[raised[0][0]]['comparisons']} answers are ties, held-out ones too"
     )
@@ -243,14 +243,14 @@ def test_episodes_that_never_end_in_an_environment_without_a_time_limit() -> Non
 
 def test_an_alarm_that_stays_on_is_raised_once_and_one_that_comes_back_twice() -> None:
     health = Health(CHOICES)
-    on, off = {"distinct_clips": 0.1}, {"distinct_clips": 1.0}
+    on, off = {"distinct_fragments": 0.1}, {"distinct_fragments": 1.0}
     raised = [len(health.watch(on if i % 2 else off)) for i in range(40)]  # back and forth
     assert sum(raised) == 1
-    assert health.active == ["clips_alike"]
+    assert health.active == ["fragments_alike"]
     for _ in range(QUIET):
         assert health.watch(off) == []
     assert health.active == []
-    assert [alarm.name for alarm in health.watch(on)] == ["clips_alike"]
+    assert [alarm.name for alarm in health.watch(on)] == ["fragments_alike"]
 
 
 def test_rows_without_metrics_raise_none() -> None:
@@ -316,7 +316,7 @@ def test_an_annotator_for_whom_everything_is_equal_is_named() -> None:
     assert "ada" not in alarm.remedy
     both = chosen(ada=ada, bob=bob)
     _, alarm = the_one(watch([both | {"ties": 90, "comparisons": 100}]))
-    assert alarm.name == "clips_alike"
+    assert alarm.name == "fragments_alike"
     assert "nearly the only answer of bob (48 of the last 50)" in alarm.remedy
     held = {"labels_held_back": 5, "newest_answers": 10, "newest_ties": 10}
     _, alarm = the_one(watch([chosen(bob=Presses(0, 0, 10)) | held]))
@@ -349,14 +349,14 @@ def test_an_ensemble_whose_members_are_one_model(collapsed: bool) -> None:
     assert raised == (["ensemble_collapse"] if collapsed else [])
 
 
-@pytest.mark.parametrize(("different", "names"), [(20, []), (4, ["clips_alike"])])
+@pytest.mark.parametrize(("different", "names"), [(20, []), (4, ["fragments_alike"])])
 def test_clips_that_are_copies(different: int, names: list[str]) -> None:
     pool = FragmentPool(
         FragmentSettings(length=5), PreferenceSettings(), RewardModelSettings(), VECTORS, FORCES, seed=0
     )
     clips = some_fragments(different)[np.arange(20) % different]
     pool.add(CutFragments(source=0, policy_version=0, fragments=clips, too_short=0, episode_lengths=()))
-    raised = watch([{"distinct_clips": pool.report().distinct}])
+    raised = watch([{"distinct_fragments": pool.report().distinct}])
     assert [alarm.name for _, alarm in raised] == names
     if names:
         assert "Only 20 %" in raised[0][1].message

@@ -188,4 +188,4 @@ def test_checks_are_kept_when_stores_are_joined(tmp_path: Path) -> None:
     assert mine.import_from(tmp_path / "theirs") == 0
     (row,) = mine.events().to_pylist()
     assert (row["kind"], row["preference"], json.loads(row["extra"])) == ("check", 0.5, {"catch": "same"})
-    assert np.array_equal(mine.clips([IDS[0]])[0], [0])
+    assert np.array_equal(mine.fragments([IDS[0]])[0], [0])

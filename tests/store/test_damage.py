@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.comparisons import Comparisons
-from rlhf_ray.store import DamagedClipError, PreferenceStore
+from rlhf_ray.store import DamagedFragmentError, PreferenceStore
 from tests.made_up import IMAGES, joined, same_comparisons, some_comparisons
 
 FIRST, SECOND = some_comparisons(8, 2, seed=1), some_comparisons(5, 2, seed=2)
@@ -107,7 +107,7 @@ def test_the_first_reading_of_a_damaged_clip_is_an_error_and_later_ones_are_with
     flip_in(file, FIRST.pairs.right.actions[3].tobytes())
     others = np.arange(13) != 3
     assert same_comparisons(snapshot.gather(others), joined([FIRST, SECOND])[others])
-    with pytest.raises(DamagedClipError, match=rf"{file.name}.*{FIRST.pairs.right.ids()[3]}"):
+    with pytest.raises(DamagedFragmentError, match=rf"{file.name}.*{FIRST.pairs.right.ids()[3]}"):
         snapshot.gather(np.array([2, 3]))
     assert len(opened.snapshot()) == 12
     assert opened.snapshot().lost == 1
@@ -135,7 +135,7 @@ def test_the_writer_saves_the_other_clips_of_a_damaged_pack(stored: Path) -> Non
 def test_verify_finds_what_only_a_reading_of_everything_shows(stored: Path) -> None:
     opened = PreferenceStore(stored)
     assert opened.verify().problems == ()
-    assert (opened.verify().events, opened.verify().comparisons, opened.verify().clips) == (13, 13, 26)
+    assert (opened.verify().events, opened.verify().comparisons, opened.verify().fragments) == (13, 13, 26)
     file = only(stored, 1, "clips")
     flip_in(file, SECOND.pairs.left.rewards[1].tobytes())
     (stored / "labels" / "notes.txt").write_text("hello")

@@ -179,7 +179,7 @@ def test_memory_is_bounded_and_clips_nobody_takes_are_dropped_and_counted(in_pro
         in_process.rings[0].source.busy = True
         act(env, 3 * WINDOW)
         assert len(env._recorder) == 0
-        assert env.status()["clips_dropped"] == 3
+        assert env.status()["fragments_dropped"] == 3
         assert env.status()["env_steps"] == 4 * WINDOW
         assert len(in_process.rings[0].advances) == 4
 
@@ -533,7 +533,7 @@ def test_the_status_tells_what_a_run_measures_of_fits_and_labels(in_process: Sim
     assert (status["held_out_brier"], status["held_out_calibration_error"]) == pytest.approx(
         (report.held_out_brier, report.held_out_calibration_error), nan_ok=True
     )
-    known = {"unlearned_steps", "clips_dropped", "comparisons_due", "collecting", "comparisons", "env_steps"}
+    known = {"unlearned_steps", "fragments_dropped", "comparisons_due", "collecting", "comparisons", "env_steps"}
     assert [name for name in status if metric_of(name) is None and name not in known] == []
 
 

@@ -138,7 +138,7 @@ def _fill(folder: Path, environment: str, experiment: Experiment, length: int) -
                 "policy_entropy": 1.42 - progress,
                 "value_explained_variance": 0.9 * progress,
                 "too_short": iteration // 4,
-                "clips_failed": 1 if iteration == 5 else 0,
+                "fragments_failed": 1 if iteration == 5 else 0,
             }
             if i == 0:
                 held = dataclasses.asdict(fit)
@@ -326,9 +326,11 @@ def test_alarms_are_listed_or_said_to_be_none_or_not_on_record(run: Path) -> Non
 
     assert health()[0] is None
     assert health(raised=[])[0] is True
-    passed, rows = health(raised=[{"name": "clips_alike", "message": "All <alike>.", "remedy": "Take longer clips."}])
+    passed, rows = health(
+        raised=[{"name": "fragments_alike", "message": "All <alike>.", "remedy": "Take longer clips."}]
+    )
     assert passed is False
-    assert rows["clips alike"] == [4, 4000, "All <alike>.", "Take longer clips."]
+    assert rows["fragments alike"] == [4, 4000, "All <alike>.", "Take longer clips."]
 
 
 def test_names_are_escaped(run: Path) -> None:

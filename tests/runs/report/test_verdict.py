@@ -200,7 +200,7 @@ def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.Capture
     progress.LINE_EVERY = -1.0
     row = {"raised": [], "iteration": 1, "env_steps": 5, "comparisons": 30, "reward_version": 1}
     row |= {"true_return_mean": None, "learned_return_mean": None, "fragments_length": 25}
-    row |= {"first_clips_env_steps": 18080, "first_clips_gathered": 3}
+    row |= {"first_fragments_env_steps": 18080, "first_fragments_gathered": 3}
     progress.on_metrics(row)
     progress.on_metrics(row)
     chosen, done, *lines = capsys.readouterr().out.splitlines()

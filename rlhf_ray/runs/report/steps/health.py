@@ -64,7 +64,7 @@ def run(context: StepContext[Run]) -> Section:
 def measure(run: Run) -> RunHealth:
     """Count in the metrics and among the answers."""
     rounds = [row for row in run.rows if is_number(row.get("wanted")) and is_number(row.get("answered"))]
-    ties = next((row for row in reversed(run.rows) if is_number(row.get("first_clips_gathered"))), None)
+    ties = next((row for row in reversed(run.rows) if is_number(row.get("first_fragments_gathered"))), None)
     stored = run.comparisons
     return RunHealth(
         [alarm | _when(row) for row in run.rows for alarm in row.get("raised", [])]
@@ -72,7 +72,7 @@ def measure(run: Run) -> RunHealth:
         else None,
         run.unreadable,
         int(run.latest("too_short") or 0),
-        int(sum(row["clips_failed"] for row in run.rows if is_number(row.get("clips_failed")))),
+        int(sum(row["fragments_failed"] for row in run.rows if is_number(row.get("fragments_failed")))),
         len(rounds),
         [(row.get("round"), row["answered"], row["wanted"]) for row in rounds if row["answered"] < row["wanted"]],
         None if ties is None else ties["labels_held_back"],

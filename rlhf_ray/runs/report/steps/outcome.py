@@ -89,7 +89,7 @@ def measure(run: Run) -> RunSummary:
         run.number("held_out_accuracy"),
         None if held_out is None else int(held_out),
         run.latest("fragments_length"),
-        run.latest("first_clips_env_steps"),
+        run.latest("first_fragments_env_steps"),
         newest_rates(run.rows)[0],
         verdicts(run.result),
     )

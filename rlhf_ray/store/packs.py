@@ -29,7 +29,7 @@ COLUMNS = {
 """The pack's column for each array of `Fragments`."""
 
 
-class DamagedClipError(OSError):
+class DamagedFragmentError(OSError):
     """A fragment's bytes differ from what was stored. Labels about it are ignored from now on."""
 
 
@@ -98,7 +98,7 @@ class Pack(Rows):
         file: the memory-mapped file. It gets closed; the views keep the mapping.
 
     Raises:
-        DamagedClipError: the file is incomplete, or its ids, checksums or shapes don't match the hash in its name.
+        DamagedFragmentError: the file is incomplete, or its ids, checksums or shapes don't match the hash in its name.
     """
 
     def __init__(self, name: str, file: Any):
@@ -111,9 +111,9 @@ class Pack(Rows):
                 super().__init__(table["clip_id"].to_pylist(), fragments, to_array(table, "checksum"))
                 whole = self.content() in name
             except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise DamagedClipError(f"Can't read {name}: {error}") from error
+                raise DamagedFragmentError(f"Can't read {name}: {error}") from error
         if not whole:
-            raise DamagedClipError(f"{name} is damaged: its ids and checksums don't match the hash in its name")
+            raise DamagedFragmentError(f"{name} is damaged: its ids and checksums don't match the hash in its name")
         self.sound = False
         """Whether every row has been checked and is intact."""
         self._sound = np.zeros(len(self.ids), dtype=bool)  # rows that match their checksums
@@ -124,7 +124,7 @@ class Pack(Rows):
         """Compare the bytes of ``rows`` with their checksums, unless done before.
 
         Raises:
-            DamagedClipError: some differ. They are marked in `damaged`.
+            DamagedFragmentError: some differ. They are marked in `damaged`.
         """
         if self.sound or self._sound[rows].all():
             return
@@ -133,12 +133,12 @@ class Pack(Rows):
         self.damaged[new] = ~self._sound[new]
         self.sound = bool(self._sound.all())
         if self.damaged[new].any():
-            raise DamagedClipError(f"{self.name}: fragment {self.ids[new[self.damaged[new]][0]]} is damaged")
+            raise DamagedFragmentError(f"{self.name}: fragment {self.ids[new[self.damaged[new]][0]]} is damaged")
 
     def intact(self) -> IntArray:
         """Check all rows and return the intact ones."""
         rows = np.arange(len(self.ids))
-        with contextlib.suppress(DamagedClipError):
+        with contextlib.suppress(DamagedFragmentError):
             self.check(rows)
         return np.flatnonzero(~self.damaged)
 
@@ -147,7 +147,7 @@ def gather(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> Fragments:
     """Copy fragments from packs: row ``rows[i]`` of pack ``packs[which[i]]`` becomes fragment ``i``.
 
     Raises:
-        DamagedClipError: one of them is damaged.
+        DamagedFragmentError: one of them is damaged.
         ValueError: they differ in shape.
     """
     _check(packs, which, rows)
@@ -184,7 +184,7 @@ class Joined:
         """Copy the fragments at ``positions``.
 
         Raises:
-            DamagedClipError: one of them is damaged.
+            DamagedFragmentError: one of them is damaged.
             ValueError: they differ in shape.
         """
         large: dict[str, Array] = {}
@@ -215,7 +215,7 @@ def _check(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> None:
 
 
 def _one_by_one(packs: Sequence[Pack], which: IntArray, rows: IntArray, names: Iterable[str]) -> dict[str, Array]:
-    clips = [
+    places = [
         (packs[number].arrays, slice(row, row + 1)) for number, row in zip(which.tolist(), rows.tolist(), strict=True)
     ]
-    return {name: np.concatenate([arrays[name][row] for arrays, row in clips]) for name in names}
+    return {name: np.concatenate([arrays[name][row] for arrays, row in places]) for name in names}
