@@ -36,6 +36,11 @@ class MeanEstimate:
         """Whether 0 is inside the interval, or there is no interval."""
         return self.low is None or self.high is None or self.low <= 0.0 <= self.high
 
+    def scaled(self, factor: float) -> MeanEstimate:
+        """Return the estimate in other units; ``factor`` is positive."""
+        low, high = (None if end is None else factor * end for end in (self.low, self.high))
+        return MeanEstimate(factor * self.mean, low, high)
+
     def text(self, digits: int = 2) -> str:
         """Return mean and interval, for tables."""
         if self.low is None or self.high is None:

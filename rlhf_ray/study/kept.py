@@ -14,16 +14,19 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.plain import plain
+from rlhf_ray.study.figures import figures_from
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 
 SECTION = "report"
 """Folder with a step's section, inside the step's folder."""
 MADE = "step.json"
 LISTS = ("statements", "checks", "tables")
+
+F = TypeVar("F")
 
 
 def save(section: Section, folder: Path, key: str, identity: str) -> None:
@@ -52,6 +55,15 @@ def load(folder: Path, key: str) -> tuple[Section, str] | None:
         return _from_json(values, pictures), str(made["made"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def read_figures(folder: Path, kind: type[F]) -> F | None:
+    """Return a finished step's figures, of class ``kind``; None if it was skipped or never ran."""
+    try:
+        values = json.loads((folder / SECTION / "section.json").read_text())["values"]
+    except FileNotFoundError:
+        return None
+    return figures_from(kind, values) if values else None
 
 
 def to_json(section: Section) -> dict[str, Any]:

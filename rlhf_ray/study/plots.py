@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.arrays import Array, FloatArray
 
 BLUE, ORANGE = "#4477aa", "#ee7733"
+COLOURS = (BLUE, "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000")
+"""Colours that colour-blind people tell apart (Paul Tol's bright)."""
 
 
 def png(figure: Figure, dpi: float = 100) -> bytes:
@@ -40,3 +43,73 @@ def draw_observation(axes: Axes, observation: Array, grid: tuple[int, int] | Non
         axes.imshow(shown, cmap="gray" if shown.ndim == 2 else None)
         return True
     return False
+
+
+def bars(names: Sequence[str], series: Mapping[str, Sequence[float]], label: str, chance: float | None = None) -> bytes:
+    """Draw a group of horizontal bars for each name, the first at the top."""
+    figure = Figure((7.5, 1.2 + 0.22 * len(names) * max(1, len(series))), layout="constrained")
+    axes = figure.subplots()
+    height = 0.8 / max(1, len(series))
+    for at, (name, values) in enumerate(series.items()):
+        where = np.arange(len(names)) + (at - (len(series) - 1) / 2) * height
+        axes.barh(where, np.nan_to_num(np.array(values, float)), height, label=name, color=COLOURS[at % len(COLOURS)])
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.set_xlim(min(0.0, axes.get_xlim()[0]), max(1.0, axes.get_xlim()[1]))
+    if chance is not None:
+        axes.axvline(chance, color="#333333", lw=1, ls="--")
+    axes.margins(y=0.02)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=4)
+    return png(figure)
+
+
+def scatters(points: FloatArray, colours: Mapping[str, Array]) -> bytes:
+    """Draw the same points ``[n, 2]`` once for each colouring ``[n]``: few whole numbers as classes, others as numbers."""
+    columns = min(3, len(colours))
+    rows = -(-len(colours) // columns)
+    figure = Figure((3.7 * columns, 3.2 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).flat
+    for axes, (name, values) in zip(grid, colours.items(), strict=False):
+        values = np.asarray(values, np.float64)
+        known = np.isfinite(values)
+        axes.plot(*points[~known].T, ".", ms=3, color="#dddddd")
+        kinds = np.unique(values[known])
+        if len(kinds) <= 6:
+            for at, kind in enumerate(kinds):
+                own = known & (values == kind)
+                colour = "#dddddd" if kind < 0 else COLOURS[at % len(COLOURS)]
+                axes.plot(*points[own].T, ".", ms=4, color=colour, label=f"{kind:g}")
+            axes.legend(fontsize=7, markerscale=2, loc="best")
+        else:
+            drawn = axes.scatter(*points[known].T, c=values[known], s=6, cmap="viridis", linewidths=0)
+            figure.colorbar(drawn, ax=axes)
+        axes.set(xticks=[], yticks=[])
+        axes.set_title(name, fontsize=9)
+    for axes in figure.axes[len(colours) : rows * columns]:
+        axes.set_axis_off()
+    return png(figure)
+
+
+def matrices(rows: Mapping[str, Mapping[str, FloatArray]], names: Sequence[str]) -> bytes:
+    """Draw matrices ``[k, k]``: one row of pictures per key, colours centred on 0, one scale for each column."""
+    columns = list(dict.fromkeys(key for each in rows.values() for key in each))
+    figure = Figure((0.6 + 2.9 * len(columns), 0.4 + 2.6 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), len(columns), squeeze=False)
+    # A component that hardly varies within a behaviour has huge coefficients: they saturate, and leave colour to the others.
+    most = {
+        key: float(np.quantile(np.abs([each[key] for each in rows.values() if key in each]), 0.97)) for key in columns
+    }
+    for row, (name, each) in enumerate(rows.items()):
+        for column, key in enumerate(columns):
+            axes = grid[row, column]
+            if key not in each:
+                axes.set_axis_off()
+                continue
+            limit = max(most[key], 1e-9)
+            drawn = axes.imshow(each[key], cmap="RdBu_r", vmin=-limit, vmax=limit)
+            axes.set_xticks(range(len(names)), names, fontsize=6, rotation=90)
+            axes.set_yticks(range(len(names)), names, fontsize=6)
+            axes.set_title(f"{name}: {key}", fontsize=8)
+            figure.colorbar(drawn, ax=axes, shrink=0.8)
+    return png(figure)

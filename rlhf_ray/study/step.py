@@ -11,6 +11,7 @@ import numpy as np
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
+from rlhf_ray.study.kept import read_figures
 from rlhf_ray.study.section import Section
 
 Mapper = Callable[..., Iterable[Any]]
@@ -37,6 +38,7 @@ class StudySubject(Protocol):
 
 
 S = TypeVar("S", bound=StudySubject)
+F = TypeVar("F")
 
 
 def nothing_said(text: str) -> None:
@@ -70,6 +72,11 @@ class StepContext(Generic[S]):
         """Let the step's section say ``text`` as a warning, once."""
         if text not in self.warnings:
             self.warnings.append(text)
+
+    def figures(self, step: str, kind: type[F]) -> F | None:
+        """Return the figures of a step that this one needs, of class ``kind``; None if it was left out, failed or was skipped."""
+        folder = self.folders.get(step)
+        return None if folder is None else read_figures(folder, kind)
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the generator for ``purpose``: the same draws whatever other steps drew."""

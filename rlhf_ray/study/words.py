@@ -69,7 +69,8 @@ class Words:
     def statement(self, key: str, weight: float = 0.0, **values: Any) -> Statement:
         """Return a statement of ``[statements.KEY]``."""
         words = self._words["statements"][key]
-        return Statement(words["kind"], self._render(words["text"], values), float(weight))
+        text, about = (self._render(words.get(name, ""), values) for name in ("text", "about"))
+        return Statement(words["kind"], text, float(weight), about)
 
     def check(self, key: str, passed: bool | None, value: float | None = None, **values: Any) -> Check:
         """Return a check of ``[checks.KEY]``, which says ``failed``, or ``unknown`` if it could not be made."""
@@ -84,9 +85,13 @@ class Words:
         words = self._words["tables"][key]
         return Table([*words["columns"], *columns], list(rows), self._render(words.get("caption", ""), values))
 
-    def picture(self, key: str, image: bytes, **values: Any) -> Picture:
-        """Return a picture with its caption of ``[pictures]``."""
-        return Picture(key, image, self._render(self._words["pictures"][key], values))
+    def picture(self, key: str, image: bytes, file: str = "", **values: Any) -> Picture:
+        """Return a picture with its caption of ``[pictures]``; ``file``: its name, if that is not ``key``."""
+        return Picture(file or key, image, self._render(self._words["pictures"][key], values))
+
+    def skipped(self, key: str, **values: Any) -> Section:
+        """Return the section of a step that turned out not to apply, for the reason ``[texts]`` ``key``."""
+        return Section(self.name, self.title, skipped=self.text(key, **values))
 
     def section(
         self,

@@ -1,4 +1,4 @@
-"""Candidates: the components worth an intervention, by how much the action depends on them to first order."""
+"""Directions of concepts, and the components worth an intervention, by how much the action depends on them to first order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch import Tensor
 
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.bases.labels import classes, rows, usable
+from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.concepts import ELAPSED
 from rlhf_ray.measure import statistics
 
@@ -25,6 +26,9 @@ AHEAD = 5
 """Steps on which a memory may still show: an LSTM's cell, or a unit that is only copied, says nothing at once."""
 ALIKE = 0.05
 """Concepts are read alike if their AUC differ by less; then those that the action depends on come first."""
+
+FEWEST_OF_CLASS = 10
+"""Steps of each class that a direction apart from other concepts needs."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,58 @@ def concept_directions(values: FloatArray, concepts: Mapping[str, Array], seed: 
             basis = bases.fit("mean_difference", values, 1, seed, {name: labels})
             if len(basis):
                 found[name] = basis
+    return found
+
+
+def separate_directions(values: FloatArray, concepts: Mapping[str, BoolArray | FloatArray]) -> dict[str, Linear]:
+    """Fit a direction for each concept that holds the others still: one component each.
+
+    The pattern is how the values' mean differs between the concept's classes at equal values of all other concepts, by least
+    squares. The plain difference of means would hold the other concepts' directions as well: where the saw is, the pit is not. The
+    filter is the reader with the least variance from anything else (inverse covariance times pattern).
+
+    Args:
+        values: ``[n, size]``.
+        concepts: the classes ``[n]`` of each, 0 and 1; NaN where not defined.
+    """
+    center = np.asarray(values, np.float64).mean(0)
+    centred = values - center
+    covariance = centred.T @ centred / max(len(values), 1)
+    ridge = 1e-3 * float(np.trace(covariance)) / max(len(covariance), 1) + 1e-12
+    inverse = np.linalg.inv(covariance + ridge * np.eye(len(covariance)))
+    fitted: dict[str, Linear] = {}
+    filled = {name: _filled(each) for name, each in concepts.items()}
+    for name, labels in concepts.items():
+        known = np.isfinite(np.asarray(labels, np.float64))
+        own = filled[name][known]
+        if min((own > 0.5).sum(), (own < 0.5).sum()) < FEWEST_OF_CLASS:
+            continue
+        others = [filled[other][known] for other in concepts if other != name]
+        left = _residual(own, others)
+        if float(left.var()) < 0.1 * float(own.var()):  # the others tell it nearly: there is nothing to hold still
+            left = own - own.mean()
+        pattern = left @ centred[known] / float(left @ own)
+        if float(np.linalg.norm(pattern)) < 1e-9:
+            continue
+        reader = inverse @ pattern
+        filters = reader / float(reader @ pattern)
+        scores = centred @ filters
+        middle = 0.5 * (scores[known][own > 0.5].mean() + scores[known][own < 0.5].mean())
+        fitted[name] = Linear(
+            "concept", [name], center, pattern[None], filters[None], scores[:, None], np.array([middle])
+        )
+    return fitted
+
+
+def _filled(labels: Array) -> FloatArray:
+    numbers = np.asarray(labels, np.float64)
+    known = np.isfinite(numbers)
+    return np.where(known, numbers, numbers[known].mean() if known.any() else 0.0)
+
+
+def _residual(own: FloatArray, others: Sequence[FloatArray]) -> FloatArray:
+    design = np.column_stack([np.ones(len(own)), *others])
+    found: FloatArray = own - design @ np.linalg.lstsq(design, own, rcond=None)[0]
     return found
 
 

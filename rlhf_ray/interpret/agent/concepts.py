@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from sklearn.decomposition import PCA
@@ -108,9 +108,10 @@ class DecodedConcept:
         """How far ``score`` is above the best control; None without one."""
         return self.score - max(self.controls.values()) if self.controls else None
 
-    def values(self) -> dict[str, Any]:
-        """Return all figures."""
-        return asdict(self) | {"above": self.above}
+    @property
+    def readable(self) -> bool:
+        """Whether ``score`` reaches `READABLE`."""
+        return self.score >= READABLE[self.measure]
 
 
 def decode(

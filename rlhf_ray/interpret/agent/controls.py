@@ -19,6 +19,7 @@ from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.effects import CausalEffect, effect
 from rlhf_ray.interpret.agent.interventions import Intervention, midpoints
 from rlhf_ray.interpret.editing import random_directions
+from rlhf_ray.study.figures import fields_of
 from rlhf_ray.study.step import Mapper
 
 COUNT = 10
@@ -79,14 +80,6 @@ def random_bases(
     return found
 
 
-def instead(sizes: Sequence[float]) -> str:
-    """Say in a sentence how large the same change is with each of the directions of `random_bases`, and how many there are."""
-    if not len(sizes):
-        return "There is no other direction to compare it with."
-    which = "the only direction" if len(sizes) == 1 else f"{len(sizes)} random directions"
-    return f"With {which} orthogonal to it instead: at most {max(map(abs, sizes)):.2f}."
-
-
 def moved_as_far(
     given: Sequence[Linear], basis: Basis, component: int, values: FloatArray, seed: int = 0
 ) -> list[Linear]:
@@ -140,7 +133,7 @@ class Controlled:
             }
             for each in self.random
         ]
-        return {**self.effect.to_json(), "random": random, "changes": self.changes}
+        return {**fields_of(self.effect), "random": random, "changes": self.changes}
 
 
 def controlled(

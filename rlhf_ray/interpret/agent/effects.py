@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -57,9 +57,10 @@ class CausalEffect:
     lengths: Change
     acts: MeanEstimate
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all figures as plain numbers."""
-        return asdict(self)
+    @property
+    def largest_outcome(self) -> tuple[str, Change]:
+        """The cause of ending whose share changes most."""
+        return max(self.outcomes.items(), key=lambda outcome: abs(outcome[1].difference.mean))
 
 
 def effect(

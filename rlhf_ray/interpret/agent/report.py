@@ -31,11 +31,8 @@ def agent_study(subject: AgentSubject, folder: Path, own: Sequence[str] = ()) ->
 
 def agent_verdict(sections: Sequence[Section]) -> StudyVerdict:
     """Put the statements together. A concept that interventions show to be needed is not said to be only held."""
-    effects = [
-        each for section in sections if section.name == "interventions" for each in section.values.get("effects", ())
-    ]
-    needed = {str(each["concept"]) for each in effects if each["changes"] and each["concept"]}
-    return reconcile(without(sections, "holds", needed), tuple(KINDS), FIRST)
+    needed = {statement.about for section in sections for statement in section.statements if statement.kind == "uses"}
+    return reconcile(without(sections, "holds", needed - {""}), tuple(KINDS), FIRST)
 
 
 def write_agent_report(sections: Sequence[Section], out: Path, about: dict[str, Any]) -> tuple[Path, StudyVerdict]:

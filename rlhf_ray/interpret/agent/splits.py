@@ -7,9 +7,17 @@ from rlhf_ray.agents.recorded import Split, load_episodes
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.subject import AgentContext
 
+EPISODES, FEWEST = 300, 20
+"""Episodes that most steps read: at effort 1, and at least."""
+
 NOT_HELD_OUT = (
     "No recorded level is held out: figures are of levels that something was fitted to. Record more episodes."
 )
+
+
+def recorded(context: AgentContext, split: Split = "train") -> Episodes:
+    """Load recorded episodes of a split, fewer with less effort."""
+    return split_episodes(context, split, max(FEWEST, round(EPISODES * min(1.0, context.subject.effort))))
 
 
 def split_episodes(context: AgentContext, split: Split, most: int) -> Episodes:

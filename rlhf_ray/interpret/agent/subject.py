@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rlhf_ray import envs
-from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.agent import MEMORY, Agent
+from rlhf_ray.agents.replay import site_of
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.study.step import StepContext
+from rlhf_ray.study.words import Words
+
+WORDS = Words(__file__)
 
 
 @dataclass(frozen=True)
@@ -34,10 +39,42 @@ class AgentSubject:
         """Identify agent and environment."""
         return f"{self.agent.digest} {self.environment}"
 
+    @property
+    def site_name(self) -> str:
+        """What a report calls the place that is looked into (`site_of`)."""
+        site = site_of(self.agent)
+        return "memory" if site == MEMORY else f"layer {site}"
+
+    @cached_property
+    def action_names(self) -> Sequence[str]:
+        """What each action does; empty if unknown."""
+        batch = self.make_batch(1)
+        try:
+            return tuple(batch.action_names)
+        finally:
+            batch.close()
+
     def make_batch(self, n: int) -> EnvBatch:
         """Make ``n`` copies of the environment."""
         return envs.make_batch(self.environment, n) if self.batches is None else self.batches(n)
 
+    def count(self, normal: int, fewest: int = 0) -> int:
+        """Return how many of something to use with this effort: ``normal`` at effort 1, at least ``fewest``."""
+        return max(fewest, round(normal * self.effort))
+
 
 AgentContext = StepContext[AgentSubject]
 """What a step that examines an agent gets."""
+
+
+def nothing_inside(context: AgentContext) -> str | None:
+    """Return why a step has nothing to look into; None if there is something."""
+    if "recording" not in context.folders:
+        return WORDS.text("no_recording")
+    agent = context.subject.agent
+    return None if agent.memory_size or agent.layers else WORDS.text("nothing_inside")
+
+
+def no_world(context: AgentContext) -> str | None:
+    """Return why a step has no world model; None if there is one."""
+    return None if {"recording", "world_model"} <= context.folders.keys() else WORDS.text("no_world")

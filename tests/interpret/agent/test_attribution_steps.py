@@ -15,7 +15,9 @@ from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.attribution import looked_at
 from rlhf_ray.interpret.agent.attribution.methods import METHODS
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
-from rlhf_ray.interpret.agent.steps import attribution, search
+from rlhf_ray.interpret.agent.steps import attribution, quality, search
+from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality
+from rlhf_ray.study import kept
 from tests.interpret.agent.linear_world import ImageWorld, network_agent
 from tests.interpret.contexts import context_of
 
@@ -41,7 +43,9 @@ def recorded(tmp_path_factory):
     bases.fit("pca", memory, 3).save(folder / "bases" / "pca.npz")
     (folder / "world_model").mkdir()
     (folder / "quality").mkdir()
-    (folder / "quality" / "quality.json").write_text(json.dumps({"valid_horizon": 2}))
+    curve, unknown = HorizonCurve(*np.zeros((3, 3))), (0.5, 0.5, 0.5)
+    measured = Quality(2, 1, {}, {}, {}, curve, 0.5, None, unknown, unknown, valid_horizon=2)
+    kept.save(quality.WORDS.section(figures=measured), folder / "quality", "", "")
     return agent, folder
 
 
@@ -126,9 +130,9 @@ def test_attribution_in_a_world_model_greys_what_lies_beyond_its_horizon(recorde
 
 def test_search(recorded, tmp_path, monkeypatch):
     work = work_of(recorded, tmp_path, ["recording"])
-    assert search.why_not(work) == "There is no world model of the agent's environment."
+    assert search.STEP.why_not(work) == "There is no world model of the agent's environment."
     work = work_of(recorded, tmp_path, ["recording", "world_model", "quality"], monkeypatch)
-    assert search.why_not(work) is None
+    assert search.STEP.why_not(work) is None
     section = search.run(work)
     assert set(section.values) == {"mean_value_up", "mean_value_down", "mean_log_odds_0_up", "mean_log_odds_0_down"}
     assert all(check.passed for check in section.checks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,9 @@ from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.interpret.agent.candidates import Candidate
 from rlhf_ray.interpret.agent.controls import Controlled
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change
+from rlhf_ray.interpret.agent.interventions import Op
 from rlhf_ray.interpret.agent.steps import counterfactuals, interventions
+from rlhf_ray.interpret.agent.steps.interventions import ComponentEffect
 from rlhf_ray.interpret.agent.subject import AgentContext
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
@@ -37,46 +38,44 @@ def test_components_stand_beside_random_directions(
     for name, value in {"COMPONENTS": 1, "CONCEPTS": 1, "FEWEST": 12, "OPS": ("reflect",)}.items():
         monkeypatch.setattr(interventions, name, value)
     work = work_of(tmp_path, memory, "interventions")
-    assert interventions.why_not(work) is None
+    assert interventions.STEP.why_not(work) is None
     section = interventions.run(work)
     assert [check.passed for check in section.checks] == [True]
-    kept = json.loads((work.out / "effects.json").read_text())
-    assert kept["effects"]
-    for each in kept["effects"]:
+    effects = section.values["effects"]
+    assert [bool(each["concept"]) for each in effects] == [False, True]
+    for each in effects:
         assert len(each["random"]) == 10
         assert each["returns"]["difference"]["low"] <= each["returns"]["difference"]["high"]
-    assert [bool(each["concept"]) for each in kept["effects"]] == [False, True]
 
 
-def test_an_effect_is_said_of_every_concept_that_it_may_be_about_and_a_gain_is_no_need() -> None:
+def test_an_effect_may_be_that_of_a_concept_with_the_same_direction_and_a_gain_is_no_need() -> None:
     levels, patterns = np.arange(40), np.array([[1.0, 0.0, 0.0], [3.0, 0.2, 0.0], [0.0, 0.0, 1.0]])
+    names = ("height", "time", "cue")
+    candidates = [
+        Candidate(linear(patterns[[row]], np.zeros(3)), 0, f"the concept “{name}”", 1.0, name, 0.9)
+        for row, name in enumerate(names)
+    ]
 
-    def result(at: int, name: str, op: str, by: float, random: float) -> interventions._Result:
+    def result(row: int, op: Op, by: float, random: float) -> ComponentEffect:
         def changed(to: float) -> CausalEffect:
             change = Change.of(np.zeros(40), np.full(40, to), levels)
             return CausalEffect(40, change, {"end": change}, {}, change, change.difference)
 
-        candidate = Candidate(linear(patterns[[at]], np.zeros(3)), 0, f"concept {name}", 1.0, name, 0.9)
-        return interventions._Result(candidate, op, Controlled(changed(by), [changed(random)]))  # type: ignore[arg-type]
+        same = interventions._same_direction(candidates[row], candidates)
+        return ComponentEffect(candidates[row], op, Controlled(changed(by), [changed(random)]), same)
 
-    said = [
-        each.text
-        for each in interventions._statements(
-            [
-                result(0, "height", "reflect", -3.0, -4.0),  # larger, but not than random
-                result(0, "height", "ablate_midpoint", -2.0, 0.1),
-                result(1, "time", "reflect", 2.0, 0.1),
-                result(2, "cue", "reflect", -2.0, 0.1),
-            ],
-            "memory",
-            box=False,
-        )
+    effects = [
+        result(0, "reflect", -3.0, -4.0),  # larger, but not than random
+        result(0, "ablate_midpoint", -2.0, 0.1),
+        result(1, "reflect", 2.0, 0.1),
+        result(2, "reflect", -2.0, 0.1),
     ]
-    assert said[0].startswith("The agent needs concept height in its memory: with it set to its midpoint")
-    assert said[0].endswith("It is nearly the direction of time, too: which of them matters can't be told.")
-    assert said[1].startswith("Concept time in the memory costs the agent return: with it mirrored")
-    assert "It is nearly the direction of height, too" in said[1]
-    assert "nearly" not in said[2]
+    assert [each.verdict for each in effects] == ["no more than random", "matters", "matters", "matters"]
+    assert [each.same_direction for each in effects[1:]] == [("time",), ("height",), ()]
+    said = list(interventions._statements(effects, "memory", box=False))
+    assert [(each.kind, each.about, each.weight) for each in said] == [("uses", name, 2.0) for name in names]
+    assert "set to its midpoint" in said[0].text
+    assert "costs the agent return" in said[1].text
 
 
 def test_edits_show_what_they_change(tmp_path: Path) -> None:
@@ -84,7 +83,7 @@ def test_edits_show_what_they_change(tmp_path: Path) -> None:
     assert counterfactuals.why_not(work) is None
     section = counterfactuals.run(work)
     assert [check.passed for check in section.checks] == [True]
-    removed = section.values["remove_trap"]
+    removed = section.values["edits"]["remove_trap"]["effect"]
     assert removed["outcomes"]["trap"]["after"] == 0.0
     assert removed["outcomes"]["trap"]["before"] > 0.0
-    assert section.values["shorten"]["lengths"]["difference"]["mean"] < 0.0
+    assert section.values["edits"]["shorten"]["effect"]["lengths"]["difference"]["mean"] < 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from functools import partial
 
 import numpy as np
@@ -14,6 +13,7 @@ from rlhf_ray.agents.moments import action_size
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent import bases
+from rlhf_ray.study import kept
 from tests.interpret.agent.linear_world import ImageWorld, network_agent
 from tests.interpret.contexts import context_of
 
@@ -45,19 +45,19 @@ def chain(tmp_path_factory):
             work = context_of(
                 agent, MINIRUN, partial(make_batch, MINIRUN), dict(folders), out, out / "unfinished", effort=0.02
             )
-            assert step.why_not(work) is None
+            assert step.STEP.why_not(work) is None
             sections[name] = step.run(work)
+            kept.save(sections[name], out, "", "")
             folders[name] = out
     return folder, sections
 
 
 def test_concepts_stand_beside_their_controls(chain):
-    folder, sections = chain
-    kept = json.loads((folder / "concepts" / "concepts.json").read_text())
-    assert {"jump_phase", "coin_distance"} <= {each["concept"] for each in kept["concepts"]}
-    for each in kept["concepts"]:
+    _, sections = chain
+    decoded = sections["concepts"].values["concepts"]
+    assert {"jump_phase", "coin_distance"} <= {each["concept"] for each in decoded}
+    for each in decoded:
         assert set(each["controls"]) == {"one frame", "untrained agent"}
-    assert sections["concepts"].tables[0].columns[-2] == "shuffled labels"
     assert {picture.name for picture in sections["concepts"].pictures} >= {"concepts_r2"}
 
 
@@ -72,15 +72,15 @@ def test_bases_are_kept_one_file_each(chain):
 
 def test_behaviours_rule_the_dynamics(chain):
     folder, sections = chain
-    with np.load(folder / "behaviours" / "behaviours.npz") as kept:
-        labels = kept["labels"]
-    behaving = {row["behaviour"] for row in sections["dynamics"].values["rows"]}
+    with np.load(folder / "behaviours" / "behaviours.npz") as file:
+        labels = file["labels"]
+    figures = sections["dynamics"].values["behaviours"]
+    behaving = {each["behaviour"] for each in figures}
     assert behaving <= {f"B{at}" for at in np.unique(labels[labels >= 0])}
-    ways = {row["Jacobian through"] for row in sections["dynamics"].values["rows"]}
-    assert ways >= {"memory", "world", "world, actions cut"}
-    with np.load(folder / "dynamics" / "dynamics.npz") as kept:
-        one = next(name for name in kept.files if name.startswith("1/") and name.endswith("Jacobian, memory"))
-        assert kept[one].shape == (8, 8)
+    assert {name for each in figures for name in each["agreements"]} >= {"memory", "world", "world, actions cut"}
+    with np.load(folder / "dynamics" / "dynamics.npz") as file:
+        one = next(name for name in file.files if name.startswith("1/") and name.endswith("Jacobian, memory"))
+        assert file[one].shape == (8, 8)
 
 
 def test_a_bad_world_model_does_not_overlap(chain):

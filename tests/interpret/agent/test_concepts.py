@@ -180,8 +180,11 @@ def test_what_hardly_can_be_read_is_not_told():
             "cue", "auc", 400, score, [score - 0.01, score + 0.01], 0.5, {"one frame": frame}
         )
 
-    assert concepts_step._statements([found(0.5, 0.4)], "memory") == []
-    assert len(concepts_step._statements([found(0.9, 0.6)], "memory")) == 1
+    told = [
+        list(concepts_step._statements(concepts_step.Concepts("memory", 400, [found(*each)])))
+        for each in ((0.5, 0.4), (0.9, 0.6))
+    ]
+    assert [len(each) for each in told] == [0, 1]
     # A component that is better by chance fails no check.
     rare = replace(found(0.5, 0.5), single={"ica": 0.62})
     assert all(each.passed for each in concepts_step._checks([rare]))

@@ -12,7 +12,7 @@ import pytest
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.controls import Controlled, controlled, instead, random_bases
+from rlhf_ray.interpret.agent.controls import Controlled, controlled, random_bases
 from rlhf_ray.interpret.agent.counterfactual import counterfact, go_on, repeats, snapshots_of
 from rlhf_ray.interpret.agent.effects import Change, effect
 from rlhf_ray.interpret.agent.interventions import Intervention
@@ -154,11 +154,10 @@ def test_random_directions_have_the_components_variance_and_length() -> None:
     assert np.isfinite([of.patterns for of in still]).all()
 
 
-@pytest.mark.parametrize(("size", "count", "said"), [(1, 0, "no other"), (2, 1, "the only"), (3, 10, "10 random")])
-def test_a_small_memory_has_fewer_random_directions_and_the_report_says_so(size: int, count: int, said: str) -> None:
+@pytest.mark.parametrize(("size", "count"), [(1, 0), (2, 1), (3, 10)])
+def test_a_small_memory_has_fewer_random_directions(size: int, count: int) -> None:
     values = np.random.default_rng(0).standard_normal((50, size))
     assert len(random_bases(oblique(size, 1), [0], values)) == count
-    assert said in instead([0.5] * count)
 
 
 def test_an_effect_stands_beside_random_directions() -> None:

@@ -70,7 +70,7 @@ def test_real_steps_run_once_and_again_if_their_files_are_gone(tmp_path: Path, m
     assert told == [("recording", False), ("world_model", False), ("quality", False)]
     assert list(dict.fromkeys(said)) == ["recording", "world_model", "quality"]
     told.clear()
-    (tmp_path / "quality" / "quality.json").unlink()
+    (tmp_path / "quality" / "report" / "horizon.png").unlink()
     again = run_study(study, ["quality"], finished=lambda *each: told.append(each))
     assert [section.values for section in again[:2]] == [section.values for section in sections[:2]]
     assert told == [("recording", True), ("world_model", True), ("quality", False)]

@@ -15,11 +15,13 @@ from torch import Tensor
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.recording import record_inside
+from rlhf_ray.interpret.agent.action_groups import Behaviour, behaviours_of
 from rlhf_ray.interpret.agent.bases.linear import Linear
+from rlhf_ray.interpret.agent.candidates import separate_directions
 from rlhf_ray.interpret.agent.controls import moved_as_far, random_bases
 from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.steps import story as step
-from rlhf_ray.interpret.agent.story import At, Behaviour, CausalChain, Link, behaviours_of, directions, measure
+from rlhf_ray.interpret.agent.story import CausalChain, ChainMoments, Link, measure
 from rlhf_ray.measure.intervals import MeanEstimate
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
@@ -57,9 +59,9 @@ def chain(odds: Odds) -> CausalChain:
         return seen.astype(np.float32), one.astype(float), two.astype(float)
 
     fitted, one, two = draw()
-    basis = directions(fitted, {"one": one, "two": two})["one"]
+    basis = separate_directions(fitted, {"one": one, "two": two})["one"]
     seen, holds, _ = draw()
-    at = At(np.arange(N), np.zeros(N, np.int64), seen, np.zeros((N, 6), np.float32), np.arange(N))
+    at = ChainMoments(np.arange(N), np.zeros(N, np.int64), seen, np.zeros((N, 6), np.float32), np.arange(N))
     found = measure(planted(odds), at, holds == 1, [GO], basis, fitted.astype(np.float64), (1.0, 0.6))
     return found[0]
 
@@ -90,9 +92,7 @@ def test_a_behaviour_that_ends_without_the_direction_is_not_said_to_go_on() -> N
     harsh = {name: dataclasses.replace(getattr(found, name), random=[-1.0]) for name in ("removed", "back")}
     found = dataclasses.replace(found, **harsh)
     assert found.verdict == "sufficient"
-    said = step._statement(found, "memory", yes_no=True)
-    assert said is not None
-    assert "which ends without it, as with some random direction" in said.text
+    assert found.ending
     # But it is necessary if the return is lost, and with no random direction.
     lost = Link(MeanEstimate(-0.9, -1.0, -0.8), [-0.2, 0.0])
     assert dataclasses.replace(found, success=lost).verdict == "both"
@@ -127,9 +127,9 @@ def test_directions_hold_other_concepts_still() -> None:
     values = 0.3 * rng.standard_normal((2000, 4))
     values[:, 0] += one
     values[:, 1] += two
-    pattern = directions(values, {"one": one, "two": two})["one"].patterns[0]
+    pattern = separate_directions(values, {"one": one, "two": two})["one"].patterns[0]
     np.testing.assert_allclose(pattern, [1, 0, 0, 0], atol=0.08)
-    alone = directions(values, {"one": one})["one"].patterns[0]
+    alone = separate_directions(values, {"one": one})["one"].patterns[0]
     assert alone[1] > 0.5
 
 
@@ -156,35 +156,32 @@ def test_the_step_tells_a_story_of_any_agent(tmp_path: Path, memory: str, monkey
     work = context_of(
         agent, "Corridor", Corridors, {"recording": recording}, tmp_path / "story", tmp_path / "none", 0, 0.1
     )
-    assert step.why_not(work) is None
+    assert step.STEP.why_not(work) is None
     section = step.run(work)
     assert section.skipped is None
-    assert (work.out / "story.json").exists()
     assert (work.out / "direction_0.npz").exists()
     for each in section.values["chains"]:
         assert len(each["removed"]["random"]) == 10
         assert each["verdict"] in step.ORDER
 
 
-def test_a_sentence_has_the_change_that_its_verdict_rests_on_beside_its_own_control() -> None:
+def test_a_verdict_is_told_with_the_change_that_it_rests_on() -> None:
     removed, back, moved = (MeanEstimate(mean, mean - 0.1, mean + 0.1) for mean in (-0.5, -0.8, 0.0))
     links = Link(removed, [0.3]), Link(moved, [0.7]), Link(back, [0.03, -0.04])
     chain = CausalChain("cue", "jump", 0.95, 0.6, (0.1, 0.9), 1.0, [0.1], *links, control=back)
-    said = step._statement(chain, "memory", True)
-    assert said is not None
-    assert said.kind == "uses"
-    assert said.text == (
-        "The memory holds the concept “cue”, and “jump” depends on it. “jump” makes up 90% of the next actions where it holds, and "
-        "10% where it does not hold. Moving it from where it holds to where it does not hold changes that by -80 points [-90, -70] "
-        "(2 random directions, moved as far: at most 4)."
-    )
+    assert (chain.verdict, step._decisive(chain)) == ("necessary", ["back"])
+    statement = step._statement(chain, "memory")
+    assert (statement.kind, statement.weight) == ("uses", 0.8)
+    assert "-80 [-90, -70] points (2 random directions, moved as far: at most 4 %)" in statement.text
+    for verdict in (*step.USES, *step.HOLDS):  # every template has all that it names
+        assert "memory" in step.WORDS.statement(verdict, chain=chain, site="memory", links=["moved"]).text
 
 
 def test_random_directions_can_be_moved_as_far() -> None:
     rng = np.random.default_rng(2)
     one = rng.integers(2, size=500).astype(float)
     values = 0.1 * rng.standard_normal((500, 5)) + 3.0 * one[:, None] * np.eye(5)[0]
-    basis = directions(values, {"one": one})["one"]
+    basis = separate_directions(values, {"one": one})["one"]
     near = random_bases(basis, [0], values, one)
 
     def moves(of: Linear) -> float:

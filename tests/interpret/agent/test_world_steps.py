@@ -1,6 +1,5 @@
 """The chain's steps of the world model, on a recording of a small agent."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +9,12 @@ from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent.steps import quality, world_model
+from rlhf_ray.interpret.agent.steps.quality import valid_horizon
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.model import WorldShape, load_world
+from rlhf_ray.interpret.agent.world_model.quality import Quality
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from rlhf_ray.study import kept
 from tests.interpret.contexts import context_of
 
 torch.set_num_threads(1)
@@ -51,7 +53,7 @@ def test_the_steps_train_and_measure_a_world_model(tmp_path, monkeypatch) -> Non
         return replace(context, say=told.append)
 
     training = work("world_model")
-    assert world_model.why_not(training) is None
+    assert world_model.STEP.why_not(training) is None
     made = world_model.run(training)
     world = load_world(tmp_path / "world_model", agent=agent, recording=tmp_path / "recording")
     assert made.values["world"] == world.digest
@@ -60,11 +62,13 @@ def test_the_steps_train_and_measure_a_world_model(tmp_path, monkeypatch) -> Non
 
     measuring = work("quality")
     section = quality.run(measuring)
-    kept = json.loads((tmp_path / "quality" / "quality.json").read_text())
-    assert kept["valid_horizon"] == section.values["valid_horizon"]
-    assert kept["held_out"]
-    assert len(kept["errors"]["model"]["mean"]) == kept["steps"] + 1
+    kept.save(section, tmp_path / "quality", "", "")
+    quality_again = replace(measuring, folders={"quality": tmp_path / "quality"}).figures("quality", Quality)
+    assert quality_again is not None
+    assert valid_horizon(replace(measuring, folders={"quality": tmp_path / "quality"})) == quality_again.valid_horizon
+    assert not measuring.warnings
+    assert len(quality_again.errors["model"].mean) == quality_again.steps + 1
     assert [picture.name for picture in section.pictures] == ["horizon", "strips"]
     assert all(picture.image.startswith(b"\x89PNG") for picture in section.pictures)
     assert {check.name for check in section.checks if check.passed is not None}
-    assert np.isfinite(kept["errors"]["copy_last"]["mean"][1])
+    assert np.isfinite(quality_again.errors["copy_last"].mean[1])

@@ -71,7 +71,7 @@ def run(context: StepContext[AgentPair]) -> Section:
     values = {
         "levels": len(levels),
         "returns": {"first": asdict(mean[one]), "second": asdict(mean[other]), "random": chance.returns.after},
-        "difference": found.to_json(),
+        "difference": asdict(found),
     }
     heads = ("", one, other, "difference", "random actions")
     return Section(NAME, TITLE, [Statement("uses", said)], tables=[Table(heads, rows, caption)], values=values)

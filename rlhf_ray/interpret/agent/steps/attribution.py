@@ -25,14 +25,7 @@ from rlhf_ray.interpret.agent.attribution.faithfulness import (
     trained_against_untrained,
     where_it_matters,
 )
-from rlhf_ray.interpret.agent.attribution.looked_at import (
-    basis_of,
-    masks_at,
-    objects_of,
-    states_of,
-    valid_horizon,
-    world_of,
-)
+from rlhf_ray.interpret.agent.attribution.looked_at import masks_at, objects_of, states_of
 from rlhf_ray.interpret.agent.attribution.methods import METHODS, Attribution, Reference
 from rlhf_ray.interpret.agent.attribution.objects import by_editing, by_painting
 from rlhf_ray.interpret.agent.attribution.paths import WAYS, Ways, ways
@@ -40,6 +33,9 @@ from rlhf_ray.interpret.agent.attribution.quantities import Quantity
 from rlhf_ray.interpret.agent.attribution.question import SOURCES, Question, Source
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples, join, sample_gradients
 from rlhf_ray.interpret.agent.splits import split_episodes
+from rlhf_ray.interpret.agent.steps.bases import basis_of
+from rlhf_ray.interpret.agent.steps.quality import valid_horizon
+from rlhf_ray.interpret.agent.steps.world_model import world_of
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.simulate import Estimator
 from rlhf_ray.interpret.agent.world_model.world import World

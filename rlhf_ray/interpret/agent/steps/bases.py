@@ -1,136 +1,143 @@
-"""Step: bases of the agent's memory: principal, independent and additive components, and directions of concepts."""
+"""Bases of the agent's memory: principal, independent and additive components, and directions of concepts."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent import bases, concepts, samples
-from rlhf_ray.interpret.agent.at_hand import action_names, bars, nothing_inside, recorded, site_name
-from rlhf_ray.interpret.agent.stability import SEEDS, STABLE, Stability, stability
-from rlhf_ray.interpret.agent.subject import AgentContext
-from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.interpret.agent.bases import Basis
+from rlhf_ray.interpret.agent.splits import recorded
+from rlhf_ray.interpret.agent.stability import SEEDS, STABLE, stability
+from rlhf_ray.interpret.agent.steps.concepts import Concepts
+from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
+from rlhf_ray.study.plots import bars
+from rlhf_ray.study.section import Check, Picture, Section, Statement
 from rlhf_ray.study.step import Step
+from rlhf_ray.study.words import Words
 
-NAME = "bases"
-TITLE = "Directions in the agent's memory"
+WORDS = Words(__file__)
 
 ROWS, REFITTED = 5000, 1500
 """Steps that bases are fitted to, and those that their stability is measured on."""
 COMPONENTS = 16
-QUICK = 0.3
+QUICK, REFITS = 0.3, 2
 """Effort below which stability is measured with two fits instead of five."""
 SPARSE = 64
 """Features of the sparse auto-encoder, which is made with full effort only."""
+LEAST_STABLE = 0.5
+"""Share of the components that has to be stable."""
+CHECKED = ("pca", "ica")
+SHOWN = 24
+PREFERRED = ("ica", "pca", "probe")
+"""Kinds whose components other steps ask about: the first that there is."""
 
 
-def why_not(context: AgentContext) -> str | None:
-    """Return why there is nothing to decompose."""
-    return nothing_inside(context)
+@dataclass(frozen=True)
+class FittedBasis:
+    """A basis of the agent's memory.
+
+    Attributes:
+        names: its components.
+        explained: share of the variance that it reproduces.
+        seeds, halves, stable: see `rlhf_ray.interpret.agent.stability.Stability`.
+    """
+
+    names: list[str]
+    explained: float
+    seeds: FloatArray
+    halves: FloatArray
+    stable: list[bool]
+
+    @property
+    def lost(self) -> int:
+        """How many components are not stable."""
+        return len(self.stable) - sum(self.stable)
+
+
+def fitted_basis(context: AgentContext, kinds: Sequence[str], size: int) -> Basis | None:
+    """Load the first of some kinds of bases that this step fitted to vectors of length ``size``; None if there is none."""
+    folder = context.folders.get(WORDS.name)
+    for kind in kinds:
+        if folder is not None and (folder / f"{kind}.npz").exists():
+            basis = bases.load(folder / f"{kind}.npz")
+            if len(basis) and len(basis.center) == size:
+                return basis
+    return None
+
+
+def basis_of(context: AgentContext) -> Basis | None:
+    """Load a basis of the agent's memory whose components are worth asking about; None if there is none."""
+    return fitted_basis(context, PREFERRED, context.subject.agent.memory_size)
 
 
 def run(context: AgentContext) -> Section:
     """Fit and save one basis of each kind."""
-    episodes = recorded(context)
-    found = samples.samples(context.subject.agent, episodes, most=ROWS, seed=context.subject.seed)
-    labels = {name: found.cut(each) for name, each in concepts.library(episodes, action_names(context)).items()}
+    subject, episodes = context.subject, recorded(context)
+    inside = samples.samples(subject.agent, episodes, most=ROWS, seed=subject.seed)
+    labels = {name: inside.cut(label) for name, label in concepts.library(episodes, subject.action_names).items()}
     labels = _readable(context, labels)
-    few = np.sort(np.random.default_rng(context.subject.seed).permutation(len(found))[:REFITTED])
-    rows, values = [], {}
-    pictures: list[Picture] = []
+    few = np.sort(np.random.default_rng(subject.seed).permutation(len(inside))[:REFITTED])
+    some = {name: label[few] for name, label in labels.items()}
+    fitted: dict[str, FittedBasis] = {}
     for kind in bases.KINDS:
-        if (kind in bases.LABELLED and not labels) or (kind == "sparse" and context.subject.effort < 1.0):
+        if (kind in bases.LABELLED and not labels) or (kind == "sparse" and subject.effort < 1.0):
             continue
         context.say(f"basis {kind}")
         count = len(labels) if kind in bases.LABELLED else SPARSE if kind == "sparse" else COMPONENTS
-        basis = bases.fit(kind, found.values, count, context.subject.seed, labels)
+        basis = bases.fit(kind, inside.values, count, subject.seed, labels)
         basis.save(context.out / f"{kind}.npz")
-        some = {name: each[few] for name, each in labels.items()}
-        again = stability(basis, found.values[few], found.rows[few], some, _refits(context, kind), context.subject.seed)
-        explained = _explained(basis, found.values)
-        values[kind] = _values(basis, again, explained)
-        rows.append([bases.TITLES[kind], len(basis), f"{explained:.0%}", f"{int(again.stable.sum())} of {len(basis)}"])
-        if len(basis):
-            shown = slice(0, 24)
-            series = {"other seeds": list(again.seeds[shown]), "halves of the episodes": list(again.halves[shown])}
-            image = bars(list(basis.names)[shown], series, "mean |r| with the same component of another fit", STABLE)
-            pictures.append(
-                Picture(
-                    f"stability_{kind}",
-                    image,
-                    f"{bases.TITLES[kind].capitalize()}: which are found again (dashed: stable).",
-                )
-            )
-    site = site_name(context.subject.agent)
-    write_text(context.out / "bases.json", json.dumps({"site": site, "bases": values}, indent=1) + "\n")
-    caption = (
-        f"Bases of the agent's {site}: components, the variance that they explain, and how many of them other "
-        "seeds and halves of the episodes find again."
-    )
-    table = Table(("basis", "components", "explains", "stable"), rows, caption)
-    return Section(NAME, TITLE, _statements(values), _checks(values), [table], pictures, {"bases": values})
+        refits = REFITS if kind == "sparse" or subject.effort < QUICK else SEEDS
+        again = stability(basis, inside.values[few], inside.rows[few], some, refits, subject.seed)
+        explained = _explained(basis, inside.values)
+        fitted[kind] = FittedBasis(list(basis.names), explained, again.seeds, again.halves, again.stable.tolist())
+    rows = [
+        [bases.TITLES[kind], len(basis.names), f"{basis.explained:.0%}", f"{sum(basis.stable)} of {len(basis.stable)}"]
+        for kind, basis in fitted.items()
+    ]
+    table = WORDS.table("bases", rows, site=subject.site_name)
+    return WORDS.section(_statements(fitted), _checks(fitted), [table], _pictures(fitted), fitted)
 
 
 def _readable(context: AgentContext, labels: dict[str, FloatArray]) -> dict[str, FloatArray]:
     """Return the concepts that probes can read, the best first; all of them if that step did not run."""
-    folder = context.folders.get("concepts")
-    if folder is None or not (folder / "concepts.json").exists():
+    known = context.figures("concepts", Concepts)
+    if known is None:
         return labels
-    known = json.loads((folder / "concepts.json").read_text())["concepts"]
-    good = [each for each in known if each["score"] >= concepts.READABLE[each["measure"]] and each["concept"] in labels]
-    good = sorted(good, key=lambda each: (each["measure"] != "auc", -each["score"]))
-    return {each["concept"]: labels[each["concept"]] for each in good}
+    readable = [concept for concept in known.concepts if concept.readable and concept.concept in labels]
+    readable.sort(key=lambda concept: (concept.measure != "auc", -concept.score))
+    return {concept.concept: labels[concept.concept] for concept in readable}
 
 
-def _refits(context: AgentContext, kind: str) -> int:
-    return 2 if kind == "sparse" or context.subject.effort < QUICK else SEEDS
-
-
-def _explained(basis: bases.Basis, values: FloatArray) -> float:
+def _explained(basis: Basis, values: FloatArray) -> float:
     """Return the share of the variance that the basis reproduces."""
     total = float(((values - values.mean(0)) ** 2).sum())
     left = float(((values - basis.inverse(basis.transform(values))) ** 2).sum())
     return 1.0 - left / total if total > 1e-12 else 1.0
 
 
-def _values(basis: bases.Basis, again: Stability, explained: float) -> dict[str, Any]:
-    return {
-        "names": list(basis.names),
-        "explained": explained,
-        "seeds": again.seeds.tolist(),
-        "halves": again.halves.tolist(),
-        "stable": again.stable.tolist(),
-    }
+def _statements(fitted: dict[str, FittedBasis]) -> Iterator[Statement]:
+    basis = fitted.get("ica")
+    if basis is not None and basis.lost > (1.0 - LEAST_STABLE) * len(basis.stable):
+        yield WORDS.statement("unstable", basis.lost / len(basis.stable), basis=basis, name=bases.TITLES["ica"])
 
 
-def _statements(values: dict[str, Any]) -> list[Statement]:
-    stable = values.get("ica", {}).get("stable", [])
-    lost = len(stable) - sum(stable)
-    return [Statement("warning", _unstable("ica", stable), lost / len(stable))] if lost > len(stable) / 2 else []
+def _checks(fitted: dict[str, FittedBasis]) -> Iterator[Check]:
+    for kind in CHECKED:
+        if kind in fitted and fitted[kind].stable:
+            share = float(np.mean(fitted[kind].stable))
+            yield WORDS.check("stable", share >= LEAST_STABLE, share, basis=fitted[kind], name=bases.TITLES[kind])
 
 
-def _unstable(kind: str, stable: list[bool]) -> str:
-    """Say that most components depend on the sample."""
-    return (
-        f"{len(stable) - sum(stable)} of {len(stable)} {bases.TITLES[kind]} are not found again by other seeds or in halves of the "
-        "episodes: don't read meaning into those that are not stable."
-    )
+def _pictures(fitted: dict[str, FittedBasis]) -> Iterator[Picture]:
+    for kind, basis in fitted.items():
+        if basis.names:
+            series = {WORDS.text(name): getattr(basis, name)[:SHOWN] for name in ("seeds", "halves")}
+            image = bars(basis.names[:SHOWN], series, WORDS.text("stability"), STABLE)
+            yield WORDS.picture("stability", image, f"stability_{kind}", name=bases.TITLES[kind])
 
 
-def _checks(values: dict[str, Any]) -> list[Check]:
-    checks = []
-    for kind in ("pca", "ica"):
-        if (names := values.get(kind, {}).get("stable")) is not None and len(names):
-            share = sum(names) / len(names)
-            says = "" if share >= 0.5 else _unstable(kind, names)
-            checks.append(
-                Check(f"{bases.TITLES[kind]} are found again", share >= 0.5, share, "at least half of them", says)
-            )
-    return checks
-
-
-STEP = Step(NAME, TITLE, run, needs=("recording", "concepts"), why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, needs=("recording", "concepts"), why_not=nothing_inside)

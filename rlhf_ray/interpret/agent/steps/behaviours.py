@@ -1,134 +1,147 @@
-"""Step: behaviours, which are clusters of short windows of memory, world state and actions."""
+"""Behaviours, which are clusters of short windows of memory, world state and actions."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.agents.replay import values_at
-from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.data.atomic import write_text
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret.agent import concepts
-from rlhf_ray.interpret.agent.at_hand import action_names, nothing_inside, recorded, world_states
-from rlhf_ray.interpret.agent.attribution.looked_at import world_of
 from rlhf_ray.interpret.agent.behaviours import Behaviours, action_inputs, behaviours, shares
 from rlhf_ray.interpret.agent.clusters import STABLE
-from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.interpret.agent.splits import recorded
+from rlhf_ray.interpret.agent.steps.world_model import world_of
+from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
+from rlhf_ray.interpret.agent.world_model.played import world_states
 from rlhf_ray.study.plots import draw_observation, png
-from rlhf_ray.study.section import Check, Picture, Section, Table
+from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step
+from rlhf_ray.study.words import Words
 
-NAME = "behaviours"
-TITLE = "Behaviours"
+WORDS = Words(__file__)
 
 COUNTS = (4, 6, 8, 10)
 SHOWN = 3
 """Windows of each behaviour in the picture."""
 MARKS = 4
 """Concepts that describe a behaviour: those that differ most from the other behaviours."""
+FILE = "behaviours.npz"
 
 
-def why_not(context: AgentContext) -> str | None:
-    """Return why there is nothing to cluster."""
-    return nothing_inside(context)
+@dataclass(frozen=True)
+class DescribedBehaviour:
+    """A behaviour: its windows, their share of all, and the concepts that differ most: mean in it, mean elsewhere."""
+
+    windows: int
+    share: float
+    marks: dict[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class FoundBehaviours:
+    """What the step finds.
+
+    Attributes:
+        blocks: what windows hold.
+        length: steps of a window.
+        silhouette, stability: see `rlhf_ray.interpret.agent.clusters.Clusters`.
+        behaviours: by name.
+    """
+
+    blocks: list[str]
+    length: int
+    silhouette: float
+    stability: float
+    behaviours: dict[str, DescribedBehaviour]
+
+
+def behaviour_labels(context: AgentContext, episodes: Episodes) -> IntArray:
+    """Return the behaviour of each step ``[n, T]``; one behaviour if this step did not run on the same episodes."""
+    folder = context.folders.get(WORDS.name)
+    if folder is not None and (folder / FILE).exists():
+        with np.load(folder / FILE, allow_pickle=False) as file:
+            labels, levels = file["labels"], file["levels"]
+        if labels.shape == episodes.real.shape and np.array_equal(levels, episodes.levels):
+            return np.asarray(labels)
+    return np.where(episodes.real, 0, -1)
 
 
 def run(context: AgentContext) -> Section:
     """Cluster windows, and describe each cluster by what is different in it."""
-    episodes = recorded(context)
-    blocks: dict[str, FloatArray] = {"memory": values_at(context.subject.agent, episodes)}
+    subject, episodes = context.subject, recorded(context)
+    blocks: dict[str, FloatArray] = {"memory": values_at(subject.agent, episodes)}
     world = world_of(context)
     if world is not None:
-        states = np.zeros((*episodes.real.shape, world.size))
-        rows, steps = np.nonzero(episodes.real)
-        states[rows, steps] = world_states(world, context.subject.agent, episodes, rows, steps)
-        blocks["world model"] = states
+        blocks["world model"] = np.zeros((*episodes.real.shape, world.size))
+        every = Moments(*np.nonzero(episodes.real))
+        blocks["world model"][episodes.real] = world_states(world, subject.agent, episodes, every)
     blocks["actions"] = action_inputs(episodes)
-    found = behaviours(blocks, episodes.real, seed=context.subject.seed, counts=COUNTS)
-    np.savez(context.out / "behaviours.npz", labels=found.labels, levels=episodes.levels)
-    described = _described(episodes, found, action_names(context))
-    values: dict[str, Any] = {
-        "blocks": list(blocks),
-        "length": found.length,
-        "silhouette": found.clusters.silhouette,
-        "stability": found.clusters.stability,
-        "behaviours": described,
-    }
-    write_text(context.out / "behaviours.json", json.dumps(values, indent=1) + "\n")
-    rows_of = [[each["name"], each["windows"], f"{each['share']:.0%}", each["differs"]] for each in described]
-    caption = (
-        f"Clusters of windows of {found.length} steps of {', '.join(blocks)}, and the concepts that differ most from the other "
-        "windows (mean in the behaviour, mean elsewhere)."
-    )
-    stable = found.clusters.stability >= STABLE
-    says = "" if stable else "The borders between behaviours depend on the sample: read them as a rough map."
-    check = Check("behaviours are found again", stable or None, found.clusters.stability, f"at least {STABLE}", says)
-    table = Table(("behaviour", "windows", "share", "what differs"), rows_of, caption)
-    return Section(NAME, TITLE, checks=[check], tables=[table], pictures=_pictures(episodes, found), values=values)
+    clustered = behaviours(blocks, episodes.real, seed=subject.seed, counts=COUNTS)
+    np.savez(context.out / FILE, labels=clustered.labels, levels=episodes.levels)
+    described = _describe(concepts.library(episodes, subject.action_names), clustered)
+    silhouette, stability = clustered.clusters.silhouette, clustered.clusters.stability
+    figures = FoundBehaviours(list(blocks), clustered.length, silhouette, stability, described)
+    rows = [
+        [name, one.windows, f"{one.share:.0%}", WORDS.text("marks", marks=one.marks)] for name, one in described.items()
+    ]
+    check = WORDS.check("stable", stability >= STABLE or None, stability, least=STABLE)
+    pictures = []
+    if episodes.observations.ndim == 5 and len(clustered):
+        image = _draw(episodes, clustered)
+        pictures = [WORDS.picture("behaviours", image, shown=SHOWN, length=clustered.length)]
+    return WORDS.section((), [check], [WORDS.table("behaviours", rows, figures=figures)], pictures, figures)
 
 
-def _described(episodes: Episodes, found: Behaviours, names: Any) -> list[dict[str, Any]]:
-    library = concepts.library(episodes, names)
+def _describe(library: Mapping[str, FloatArray], clustered: Behaviours) -> dict[str, DescribedBehaviour]:
     means: dict[str, tuple[FloatArray, FloatArray, float]] = {}
-    for name, each in library.items():
-        now = each[:, :-1]
-        known = np.isfinite(now) & (found.labels >= 0)
+    for name, concept in library.items():
+        now = concept[:, :-1]
+        known = np.isfinite(now) & (clustered.labels >= 0)
         spread = float(now[known].std()) if known.any() else 0.0
-        if spread < 1e-9:
-            continue
-        inside = shares(found.labels, now)
-        outside = np.array([_mean(now[known & (found.labels != at)]) for at in range(len(found))])
-        means[name] = inside[: len(found)], outside, spread
-    described = []
-    for at in range(len(found)):
-        away = {name: (inside[at] - outside[at]) / spread for name, (inside, outside, spread) in means.items()}
-        marks = sorted((name for name, by in away.items() if np.isfinite(by)), key=lambda name: -abs(away[name]))[
-            :MARKS
-        ]
-        differs = ", ".join(f"{name} {means[name][0][at]:.2f} (else {means[name][1][at]:.2f})" for name in marks)
-        count = int((found.clusters.labels == at).sum())
-        described.append(
-            {
-                "name": f"B{at}",
-                "windows": count,
-                "share": count / max(len(found.clusters.labels), 1),
-                "differs": differs,
-                "marks": {name: [float(means[name][0][at]), float(means[name][1][at])] for name in marks},
-            }
-        )
+        if spread >= 1e-9:
+            inside = shares(clustered.labels, now)[: len(clustered)]
+            elsewhere = [now[known & (clustered.labels != number)] for number in range(len(clustered))]
+            outside = np.array([values.mean() if values.size else np.nan for values in elsewhere])
+            means[name] = inside, outside, spread
+    described = {}
+    for number in range(len(clustered)):
+        away = {
+            name: abs(inside[number] - outside[number]) / spread for name, (inside, outside, spread) in means.items()
+        }
+        names = sorted((name for name, size in away.items() if np.isfinite(size)), key=lambda name: -away[name])
+        marks = {name: (float(means[name][0][number]), float(means[name][1][number])) for name in names[:MARKS]}
+        windows = int((clustered.clusters.labels == number).sum())
+        described[f"B{number}"] = DescribedBehaviour(windows, windows / len(clustered.clusters.labels), marks)
     return described
 
 
-def _mean(values: FloatArray) -> float:
-    return float(values.mean()) if values.size else float("nan")
-
-
-def _pictures(episodes: Episodes, found: Behaviours) -> list[Picture]:
-    """Draw the most typical windows of each behaviour, one below the other; none if observations are no images."""
-    if episodes.observations.ndim != 5 or not len(found):
-        return []
-    figure = Figure((0.9 * found.length * SHOWN + 1.0, 0.3 + 1.0 * len(found)), layout="constrained")
-    grid = figure.subplots(len(found), found.length * SHOWN, squeeze=False)
-    for row, examples in enumerate(found.examples):
-        distinct: list[int] = []
-        for each in examples:  # of different episodes, so that they are not the same moment
-            if len(distinct) < SHOWN and found.starts.rows[each] not in found.starts.rows[distinct]:
-                distinct.append(int(each))
-        for axes in grid[row]:
-            axes.set_axis_off()
-        for at, each in enumerate(distinct):
-            for step in range(found.length):
-                axes = grid[row, at * found.length + step]
+def _draw(episodes: Episodes, clustered: Behaviours) -> bytes:
+    """Draw the most typical windows of each behaviour, one below the other."""
+    length, starts = clustered.length, clustered.starts
+    figure = Figure((0.9 * length * SHOWN + 1.0, 0.3 + 1.0 * len(clustered)), layout="constrained")
+    grid = figure.subplots(len(clustered), length * SHOWN, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for row, examples in enumerate(clustered.examples):
+        for place, example in enumerate(_distinct(starts.rows, examples)):
+            for step in range(length):
+                axes = grid[row, place * length + step]
                 axes.set_axis_on()
-                draw_observation(axes, episodes.observations[found.starts.rows[each], found.starts.steps[each] + step])
-                if step == 0:
-                    axes.set_ylabel(f"B{row}" if at == 0 else "", fontsize=10, rotation=0, labelpad=14)
-    caption = f"The most typical windows of each behaviour: {SHOWN} windows of {found.length} steps side by side."
-    return [Picture("behaviours", png(figure), caption)]
+                draw_observation(axes, episodes.observations[starts.rows[example], starts.steps[example] + step])
+        grid[row, 0].set_ylabel(f"B{row}", fontsize=10, rotation=0, labelpad=14)
+    return png(figure)
 
 
-STEP = Step(NAME, TITLE, run, needs=("recording", "world_model"), why_not=why_not)
+def _distinct(rows: IntArray, examples: IntArray) -> Sequence[int]:
+    """Return the first examples of different episodes, so that they are not the same moment."""
+    _, first = np.unique(rows[examples], return_index=True)
+    return [int(examples[place]) for place in np.sort(first)[:SHOWN]]
+
+
+STEP = Step(WORDS.name, WORDS.title, run, needs=("recording", "world_model"), why_not=nothing_inside)

@@ -1,152 +1,128 @@
-"""Step: what can be read off the agent's memory, beside one frame, the untrained agent, and shuffled labels."""
+"""What can be read off the agent's memory, beside one frame, the untrained agent, and shuffled labels."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import numpy as np
-
-from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent import concepts, samples
-from rlhf_ray.interpret.agent.at_hand import action_names, bars, nothing_inside, recorded, site_name
 from rlhf_ray.interpret.agent.concepts import DecodedConcept
-from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.interpret.agent.splits import recorded
+from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
+from rlhf_ray.study.plots import bars
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step
+from rlhf_ray.study.words import Words
 
-NAME = "concepts"
-TITLE = "What can be read off the agent's memory"
+WORDS = Words(__file__)
 
-STEPS = 2500
+STEPS, FEWEST = 2500, 500
 FRAME, UNTRAINED = "one frame", "untrained agent"
 GAIN = 0.05
 """How far above one frame a concept has to be readable for a sentence."""
-SAID = 5
+TOLD = 5
+"""Concepts that the report names."""
 CHANCE = {"auc": 0.5, "r2": 0.0}
 TOLERANCE = 0.1
+"""How far from chance probes of shuffled labels may be."""
+NOISE = 0.02
+"""How far below a single component a probe may be."""
+SINGLE = ("unit", "pca", "ica")
 
 
-def why_not(context: AgentContext) -> str | None:
-    """Return why there is nothing to read."""
-    return nothing_inside(context)
+@dataclass(frozen=True)
+class Concepts:
+    """What the step finds.
+
+    Attributes:
+        site: where concepts are read.
+        steps: steps that they are read at.
+        concepts: how well each is read.
+    """
+
+    site: str
+    steps: int
+    concepts: list[DecodedConcept]
 
 
 def run(context: AgentContext) -> Section:
     """Probe for each concept."""
-    episodes = recorded(context)
-    found = samples.samples(
-        context.subject.agent,
-        episodes,
-        most=max(500, round(STEPS * min(1.0, context.subject.effort))),
-        seed=context.subject.seed,
-    )
-    labels = {name: found.cut(each) for name, each in concepts.library(episodes, action_names(context)).items()}
-    controls = {FRAME: samples.frames(episodes, found)}
-    controls[UNTRAINED] = samples.untrained(context.subject.agent, episodes, found, None, context.subject.seed + 1)
-    given = {name: each for name, each in controls.items() if each is not None}
+    subject, episodes = context.subject, recorded(context)
+    steps = max(FEWEST, round(STEPS * min(1.0, subject.effort)))
+    inside = samples.samples(subject.agent, episodes, most=steps, seed=subject.seed)
+    labels = {name: inside.cut(label) for name, label in concepts.library(episodes, subject.action_names).items()}
+    inputs = {
+        FRAME: samples.frames(episodes, inside),
+        UNTRAINED: samples.untrained(subject.agent, episodes, inside, None, subject.seed + 1),
+    }
+    controls = {name: values for name, values in inputs.items() if values is not None}
     context.say(f"probes for {len(labels)} concepts")
-    decoded = concepts.decode(found.values, labels, found.levels, given, context.subject.seed)
-    site = site_name(context.subject.agent)
-    values: dict[str, Any] = {"site": site, "steps": len(found), "concepts": [each.values() for each in decoded]}
-    write_text(context.out / "concepts.json", json.dumps(values, indent=1) + "\n")
+    decoded = concepts.decode(inside.values, labels, inside.levels, controls, subject.seed)
+    figures = Concepts(subject.site_name, len(inside), decoded)
     if not decoded:
-        says = "The environment says nothing that varies about its state, and the agent does the same at every step."
-        return Section(NAME, TITLE, checks=[Check("there are concepts", None, 0.0, "at least 1", says)], values=values)
-    return Section(
-        NAME, TITLE, _statements(decoded, site), _checks(decoded), _tables(decoded, site), _pictures(decoded), values
-    )
+        return WORDS.section(checks=[WORDS.check("any", None, 0.0)], figures=figures)
+    return WORDS.section(_statements(figures), _checks(decoded), _tables(figures), _pictures(decoded), figures)
 
 
-def _statements(decoded: list[DecodedConcept], site: str) -> list[Statement]:
+def _statements(figures: Concepts) -> Iterator[Statement]:
     """Say what the agent holds that one frame does not show. That it is needed takes an intervention."""
-    held = [each for each in decoded if each.score >= concepts.READABLE[each.measure] and FRAME in each.controls]
-    held = [each for each in held if each.score - each.controls[FRAME] >= GAIN]
-    held = [each for each in held if each.interval is None or each.interval[0] > each.controls[FRAME]]
-    said = []
-    for each in sorted(held, key=_margin, reverse=True)[:SAID]:  # what training put there comes first
-        measure = "AUC" if each.measure == "auc" else "R²"
-        beside = f"one frame {each.controls[FRAME]:z.2f}, shuffled labels {each.shuffled:z.2f}"
-        if UNTRAINED in each.controls:
-            beside += f", the untrained agent {each.controls[UNTRAINED]:z.2f}"
-        text = (
-            f"The agent's {site} holds the concept “{each.concept}” better than one frame shows it: {measure} {each.score:.2f} "
-            f"({beside})."
-        )
-        if each.controls.get(UNTRAINED, -np.inf) >= each.score - GAIN:
-            text += " It did not have to learn that: an untrained memory holds it too."
-        said.append(Statement("holds", text, _margin(each), each.concept))
-    return said
+    held = [concept for concept in figures.concepts if concept.readable and FRAME in concept.controls]
+    held = [
+        concept
+        for concept in held
+        if concept.score - concept.controls[FRAME] >= GAIN
+        and (concept.interval is None or concept.interval[0] > concept.controls[FRAME])
+    ]
+    for concept in sorted(held, key=_margin, reverse=True)[:TOLD]:  # what training put there comes first
+        untrained = concept.controls.get(UNTRAINED)
+        learned = untrained is None or untrained < concept.score - GAIN
+        about = {"site": figures.site, "frame": concept.controls[FRAME], "untrained": untrained, "learned": learned}
+        yield WORDS.statement("holds", _margin(concept), one=concept, **about)
 
 
 def _margin(concept: DecodedConcept) -> float:
-    return concept.score - max(concept.controls.values())
+    return concept.above or 0.0
 
 
-def _checks(decoded: list[DecodedConcept]) -> list[Check]:
-    off = max(abs(max(each.shuffled, CHANCE[each.measure] - 1.0) - CHANCE[each.measure]) for each in decoded)
-    single = [(each, max(each.single.get("ica", 0.0), each.single.get("pca", 0.0))) for each in decoded]
-    readable = [(each, best) for each, best in single if max(each.score, best) >= concepts.READABLE[each.measure]]
-    least = min((each.score - best for each, best in readable), default=0.0)
-    return [
-        Check(
-            "probes of shuffled labels find nothing",
-            off <= TOLERANCE,
-            off,
-            f"within {TOLERANCE} of chance",
-            "" if off <= TOLERANCE else "Some concepts are too rare for these figures: record more episodes.",
-        ),
-        Check(
-            "a probe reads every readable concept as well as any single component",
-            least >= -0.02,
-            least,
-            "at least 0 (0.02 of noise)",
-            ""
-            if least >= -0.02
-            else "A single component reads some concept better than its probe: the probe overfits.",
-        ),
+def _checks(decoded: list[DecodedConcept]) -> Iterator[Check]:
+    # R² far below 0 is a bad probe, not a concept that is found in shuffled labels.
+    shuffled = [(max(concept.shuffled, CHANCE[concept.measure] - 1.0), CHANCE[concept.measure]) for concept in decoded]
+    off = max(abs(score - chance) for score, chance in shuffled)
+    yield WORDS.check("shuffled", off <= TOLERANCE, off, most=TOLERANCE)
+    single = [(concept, max(concept.single.get(kind, 0.0) for kind in ("ica", "pca"))) for concept in decoded]
+    behind = [
+        concept.score - best
+        for concept, best in single
+        if max(concept.score, best) >= concepts.READABLE[concept.measure]
     ]
+    least = min(behind, default=0.0)
+    yield WORDS.check("single", least >= -NOISE, least, noise=NOISE)
 
 
-def _tables(decoded: list[DecodedConcept], site: str) -> list[Table]:
-    names = list(dict.fromkeys(name for each in decoded for name in each.controls))
+def _tables(figures: Concepts) -> Iterator[Table]:
+    decoded = figures.concepts
+    names = list(dict.fromkeys(name for concept in decoded for name in concept.controls))
     rows = []
-    for each in decoded:
+    for one in decoded:
         # Student's interval may reach beyond the largest score that there is.
-        interval = "" if each.interval is None else f" [{each.interval[0]:.2f}, {min(each.interval[1], 1.0):.2f}]"
-        controls = [f"{each.controls[name]:z.2f}" for name in names]
-        measure = "AUC" if each.measure == "auc" else "R²"
-        rows.append(
-            [each.concept, measure, f"{each.score:.2f}{interval}", *controls, f"{each.shuffled:z.2f}", each.rows]
-        )
-    caption = (
-        f"How well each concept is read off the agent's {site}, by a linear probe, on levels that it was not fitted to."
-    )
-    columns = ("concept", "measure", site, *names, "shuffled labels", "steps")
-    single = [
-        [each.concept, *(f"{each.single[kind]:.2f}" for kind in ("unit", "pca", "ica")), f"{each.score:.2f}"]
-        for each in decoded
-    ]
-    best = (
-        "The best single unit, principal component and independent component, chosen on other levels, beside the probe."
-    )
-    return [
-        Table(columns, rows, caption),
-        Table(("concept", "unit", "principal component", "independent component", "probe"), single, best),
-    ]
+        interval = "" if one.interval is None else f" [{one.interval[0]:.2f}, {min(one.interval[1], 1.0):.2f}]"
+        controls = [f"{one.controls[name]:z.2f}" for name in names]
+        score = f"{one.score:.2f}{interval}"
+        rows.append([one.concept, WORDS.text(one.measure), one.rows, score, f"{one.shuffled:z.2f}", *controls])
+    yield WORDS.table("concepts", rows, names, site=figures.site)
+    singles = [[one.concept, f"{one.score:.2f}", *(f"{one.single[kind]:.2f}" for kind in SINGLE)] for one in decoded]
+    yield WORDS.table("single", singles)
 
 
-def _pictures(decoded: list[DecodedConcept]) -> list[Picture]:
-    found = []
-    for measure, label in (("auc", "AUC on other levels (dashed: chance)"), ("r2", "R² on other levels")):
-        own = [each for each in decoded if each.measure == measure]
-        if own:
-            series = {"probe of the agent": [each.score for each in own]}
-            series |= {name: [each.controls[name] for each in own] for name in own[0].controls}
-            series |= {"best independent component": [each.single["ica"] for each in own]}
-            image = bars([each.concept for each in own], series, label, CHANCE[measure])
-            found.append(Picture(f"concepts_{measure}", image, "What can be read off the agent, beside controls."))
-    return found
+def _pictures(decoded: list[DecodedConcept]) -> Iterator[Picture]:
+    for measure, chance in CHANCE.items():
+        same = [concept for concept in decoded if concept.measure == measure]
+        if same:
+            series = {WORDS.text("probe"): [concept.score for concept in same]}
+            series |= {name: [concept.controls[name] for concept in same] for name in same[0].controls}
+            series |= {WORDS.text("component"): [concept.single["ica"] for concept in same]}
+            image = bars([concept.concept for concept in same], series, WORDS.text(f"axis_{measure}"), chance)
+            yield WORDS.picture("concepts", image, f"concepts_{measure}")
 
 
-STEP = Step(NAME, TITLE, run, needs=("recording",), why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, needs=("recording",), why_not=nothing_inside)

@@ -1,8 +1,9 @@
-"""Step: what would the agent have done? Edit the level at recorded moments, let it act from there, and compare."""
+"""What would the agent have done? Edit the level at recorded moments, let it act from there, and compare."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -11,41 +12,82 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play
-from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, repeats, snapshots_of
-from rlhf_ray.interpret.agent.effects import CausalEffect, Change, effect
+from rlhf_ray.interpret.agent.effects import CausalEffect, effect
 from rlhf_ray.interpret.agent.splits import split_episodes
+from rlhf_ray.interpret.agent.subject import WORDS as SHARED
 from rlhf_ray.interpret.agent.subject import AgentContext
-from rlhf_ray.measure.intervals import bootstrap
-from rlhf_ray.study.plots import png
-from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.study.figures import DRAWN
+from rlhf_ray.study.plots import COLOURS, png
+from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step
+from rlhf_ray.study.words import Words
 
-NAME = "counterfactuals"
-TITLE = "What the agent does in edited levels"
+WORDS = Words(__file__)
 
 MOMENTS, FEWEST = 300, 40
 """Moments that levels are edited at."""
 EPISODES = 120
 LONGEST = 1000
 """Steps to go on for."""
-LARGE = 0.1
-"""Share of moments whose action changes at once from which on the agent reacts to an edit."""
+LARGE, SMALL = 0.1, 0.01
+"""Share of moments whose action changes at once from which on the agent reacts to an edit, and share up to which it does not. The
+value reacts if it changes by more than `LARGE` of its standard deviation."""
+COPIES = 64
+
+
+@dataclass(frozen=True)
+class EditEffect:
+    """What an edit changes, where there is something to edit.
+
+    Attributes:
+        about: what the edit does.
+        action: share of moments at which the first action differs (Box: the mean distance).
+        value: change of the first value.
+        value_size: size of that change, up or down: a value can rise at half of the moments and fall at the others.
+        value_spread: standard deviation of the value without the edit.
+        effect: on the episodes from there on.
+        box: whether actions are numbers.
+    """
+
+    about: str
+    action: MeanEstimate
+    value: MeanEstimate
+    value_size: MeanEstimate
+    value_spread: float
+    effect: CausalEffect
+    box: bool = field(metadata=DRAWN)
+
+
+@dataclass(frozen=True)
+class EditedLevels:
+    """What the step finds.
+
+    Attributes:
+        moments: moments of held-out levels.
+        repeating: share of the restored states that repeat their episode.
+        edits: the effect of each edit; None where it has nothing to change at any moment.
+    """
+
+    moments: int
+    repeating: float
+    edits: dict[str, EditEffect | None]
 
 
 def why_not(context: AgentContext) -> str | None:
     """Return why nothing can be edited; None otherwise."""
     if "recording" not in context.folders:
-        return "There is no recording of the agent."
+        return SHARED.text("no_recording")
     batch = context.subject.make_batch(1)
     try:
         if not batch.edits:
-            return f"{batch.name} offers no edits of its levels."
+            return WORDS.text("no_edits", environment=batch.name)
         batch.reset([0])
         batch.states()
     except SettingError as error:
-        return f"Levels can't be edited at recorded moments: {error}"
+        return WORDS.text("no_states", error=error)
     finally:
         batch.close()
     return None
@@ -53,52 +95,31 @@ def why_not(context: AgentContext) -> str | None:
 
 def run(context: AgentContext) -> Section:
     """Make each edit at moments of held-out levels."""
-    agent, space = context.subject.agent, context.subject.agent.action_space
-    episodes = _episodes(context)
+    subject, episodes = context.subject, _episodes(context)
     snapshots = _draw(context, episodes)
     context.say(f"going on from {len(snapshots)} moments")
-    batch = context.subject.make_batch(min(64, len(snapshots)))
-    names, edits = list(batch.action_names), dict(batch.edits)
-    same = repeats(batch, episodes, snapshots)
+    batch = subject.make_batch(min(COPIES, len(snapshots)))
+    edits, repeating = dict(batch.edits), float(repeats(batch, episodes, snapshots).mean())
     batch.close()
-    plain, _ = go_on(agent, context.subject.make_batch, snapshots, steps=LONGEST, mapper=context.mapper)
-    rows, values, statements = [], {}, []
+    plain, _ = go_on(subject.agent, subject.make_batch, snapshots, steps=LONGEST, mapper=context.mapper)
+    effects: dict[str, EditEffect | None] = {}
     for edit, about in edits.items():
         context.say(f"edit {edit}")
-        found = counterfact(
-            agent, context.subject.make_batch, snapshots, edit=edit, plain=plain, steps=LONGEST, mapper=context.mapper
+        pair = counterfact(
+            subject.agent, subject.make_batch, snapshots, edit=edit, plain=plain, steps=LONGEST, mapper=context.mapper
         )
-        if found is None:
-            rows.append([edit, 0, "", "", "", "", "", "nothing to change at these moments"])
-            continue
-        whole = effect(found.plain, found.changed, space, names, context.subject.seed)
-        at_once = _at_once(found, space, context.subject.seed)
-        rows.append(_row(edit, whole, at_once))
-        values[edit] = {
-            "about": about,
-            "moments": whole.episodes,
-            "first_action_changed": at_once["action"].mean,
-            "value": at_once["value"].mean,
-            "value_size": at_once["size"].mean,
-            **whole.to_json(),
-        }
-        statements += _statements(edit, whole, at_once, isinstance(space, gym.spaces.Box))
-    write_text(context.out / "counterfactuals.json", json.dumps(values, indent=1) + "\n")
-    share = float(same.mean())
-    says = f"{1 - share:.0%} of the restored states don't repeat their episode: don't trust these comparisons."
-    checks = [
-        Check("restored states repeat their episode", share == 1.0, share, "all of them", "" if share == 1 else says)
-    ]
-    pictures = (
-        [Picture("edits", _figure(values), "How often episodes end how, without and with each edit.")] if values else []
-    )
-    return Section(NAME, TITLE, statements, checks, [_table(rows)], pictures, {"moments": len(snapshots), **values})
+        effects[edit] = None if pair is None else _effect(context, about, pair)
+    figures = EditedLevels(len(snapshots), repeating, effects)
+    known = {edit: one for edit, one in effects.items() if one is not None}
+    statements = [statement for edit, one in known.items() for statement in _statements(edit, one)]
+    check = WORDS.check("repeats", repeating == 1.0, repeating)
+    pictures = [WORDS.picture("edits", _draw_outcomes(known))] if known else []
+    return WORDS.section(statements, [check], [_table(effects)], pictures, figures)
 
 
 def _episodes(context: AgentContext) -> Episodes:
     """Load episodes of held-out levels with their states, or play them again if the recording left the states out."""
-    most = max(FEWEST, round(EPISODES * context.subject.effort))
-    episodes = split_episodes(context, "test", most)
+    episodes = split_episodes(context, "test", context.subject.count(EPISODES, FEWEST))
     if len(episodes.env_states):
         return episodes
     batch = context.subject.make_batch(min(16, len(episodes)))
@@ -109,107 +130,69 @@ def _episodes(context: AgentContext) -> Episodes:
 
 
 def _draw(context: AgentContext, episodes: Episodes) -> Snapshots:
-    at = np.argwhere(episodes.real)
-    count = max(FEWEST, round(MOMENTS * context.subject.effort))
-    chosen = at[np.sort(context.rng(NAME).permutation(len(at))[:count])]
-    return snapshots_of(episodes, chosen[:, 0], chosen[:, 1])
+    steps = np.argwhere(episodes.real)
+    chosen = np.sort(context.rng(WORDS.name).permutation(len(steps))[: context.subject.count(MOMENTS, FEWEST)])
+    return snapshots_of(episodes, steps[chosen, 0], steps[chosen, 1])
 
 
-def _at_once(found: Counterfact, space: gym.Space[Any], seed: int) -> dict[str, Any]:
-    """Return how the agent's first action and value differ: share of other actions (Box: mean distance), value, and its size.
-
-    A value can rise in half of the moments and fall in the others, so its mean change alone doesn't tell whether it reacts.
-    """
-    first, second = found.plain.actions[:, 0], found.changed.actions[:, 0]
-    if isinstance(space, gym.spaces.Discrete):
-        moved = (first != second).astype(np.float64)
-    else:
-        moved = np.abs(first - second).reshape(len(first), -1).mean(1).astype(np.float64)
-    levels = found.plain.levels
-    value = found.changed.values[:, 0] - found.plain.values[:, 0]
-    return {
-        "action": bootstrap(moved, levels, seed),
-        "value": bootstrap(value, levels, seed),
-        "size": bootstrap(np.abs(value), levels, seed),
-        "spread": float(found.plain.values[:, 0].std()),
-    }
-
-
-def _row(edit: str, whole: CausalEffect, at_once: dict[str, Any]) -> list[Any]:
-    name, outcome = _most(whole)
-    return [
-        edit,
-        whole.episodes,
-        at_once["action"].text(),
-        at_once["value"].text(),
-        at_once["size"].text(),
-        f"{whole.returns.before:.2f} to {whole.returns.after:.2f}",
-        whole.returns.difference.text(),
-        f"{name} {outcome.before:.0%} to {outcome.after:.0%}",
-    ]
-
-
-def _most(whole: CausalEffect) -> tuple[str, Change]:
-    return max(whole.outcomes.items(), key=lambda item: abs(item[1].difference.mean))
-
-
-def _statements(edit: str, whole: CausalEffect, at_once: dict[str, Any], box: bool) -> list[Statement]:
-    acted, value, size = at_once["action"], at_once["value"], at_once["size"]
-    name = f"the edit “{edit}”"
-    what = f"at {whole.episodes} moments, against the same without it"
-    differs = f"its first action {'moves by' if box else 'differs in a share of'}"
-    if acted.mean >= LARGE:
-        text = f"The agent reacts to {name}: {what}, {differs} {acted.text()}, and its value changes by {value.text()}."
-        return [Statement("uses", text, acted.mean)]
-    if acted.mean > 0.01:
-        return []
-    goes = f"its actions {'move by' if box else 'differ in a share of'} {whole.acts.text()}"
-    later = f"{differs} {acted.text()}, and over all steps from there {goes}"
-    if whole.acts.mean > 0.01:
-        return [Statement("uses", f"The agent reacts to {name} later, not at once: {what}, {later}.", whole.acts.mean)]
-    if size.mean > LARGE * max(at_once["spread"], 1e-9):
-        text = (
-            f"The agent's value reacts to {name}, and its actions don't: {what}, the value changes by {size.text()} up or down; "
-            f"{later}."
-        )
-        return [Statement("holds", text, 1.0 - acted.mean)]
-    if value.holds_zero:
-        return [Statement("ignores", f"The agent does not react to {name}: {what}, {later}.", 1.0 - acted.mean)]
-    return []
-
-
-def _table(rows: list[list[Any]]) -> Table:
-    heads = [
-        "edit", "moments", "acts differently at once", "change of value", "its size", "true return from there", "its change",
-        "outcome that changes most",
-    ]  # fmt: skip
-    caption = (
-        "Each edit is made at recorded moments of held-out levels, and the agent goes on greedily; compared with going on from the "
-        "same state without the edit. Moments at which an edit has nothing to change don't count. 95 % intervals, by level. For "
-        "Box actions, the first action's mean distance stands for the share of other actions."
+def _effect(context: AgentContext, about: str, pair: Counterfact) -> EditEffect:
+    subject, levels = context.subject, pair.plain.levels
+    first, second = pair.plain.actions[:, 0], pair.changed.actions[:, 0]
+    box = isinstance(subject.agent.action_space, gym.spaces.Box)
+    moved = np.abs(first - second).reshape(len(first), -1).mean(1) if box else first != second
+    value = pair.changed.values[:, 0] - pair.plain.values[:, 0]
+    action, change, size = (
+        bootstrap(values.astype(np.float64), levels, subject.seed) for values in (moved, value, np.abs(value))
     )
-    return Table(heads, rows, caption)
+    later = effect(pair.plain, pair.changed, subject.agent.action_space, subject.action_names, subject.seed)
+    return EditEffect(about, action, change, size, float(pair.plain.values[:, 0].std()), later, box)
 
 
-def _figure(values: dict[str, Any]) -> bytes:
-    causes = sorted({cause for each in values.values() for cause in each["outcomes"]})
-    colours = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
-    figure = Figure((7.0, 0.9 + 0.6 * len(values)), layout="constrained")
-    axes = figure.subplots()
-    labels, at = [], 0
-    for edit, each in reversed(values.items()):
-        for side in ("after", "before"):
-            left = 0.0
-            for number, cause in enumerate(causes):
-                share = each["outcomes"].get(cause, {"before": 0.0, "after": 0.0})[side]
-                axes.barh(at, share, left=left, color=colours[number % len(colours)], label=cause if not at else None)
-                left += share
-            labels.append(edit if side == "after" else "without")
-            at += 1
-    axes.set_yticks(range(at), labels, fontsize=8)
+def _statements(edit: str, one: EditEffect) -> Iterator[Statement]:
+    values: dict[str, Any] = {"edit": edit, "one": one}
+    if one.action.mean >= LARGE:
+        yield WORDS.statement("reacts", one.action.mean, **values)
+    elif one.action.mean > SMALL:
+        return
+    elif one.effect.acts.mean > SMALL:
+        yield WORDS.statement("reacts_later", one.effect.acts.mean, **values)
+    elif one.value_size.mean > LARGE * max(one.value_spread, 1e-9):
+        yield WORDS.statement("value_reacts", 1.0 - one.action.mean, **values)
+    elif one.value.holds_zero:
+        yield WORDS.statement("ignores", 1.0 - one.action.mean, **values)
+
+
+def _table(effects: Mapping[str, EditEffect | None]) -> Table:
+    rows: list[list[Any]] = []
+    for edit, one in effects.items():
+        if one is None:
+            rows.append([edit, 0, *[""] * 5, WORDS.text("nothing")])
+            continue
+        returns, (cause, share) = one.effect.returns, one.effect.largest_outcome
+        reaction = [estimate.text() for estimate in (one.action, one.value, one.value_size)]
+        outcome = f"{cause} {share.before:.0%} to {share.after:.0%}"
+        change = [f"{returns.before:.2f} to {returns.after:.2f}", returns.difference.text(), outcome]
+        rows.append([edit, one.effect.episodes, *reaction, *change])
+    return WORDS.table("edits", rows)
+
+
+def _draw_outcomes(effects: Mapping[str, EditEffect]) -> bytes:
+    causes = sorted({cause for one in effects.values() for cause in one.effect.outcomes})
+    bars = [
+        (label, {cause: getattr(share, side) for cause, share in one.effect.outcomes.items()})
+        for edit, one in reversed(list(effects.items()))
+        for label, side in ((edit, "after"), ("without", "before"))
+    ]
+    figure = Figure((7.0, 0.9 + 0.3 * len(bars)), layout="constrained")
+    axes, left = figure.subplots(), np.zeros(len(bars))
+    for cause, colour in zip(causes, COLOURS * len(causes), strict=False):
+        shares = np.array([outcomes.get(cause, 0.0) for _, outcomes in bars])
+        axes.barh(range(len(bars)), shares, left=left, color=colour, label=cause)
+        left += shares
+    axes.set_yticks(range(len(bars)), [label for label, _ in bars], fontsize=8)
     axes.set_xlabel("share of episodes")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
     return png(figure)
 
 
-STEP = Step(NAME, TITLE, run, needs=("recording",), why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, needs=("recording",), why_not=why_not)

@@ -1,109 +1,89 @@
-"""Step: are generated states like real ones?"""
+"""Are generated states like real ones?"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from rlhf_ray.agents.moments import draw_moments
+from rlhf_ray.agents.moments import Moments, draw_moments
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.data.atomic import write_text
-from rlhf_ray.interpret.agent.at_hand import recorded, world_states
-from rlhf_ray.interpret.agent.attribution.looked_at import world_of
 from rlhf_ray.interpret.agent.overlap import Likeness, Overlap, overlap
-from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.interpret.agent.splits import recorded
+from rlhf_ray.interpret.agent.steps.world_model import world_of
+from rlhf_ray.interpret.agent.subject import AgentContext, no_world
+from rlhf_ray.interpret.agent.world_model.played import world_states
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
-from rlhf_ray.study.section import Check, Section, Statement, Table
+from rlhf_ray.study.section import Check, Section, Statement
 from rlhf_ray.study.step import Step
+from rlhf_ray.study.words import Words
 
-NAME = "overlap"
-TITLE = "Generated beside real states"
+WORDS = Words(__file__)
 
-STARTS, STEPS = 300, 6
+STARTS, FEWEST, STEPS = 300, 60, 6
 ALIKE = 0.1
 """How far the classifier's AUC may be above that of real against real states."""
 
 
-def why_not(context: AgentContext) -> str | None:
-    """Return why there is nothing to compare."""
-    there = "recording" in context.folders and "world_model" in context.folders
-    return None if there else "There is no world model to compare with."
+@dataclass(frozen=True)
+class Overlaps:
+    """What the step finds: in each space, generated beside real states. ``steps``: up to this many after the start."""
+
+    steps: int
+    spaces: dict[str, Overlap]
 
 
 def run(context: AgentContext) -> Section:
     """Let the agent act in the world model, and compare memories and world states with real ones."""
-    world = world_of(context)
-    assert world is not None, "why_not() said that there is one"
-    episodes = recorded(context, "test")
-    count = max(60, round(STARTS * min(1.0, context.subject.effort)))
-    moments = draw_moments(context.subject.agent, episodes, count, context.rng(NAME), context=world.context)
+    agent, world, episodes = context.subject.agent, world_of(context), recorded(context, "test")
+    assert world is not None, "no_world() said that there is one"
+    count = max(FEWEST, round(STARTS * min(1.0, context.subject.effort)))
+    moments = draw_moments(agent, episodes, count, context.rng(WORDS.name), context=world.context)
     with torch.no_grad():
-        run = simulate(world, context.subject.agent, moments.observations, moments.actions, moments.memory, STEPS)
+        simulated = simulate(world, agent, moments.observations, moments.actions, moments.memory, STEPS)
     # The same steps of the recording: what the agent saw when it lived through them. Cut at the end of each episode.
-    at = moments.steps[:, None] + np.arange(1, STEPS + 1)
-    there = at < episodes.lengths[moments.rows][:, None]
-    rows, ahead = np.nonzero(there)
-    real_rows, real_steps = moments.rows[rows], at[rows, ahead]
+    times = moments.steps[:, None] + np.arange(1, STEPS + 1)
+    starts, ahead = np.nonzero(times < episodes.lengths[moments.rows][:, None])
+    real = Moments(moments.rows[starts], times[starts, ahead])
+    states = simulated.states[:, 1:].double().numpy()[starts, ahead]
     spaces: dict[str, tuple[FloatArray, FloatArray]] = {
-        "world model": (
-            world_states(world, context.subject.agent, episodes, real_rows, real_steps),
-            run.states[:, 1:].double().numpy()[rows, ahead],
-        )
+        "world model": (world_states(world, agent, episodes, real), states)
     }
-    if context.subject.agent.memory_size:
-        real = episodes.memory[real_rows, real_steps].astype(np.float64)
-        spaces["memory"] = real, run.memory[:, 1:].double().numpy()[rows, ahead]
-    found = {name: overlap(*pair, real_rows, real_rows, context.subject.seed) for name, pair in spaces.items()}
-    known = {name: each for name, each in found.items() if each is not None}
-    values: dict[str, Any] = {"steps": STEPS, "spaces": {name: asdict(each) for name, each in known.items()}}
-    write_text(context.out / "overlap.json", json.dumps(values, indent=1) + "\n")
-    rows_of = [
-        row
-        for name, each in known.items()
-        for row in (_row(f"{name}: generated", each.generated), _row(f"{name}: other real ones", each.control))
-    ]
-    columns = ("real states against", "classifier's AUC", "nearest neighbours that are real", "coverage")
-    caption = (
-        f"States up to {STEPS} steps after the start, generated by the world model with the agent inside. Alike would be: AUC 0.5, "
-        "half of the nearest neighbours real, and as much coverage as among real states."
-    )
-    return Section(NAME, TITLE, _statements(known), _checks(known), [Table(columns, rows_of, caption)], values=values)
+    if agent.memory_size:
+        memory = simulated.memory[:, 1:].double().numpy()[starts, ahead]
+        spaces["memory"] = real.cut(episodes.memory).astype(np.float64), memory
+    compared = {name: overlap(*pair, real.rows, real.rows, context.subject.seed) for name, pair in spaces.items()}
+    known = {name: one for name, one in compared.items() if one is not None}
+    rows = [_row(name, side, one) for name, one in known.items() for side in ("generated", "control")]
+    table = WORDS.table("overlap", rows, steps=STEPS)
+    return WORDS.section(_statements(known), _checks(known), [table], figures=Overlaps(STEPS, known))
 
 
-def _row(name: str, each: Likeness) -> list[str]:
+def _row(name: str, side: str, both: Overlap) -> list[str]:
+    one: Likeness = getattr(both, side)
     # Student's interval may reach beyond what there is.
-    interval = "" if each.interval is None else f" [{max(each.interval[0], 0.0):.2f}, {min(each.interval[1], 1.0):.2f}]"
-    return [name, f"{each.auc:.2f}{interval}", f"{each.neighbours:.2f}", f"{each.coverage:.2f}"]
+    interval = "" if one.interval is None else f" [{max(one.interval[0], 0.0):.2f}, {min(one.interval[1], 1.0):.2f}]"
+    return [
+        WORDS.text(side, name=name), f"{one.auc:.2f}{interval}", f"{one.neighbours:.2f}", f"{one.coverage:.2f}"
+    ]  # fmt: skip
 
 
-def _checks(known: dict[str, Overlap]) -> list[Check]:
-    checks = []
-    for name, each in known.items():
-        off = each.generated.auc - max(0.5, each.control.auc)
-        says = "" if off <= ALIKE else _apart(name, each)
-        bound = f"at most {ALIKE} above real against real"
-        checks.append(Check(f"{name}: generated states are like real ones", off <= ALIKE, off, bound, says))
-    return checks
+def _apart(both: Overlap) -> float:
+    """Return how far the classifier's AUC is above that of real against real states."""
+    return both.generated.auc - max(0.5, both.control.auc)
 
 
-def _statements(known: dict[str, Overlap]) -> list[Statement]:
-    said = []
-    for name, each in known.items():
-        if each.generated.auc - max(0.5, each.control.auc) > ALIKE:
-            said.append(Statement("warning", _apart(name, each), each.generated.auc))
-    return said
+def _checks(known: dict[str, Overlap]) -> Iterator[Check]:
+    for name, both in known.items():
+        yield WORDS.check("alike", _apart(both) <= ALIKE, _apart(both), name=name, both=both, most=ALIKE)
 
 
-def _apart(name: str, found: Overlap) -> str:
-    return (
-        f"Generated states differ from real ones (states of the {name}): a classifier tells them apart with AUC "
-        f"{found.generated.auc:.2f} (real from real: {found.control.auc:.2f}), and they cover {found.generated.coverage:.0%} of "
-        f"the real ones (real: {found.control.coverage:.0%})."
-    )
+def _statements(known: dict[str, Overlap]) -> Iterator[Statement]:
+    for name, both in known.items():
+        if _apart(both) > ALIKE:
+            yield WORDS.statement("apart", both.generated.auc, name=name, both=both)
 
 
-STEP = Step(NAME, TITLE, run, needs=("recording", "world_model"), why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, needs=("recording", "world_model"), why_not=no_world)

@@ -1,9 +1,9 @@
-"""Step: the panel, a static folder that shows what goes on inside the agent."""
+"""The panel, a static folder that shows what goes on inside the agent."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -15,8 +15,6 @@ from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.at_hand import nothing_inside, site_name
-from rlhf_ray.interpret.agent.attribution.looked_at import basis_of, valid_horizon, world_of
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.behaviours import action_inputs, behaviours
@@ -27,12 +25,15 @@ from rlhf_ray.interpret.agent.panel.data import PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
 from rlhf_ray.interpret.agent.panel.samples import StepEffects, pieces_of
 from rlhf_ray.interpret.agent.splits import split_episodes
-from rlhf_ray.interpret.agent.subject import AgentContext
-from rlhf_ray.study.section import Section, Table
+from rlhf_ray.interpret.agent.steps.bases import basis_of
+from rlhf_ray.interpret.agent.steps.quality import valid_horizon
+from rlhf_ray.interpret.agent.steps.world_model import world_of
+from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
+from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step
+from rlhf_ray.study.words import Words
 
-NAME = "panel"
-TITLE = "Panel"
+WORDS = Words(__file__)
 
 SAMPLES, STEPS = 2000, 16
 """Samples at effort 1, and steps of each."""
@@ -42,65 +43,57 @@ EPISODES = 400
 COMPONENTS = 16
 PAIRS = 6
 """Components whose interventions are shown."""
+NOTES = ("Agent", "Environment", "Components", "Behaviours", "Value and likeliest action", "Seed", "Some steps on")
+"""Heads of the panel's notes; the last one is there if something was computed some steps on."""
 
 
-def why_not(context: AgentContext) -> str | None:
-    """Return why there is nothing to show; None otherwise."""
-    return nothing_inside(context)
+@dataclass(frozen=True)
+class Panel:
+    """What the step writes: the page, and how many samples, comparisons and bytes it holds."""
+
+    page: str
+    samples: int
+    comparisons: int
+    bytes: int
 
 
 def run(context: AgentContext) -> Section:
     """Write the panel to ``context.out``."""
-    episodes = split_episodes(context, "test", max(FEWEST, round(EPISODES * context.subject.effort)))
-    rng = context.rng(NAME)
-    pieces = pieces_of(episodes, max(FEWEST, round(SAMPLES * context.subject.effort)), STEPS, rng)
-    site = site_of(context.subject.agent)
+    subject, rng = context.subject, context.rng(WORDS.name)
+    episodes = split_episodes(context, "test", subject.count(EPISODES, FEWEST))
+    pieces = pieces_of(episodes, subject.count(SAMPLES, FEWEST), STEPS, rng)
+    site = site_of(subject.agent)
     basis = _basis(context, episodes, site)
     ahead, estimator = _ahead(context, pieces, basis, site)
-    batch = context.subject.make_batch(1)
-    action_names = list(batch.action_names)
-    batch.close()
     pairs = _pairs(context, episodes, pieces, basis, site, rng)
-    site_words = site_name(context.subject.agent)
-    notes = {
-        "Agent": f"{context.subject.agent.name}, {context.subject.agent.digest}",
-        "Environment": context.subject.environment,
-        "Components": f"the {len(basis)} {bases.TITLES[basis.kind]} of its {site_words}, with the report's numbers",
-        "Behaviours": "clusters of what is inside and done in these samples; not those of the report",
-        "Value and likeliest action": "at each step: gradient times the difference from the mean frame or memory",
-        "Seed": str(context.subject.seed),
-    }
-    if estimator:
-        notes["Some steps on"] = f"gradients through the steps in between ({estimator})"
+    about = {"subject": subject, "basis": bases.TITLES[basis.kind], "components": len(basis), "estimator": estimator}
+    notes = {name: WORDS.text(f"note {name}", **about) for name in NOTES if estimator or name != NOTES[-1]}
     extras = PanelExtras(
         pairs=pairs, labels=_behaviours(context, episodes), ahead=ahead, way_names=WAY_NAMES if ahead else (),
         horizon=valid_horizon(context), notes=notes,
     )  # fmt: skip
     context.say("gradients of the samples")
-    title = f"{context.subject.environment.removeprefix('rlhf_ray/')}: what goes on inside the agent"
+    title = WORDS.text("panel", environment=subject.environment.removeprefix("rlhf_ray/"))
     data = collect(
-        context.subject.agent, episodes, pieces, basis, site, rng,
-        title=title, seed=context.subject.seed, action_names=action_names, extras=extras,
+        subject.agent, episodes, pieces, basis, site, rng,
+        title=title, seed=subject.seed, action_names=list(subject.action_names), extras=extras,
     )  # fmt: skip
     write_panel(data, context.out)
     size = sum(file.stat().st_size for file in context.out.rglob("*") if file.is_file())
-    table = Table(
-        ["samples", "steps", "components", "comparisons", "MB"],
-        [[len(data), int(data.lengths.sum()), len(basis), len(pairs), round(size / 1e6, 1)]],
-        f"Open {NAME}/index.html in a browser: it needs no server and no network.",
-    )
-    values: dict[str, Any] = {"page": "index.html", "samples": len(data), "comparisons": len(pairs), "bytes": size}
-    return Section(NAME, TITLE, tables=[table], values=values)
+    row = [len(data), int(data.lengths.sum()), len(basis), len(pairs), round(size / 1e6, 1)]
+    figures = Panel("index.html", len(data), len(pairs), size)
+    return WORDS.section(tables=[WORDS.table("panel", [row])], figures=figures)
 
 
 def _basis(context: AgentContext, episodes: Episodes, site: str) -> Basis:
     """The basis of the step "bases"; without one, independent components. Names are short: "component 3"."""
-    found = basis_of(context) if site == MEMORY else None
-    if found is None:
+    basis = basis_of(context) if site == MEMORY else None
+    if basis is None:
         inside = values_at(context.subject.agent, episodes, site)[episodes.real].astype(np.float64)
-        found = bases.fit("ica", inside, COMPONENTS, seed=context.subject.seed)
-    names = found.names if found.kind in bases.LABELLED else [f"component {at}" for at in range(len(found))]
-    return cast(Basis, replace(cast(Any, found), names=names))
+        basis = bases.fit("ica", inside, COMPONENTS, seed=context.subject.seed)
+    if basis.kind in bases.LABELLED:
+        return basis
+    return cast(Basis, replace(cast(Any, basis), names=[f"component {number}" for number in range(len(basis))]))
 
 
 def _ahead(context: AgentContext, pieces: Stretches, basis: Basis, site: str) -> tuple[StepEffects | None, str]:
@@ -118,22 +111,23 @@ def _ahead(context: AgentContext, pieces: Stretches, basis: Basis, site: str) ->
 def _pairs(
     context: AgentContext, episodes: Episodes, pieces: Stretches, basis: Basis, site: str, rng: np.random.Generator
 ) -> list[PanelPair]:
-    pairs, components = intervention_pairs(
-        context.subject.agent, context.subject.make_batch, episodes, pieces, basis, site, PAIRS, context.say
-    )
+    agent, make_batch = context.subject.agent, context.subject.make_batch
+    pairs, components = intervention_pairs(agent, make_batch, episodes, pieces, basis, site, PAIRS, context.say)
     context.say("editing levels")
-    pairs += edit_pairs(context.subject.agent, context.subject.make_batch, episodes, pieces, rng, context.mapper)
+    pairs += edit_pairs(agent, make_batch, episodes, pieces, rng, context.mapper)
     if (world := world_of(context)) is not None:
         context.say("the same inside the world model")
-        pairs += simulated_pairs(context.subject.agent, world, episodes, pieces, basis, site, components)
+        pairs += simulated_pairs(agent, world, episodes, pieces, basis, site, components)
     return pairs
 
 
 def _behaviours(context: AgentContext, episodes: Episodes) -> dict[str, tuple[IntArray, Sequence[str]]]:
     """Behaviours: clusters of windows of what is inside and what is done."""
     blocks = {"inside": values_at(context.subject.agent, episodes), "actions": action_inputs(episodes)}
-    found = behaviours(blocks, episodes.real, seed=context.subject.seed)
-    return {"Behaviour": (found.labels, [f"behaviour {number + 1}" for number in range(len(found))])}
+    clustered = behaviours(blocks, episodes.real, seed=context.subject.seed)
+    return {"Behaviour": (clustered.labels, [f"behaviour {number + 1}" for number in range(len(clustered))])}
 
 
-STEP = Step(NAME, TITLE, run, needs=("recording", "world_model", "quality", "bases", "attribution"), why_not=why_not)
+STEP = Step(
+    WORDS.name, WORDS.title, run, ("recording", "world_model", "quality", "bases", "attribution"), nothing_inside
+)

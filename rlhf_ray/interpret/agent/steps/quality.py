@@ -1,8 +1,8 @@
-"""Step: how good the world model is on held-out levels, beside baselines, and up to which step to trust it."""
+"""How good the world model is on held-out levels, beside baselines, and up to which step to trust it."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -12,178 +12,114 @@ from matplotlib.figure import Figure
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import IntArray
-from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.splits import split_episodes
-from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.interpret.agent.subject import AgentContext, no_world
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, load_world
 from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality, measure
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.agent.world_model.windows import as_policy_actions, cut_out
 from rlhf_ray.study.plots import draw_observation, png
-from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step
+from rlhf_ray.study.words import Words
 
-NAME = "quality"
-TITLE = "How good the world model is"
+WORDS = Words(__file__)
 
 EPISODES, WINDOWS = 400, 400
 """Held-out episodes at most, and windows of them at effort 1."""
 STEPS = 24
 """Horizon; less if episodes are shorter."""
+USEFUL = 2
+"""Steps that the valid horizon has to have before what is found inside the model is worth reading."""
+SENSITIVE = 1.1
+"""Error with the actions of another window, in errors with its own, from which on actions matter to the model."""
 TOLD = (1, 2, 4, 8, 16, 23)
 STRIPS, SHOWN = 3, (0, 1, 2, 3, 4, 6, 8, 12)
 COLOURS = {"model": "#4477aa", "copy_last": "#ee6677", "mean_frame": "#999933", "shuffled_actions": "#aa3377"}
+PIXELS = {"visible": "#4477aa", "revealed": "#ee7733"}
 
 
-def why_not(context: AgentContext) -> str | None:
-    """Return why there is nothing to measure; None if there is a world model."""
-    there = all(name in context.folders for name in ("recording", "world_model"))
-    return None if there else "There is no world model of the agent's environment."
+def valid_horizon(context: AgentContext) -> int | None:
+    """Return the steps that the world model can be trusted for; None if this step has not run."""
+    quality = context.figures(WORDS.name, Quality)
+    return None if quality is None else quality.valid_horizon
 
 
 def run(context: AgentContext) -> Section:
-    """Measure, and write ``quality.json``."""
-    recording = context.folders["recording"]
-    world = load_world(context.folders["world_model"], agent=context.subject.agent, recording=recording)
+    """Measure the world model."""
+    subject, recording = context.subject, context.folders["recording"]
+    world = load_world(context.folders["world_model"], agent=subject.agent, recording=recording)
     episodes = split_episodes(context, "test", EPISODES)
     steps = int(min(STEPS, max(1, episodes.lengths.max() - world.context + 1)))
-    starts = max(1, round(WINDOWS * context.subject.effort / len(episodes)))
+    starts = max(1, round(WINDOWS * subject.effort / len(episodes)))
     context.say(f"world model: measuring {starts} windows of each of {len(episodes)} episodes")
-    quality = measure(world, context.subject.agent, episodes, steps=steps, starts=starts, seed=context.subject.seed)
-    values = {**quality.as_json(), "world": world.digest, "held_out": not context.warnings}
-    write_text(context.out / "quality.json", json.dumps(values, indent=1))
-    pictures = [Picture("horizon", _horizon(quality), _HORIZON)]
-    if is_image(context.subject.agent.observation_space):
-        pictures.append(
-            Picture("strips", _strips(world, context.subject.agent, episodes, steps, context.subject.seed), _STRIPS)
-        )
-    return Section(NAME, TITLE, _statements(quality), _checks(quality), (_table(quality),), tuple(pictures), values)
+    quality = measure(world, subject.agent, episodes, steps=steps, starts=starts, seed=subject.seed)
+    pictures = [WORDS.picture("horizon", _draw_horizon(quality))]
+    if is_image(subject.agent.observation_space):
+        pictures.append(WORDS.picture("strips", _draw_strips(world, subject.agent, episodes, steps, subject.seed)))
+    return WORDS.section(_statements(quality), _checks(quality), [_table(quality)], pictures, quality)
 
 
-_HORIZON = (
-    "Left: mean squared error of open-loop predictions (recorded actions) over the horizon, beside baselines. Next: how often the "
-    "agent, acting inside the model, prefers the action that it prefers in reality, beside the share of its most common action "
-    "(dashed), and the cosine of its memory. Right, for images: the error of pixels that were in view at the start, and of those "
-    "that scrolled in since (dotted: mean frame). Bands: 95 % bootstrap intervals over episodes. Grey: beyond the valid horizon."
-)
-_STRIPS = (
-    "Real episodes (upper rows) and the model's open-loop predictions from the same three frames, with the same actions (lower "
-    "rows). Step 0 is a reconstruction."
-)
+def _statements(quality: Quality) -> Iterator[Statement]:
+    if quality.valid_horizon < USEFUL:
+        step = min(quality.valid_horizon + 1, quality.steps)
+        agreement, last, mean = quality.agreement.mean[step], quality.ratio(step), quality.ratio(step, "mean_frame")
+        measured = not np.isnan([agreement, last]).any()
+        about = {"agreement": agreement, "last": last, "mean": mean, "step": step, "measured": measured}
+        yield WORDS.statement("not_trusted", 2.0, quality=quality, **about)
 
 
-def _statements(quality: Quality) -> tuple[Statement, ...]:
-    horizon = quality.valid_horizon
-    found = []
-    if horizon < 2:
-        trusted = "can't be trusted for a single step" if horizon == 0 else "can be trusted for one step only"
-        text = f"The world model {trusted}: what tools find inside it beyond that says nothing about the agent.{_why(quality)}"
-        text += " Raise --effort: it records more and trains longer."
-        found.append(Statement("warning", text, 2.0))
-    return tuple(found)
-
-
-def _why(quality: Quality) -> str:
-    """Return the figures of the first step that can't be trusted; nothing if there are none."""
-    at = min(quality.valid_horizon + 1, quality.steps)
-    if np.isnan([quality.agreement.mean[at], quality.ratio(at)]).any():
-        return ""
-    return (
-        f" At step {at}, the agent prefers the same action in it as in reality in {quality.agreement.mean[at]:.0%} of the windows "
-        f"(its most common action: {quality.majority:.0%}), and the model's error is {quality.ratio(at, 'mean_frame'):.2f} of the "
-        f"mean observation's and {quality.ratio(at):.2f} of the last one's."
-    )
-
-
-def _checks(quality: Quality) -> tuple[Check, ...]:
-    shuffled = float(quality.errors["shuffled_actions"].mean[1] / quality.errors["model"].mean[1])
+def _checks(quality: Quality) -> Iterator[Check]:
     ratio, skill = quality.ratio(1), quality.skill(1)
-    return (
-        _check(
-            "one step ahead beats the last observation", ratio < 1, ratio, "error ratio < 1", "repeating it is better"
-        ),
-        _check("one step ahead beats the mean observation", skill > 0, skill, "skill > 0", "the mean is better"),
-        _check(
-            "actions matter", shuffled > 1.1, shuffled, "> 1.1 times the error", "other actions predict about as well"
-        ),
-    )
-
-
-def _check(name: str, passed: bool, value: float, bound: str, says: str) -> Check:
-    if np.isnan(value):
-        return Check(name, None, None, bound, "There was nothing to measure.")
-    return Check(name, bool(passed), value, bound, "" if passed else f"The world model is no use: {says}.")
+    shuffled = float(quality.errors["shuffled_actions"].mean[1] / quality.errors["model"].mean[1])
+    outcomes = {"last": (ratio, ratio < 1), "mean": (skill, skill > 0), "actions": (shuffled, shuffled > SENSITIVE)}
+    for name, (value, passed) in outcomes.items():
+        measured = not np.isnan(value)
+        yield WORDS.check(name, bool(passed) if measured else None, value if measured else None, least=SENSITIVE)
 
 
 def _table(quality: Quality) -> Table:
     rows = []
-    for step in (step for step in TOLD if step <= quality.steps and np.isfinite(quality.errors["model"].mean[step])):
-        rows.append(
-            [
-                step,
-                *(_with_interval(quality.errors[name], step, ".2g") for name in COLOURS),
-                f"{quality.skill(step):.2f}",
-                _with_interval(quality.agreement, step, ".2f"),
-                _with_interval(quality.memory, step, ".3f") if quality.memory is not None else "–",
-            ]
-        )
-    auc = ", ".join(
-        f"{name} {of[0]:.2f} ({of[1]:.2f} to {of[2]:.2f})"
-        for name, of in (("rewards", quality.reward), ("ends", quality.end))
-        if not np.isnan(of[0])
-    )
-    trusted = (
-        f"The world model can be trusted for {quality.valid_horizon} of {quality.steps} steps (its valid horizon). "
-    )
-    return Table(
-        [
-            "step",
-            *(name.replace("_", " ") for name in COLOURS),
-            "skill over the mean",
-            "action agreement",
-            "memory cosine",
-        ],
-        rows,
-        f"{trusted}{quality.windows} windows, with 95 % intervals; most common action: {quality.majority:.2f}."
-        + (f" AUC over all steps: {auc}." if auc else ""),
-    )
+    for step in TOLD:
+        if step <= quality.steps and np.isfinite(quality.errors["model"].mean[step]):
+            errors = [_cell(quality.errors[name], step, ".2g") for name in COLOURS]
+            memory = _cell(quality.memory, step, ".3f") if quality.memory is not None else "–"
+            rows.append([step, *errors, f"{quality.skill(step):.2f}", _cell(quality.agreement, step, ".2f"), memory])
+    ordered = {"rewards": quality.reward, "ends": quality.end}
+    areas = {name: area for name, area in ordered.items() if not np.isnan(area[0])}
+    return WORDS.table("steps", rows, quality=quality, areas=areas)
 
 
-def _with_interval(curve: HorizonCurve, step: int, form: str) -> str:
+def _cell(curve: HorizonCurve, step: int, form: str) -> str:
     if np.isnan(curve.mean[step]):
         return "–"
     return f"{curve.mean[step]:{form}} ({curve.low[step]:{form}} to {curve.high[step]:{form}})"
 
 
-def _horizon(quality: Quality) -> bytes:
-    pixels = any(not np.isnan(of["model"].mean).all() for of in (quality.visible, quality.revealed) if of)
+def _draw_horizon(quality: Quality) -> bytes:
+    pixels = {kind: getattr(quality, kind) for kind in PIXELS}
+    pixels = {kind: curves for kind, curves in pixels.items() if curves and not np.isnan(curves["model"].mean).all()}
     figure = Figure((12.0 if pixels else 8.0, 3.4), layout="constrained")
     errors, closed, *split = figure.subplots(1, 3 if pixels else 2)
     steps = np.arange(quality.steps + 1)
     for name, colour in COLOURS.items():
         _draw(errors, steps, quality.errors[name], colour, name.replace("_", " "))
-    errors.set(xlabel="step", ylabel="mean squared error", ylim=(0, None))
-    for axes in split:
-        for kind, colour in (("visible", "#4477aa"), ("revealed", "#ee7733")):
-            curves = getattr(quality, kind)
-            if curves and not np.isnan(curves["model"].mean).all():
-                _draw(
-                    axes, steps, curves["model"], colour, "in view at the start" if kind == "visible" else "scrolled in"
-                )
-                axes.plot(steps, curves["mean_frame"].mean, ":", color=colour)
-        axes.set(xlabel="step", ylabel="mean squared error", ylim=(0, None))
-    _draw(closed, steps, quality.agreement, "#4477aa", "action agreement")
-    closed.axhline(quality.majority, color="#4477aa", ls="--", lw=1)
+    for kind, curves in pixels.items():
+        _draw(split[0], steps, curves["model"], PIXELS[kind], WORDS.text(kind))
+        split[0].plot(steps, curves["mean_frame"].mean, ":", color=PIXELS[kind])
+    for axes in (errors, *split):
+        axes.set(ylabel="mean squared error", ylim=(0, None))
+    _draw(closed, steps, quality.agreement, COLOURS["model"], "action agreement")
+    closed.axhline(quality.majority, color=COLOURS["model"], ls="--", lw=1)
     if quality.memory is not None:
         _draw(closed, steps, quality.memory, "#228833", "memory cosine")
-    closed.set(xlabel="step", ylim=(0, 1.02))
+    closed.set(ylim=(0, 1.02))
     for axes in (errors, closed, *split):
         if quality.valid_horizon < quality.steps:
             axes.axvspan(quality.valid_horizon + 0.5, quality.steps, color="#bbbbbb", alpha=0.35, lw=0)
-        axes.set_xlim(0, quality.steps)
-        if axes.get_legend_handles_labels()[1]:
-            axes.legend(fontsize=7, frameon=False)
+        axes.set(xlabel="step", xlim=(0, quality.steps))
+        axes.legend(fontsize=7, frameon=False)
     return png(figure)
 
 
@@ -192,7 +128,7 @@ def _draw(axes: Axes, steps: IntArray, curve: HorizonCurve, colour: str, label: 
     axes.fill_between(steps, curve.low, curve.high, color=colour, alpha=0.2, lw=0)
 
 
-def _strips(world: RecurrentWorld, agent: Agent, episodes: Episodes, steps: int, seed: int) -> bytes:
+def _draw_strips(world: RecurrentWorld, agent: Agent, episodes: Episodes, steps: int, seed: int) -> bytes:
     """Draw some real and predicted images, from the middle of the longest of a few episodes drawn at random."""
     rng = np.random.default_rng([seed, 12])
     long = np.flatnonzero(episodes.lengths >= world.context)
@@ -203,29 +139,26 @@ def _strips(world: RecurrentWorld, agent: Agent, episodes: Episodes, steps: int,
     last = world.context - 1
     actions = as_policy_actions(windows.actions, agent.action_space)
     context = torch.as_tensor(windows.observations[:, : world.context]), actions[:, :last]
+    memory = torch.as_tensor(windows.memory[:, last])
     with torch.no_grad():
-        made = simulate(
-            world, agent, *context, torch.as_tensor(windows.memory[:, last]), steps, given=actions[:, last:]
-        )
-    predicted = made.observations.clamp(0, 255).round().byte().numpy()
+        simulated = simulate(world, agent, *context, memory, steps, given=actions[:, last:])
+    predicted = simulated.observations.clamp(0, 255).round().byte().numpy()
     shown = [step for step in SHOWN if step <= steps]
     figure = Figure((0.95 * len(shown) + 0.4, 2.1 * len(rows)), layout="constrained")
     grid = figure.subplots(2 * len(rows), len(shown), squeeze=False)
-    for i in range(len(rows)):
-        for column, step in enumerate(shown):
-            upper, lower = grid[2 * i, column], grid[2 * i + 1, column]
-            if last + step > windows.lengths[i]:
-                upper.set_axis_off()
-                lower.set_axis_off()
-                continue
-            draw_observation(upper, windows.observations[i, last + step])
-            draw_observation(lower, predicted[i, step])
-            if i == 0:
-                upper.set_title(f"step {step}", fontsize=8)
-            if column == 0:
-                upper.set_ylabel("real", fontsize=8)
-                lower.set_ylabel("model", fontsize=8)
+    for number, length in enumerate(windows.lengths):
+        pair = {"real": grid[2 * number], "model": grid[2 * number + 1]}
+        frames = {"real": windows.observations[number, last:], "model": predicted[number]}
+        for side, axes in pair.items():
+            axes[0].set_ylabel(side, fontsize=8)
+            for place, step in zip(axes, shown, strict=True):
+                if last + step > length:
+                    place.set_axis_off()
+                else:
+                    draw_observation(place, frames[side][step])
+    for axes, step in zip(grid[0], shown, strict=True):
+        axes.set_title(f"step {step}", fontsize=8)
     return png(figure)
 
 
-STEP = Step(NAME, TITLE, run, needs=("recording", "world_model"), why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, needs=("recording", "world_model"), why_not=no_world)

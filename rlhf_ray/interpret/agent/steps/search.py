@@ -1,100 +1,142 @@
-"""Step: search the world model's states for realistic rollouts that raise or lower the value, an action or a component."""
+"""Search the world model's states for realistic rollouts that raise or lower the value, an action or a component."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.moments import WorldMoments, draw_moments
-from rlhf_ray.data.atomic import write_text
-from rlhf_ray.interpret.agent.at_hand import action_names
-from rlhf_ray.interpret.agent.attribution import quantities as of
+from rlhf_ray.interpret.agent.attribution import quantities
 from rlhf_ray.interpret.agent.attribution.drawing import frames_picture
-from rlhf_ray.interpret.agent.attribution.looked_at import basis_of, valid_horizon, world_of
-from rlhf_ray.interpret.agent.attribution.quantities import Quantity, mean_over_steps
+from rlhf_ray.interpret.agent.attribution.quantities import Quantity
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.search import STEPS, NothingToSearchError, SearchResult, search
 from rlhf_ray.interpret.agent.splits import split_episodes
-from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.interpret.agent.steps.bases import basis_of
+from rlhf_ray.interpret.agent.steps.quality import valid_horizon
+from rlhf_ray.interpret.agent.steps.world_model import world_of
+from rlhf_ray.interpret.agent.subject import AgentContext, no_world
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.measure.intervals import mean_interval
-from rlhf_ray.study.section import Check, Picture, Section, Table
+from rlhf_ray.study.section import Check, Picture, Section
 from rlhf_ray.study.step import Step
+from rlhf_ray.study.words import Words
 
-NAME = "search"
-TITLE = "Rollouts that raise or lower a quantity"
+WORDS = Words(__file__)
 
 EPISODES, REAL, STARTS = 200, 400, 12
 """Episodes; moments that tell what is realistic; starts per search."""
-ROLLOUT = 4
-"""Steps of a rollout, at most as many as can be trusted, at least 2."""
+ROLLOUT, SHORTEST = 4, 2
+"""Steps of a rollout, at most as many as can be trusted, and at least."""
+FEWEST_SIMULATIONS = 20
 COMPONENTS, ACTIONS = 2, 5
 """Components and actions that are searched for."""
+SLACK = 1e-4
+"""How far the realism of a rollout may be above 1."""
 SHOWN = 3
 
 
-def why_not(context: AgentContext) -> str | None:
-    """Return why there is nothing to search; None otherwise."""
-    there = all(context.folders.get(name, context.out / name).exists() for name in ("recording", "world_model"))
-    return None if there else "There is no world model of the agent's environment."
+@dataclass(frozen=True)
+class Searched:
+    """What a search for one quantity, up or down, reached; means over starts.
+
+    Attributes:
+        quantity: its title.
+        rise: whether it should rise.
+        before, after: the quantity from the recorded starts, and from those that were found.
+        moved: by how many standard deviations it moved the wanted way; ``interval``: 95 % interval.
+        random: the same by random search.
+        best_real: the best quantity of any recorded start.
+        realism: the largest distance to the data of a rollout that was found: up to 1 it is realistic.
+        about: the quantity's name, steps, estimator, digests.
+    """
+
+    quantity: str
+    rise: bool
+    before: float
+    after: float
+    moved: float
+    interval: list[float] | None
+    random: float
+    best_real: float
+    realism: float
+    about: Mapping[str, Any]
+
+    @classmethod
+    def summed_up(cls, result: SearchResult, quantity: Quantity) -> Searched:
+        """Take the means of a search's result."""
+        realism = float(result.realism[result.raised > 0].max(initial=0.0))
+        before, after, moved, random = (
+            float(values.mean()) for values in (result.before, result.after, result.raised, result.raised_at_random)
+        )
+        interval, rise = mean_interval(result.raised.tolist()), result.sign > 0
+        return cls(
+            quantity.title, rise, before, after, moved, interval, random, result.best_real, realism, result.about
+        )
 
 
 def run(context: AgentContext) -> Section:
     """Search for each quantity, up and down."""
-    world, horizon, rng = world_of(context), valid_horizon(context), context.rng(NAME)
-    assert world is not None, "why_not() said that there is one"
-    moments = draw_moments(
-        context.subject.agent, split_episodes(context, "test", EPISODES), REAL + STARTS, rng, context=world.context
-    )
+    subject, rng = context.subject, context.rng(WORDS.name)
+    world, horizon = world_of(context), valid_horizon(context)
+    assert world is not None, "no_world() said that there is one"
+    episodes = split_episodes(context, "test", EPISODES)
+    moments = draw_moments(subject.agent, episodes, REAL + STARTS, rng, context=world.context)
     order = rng.permutation(len(moments))
     starts, real = moments[np.sort(order[:STARTS])], moments[np.sort(order[STARTS:])]
-    steps = ROLLOUT if horizon is None else int(np.clip(horizon, 2, ROLLOUT))
-    tasks = [(quantity, rise) for quantity in _asked(context) for rise in (True, False)]
+    rollout = ROLLOUT if horizon is None else int(np.clip(horizon, SHORTEST, ROLLOUT))
+    budget = subject.count(STEPS, FEWEST_SIMULATIONS)
+    tasks = [(quantity, rise) for quantity in _quantities(context) for rise in (True, False)]
     context.say(f"{len(tasks)} searches")
-    budget = max(20, int(STEPS * context.subject.effort))
-    function = partial(
-        _search,
-        agent=context.subject.agent,
-        world=world,
-        starts=starts,
-        real=real,
-        rollout=steps,
-        budget=budget,
-        seed=context.subject.seed,
-    )
-    found = [(each, quantity) for each, (quantity, _) in zip(context.mapper(function, tasks), tasks, strict=True)]
-    results = [each for each, _ in found if each is not None]
-    flat = list(dict.fromkeys(quantity.title for each, quantity in found if each is None))
+    one = partial(
+        _search, agent=subject.agent, world=world, starts=starts, real=real, rollout=rollout, budget=budget, seed=subject.seed
+    )  # fmt: skip
+    results, figures, flat = {}, {}, dict[str, None]()
+    for (quantity, rise), result in zip(tasks, context.mapper(one, tasks), strict=True):
+        if result is None:
+            flat[quantity.title] = None
+        else:
+            name = f"{quantity.name}_{'up' if rise else 'down'}"
+            results[name], figures[name] = result, Searched.summed_up(result, quantity)
     if not results:
-        return Section(NAME, TITLE, skipped=_flat(flat))
-    section = _section(
-        results, [quantity for each, quantity in found if each is not None], flat, steps, budget, horizon
-    )
-    write_text(context.out / "search.json", json.dumps(section.values, indent=1) + "\n")
+        return WORDS.skipped("flat", names=list(flat))
     arrays = {
-        f"{name}/{key}": getattr(found, key) for name, found in _named(results) for key in ("states", "frames", "along")
+        f"{name}/{key}": getattr(result, key)
+        for name, result in results.items()
+        for key in ("states", "frames", "along")
     }
     np.savez_compressed(context.out / "search.npz", **arrays)
-    return section
+    about: dict[str, Any] = {
+        "starts": len(starts),
+        "rollout": rollout,
+        "budget": budget,
+        "horizon": horizon,
+        "flat": list(flat),
+    }
+    table = WORDS.table("searches", [_row(searched) for searched in figures.values()], **about)
+    return WORDS.section((), _checks(figures), [table], _pictures(results, figures, rollout, horizon), figures)
 
 
-def _asked(context: AgentContext) -> list[Quantity]:
-    space = context.subject.agent.action_space
-    chosen = [of.value()]
+def _quantities(context: AgentContext) -> list[Quantity]:
+    space, basis = context.subject.agent.action_space, basis_of(context)
+    chosen = [quantities.value()]
     if isinstance(space, gym.spaces.Discrete):
-        count, names = int(space.n), action_names(context)
+        count, names = int(space.n), context.subject.action_names
         named = names if len(names) == count else [""] * count
-        chosen += [of.log_odds(space, i, named[i]) for i in range(min(ACTIONS, count)) if count > 1]
+        chosen += [
+            quantities.log_odds(space, action, named[action]) for action in range(min(ACTIONS, count)) if count > 1
+        ]
     elif isinstance(space, gym.spaces.Box):
-        chosen.append(of.action_mean(space, 0))
-    if (basis := basis_of(context)) is not None:
-        chosen += [of.loading(basis, i) for i in range(min(COMPONENTS, len(basis)))]
-    return [mean_over_steps(each) for each in chosen]
+        chosen.append(quantities.action_mean(space, 0))
+    if basis is not None:
+        chosen += [quantities.loading(basis, component) for component in range(min(COMPONENTS, len(basis)))]
+    return [quantities.mean_over_steps(quantity) for quantity in chosen]
 
 
 def _search(
@@ -108,7 +150,7 @@ def _search(
     budget: int,
     seed: int,
 ) -> SearchResult | None:
-    """Return what a search found; None if the quantity is the same from every start."""
+    """Search for a quantity, up or down; return None if it is the same from every start."""
     quantity, rise = task
     rng = np.random.default_rng([seed, rise, *quantity.name.encode()])
     try:
@@ -117,73 +159,30 @@ def _search(
         return None
 
 
-def _flat(titles: Sequence[str]) -> str:
-    """Say which quantities never vary."""
-    return f"Nothing to search for, as it is the same from every start: {', '.join(titles)}."
+def _row(searched: Searched) -> Sequence[Any]:
+    shown = "" if searched.interval is None else " ({:.1f} to {:.1f})".format(*searched.interval)
+    values = f"{searched.before:.3g}", f"{searched.after:.3g}", f"{searched.moved:.1f}{shown}", f"{searched.random:.1f}"
+    verb = WORDS.text("verb", rise=searched.rise)
+    return [searched.quantity, verb, *values, f"{searched.best_real:.3g}", f"{searched.realism:.2f}"]
 
 
-def _named(results: Sequence[SearchResult]) -> list[tuple[str, SearchResult]]:
-    return [(f"{found.about['quantity']}_{'up' if found.sign > 0 else 'down'}", found) for found in results]
+def _checks(figures: Mapping[str, Searched]) -> Iterator[Check]:
+    for searched in figures.values():
+        passed, about = searched.realism <= 1.0 + SLACK, {"rise": searched.rise, "quantity": searched.quantity}
+        yield WORDS.check("realistic", passed, searched.realism, **about)
 
 
-def _section(
-    results: Sequence[SearchResult],
-    quantities: Sequence[Quantity],
-    flat: Sequence[str],
-    rollout: int,
-    budget: int,
-    horizon: int | None,
-) -> Section:
-    rows, pictures, values = [], [], {}
-    checks = []
-    for (name, found), quantity in zip(_named(results), quantities, strict=True):
-        raised, chance = float(found.raised.mean()), float(found.raised_at_random.mean())
-        interval = mean_interval(found.raised.tolist())
-        realism = float(found.realism[found.raised > 0].max(initial=0.0))
-        verb = "raise" if found.sign > 0 else "lower"
-        values[name] = {
-            "raised": raised, "interval": interval, "random": chance, "realism": realism, "before": float(found.before.mean()),
-            "after": float(found.after.mean()), "best_real": found.best_real, "spread": found.spread, **found.about,
-        }  # fmt: skip
-        shown = "" if interval is None else " ({:.1f} to {:.1f})".format(*interval)
-        rows.append(
-            [quantity.title, verb, f"{found.before.mean():.3g}", f"{found.after.mean():.3g}", f"{raised:.1f}{shown}",
-             f"{chance:.1f}", f"{found.best_real:.3g}", f"{realism:.2f}"]
-        )  # fmt: skip
-        passed = realism <= 1.0 + 1e-4
-        checks.append(
-            Check(
-                f"realistic, {verb} the {quantity.title}",
-                passed,
-                realism,
-                "<= 1",
-                "" if passed else "Rollouts left the data.",
-            )
-        )
-        frames = np.stack([found.frames_before, found.frames], 1)[np.argsort(-found.raised, kind="stable")[:SHOWN]]
-        frames = frames.reshape(-1, *frames.shape[2:])
-        captions = [label for _ in range(len(frames) // 2) for label in ("recorded\nstart", "found\nstart")]
-        beyond = (
-            np.zeros(frames.shape[:2], bool)
-            if horizon is None
-            else np.arange(frames.shape[1])[None].repeat(len(frames), 0) > horizon
-        )
-        image = frames_picture(frames, captions, [f"step {i}" for i in range(rollout + 1)], beyond)
-        pictures.append(
-            Picture(
-                name, image, f"Rollouts from the starts that {verb} the {quantity.title} most, below the recorded ones."
-            )
-        )
-    trusted = ""
-    if horizon is not None and horizon < rollout:
-        trusted = f" The world model can be trusted for {horizon} of the {rollout} steps; what lies beyond is grey."
-    caption = (
-        f"Means over {len(results[0].before)} starts of the mean over rollouts of {rollout} steps; {budget} simulations per start "
-        "for gradients and for random search. Moved: in standard deviations over real starts (95 % interval). Realism: the largest "
-        f"distance to the data, in units of the 95th percentile of real rollouts.{trusted}{f' {_flat(flat)}' if flat else ''}"
-    )
-    heads = ["quantity", "to", "before", "after", "moved", "random search", "best real start", "realism"]
-    return Section(NAME, TITLE, (), checks, [Table(heads, rows, caption)], pictures, values)
+def _pictures(
+    results: Mapping[str, SearchResult], figures: Mapping[str, Searched], rollout: int, horizon: int | None
+) -> Iterator[Picture]:
+    """Draw the rollouts that move each quantity most, below the recorded ones."""
+    for name, result in results.items():
+        most = np.argsort(-result.raised, kind="stable")[:SHOWN]
+        frames = np.stack([result.frames_before, result.frames], 1)[most].reshape(-1, *result.frames.shape[1:])
+        beyond = np.broadcast_to(np.arange(rollout + 1) > (rollout if horizon is None else horizon), frames.shape[:2])
+        columns = [f"step {step}" for step in range(rollout + 1)]
+        image = frames_picture(frames, ["recorded\nstart", "found\nstart"] * len(most), columns, beyond)
+        yield WORDS.picture("rollouts", image, name, rise=figures[name].rise, quantity=figures[name].quantity)
 
 
-STEP = Step(NAME, TITLE, run, needs=("recording", "world_model", "quality", "bases"), why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, ("recording", "world_model", "quality", "bases"), no_world)

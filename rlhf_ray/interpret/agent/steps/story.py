@@ -1,51 +1,36 @@
-"""Step: the causal story. From an object or concept over its direction to the action, with a verdict for each chain."""
+"""The causal story: from an object or concept over its direction to the action, with a verdict for each chain."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import moments_of
+from rlhf_ray.agents.moments import Moments
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import site_of, values_at
-from rlhf_ray.data.arrays import FloatArray, IntArray
-from rlhf_ray.data.atomic import write_text
+from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.at_hand import action_names, nothing_inside, recorded, site_name
-from rlhf_ray.interpret.agent.attribution.looked_at import world_of
-from rlhf_ray.interpret.agent.bases.labels import classes, rows, usable, yes_no
+from rlhf_ray.interpret.agent.action_groups import Behaviour, behaviours_of
+from rlhf_ray.interpret.agent.bases import labels
 from rlhf_ray.interpret.agent.bases.linear import Linear
-from rlhf_ray.interpret.agent.candidates import auc, concepts_at
+from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS, auc, concepts_at, separate_directions
 from rlhf_ray.interpret.agent.concepts import ELAPSED
 from rlhf_ray.interpret.agent.controls import COUNT, controlled, random_bases
-from rlhf_ray.interpret.agent.counterfactual import Counterfact, counterfact, go_on, snapshots_of
+from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, snapshots_of
 from rlhf_ray.interpret.agent.interventions import Intervention
-from rlhf_ray.interpret.agent.story import (
-    FEWEST,
-    READ,
-    SAME,
-    At,
-    Behaviour,
-    CausalChain,
-    Link,
-    Response,
-    behaviours_of,
-    directions,
-    measure,
-)
-from rlhf_ray.interpret.agent.story_drawing import diagram
-from rlhf_ray.interpret.agent.subject import AgentContext
-from rlhf_ray.interpret.agent.world_model.played import play_in_world
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
-from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.interpret.agent.splits import recorded
+from rlhf_ray.interpret.agent.story import READ, CausalChain, ChainMoments, EditedLevel, Link, Response, measure
+from rlhf_ray.interpret.agent.story_diagram import diagram
+from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
+from rlhf_ray.measure.intervals import bootstrap
+from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step
+from rlhf_ray.study.words import Words
 
-NAME = "story"
-TITLE = "The causal story"
+WORDS = Words(__file__)
 
 FITTED = 6000
 """Steps that directions are fitted to."""
@@ -53,440 +38,287 @@ MOMENTS, FEWEST_MOMENTS = 400, 120
 """Moments that links are measured at."""
 LEVELS, FEWEST_LEVELS = 200, 60
 """Levels played with a direction taken away throughout."""
-CONCEPTS, BEHAVIOURS = 8, 2
+CONCEPTS, FEWEST_CONCEPTS, BEHAVIOURS = 8, 4, 2
 EDITED, AHEAD = 100, 4
-"""Moments whose level is edited, or from which the world model goes on, and its steps: few, so that it can be trusted."""
+"""Levels that are edited; steps after a moment that a behaviour is counted in."""
 LONGEST = 1000
 """Steps after which an episode is cut."""
 COPIES = 64
-CLOCK = ELAPSED
-"""A concept of every environment, which the agent can count and which no reward depends on by itself: it is always asked about."""
+SAME = 0.98
+"""Share of steps at which two concepts say the same, or the opposite, from which on they count as one."""
+CHANGED = 0.5
+"""Share of levels in which an edit at the start has to change a concept."""
 SHOWN = 6
 """Chains in the diagram."""
 ORDER = ("both", "necessary", "sufficient", "contributes", "spurious", "decodable only", "not settled", "not read off")
-
-
-def why_not(context: AgentContext) -> str | None:
-    """Return why there is no story to tell; None otherwise."""
-    return nothing_inside(context)
+USES, HOLDS = ORDER[:4], ORDER[4:6]
+"""Verdicts that the report says something of."""
 
 
 @dataclass(frozen=True)
-class _Concept:
-    """A concept that can be read off: direction, AUC of it and of random directions, its classes in held-out episodes, its kind."""
+class Story:
+    """What the step finds.
+
+    Attributes:
+        site: where the directions are.
+        moments: moments that links are measured at.
+        random: random directions beside each.
+        directions: the file of each concept's direction.
+        chains: all chains; those that matter most come first.
+    """
+
+    site: str
+    moments: int
+    random: int
+    directions: dict[str, str]
+    chains: list[CausalChain]
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Two classes of a concept: no and yes, or numbers up to the median and above it.
+
+    Attributes:
+        yes_no: whether it is yes or no.
+        middle: the median.
+        strict: whether the median itself is in the lower class.
+    """
+
+    yes_no: bool
+    middle: float
+    strict: bool
+
+    @classmethod
+    def fit(cls, concept: FloatArray) -> Classes:
+        """Find the border by numbers ``[n]``, of which some are known."""
+        known = concept[labels.rows(concept)]
+        middle = float(np.median(known))
+        return cls(labels.yes_no(concept), middle, bool((known > middle).any()))
+
+    def __call__(self, concept: FloatArray) -> FloatArray:
+        """Return the class of each number: 0 or 1; NaN where unknown."""
+        above = concept > self.middle if self.strict else concept >= self.middle
+        return np.where(np.isfinite(concept), concept == 1 if self.yes_no else above, np.nan)
+
+
+@dataclass(frozen=True)
+class ReadConcept:
+    """A concept that can be read off: its direction, the AUC of it and of the best random direction, and its classes."""
 
     basis: Linear
     auc: float
     auc_random: float
-    classes: FloatArray
-    yes_no: bool
+    classes: Classes
 
 
 def run(context: AgentContext) -> Section:
     """Measure the chains of all concepts that can be read off, and of the agent's most varied behaviours."""
-    agent, site = context.subject.agent, site_of(context.subject.agent)
-    test = recorded(context, "test")
-    names = action_names(context)
-    values, concepts = _concepts(context, test, site)
-    behaviours = behaviours_of(test, agent.action_space, names)[:BEHAVIOURS]
+    subject = context.subject
+    site, test = site_of(subject.agent), recorded(context, "test")
+    values, concepts = _read_concepts(context, test, site)
+    behaviours = behaviours_of(test, subject.agent.action_space, subject.action_names)[:BEHAVIOURS]
     if not behaviours:
-        return Section(
-            NAME, TITLE, skipped="The agent always acts in the same way, so there is no behaviour to explain."
-        )
+        return WORDS.skipped("one_behaviour")
     if not concepts:
-        return Section(
-            NAME, TITLE, skipped=f"No concept can be read off the agent's {site_name(agent)} with an AUC of {READ}."
-        )
-    moments_at = _moments(context, test)
+        return WORDS.skipped("nothing_read", site=subject.site_name, least=READ)
+    moments = _draw(context, "moments", test.real, subject.count(MOMENTS, FEWEST_MOMENTS))
+    edited = _edit_levels(context, test, concepts, behaviours, site)
     chains: list[CausalChain] = []
     for number, (name, concept) in enumerate(concepts.items()):
         context.say(f"the story of {name} ({number + 1} of {len(concepts)})")
-        holds = concept.classes[moments_at]
+        holds = concept.classes(moments.cut(concepts_at(test)[name]))
+        if min((holds == 1).sum(), (holds == 0).sum()) < FEWEST_OF_CLASS:
+            continue
         known = np.isfinite(holds)
-        if min((holds == 1).sum(), (holds == 0).sum()) < FEWEST:
-            continue
-        at_rows, at_steps = moments_at[0][known], moments_at[1][known]
-        at = At.of(test, at_rows, at_steps)
-        respond = _going_on(context, test, at_rows, at_steps, behaviours) if len(test.env_states) else None
-        success = _success(context, test, concept, values, site)
-        found = measure(
-            agent, at, holds[known] == 1, behaviours, concept.basis, values, (concept.auc, concept.auc_random),
-            respond=respond, site=site, seed=context.subject.seed,
+        measured = ChainMoments.cut_from(test, moments[known])
+        success = _play_without(context, test, concept, values, site)
+        links = measure(
+            subject.agent, measured, holds[known] == 1, behaviours, concept.basis, values, (concept.auc, concept.auc_random),
+            respond=_respond_later(context, test, measured, behaviours), site=site, seed=subject.seed,
         )  # fmt: skip
-        chains += [replace(each, success=success) for each in found]
-    chains = _edited(context, test, chains, concepts, behaviours, site)
-    chains = _ahead(context, test, chains, concepts, behaviours, site)
+        chains += [
+            replace(chain, yes_no=concept.classes.yes_no, success=success, edited=edited.get((name, chain.behaviour)))
+            for chain in links
+        ]
     if not chains:
-        return Section(NAME, TITLE, skipped="No concept varies in the held-out episodes.")
-    chains.sort(key=lambda each: (ORDER.index(each.verdict), -_weight(each)))
-    for number, name in enumerate(concepts):
-        concepts[name].basis.save(context.out / f"direction_{number}.npz")
-    figures = {
-        "site": site,
-        "moments": len(moments_at[0]),
-        "random": COUNT,
-        "directions": {name: f"direction_{number}.npz" for number, name in enumerate(concepts)},
-        "chains": [each.to_json() for each in chains],
-    }
-    write_text(context.out / "story.json", json.dumps(figures, indent=1) + "\n")
-    picture = Picture(
-        "story",
-        diagram(chains[:SHOWN], site_name(agent)),
-        "From what there is to what is done. Lines: how far each link was seen to context, and the thicker the more; dashed: "
-        "no effect, or none that is clear of chance.",
-    )
-    return Section(
-        NAME,
-        TITLE,
-        _statements(chains, concepts, site_name(agent)),
-        _checks(chains),
-        _tables(chains),
-        [picture],
-        figures,
-    )
+        return WORDS.skipped("nothing_varies")
+    chains.sort(key=lambda chain: (ORDER.index(chain.verdict), -chain.largest))
+    directions = {name: f"direction_{number}.npz" for number, name in enumerate(concepts)}
+    for name, file in directions.items():
+        concepts[name].basis.save(context.out / file)
+    figures = Story(site, len(moments), COUNT, directions, chains)
+    statements = [_statement(chain, subject.site_name) for chain in chains if chain.verdict in (*USES, *HOLDS)]
+    picture = WORDS.picture("story", diagram(chains[:SHOWN], subject.site_name))
+    return WORDS.section(statements, [_check(chains)], [_table(chains)], [picture], figures)
 
 
-def _concepts(context: AgentContext, test: Episodes, site: str) -> tuple[FloatArray, dict[str, _Concept]]:
+def _read_concepts(context: AgentContext, test: Episodes, site: str) -> tuple[FloatArray, dict[str, ReadConcept]]:
     """Return what the site holds, and the concepts that can be read off it on held-out levels, the best read first."""
-    train = recorded(context, "train")
-    at = np.argwhere(train.real)
-    at = at[np.sort(context.rng(NAME).permutation(len(at))[:FITTED])]
-    values = values_at(context.subject.agent, train, site)[at[:, 0], at[:, 1]].astype(np.float64)
-    labels = {name: each[at[:, 0], at[:, 1]] for name, each in concepts_at(train).items()}
-    known = {name: np.where(rows(each), classes(each), np.nan) for name, each in labels.items() if usable(each)}
-    known = _distinct(known)
-    other, theirs = values_at(context.subject.agent, test, site)[test.real].astype(np.float64), concepts_at(test)
-    found = {}
-    for name, basis in directions(values, known).items():
-        if name not in theirs:
-            continue
-        middle = float(np.median(labels[name][rows(labels[name])]))
-        now = _as_fitted(labels[name], theirs[name], middle)
-        area = auc(basis, 0, other, now[test.real])
-        if area is None or area < READ:
-            continue
-        random = [auc(each, 0, other, now[test.real]) or 0.5 for each in random_bases(basis, [0], values, None)]
-        found[name] = _Concept(basis, area, max(random, default=0.5), now, yes_no(labels[name]))
-    best = sorted(found, key=lambda name: -found[name].auc)
-    count = max(4, round(CONCEPTS * min(1.0, context.subject.effort)))
-    clock = [CLOCK] * (CLOCK in best[count:])
-    return values, {name: found[name] for name in [*best[: count - len(clock)], *clock]}
+    agent, train = context.subject.agent, recorded(context, "train")
+    moments = _draw(context, WORDS.name, train.real, FITTED)
+    values = moments.cut(values_at(agent, train, site)).astype(np.float64)
+    known = {name: moments.cut(concept) for name, concept in concepts_at(train).items()}
+    classes = {name: Classes.fit(concept) for name, concept in known.items() if labels.usable(concept)}
+    distinct = _distinct({name: classes[name](known[name]) for name in classes})
+    other, theirs = values_at(agent, test, site)[test.real].astype(np.float64), concepts_at(test)
+    read = {}
+    for name, basis in separate_directions(values, distinct).items():
+        if name in theirs:
+            now = classes[name](theirs[name])[test.real]
+            area = auc(basis, 0, other, now)
+            if area is not None and area >= READ:
+                random = [auc(each, 0, other, now) or 0.5 for each in random_bases(basis, [0], values, None)]
+                read[name] = ReadConcept(basis, area, max(random, default=0.5), classes[name])
+    best = sorted(read, key=lambda name: -read[name].auc)
+    count = max(FEWEST_CONCEPTS, round(CONCEPTS * min(1.0, context.subject.effort)))
+    # Every agent can count its steps, and no reward depends on that by itself: it is always asked about.
+    clock = [ELAPSED] * (ELAPSED in best[count:])
+    return values, {name: read[name] for name in [*best[: count - len(clock)], *clock]}
 
 
-def _distinct(classes_of: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+def _draw(context: AgentContext, purpose: str, steps: BoolArray, count: int) -> Moments:
+    """Draw some of the steps ``[n, T]``."""
+    every = np.argwhere(steps)
+    chosen = every[np.sort(context.rng(purpose).permutation(len(every))[:count])]
+    return Moments(chosen[:, 0], chosen[:, 1])
+
+
+def _distinct(classes: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Leave out concepts that nearly always say the same, or the opposite, as one before: they have one direction."""
-    found: dict[str, FloatArray] = {}
-    for name, own in classes_of.items():
-        both = {other: np.isfinite(own) & np.isfinite(each) for other, each in found.items()}
-        same = [(own[both[other]] == each[both[other]]).mean() for other, each in found.items() if both[other].any()]
+    distinct: dict[str, FloatArray] = {}
+    for name, concept in classes.items():
+        both = [(other, np.isfinite(concept) & np.isfinite(other)) for other in distinct.values()]
+        same = [(concept[known] == other[known]).mean() for other, known in both if known.any()]
         if not any(share > SAME or share < 1.0 - SAME for share in same):
-            found[name] = own
-    return found
+            distinct[name] = concept
+    return distinct
 
 
-def _as_fitted(fitted: FloatArray, labels: FloatArray, middle: float) -> FloatArray:
-    """Return classes of ``labels`` by the border that those of ``fitted`` have: 0 and 1; NaN where unknown."""
-    known = fitted[rows(fitted)]
-    above = labels > middle if (known > middle).any() else labels >= middle
-    upper = labels == 1 if yes_no(fitted) else above
-    return np.where(np.isfinite(labels), upper, np.nan)
-
-
-def _moments(context: AgentContext, test: Episodes) -> tuple[IntArray, IntArray]:
-    at = np.argwhere(test.real)
-    count = max(FEWEST_MOMENTS, round(MOMENTS * context.subject.effort))
-    chosen = at[np.sort(context.rng("moments").permutation(len(at))[:count])]
-    return chosen[:, 0], chosen[:, 1]
-
-
-def _going_on(
-    context: AgentContext, test: Episodes, at_rows: IntArray, at_steps: IntArray, behaviours: Sequence[Behaviour]
-) -> Response:
-    """Return the response in the environment: how often the agent behaves so in its next steps."""
-    snapshots = snapshots_of(test, at_rows, at_steps)
+def _respond_later(
+    context: AgentContext, test: Episodes, moments: Moments, behaviours: Sequence[Behaviour]
+) -> Response | None:
+    """Return the response in the environment: how often the agent behaves so in its next steps; None without its states."""
+    if not len(test.env_states):
+        return None
+    subject, snapshots = context.subject, snapshots_of(test, moments.rows, moments.steps)
 
     def respond(chosen: IntArray, interventions: Sequence[Intervention]) -> FloatArray:
         episodes, _ = go_on(
-            context.subject.agent,
-            context.subject.make_batch,
-            snapshots[chosen],
-            interventions=interventions,
-            steps=AHEAD,
-            mapper=context.mapper,
-        )
-        return np.stack([_frequency(episodes, each, True) for each in behaviours], 1)
+            subject.agent, subject.make_batch, snapshots[chosen], interventions=interventions, steps=AHEAD, mapper=context.mapper
+        )  # fmt: skip
+        return np.stack([behaviour.frequency(episodes) for behaviour in behaviours], 1)
 
     return respond
 
 
-def _success(context: AgentContext, test: Episodes, concept: _Concept, values: FloatArray, site: str) -> Link:
+def _play_without(context: AgentContext, test: Episodes, concept: ReadConcept, values: FloatArray, site: str) -> Link:
     """Return what taking the direction away throughout does to the return, as a share of the return."""
-    levels = np.unique(test.levels)[: max(FEWEST_LEVELS, round(LEVELS * context.subject.effort))]
-    found = controlled(
-        context.subject.agent, context.subject.make_batch, levels,
+    subject = context.subject
+    levels = np.unique(test.levels)[: subject.count(LEVELS, FEWEST_LEVELS)]
+    result = controlled(
+        subject.agent, subject.make_batch, levels,
         lambda basis, components: Intervention(basis, components, "ablate_midpoint", site=site),
-        concept.basis, [0], values, count=COUNT, copies=COPIES, seed=context.subject.seed, mapper=context.mapper,
+        concept.basis, [0], values, copies=COPIES, seed=subject.seed, mapper=context.mapper,
     )  # fmt: skip
-    before = max(abs(found.effect.returns.before), 1e-9)
-    return Link(
-        _scaled(found.effect.returns.difference, 1.0 / before),
-        [each.returns.difference.mean / before for each in found.random],
-    )
+    share = 1.0 / max(abs(result.effect.returns.before), 1e-9)
+    change = result.effect.returns.difference.scaled(share)
+    return Link(change, [share * control.returns.difference.mean for control in result.random])
 
 
-def _scaled(of: MeanEstimate, by: float) -> MeanEstimate:
-    return MeanEstimate(
-        of.mean * by, None if of.low is None else of.low * by, None if of.high is None else of.high * by
-    )
-
-
-def _edited(
+def _edit_levels(
     context: AgentContext,
     test: Episodes,
-    chains: list[CausalChain],
-    concepts: Mapping[str, _Concept],
+    concepts: Mapping[str, ReadConcept],
     behaviours: Sequence[Behaviour],
     site: str,
-) -> list[CausalChain]:
-    """Add what editing the object does to score and behaviour: at the start, where that changes it; at single moments otherwise."""
-    batch = context.subject.make_batch(1)
-    edits = list(batch.edits)
-    batch.close()
-    if not edits:
-        return chains
-    done: dict[tuple[str, str], tuple[str, MeanEstimate, MeanEstimate]] = {}
-    for edit in edits:
-        try:
-            found = _counterfacts(context, test, edit)
-        except SettingError:  # states that can't be restored
-            return chains
-        for at_start, each in found:
-            for name, concept in concepts.items():
-                flips = _flips(each, name, test)
-                if flips is None or (flips != 0).mean() < 0.5 * at_start or (flips != 0).sum() < FEWEST:
-                    continue
-                kept = np.flatnonzero(flips)
-                sign = flips[kept]
-                scores = [
-                    concept.basis.transform(values_at(context.subject.agent, of, site)[kept, 0].astype(np.float64))[
-                        :, 0
-                    ]
-                    for of in (each.plain, each.changed)
-                ]
-                levels = each.plain.levels[kept]
-                moved = bootstrap((scores[1] - scores[0]) * sign, levels, context.subject.seed)
-                for behaviour in behaviours:
-                    acts = [_frequency(of.select(kept), behaviour, at_start) for of in (each.plain, each.changed)]
-                    acted = bootstrap((acts[1] - acts[0]) * sign, levels, context.subject.seed)
-                    key = (name, behaviour.name)
-                    if key not in done or abs(moved.mean) > abs(done[key][1].mean):
-                        done[key] = edit, moved, acted
-    added = []
-    for chain in chains:
-        about = done.get((chain.concept, chain.behaviour))
-        added.append(
-            chain if about is None else replace(chain, edit=about[0], edit_score=about[1], edit_action=about[2])
-        )
-    return added
+) -> dict[tuple[str, str], EditedLevel]:
+    """Return what editing the level does to score and behaviour, by concept and behaviour, of the edit that moves the score most.
+
+    The level is edited at the start, where that changes the concept, and at single moments otherwise.
+    """
+    subject, effects = context.subject, dict[tuple[str, str], EditedLevel]()
+    try:
+        counterfacts = _counterfacts(context, test)
+    except SettingError:  # states that can't be restored
+        return effects
+    for edit, at_start, pair in counterfacts:
+        sides = (pair.plain, pair.changed)
+        for name, concept in concepts.items():
+            before, after = (concepts_at(side).get(name) for side in sides)
+            if before is None or after is None or name == ELAPSED:
+                continue
+            flips = np.nan_to_num(concept.classes(after[:, 0]) - concept.classes(before[:, 0]))
+            rows = np.flatnonzero(flips)
+            if len(rows) < max(CHANGED * at_start * len(flips), FEWEST_OF_CLASS):
+                continue
+            levels = pair.plain.levels[rows]
+            holds = [values_at(subject.agent, side, site)[rows, 0].astype(np.float64) for side in sides]
+            scores = [concept.basis.transform(values)[:, 0] for values in holds]
+            score = bootstrap((scores[1] - scores[0]) * flips[rows], levels, subject.seed)
+            for behaviour in behaviours:
+                acts = [behaviour.frequency(side.select(rows)) for side in sides]
+                key = name, behaviour.name
+                if key not in effects or abs(score.mean) > abs(effects[key].score.mean):
+                    action = bootstrap((acts[1] - acts[0]) * flips[rows], levels, subject.seed)
+                    effects[key] = EditedLevel(edit, score, action)
+    return effects
 
 
-def _counterfacts(context: AgentContext, test: Episodes, edit: str) -> list[tuple[bool, Counterfact]]:
-    """Make an edit at the start of held-out levels, and at moments."""
-    count = max(2 * FEWEST, round(EDITED * context.subject.effort))
+def _counterfacts(context: AgentContext, test: Episodes) -> list[tuple[str, bool, Counterfact]]:
+    """Make each edit at the start of held-out levels, to their end, and at moments, for one step."""
+    subject = context.subject
+    count = subject.count(EDITED, 2 * FEWEST_OF_CLASS)
     levels = np.unique(test.levels)[:count]
-    batch = context.subject.make_batch(min(COPIES, len(levels)))
-    again = play(context.subject.agent, batch, levels, max_steps=LONGEST, keep_states=True)
+    batch = subject.make_batch(min(COPIES, len(levels)))
+    edits = list(batch.edits)
+    again = play(subject.agent, batch, levels, max_steps=LONGEST, keep_states=True) if edits else None
     batch.close()
-    at = np.argwhere(again.real)
-    at = at[np.sort(context.rng(f"edit {edit}").permutation(len(at))[: 3 * count])]
+    if again is None:
+        return []
     starts = snapshots_of(again, np.arange(len(again)), np.zeros(len(again), np.int64))
-    later = snapshots_of(again, at[:, 0], at[:, 1])
-    found = []
-    for at_start, snapshots, steps in ((True, starts, LONGEST), (False, later, 1)):
-        made = counterfact(
-            context.subject.agent, context.subject.make_batch, snapshots, edit=edit, steps=steps, mapper=context.mapper
-        )
-        if made is not None:
-            found.append((at_start, made))
-    return found
-
-
-def _flips(made: Counterfact, concept: str, test: Episodes) -> FloatArray | None:
-    """Return how an edit changes a concept at once: 1 to yes, -1 to no, 0 not at all, ``[n]``; None if it is unknown."""
-    before, after = (concepts_at(of).get(concept) for of in (made.plain, made.changed))
-    if before is None or after is None or concept == CLOCK:
-        return None
-    fitted = concepts_at(test)[concept][test.real]
-    middle = float(np.median(fitted[rows(fitted)]))
-    change = _as_fitted(fitted, after[:, 0], middle) - _as_fitted(fitted, before[:, 0], middle)
-    return np.nan_to_num(change)
-
-
-def _frequency(episodes: Episodes, behaviour: Behaviour, whole: bool) -> FloatArray:
-    """Return how often each episode behaves so: in all its steps, or in the first."""
-    done = behaviour.taken(episodes.actions)
-    if not whole:
-        return done[:, 0]
-    found: FloatArray = (done * episodes.real).sum(1) / np.maximum(episodes.lengths, 1)
-    return found
-
-
-def _ahead(
-    context: AgentContext,
-    test: Episodes,
-    chains: list[CausalChain],
-    concepts: Mapping[str, _Concept],
-    behaviours: Sequence[Behaviour],
-    site: str,
-) -> list[CausalChain]:
-    """Add what taking a direction away does inside the world model."""
-    world = world_of(context)
-    if world is None:
-        return chains
-    done: dict[tuple[str, str], MeanEstimate] = {}
-    for name, concept in concepts.items():
-        at = np.argwhere(test.real & (concept.classes == 1) & (np.arange(test.real.shape[1]) >= world.context - 1))
-        if len(at) < FEWEST:
-            continue
-        at = at[
-            np.sort(
-                context.rng(f"ahead {name}").permutation(len(at))[
-                    : max(2 * FEWEST, round(EDITED * context.subject.effort))
-                ]
+    counterfacts = []
+    for edit in edits:
+        moments = _draw(context, f"edit {edit}", again.real, 3 * count)
+        later = snapshots_of(again, moments.rows, moments.steps)
+        conditions: tuple[tuple[bool, Snapshots, int], ...] = ((True, starts, LONGEST), (False, later, 1))
+        for at_start, snapshots, steps in conditions:
+            pair = counterfact(
+                subject.agent, subject.make_batch, snapshots, edit=edit, steps=steps, mapper=context.mapper
             )
-        ]
-        moments = moments_of(context.subject.agent, test, at[:, 0], at[:, 1], context=world.context)
-        removal = Intervention(concept.basis, [0], "ablate_midpoint", site=site)
-        before, after = (play_in_world(world, context.subject.agent, moments, AHEAD, each) for each in ((), [removal]))
-        for behaviour in behaviours:
-            change = _frequency(after, behaviour, True) - _frequency(before, behaviour, True)
-            done[name, behaviour.name] = bootstrap(change, at[:, 0], context.subject.seed)
-    return [replace(each, model=done.get((each.concept, each.behaviour))) for each in chains]
+            if pair is not None:
+                counterfacts.append((edit, at_start, pair))
+    return counterfacts
 
 
-def _weight(chain: CausalChain) -> float:
-    lost = 0.0 if chain.success is None else abs(chain.success.change.mean)
-    return max(abs(chain.removed.change.mean), abs(chain.moved.change.mean), abs(chain.back.change.mean), lost)
+def _statement(chain: CausalChain, site: str) -> Statement:
+    weight = chain.largest if chain.verdict in USES else chain.auc
+    return WORDS.statement(chain.verdict, weight, chain=chain, site=site, links=_decisive(chain))
 
 
-def _statements(chains: Sequence[CausalChain], concepts: Mapping[str, _Concept], site: str) -> list[Statement]:
-    found = [_statement(chain, site, concepts[chain.concept].yes_no) for chain in chains]
-    return [each for each in found if each is not None]
-
-
-def _statement(chain: CausalChain, site: str, yes_no: bool) -> Statement | None:
-    what, does, (absent, present) = f"concept “{chain.concept}”", f"“{chain.behaviour}”", chain.shares
-    on, off = ("where it holds", "where it does not hold") if yes_no else ("where it is high", "where it is low")
-    effects = (
-        f"{does} makes up {present:.0%} of the next actions {on}, and {absent:.0%} {off}. {_moves(chain, on, off)}"
-    )
-    if chain.success is not None:
-        most = f" (random directions: at most {_most(chain.success):.0%})" if chain.success.random else ""
-        effects += (
-            f" With the direction taken away throughout, the return changes by {_percent(chain.success.change)}{most}."
-        )
-    edited = f"{effects}{_edit_text(chain)}"
-    if chain.verdict in ("necessary", "both"):
-        enough = ", and it is enough to bring it about" if chain.verdict == "both" else ""
-        text = f"The {site} holds the {what}, and {does} depends on it{enough}. {edited}"
-    elif chain.verdict == "sufficient":
-        without = "ends without it, as with some random direction" if chain.ending else "does not end without it"
-        text = f"The {what} in the {site} is enough for {does}, which {without}. {edited}"
-    elif chain.verdict == "contributes":
-        text = f"The {what} in the {site} is one of several causes of {does}. {edited}"
-    elif chain.verdict in ("decodable only", "spurious"):
-        text = (
-            f"The {what} can be read off the {site} (AUC {chain.auc:.2f}; random direction {chain.auc_random:.2f}), but {does} "
-            f"does not depend on it. {effects} For comparison, as far a move along the direction that {does} depends on most: "
-            f"{_points(chain.control)}."
-        )
-        if chain.verdict == "spurious":
-            text += f" The gradient says otherwise ({chain.gradient:+.2f} log-odds per standard deviation): it misleads here."
-        return Statement("holds", text, chain.auc, chain.concept)
-    else:
-        return None
-    return Statement("uses", text, _weight(chain))
-
-
-def _moves(chain: CausalChain, on: str, off: str) -> str:
-    """Say what the interventions do that the verdict rests on, the largest of a kind, each beside random directions."""
-    away = [(f"Taking its direction away {on}", chain.removed), (f"Moving it from {on} to {off}", chain.back)]
-    there = [(f"Moving it from {off} to {on}", chain.moved)]
+def _decisive(chain: CausalChain) -> list[str]:
+    """Return the interventions that the verdict rests on: of those that do the same, the one that stands out, and does most."""
+    away, there = ["removed", "back"], ["moved"]
     asked = {"necessary": [away], "sufficient": [there], "both": [away, there]}.get(chain.verdict, [away + there])
-    said = []
-    for kind in asked:
-        # What stands out comes before what is larger.
-        words, link = max(kind, key=lambda each: (each[1].stands_out, abs(each[1].change.mean)))
-        which = {0: "no other direction to compare it with", 1: "the only other direction, moved as far"}.get(
-            count := len(link.random), f"{count} random directions, moved as far"
-        )
-        most = f": at most {100 * _most(link):.0f}" if count else ""
-        said.append(f"{words} changes that by {_points(link.change)} ({which}{most}).")
-    return " ".join(said)
+    links = {name: getattr(chain, name) for name in away + there}
+    return [max(kind, key=lambda name: (links[name].stands_out, abs(links[name].change.mean))) for kind in asked]
 
 
-def _edit_text(chain: CausalChain) -> str:
-    if chain.edit is None or chain.edit_score is None or chain.edit_action is None:
-        return ""
-    return (
-        f" In the level itself, the edit “{chain.edit}” moves the score by {chain.edit_score.mean:.0%} of the distance between the "
-        f"classes, and changes how often the action is “{chain.behaviour}” by {_points(chain.edit_action)}."
-    )
+def _check(chains: Sequence[CausalChain]) -> Check:
+    blind = sum(chain.without_power for chain in chains)
+    return WORDS.check("power", not blind, 1.0 - blind / len(chains))
 
 
-def _points(of: MeanEstimate) -> str:
-    if of.low is None or of.high is None:
-        return f"{100 * of.mean:+z.0f} points"
-    return f"{100 * of.mean:+z.0f} points [{100 * of.low:+z.0f}, {100 * of.high:+z.0f}]"
-
-
-def _percent(of: MeanEstimate) -> str:
-    if of.low is None or of.high is None:
-        return f"{of.mean:+z.0%}"
-    return f"{of.mean:+z.0%} [{of.low:+z.0%}, {of.high:+z.0%}]"
-
-
-def _most(link: Link) -> float:
-    return max((abs(each) for each in link.random), default=0.0)
-
-
-def _checks(chains: Sequence[CausalChain]) -> list[Check]:
-    blind = [each for each in chains if each.control.holds_zero and all(link.change.holds_zero for link in each.links)]
-    says = "" if not blind else "In these chains nothing moves the action, so an absent effect means nothing."
-    share = 1.0 - len(blind) / len(chains)
-    return [Check("interventions have the power to change the behaviour", not blind, share, "in every chain", says)]
-
-
-def _tables(chains: Sequence[CausalChain]) -> list[Table]:
-    heads = [
-        "concept", "action", "AUC (best random)", "without it, with it", "gradient", "taken away", "moved to without",
-        "moved to with", "random, most", "return", "taken away, in the model", "edit: score, action", "verdict",
+def _table(chains: Sequence[CausalChain]) -> Table:
+    rows = [
+        [
+            chain.concept, chain.behaviour, f"{chain.auc:.2f} ({chain.auc_random:.2f})",
+            f"{chain.shares[0]:.0%}, {chain.shares[1]:.0%}", chain.removed.change.text(), chain.back.change.text(),
+            chain.moved.change.text(), f"{max(link.random_most for link in (chain.removed, chain.back, chain.moved)):.2f}",
+            "" if chain.success is None else chain.success.change.text(), f"{chain.gradient:.2f}", chain.verdict,
+        ]
+        for chain in chains
     ]  # fmt: skip
-    body = []
-    for each in chains:
-        edit = "" if each.edit is None or each.edit_score is None or each.edit_action is None else (
-            f"{each.edit}: {each.edit_score.text()}, {each.edit_action.text()}"
-        )  # fmt: skip
-        model = "" if each.model is None else each.model.text()
-        random = max(_most(link) for link in (each.removed, each.back, each.moved))
-        body.append(
-            [
-                each.concept, each.behaviour, f"{each.auc:.2f} ({each.auc_random:.2f})",
-                f"{each.shares[0]:.0%}, {each.shares[1]:.0%}", f"{each.gradient:.2f}", each.removed.change.text(),
-                each.back.change.text(), each.moved.change.text(), f"{random:.2f}",
-                "" if each.success is None else _percent(each.success.change), model, edit, each.verdict,
-            ]
-        )  # fmt: skip
-    caption = (
-        f"Chains from a concept over its direction to an action: how its share of the next {AHEAD} actions changes, from moments "
-        "of held-out levels on, with 95 % intervals. With it: where the concept holds (numbers: above the median). Taken away, "
-        "moved to without: from moments with it; moved to with: from moments without it. Random, most: the largest change by "
-        f"{len(chains[0].removed.random)} random directions, moved as far. Gradient: log-odds of the action per standard "
-        "deviation. Return: with the direction taken away throughout. Verdict, necessary: taking it away undoes half of the "
-        "difference that the concept makes, or more, or costs the return; sufficient: putting it there makes half of it, or more; "
-        "both: both; contributes: an effect, but less; spurious: none, although the gradient says so."
-    )
-    return [Table(heads, body, caption)]
+    return WORDS.table("chains", rows, ahead=AHEAD, random=len(chains[0].removed.random))
 
 
-STEP = Step(NAME, TITLE, run, needs=("recording", "world_model"), why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, needs=("recording",), why_not=nothing_inside)

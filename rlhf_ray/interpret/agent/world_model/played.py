@@ -1,4 +1,4 @@
-"""Play inside a world model: what `play` and `go_on` return, for an agent that acts in a simulation."""
+"""Play inside a world model, as `play` and `go_on` do in the environment, and the model's states at recorded moments."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.hooks import check, edits_for
-from rlhf_ray.agents.moments import WorldMoments
-from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.agents.moments import Moments, WorldMoments, moments_of
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation, simulate
 from rlhf_ray.interpret.agent.world_model.world import World
@@ -21,6 +21,8 @@ from rlhf_ray.policies.env_actions import to_env_actions
 
 END = "end"
 """Cause of a simulated episode that ended."""
+BATCH = 256
+"""Moments at a time."""
 
 
 def play_in_world(
@@ -57,3 +59,14 @@ def episodes_of(simulation: Simulation, space: gym.Space[Any], levels: IntArray)
         [END if each else "" for each in terminated.tolist()],
         np.asarray(levels, np.int64),
     )
+
+
+def world_states(world: World, agent: Agent, episodes: Episodes, moments: Moments) -> FloatArray:
+    """Return the world model's states ``[n, size]`` at recorded moments, from the observations up to each."""
+    parts = [np.zeros((0, world.size))]
+    with torch.no_grad():
+        for first in range(0, len(moments), BATCH):
+            some = moments[first : first + BATCH]
+            context = moments_of(agent, episodes, some.rows, some.steps, context=world.context)
+            parts.append(world.begin(context.observations, context.actions).double().numpy())
+    return np.concatenate(parts)

@@ -83,27 +83,6 @@ class Quality:
         """Return the share of the mean frame's error that the model avoids."""
         return 1.0 - self.ratio(step, "mean_frame")
 
-    def as_json(self) -> dict[str, Any]:
-        """Return all figures as JSON values, NaN as None."""
-
-        def curve(of: HorizonCurve) -> dict[str, Any]:
-            return {name: _numbers(getattr(of, name)) for name in ("mean", "low", "high")}
-
-        return {
-            "valid_horizon": self.valid_horizon,
-            "steps": self.steps,
-            "windows": self.windows,
-            **{
-                name: {key: curve(of) for key, of in getattr(self, name).items()}
-                for name in ("errors", "visible", "revealed")
-            },
-            "agreement": curve(self.agreement),
-            "majority": self.majority,
-            "memory": curve(self.memory) if self.memory is not None else None,
-            "reward_auc": _numbers(np.array(self.reward)),
-            "end_auc": _numbers(np.array(self.end)),
-        }
-
 
 def measure(
     world: World, agent: Agent, episodes: Episodes, *, steps: int = 24, starts: int = 1, seed: int = 0, draws: int = 500
@@ -348,7 +327,3 @@ def _majority(preferred: FloatArray, space: gym.Space[Any]) -> float:
         return float(np.bincount(taken).max() / len(taken)) if len(taken) else 0.0
     rows = preferred[~np.isnan(preferred).any(-1)]
     return float(_alike(rows, np.median(rows, 0), CLOSE).mean()) if len(rows) else 0.0
-
-
-def _numbers(values: FloatArray) -> list[float | None]:
-    return [None if np.isnan(value) else round(float(value), 6) for value in values]

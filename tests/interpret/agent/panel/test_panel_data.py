@@ -208,5 +208,5 @@ def test_the_step_writes_a_panel_from_a_recording_alone(tmp_path):
     section = panel.run(replace(work, out=tmp_path / "panel", subject=less))
     assert (tmp_path / "panel" / "index.html").exists()
     assert section.values["comparisons"] > 2
-    assert panel.why_not(work) is None
-    assert panel.why_not(replace(work, folders={}))
+    assert panel.STEP.why_not(work) is None
+    assert panel.STEP.why_not(replace(work, folders={}))
