@@ -48,7 +48,7 @@ NOTES = ("Agent", "Environment", "Components", "Behaviours", "Value and likelies
 
 
 @dataclass(frozen=True)
-class Panel:
+class WrittenPanel:
     """What the step writes: the page, and how many samples, comparisons and bytes it holds."""
 
     page: str
@@ -81,7 +81,7 @@ def run(context: AgentContext) -> Section:
     write_panel(data, context.out)
     size = sum(file.stat().st_size for file in context.out.rglob("*") if file.is_file())
     row = [len(data), int(data.lengths.sum()), len(basis), len(pairs), round(size / 1e6, 1)]
-    figures = Panel("index.html", len(data), len(pairs), size)
+    figures = WrittenPanel("index.html", len(data), len(pairs), size)
     return WORDS.section(tables=[WORDS.table("panel", [row])], figures=figures)
 
 
