@@ -97,6 +97,12 @@ def check_step(output: str) -> None:
     assert abs(numbers("It is exactly 0 on N% of the steps", output)[0] - 50.0) < 5.0
 
 
+def check_attribution(output: str) -> None:
+    checks = re.findall(r"^(.+?) \| – \| – \| – \| (\S+) \| \S+ \| passed$", output, re.MULTILINE)
+    assert [name for name, _ in checks] == ["Mirror", "Occlusion (donor)"], output
+    assert all(float(agreement) > 0.9 for _, agreement in checks)
+
+
 def check_filmed(output: str) -> None:
     assert numbers("N answers from films", output) == [20.0]
 
@@ -113,6 +119,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "examine_reward.py": check_examined,
     "examine_agent.py": check_agent_examined,
     "own_step.py": check_step,
+    "own_attribution.py": check_attribution,
     "tune_from_python.py": check_tune,
     "people_over_a_tunnel.py": rises("true return: N in the first iteration, N in the last", to=-1000.0, by=150.0),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,12 +13,12 @@ from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.agents.play import play
 from rlhf_ray.envs.batches import make_batch
-from rlhf_ray.interpret.agent.attribution import quantities
-from rlhf_ray.interpret.agent.attribution.estimators import against_differences
-from rlhf_ray.interpret.agent.attribution.faithfulness import agreement, trained_against_untrained
-from rlhf_ray.interpret.agent.attribution.looked_at import masks_at, states_of
-from rlhf_ray.interpret.agent.attribution.objects import by_editing, by_painting
-from rlhf_ray.interpret.agent.attribution.question import Question
+from rlhf_ray.interpret.agent.questions import quantities
+from rlhf_ray.interpret.agent.questions.estimators import against_differences
+from rlhf_ray.interpret.agent.questions.objects import by_editing, by_painting, masks_at, states_of
+from rlhf_ray.interpret.agent.questions.question import AgentQuestion
+from rlhf_ray.interpret.attribution.faithfulness import agreement, trained_against_untrained
+from rlhf_ray.interpret.attribution.gradients import SmoothGrad
 
 AGENTS = ("minirun",)
 
@@ -42,8 +43,8 @@ def _of(agent: NetworkAgent, seed: int) -> list[Row]:
     states = states_of(episodes, moments)
     masks = masks_at(batch, states)
     objects = {name: masks[name] for name in OBJECTS}
-    jump = Question(agent, quantities.log_odds(agent.action_space, JUMPS, "jump"))
-    value = Question(agent, quantities.value())
+    jump = AgentQuestion(agent, quantities.log_odds(agent.action_space, JUMPS, "jump"))
+    value = AgentQuestion(agent, quantities.value())
 
     painted = by_painting(jump, moments, objects, np.random.default_rng(seed), masks["sky"])
     times = {
@@ -57,13 +58,13 @@ def _of(agent: NetworkAgent, seed: int) -> list[Row]:
     signs = {name: each.sign for name, each in agreed.items() if each is not None}
     coin = {"painted over": float(np.nanmean(worth)), "taken out of the level": float(np.nanmean(taken))}
 
-    untrained = [agent.fresh(1000 * (seed + 1) + i) for i in range(UNTRAINED)]
-    found = {
-        asked.quantity.name: trained_against_untrained(
-            asked, [Question(each, asked.quantity) for each in untrained], moments, objects, seed=seed
+    found = {}
+    for asked in (jump, value):
+        question = replace(asked, seed=seed).against(moments)
+        untrained = [replace(question, agent=agent.fresh(1000 * (seed + 1) + i)) for i in range(UNTRAINED)]
+        found[asked.quantity.name] = trained_against_untrained(
+            question, untrained, moments, objects, SmoothGrad(), "frame"
         )
-        for asked in (jump, value)
-    }
     ratios = {
         f"{quantity}, {name}": trained / other
         for quantity, pairs in found.items()

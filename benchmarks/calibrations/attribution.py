@@ -15,8 +15,9 @@ from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.planted import BLOCK, DISTRACTOR_COLOURS, SIDE, coin_touched
-from rlhf_ray.interpret.reward.attribution import METHODS, Background
-from rlhf_ray.interpret.reward.attribution.gradients import IntegratedGradients, gap
+from rlhf_ray.interpret.attribution import contributions, make_methods
+from rlhf_ray.interpret.attribution.gradients import IntegratedGradients
+from rlhf_ray.interpret.reward.question import RewardQuestion
 from rlhf_ray.interpret.reward.regions import Regions, regions_of
 from rlhf_ray.interpret.reward.steps import attribution
 from rlhf_ray.interpret.reward.subject import Subject
@@ -74,17 +75,17 @@ def _planted(seed: int) -> list[Row]:
     auc = float((scores[positive][:, None] > scores[~positive][None]).mean())
     steps = test[np.random.default_rng(seed).permutation(np.flatnonzero(positive))[:POSITIVES]]
     regions = regions_of(reward.observation_space)
-    background = Background(reward, train.sample(512, np.random.default_rng(seed)), regions, seed)
-    strangers = [background.of(reward.fresh(seed + 1 + i)) for i in range(UNTRAINED)]  # type: ignore[arg-type]
+    question = RewardQuestion(reward, train.sample(512, np.random.default_rng(seed)), regions, seed)
+    strangers = [question.about(reward.fresh(seed + 1 + i)) for i in range(UNTRAINED)]  # type: ignore[arg-type]
     objects = where(steps, regions)
     hits, untrained, masses = {}, {}, {}
-    for name in POINTING:
-        maps = METHODS[name](background, steps)["next_state"]
+    for name, method in make_methods(POINTING).items():
+        maps = contributions(method, question, steps)["next_state"]
         hits[name], masses[name] = pointing(maps, objects)
-        of_each = [pointing(METHODS[name](each, steps)["next_state"], objects)[0] for each in strangers]
+        of_each = [pointing(contributions(method, each, steps)["next_state"], objects)[0] for each in strangers]
         untrained[name] = float(np.mean(of_each))
     errors = {
-        points: float(gap(background, steps, IntegratedGradients().with_points(background, steps, points)).max())
+        points: float(question.gap(steps, IntegratedGradients(points, most=points).attribute(question, steps)).max())
         for points in (8, 32, 128)
     }
     chance = float(objects.mean())

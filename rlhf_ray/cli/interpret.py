@@ -60,6 +60,9 @@ class InterpretReward:
     """The report's folder. Default: interpret/reward in the run folder; without a run, reward_report."""
     steps: tuple[str, ...] = ()
     """Run these steps only, for example --steps shortcuts counterfactuals (docs/interpret_reward.md); or module:Name of yours."""
+    methods: tuple[str, ...] = ()
+    """Use these attribution methods only, for example --methods saliency occlusion_donor (docs/interpret_reward.md); or module:Name
+    of yours."""
     effort: float = 1.0
     """Amount of work: 0.2 for a quick look, 3 for a thorough one."""
     gamma: float | None = None
@@ -92,13 +95,17 @@ def reward(words: list[str]) -> None:
     """Run `rlhf-ray interpret reward`."""
     command: InterpretReward = parse_arguments(InterpretReward, "rlhf-ray interpret reward", words)
     from rlhf_ray.data.places import in_job, run_path
+    from rlhf_ray.interpret.attribution import known_methods
     from rlhf_ray.interpret.reward.report import KINDS, reward_study, write_report
     from rlhf_ray.interpret.reward.subject import Subject
 
+    known_methods(command.methods)
     out = writable(run_path(command.out or (command.run / "interpret" / "reward" if command.run else "reward_report")))
     function, data, environment, gamma = _subject(command)
     gamma = gamma if command.gamma is None else command.gamma
-    subject = Subject(function, data, gamma, command.seed, environment, effort=command.effort, edits=command.edits)
+    subject = Subject(
+        function, data, gamma, command.seed, environment, None, command.effort, command.edits, command.methods
+    )
     study = reward_study(subject, out, own_steps(command.steps))
     sections = run_shown(study, command.steps, processes=in_job())
     source = str(command.data or "new rollouts of the run's policy")

@@ -29,6 +29,9 @@ class InterpretAgent:
     steps: tuple[str, ...] = ()
     """Run these steps only, and those that they read, for example --steps bases interventions
     (docs/agent_report.md), or module:Name of your own."""
+    methods: tuple[str, ...] = ()
+    """Use these attribution methods only, for example --methods saliency occlusion_donor (docs/agent_report.md); or module:Name of
+    your own."""
     against: Path | None = None
     """Compare with another agent of the same environment (a run folder, a saved agent, module:Name): do they use the same features?
     The page is against_NAME/comparison.html in the report's folder."""
@@ -53,9 +56,11 @@ def agent_command(words: list[str]) -> None:
     from rlhf_ray.data.places import run_path
     from rlhf_ray.interpret.agent.report import KINDS, agent_study, write_agent_report
     from rlhf_ray.interpret.agent.subject import AgentSubject
+    from rlhf_ray.interpret.attribution import known_methods
 
+    known_methods(command.methods)
     agent, environment, default_out = _load(command)
-    subject = AgentSubject(agent, environment, command.seed, command.effort)
+    subject = AgentSubject(agent, environment, command.seed, command.effort, methods=command.methods)
     study = agent_study(subject, writable(run_path(command.out or default_out)), own_steps(command.steps))
     sections = run_shown(study, command.steps, processes=isinstance(agent, NetworkAgent))  # functions may not travel
     about: dict[str, Any] = {"agent": agent.name, "digest": agent.digest, "environment": environment}

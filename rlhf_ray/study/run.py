@@ -89,7 +89,7 @@ class Study(Generic[S]):
 
     def key(self, step: Step[S], needs: Sequence[str]) -> str:
         """Hash what a step is made from: its code, the subject, and the identities ``needs`` of the artefacts that it reads."""
-        subject = (self.subject.digest, self.subject.seed, self.subject.effort)
+        subject = (self.subject.digest, self.subject.seed, self.subject.effort, step.options(self.subject))
         parts = (__version__, step.name, code_of(step.run), *subject, list(needs))
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -88,6 +88,11 @@ def always(context: StepContext[Any]) -> str | None:
     return None
 
 
+def no_options(subject: StudySubject) -> str:
+    """Read no options."""
+    return ""
+
+
 @dataclass(frozen=True)
 class Step(Generic[S]):
     """One step of a study.
@@ -98,6 +103,7 @@ class Step(Generic[S]):
         run: examines the subject, writes artefacts to ``context.out``, returns what the page says.
         needs: steps whose artefacts it reads.
         why_not: returns why the step does not apply, in one sentence; None if it does.
+        options: identifies what of the subject's options the step reads and the subject's digest does not hold.
     """
 
     name: str
@@ -105,6 +111,7 @@ class Step(Generic[S]):
     run: Callable[[StepContext[S]], Section]
     needs: tuple[str, ...] = ()
     why_not: Callable[[StepContext[S]], str | None] = always
+    options: Callable[[S], str] = no_options
 
 
 def find_step(source: str) -> Step[Any]:

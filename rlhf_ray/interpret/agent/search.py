@@ -17,7 +17,7 @@ from torch import Tensor
 from rlhf_ray.agents.moments import WorldMoments
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.attribution.question import Question
+from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation
 from rlhf_ray.optim.adam import Adam
 
@@ -51,7 +51,7 @@ class Realism:
         SettingError: too few moments.
     """
 
-    def __init__(self, question: Question, moments: WorldMoments):
+    def __init__(self, question: AgentQuestion, moments: WorldMoments):
         if len(moments) < LEAST:
             raise SettingError(f"{len(moments)} moments don't tell what is realistic; record at least {LEAST}.")
         self.question = question
@@ -141,7 +141,7 @@ class SearchResult:
 
 
 def search(
-    question: Question,
+    question: AgentQuestion,
     moments: WorldMoments,
     real: WorldMoments,
     rng: np.random.Generator,
@@ -194,7 +194,7 @@ def search(
 
 
 def _by_gradient(
-    question: Question,
+    question: AgentQuestion,
     moments: WorldMoments,
     realism: Realism,
     start: Tensor,
@@ -223,7 +223,7 @@ def _by_gradient(
 
 
 def _at_random(
-    question: Question,
+    question: AgentQuestion,
     moments: WorldMoments,
     realism: Realism,
     start: Tensor,

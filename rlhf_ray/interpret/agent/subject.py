@@ -10,6 +10,7 @@ from rlhf_ray import envs
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.replay import site_of
 from rlhf_ray.envs.batch import EnvBatch
+from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.study.step import StepContext
 from rlhf_ray.study.words import Words
 
@@ -26,6 +27,7 @@ class AgentSubject:
         seed: seeds every draw.
         effort: amount of work relative to the normal report: 0.1 for a quick look.
         batches: makes that many copies of the environment; None: `rlhf_ray.envs.make_batch` does, by name.
+        methods: attribution methods, by name, ``module:Name`` of a user's own, or as objects; empty: the usual ones.
     """
 
     agent: Agent
@@ -33,6 +35,10 @@ class AgentSubject:
     seed: int = 0
     effort: float = 1.0
     batches: Callable[[int], EnvBatch] | None = None
+    methods: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "methods", known_methods(self.methods))
 
     @property
     def digest(self) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.interpret.reward.regions import Regions, regions_in
 from rlhf_ray.reward.functions import RewardFunction
 
@@ -28,6 +29,7 @@ class Subject:
             features where the environment tells them, 8 x 8 patches of an image, or else features. None for tables.
         effort: number of samples, steps and restarts relative to the normal report: 0.1 for a quick look.
         edits: the user's own counterfactuals: a JSON file of edits, or a folder of edited images; None for automatic ones.
+        methods: attribution methods, by name, ``module:Name`` of a user's own, or as objects; empty: the usual ones.
     """
 
     reward: RewardFunction
@@ -38,10 +40,12 @@ class Subject:
     regions: Regions | None = None
     effort: float = 1.0
     edits: Path | None = None
+    methods: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.regions is None:
             object.__setattr__(self, "regions", regions_in(self.environment, self.reward))
+        object.__setattr__(self, "methods", known_methods(self.methods))
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the generator for ``purpose``: the same draws whatever other steps drew."""

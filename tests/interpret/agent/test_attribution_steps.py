@@ -1,6 +1,5 @@
 """The steps attribution and search of the chain, on an untrained agent of MiniRun."""
 
-import json
 from functools import partial
 
 import numpy as np
@@ -12,9 +11,7 @@ from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.attribution import looked_at
-from rlhf_ray.interpret.agent.attribution.methods import METHODS
-from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
+from rlhf_ray.interpret.agent.questions.samples import GradientSamples
 from rlhf_ray.interpret.agent.steps import attribution, quality, search
 from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality
 from rlhf_ray.study import kept
@@ -54,7 +51,7 @@ def few(monkeypatch):
     monkeypatch.setattr(attribution, "FEWEST", 8)
     monkeypatch.setattr(attribution, "COMPONENTS", 1)
     monkeypatch.setattr(attribution, "UNTRAINED", 1)
-    monkeypatch.setattr(attribution, "METHODS", {name: METHODS[name] for name in ("gradient", "integrated_gradients")})
+    monkeypatch.setattr(attribution, "METHODS", ("saliency", "integrated_gradients"))
     monkeypatch.setattr(search, "ACTIONS", 1)
     monkeypatch.setattr(search, "STARTS", 4)
 
@@ -93,22 +90,13 @@ def test_attribution_without_a_world_model(recorded, tmp_path, monkeypatch):
     }
     assert any(name.endswith("/pit") or name.endswith("/saw") for name in section.values["objects"])
     assert next(check for check in section.checks if "central differences" in check.name).passed
-    assert json.loads((tmp_path / "attribution.json").read_text())["samples"] == 8
+    assert section.values["samples"] == 8
     again = tmp_path / "again"
     again.mkdir()
-    monkeypatch.setattr(attribution, "_Findings", Silent)
+    monkeypatch.setattr(attribution, "maps_of", lambda *_: ([], {}, {}))
+    monkeypatch.setattr(attribution, "_objects", lambda *_: {})
     attribution.run(work_of(recorded, again, ["recording"]))
     assert (again / "samples.npz").read_bytes() == (tmp_path / "samples.npz").read_bytes()
-
-
-class Silent:
-    """Makes the samples alone."""
-
-    def __init__(self, *_):
-        self.statements, self.checks, self.tables, self.pictures, self.values = [], [], [], [], {}
-        self.estimator = "straight_through"
-        self.methods = self.differences = lambda: None
-        self.objects = lambda states: None
 
 
 @pytest.mark.soak
@@ -139,12 +127,3 @@ def test_search(recorded, tmp_path, monkeypatch):
     assert len(section.pictures) == 4
     with np.load(tmp_path / "search.npz") as file:
         assert file["mean_value_up/frames"].shape == (4, 3, 16, 16, 3)
-
-
-def test_objects_are_told_from_scenery():
-    masks = {name: np.zeros((2, 10, 10), bool) for name in ("sky", "ground", "agent", "saw", "nothing")}
-    masks["sky"][:, :6], masks["ground"][:, 6:] = True, True
-    masks["saw"][:, 5, 5] = masks["agent"][:, 5, 1] = True
-    objects, background = looked_at.objects_of(masks)
-    assert set(objects) == {"saw"}
-    assert background is masks["sky"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases, clusters, concepts, embeddings, samples
 from rlhf_ray.interpret.agent.behaviours import behaviours, shares, windows
 from rlhf_ray.interpret.agent.overlap import overlap
+from rlhf_ray.interpret.agent.questions.quantities import value
 from rlhf_ray.interpret.agent.stability import stability
 from rlhf_ray.interpret.agent.steps import attribution as attribution_step
 from rlhf_ray.interpret.agent.steps import concepts as concepts_step
@@ -191,7 +191,7 @@ def test_what_hardly_can_be_read_is_not_told():
 
 
 def test_the_numbers_of_a_vector_that_matter_are_named():
-    map = np.tile([[0.0, -0.3, 0.01, 0.1]], (5, 1))
-    said = attribution_step._numbers(SimpleNamespace(title="value"), map)
-    assert said.kind == "uses"
-    assert "of the 4 observed numbers, counted from 0: number 1, 0.3 (73%), number 3, 0.1 (24%)." in said.text
+    found = attribution_step.QuantityMaps(value(), {}, False, 0.0, np.array([0.0, 0.3, 0.01, 0.1]))
+    [told] = attribution_step._of_quantity(found, [0] * 5)
+    assert told.kind == "uses"
+    assert "of the 4 observed numbers, counted from 0: number 1, 0.3 (73%), number 3, 0.1 (24%)." in told.text

@@ -20,22 +20,24 @@ from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent import concepts
-from rlhf_ray.interpret.agent.attribution import objects
-from rlhf_ray.interpret.agent.attribution import quantities as of
-from rlhf_ray.interpret.agent.attribution.looked_at import masks_at
-from rlhf_ray.interpret.agent.attribution.methods import METHODS, Reference, through_time
-from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.candidates import auc, concept_directions, concepts_at, ranked, sensitivities
 from rlhf_ray.interpret.agent.effects import effect
 from rlhf_ray.interpret.agent.interventions import Intervention
+from rlhf_ray.interpret.agent.questions import objects
+from rlhf_ray.interpret.agent.questions import quantities as of
+from rlhf_ray.interpret.agent.questions.objects import masks_at
+from rlhf_ray.interpret.agent.questions.question import AgentQuestion
+from rlhf_ray.interpret.agent.questions.samples import through_time
 from rlhf_ray.interpret.agent.steps import attribution, counterfactuals, interventions
+from rlhf_ray.interpret.attribution import make_methods
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from tests.interpret.agent.directions import linear
 from tests.interpret.agent.lamps import ACTED, AGENTS, OBSERVED, Lamps, planted
 from tests.interpret.contexts import context_of
 
 RNG = np.random.default_rng
+EVERY = make_methods(attribution.METHODS)
 
 
 @pytest.fixture(scope="module")
@@ -183,10 +185,9 @@ def test_maps_lie_on_the_cause(played: Mapping[str, Episodes], rule: str, cause:
     agent = AGENTS[rule]
     moments = draw_moments(agent, played[rule], 40, RNG(0))
     for quantity, at in ((of.log_odds(agent.action_space, 1), cause), (of.value(), 1)):
-        question = Question(agent, quantity)
-        reference = Reference.of(question, moments)
-        for name, method in METHODS.items():
-            size = np.abs(method(question, moments, reference, 0).maps["frame"]).sum(0)
+        question = AgentQuestion(agent, quantity).against(moments)
+        for name, method in EVERY.items():
+            size = np.abs(method.attribute(question, moments)["frame"]).sum(0)
             assert size[at] > 0.1, name
             assert np.delete(size, at).max() < 1e-5 * size[at], name
 
@@ -194,8 +195,8 @@ def test_maps_lie_on_the_cause(played: Mapping[str, Episodes], rule: str, cause:
 def test_a_map_through_time_finds_the_event(played: Mapping[str, Episodes]) -> None:
     agent, episodes = AGENTS["a5"], played["a5"]
     moments = moments_of(agent, episodes, np.arange(20), np.full(20, 4), ahead=6)
-    question = Question(agent, of.log_odds(agent.action_space, 1), 5)
-    found = np.abs(through_time(question, moments, Reference.of(question, moments))["observations"]).sum(0)
+    question = AgentQuestion(agent, of.log_odds(agent.action_space, 1), 5)
+    found = np.abs(through_time(question, moments, question.against(moments).scales)["observations"]).sum(0)
     assert found[0, 0] > 1.0
     found[0, 0] = 0.0
     assert found.max() == 0.0
@@ -207,10 +208,10 @@ def test_empty_maps_are_not_called_unfaithful(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     work = context_of(agent, "Lamps", Lamps, {"recording": tmp_path / "recording"}, tmp_path / "out", tmp_path / "no")
     judged = draw_moments(agent, play(agent, Lamps(20), range(20)), 30, RNG(0))
-    found = attribution._Findings(work, None, None, judged, [of.chosen_action(agent.action_space)])
-    found.methods()
-    assert [each.kind for each in found.statements] == ["ignores"]
-    assert "What the agent sees now does not matter" in found.statements[0].text
+    found, orders, _ = attribution.maps_of(work, judged, [of.chosen_action(agent.action_space)], EVERY)
+    assert found[0].unmoved
+    assert found[0].otherwise == 0
+    assert not orders
 
 
 def test_an_agent_that_is_as_sure_of_either_action_still_depends_on_what_it_sees(tmp_path: Path) -> None:
@@ -220,10 +221,9 @@ def test_an_agent_that_is_as_sure_of_either_action_still_depends_on_what_it_sees
     (tmp_path / "out").mkdir()
     work = context_of(agent, "Lamps", Lamps, {"recording": tmp_path / "recording"}, tmp_path / "out", tmp_path / "no")
     judged = draw_moments(agent, play(agent, Lamps(20), range(20)), 30, RNG(0))
-    found = attribution._Findings(work, None, None, judged, [of.chosen_action(agent.action_space)])
-    found.methods()
-    assert [each.kind for each in found.statements] == ["uses"]
-    assert "What the agent sees now decides what it does" in found.statements[0].text
+    found, _, _ = attribution.maps_of(work, judged, [of.chosen_action(agent.action_space)], EVERY)
+    assert found[0].unmoved
+    assert found[0].otherwise > 0.2
 
 
 def colours(seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -256,11 +256,10 @@ def test_objects_that_act_and_objects_that_are_worth(world: str, other: str, edi
     states = [episodes.env_states[i][t] for i, t in zip(moments.rows, moments.steps, strict=True)]
     masks = {name: mask for name, mask in masks_at(batch, states).items() if name in ("coin", other)}
     for quantity, cause in ((of.log_odds(agent.action_space, 1), "coin"), (of.value(), other)):
-        question = Question(agent, quantity)
+        question = AgentQuestion(agent, quantity).against(moments)
         painted = objects.by_painting(question, moments, masks, RNG(1))
         edited = objects.by_editing(question, moments, batch, states, edits)
-        reference = Reference.of(question, moments)
-        saliency = np.abs(METHODS["gradient"](question, moments, reference, 0).maps["frame"]).sum(-1)
+        saliency = np.abs(EVERY["saliency"].attribute(question, moments)["frame"]).sum(-1)
         for name, edit in zip(("coin", other), edits, strict=True):
             size, control = (np.nanmean(np.abs(each[name])) for each in (painted.changes, painted.control))
             there = masks[name].any((1, 2))

@@ -6,8 +6,8 @@ import torch
 
 from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.attribution import quantities
-from rlhf_ray.interpret.agent.attribution.question import Question
+from rlhf_ray.interpret.agent.questions import quantities
+from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from rlhf_ray.interpret.agent.search import Realism, search
 from tests.interpret.agent.linear_world import random_episodes
 from tests.interpret.agent.toy_world import LinearWorld, agent_of
@@ -16,7 +16,7 @@ from tests.interpret.agent.toy_world import LinearWorld, agent_of
 def asked(count=60, steps=3):
     agent, world = agent_of(), LinearWorld()
     moments = draw_moments(agent, random_episodes(agent, n=30, steps=6), count, np.random.default_rng(0), context=3)
-    return Question(agent, quantities.mean_over_steps(quantities.value()), steps, world), moments
+    return AgentQuestion(agent, quantities.mean_over_steps(quantities.value()), steps, world), moments
 
 
 @pytest.mark.parametrize("rise", [True, False])
@@ -29,7 +29,7 @@ def test_it_finds_realistic_starts_that_random_search_does_not(rise):
     assert (found.raised >= 0.0).all()
     with torch.no_grad():
         states = torch.as_tensor(found.states)
-        again = Question(question.agent, question.quantity, 3, question.world, sources=("world",)).ask(
+        again = AgentQuestion(question.agent, question.quantity, 3, question.world, sources=("world",)).ask(
             moments[:4], {"world": states}
         )
     assert np.allclose(again, found.after, atol=1e-5)
@@ -55,4 +55,4 @@ def test_what_can_not_be_searched_is_said_in_one_line():
     with pytest.raises(SettingError, match="5 moments don't tell"):
         search(question, moments[:2], moments[2:7], np.random.default_rng(0))
     with pytest.raises(SettingError, match="needs a world model"):
-        search(Question(question.agent, question.quantity), moments[:2], moments, np.random.default_rng(0))
+        search(AgentQuestion(question.agent, question.quantity), moments[:2], moments, np.random.default_rng(0))

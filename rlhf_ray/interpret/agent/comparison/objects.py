@@ -10,10 +10,9 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.agent.attribution.looked_at import OBJECT, objects_of
-from rlhf_ray.interpret.agent.attribution.objects import patch_beside, repaint
 from rlhf_ray.interpret.agent.comparison.concepts import LEAST
 from rlhf_ray.interpret.agent.comparison.pair import COPIES, AgentPair, acts, correlation, moved, same_action, text
+from rlhf_ray.interpret.agent.questions.objects import OBJECT, objects_of, patch_beside, repaint
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext

@@ -22,7 +22,7 @@ from rlhf_ray.agents.replay import replay, site_of
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.attribution.looked_at import masks_at
+from rlhf_ray.interpret.agent.questions.objects import masks_at
 from rlhf_ray.measure.intervals import MeanEstimate, linear_correlation
 
 LEVELS, OWN = 200, 40

@@ -14,11 +14,12 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import WorldMoments, moments_of
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.agent.attribution.drawing import strip
-from rlhf_ray.interpret.agent.attribution.methods import Reference, occlusion, parts_of
-from rlhf_ray.interpret.agent.attribution.quantities import Quantity, action_mean, log_odds, value
-from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.comparison.pair import AgentPair, acts, mean_of, text
+from rlhf_ray.interpret.agent.questions.quantities import Quantity, action_mean, log_odds, value
+from rlhf_ray.interpret.agent.questions.question import AgentQuestion
+from rlhf_ray.interpret.attribution.drawing import strip
+from rlhf_ray.interpret.attribution.occlusion import Occlusion
+from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 from rlhf_ray.study.section import Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
@@ -94,14 +95,13 @@ def _maps(
     agent: Agent, thoughts: Episodes, rows: Any, times: Any, quantity: Quantity
 ) -> tuple[WorldMoments, FloatArray]:
     moments = moments_of(agent, thoughts, rows, times)
-    question = Question(agent, quantity, sources=("frame",))
-    return moments, occlusion(question, moments, Reference.of(question, moments)).maps["frame"]
+    question = AgentQuestion(agent, quantity, sources=("frame",)).against(moments)
+    return moments, Occlusion().attribute(question, moments)["frame"]
 
 
 def _parts(pair: AgentPair, maps: FloatArray) -> FloatArray:
     """Return the sum of each part of each map, ``[n, parts]``."""
-    parts = parts_of(pair.first.observation_space, "frame", maps.shape[1:]).reshape(-1, maps[0].size)
-    sums: FloatArray = maps.reshape(len(maps), -1) @ parts.T.astype(np.float64)
+    sums: FloatArray = regions_of(pair.first.observation_space).sums(maps)
     return sums
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from rlhf_ray.agents.moments import Stretches
-from rlhf_ray.interpret.agent.attribution.paths import WAYS
-from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.panel.data import PanelSaliency
 from rlhf_ray.interpret.agent.panel.samples import StepEffects
+from rlhf_ray.interpret.agent.questions.paths import WAYS
+from rlhf_ray.interpret.agent.questions.samples import GradientSamples
 
 WAY_NAMES = tuple(WAYS.values())
 

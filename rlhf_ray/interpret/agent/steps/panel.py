@@ -15,7 +15,6 @@ from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.behaviours import action_inputs, behaviours
 from rlhf_ray.interpret.agent.panel import write_panel
@@ -24,6 +23,7 @@ from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
 from rlhf_ray.interpret.agent.panel.data import PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
 from rlhf_ray.interpret.agent.panel.samples import StepEffects, pieces_of
+from rlhf_ray.interpret.agent.questions.samples import GradientSamples
 from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.steps.bases import basis_of
 from rlhf_ray.interpret.agent.steps.quality import valid_horizon

@@ -12,10 +12,9 @@ import numpy as np
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.moments import WorldMoments, draw_moments
-from rlhf_ray.interpret.agent.attribution import quantities
-from rlhf_ray.interpret.agent.attribution.drawing import frames_picture
-from rlhf_ray.interpret.agent.attribution.quantities import Quantity
-from rlhf_ray.interpret.agent.attribution.question import Question
+from rlhf_ray.interpret.agent.questions import quantities
+from rlhf_ray.interpret.agent.questions.quantities import Quantity
+from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from rlhf_ray.interpret.agent.search import STEPS, NothingToSearchError, SearchResult, search
 from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.steps.bases import basis_of
@@ -23,6 +22,7 @@ from rlhf_ray.interpret.agent.steps.quality import valid_horizon
 from rlhf_ray.interpret.agent.steps.world_model import world_of
 from rlhf_ray.interpret.agent.subject import AgentContext, no_world
 from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.attribution.drawing import frames_picture
 from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.study.section import Check, Picture, Section
 from rlhf_ray.study.step import Step
@@ -154,7 +154,7 @@ def _search(
     quantity, rise = task
     rng = np.random.default_rng([seed, rise, *quantity.name.encode()])
     try:
-        return search(Question(agent, quantity, rollout, world), starts, real, rng, rise=rise, steps=budget)
+        return search(AgentQuestion(agent, quantity, rollout, world), starts, real, rng, rise=rise, steps=budget)
     except NothingToSearchError:
         return None
 

@@ -10,11 +10,13 @@ import numpy as np
 
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.attribution import INPUT_WORDS, METHODS, Background, Maps, input_effects
-from rlhf_ray.interpret.reward.attribution.checks import Judge, Judged
-from rlhf_ray.interpret.reward.attribution.drawing import draw
+from rlhf_ray.interpret.attribution import Maps, contributions, make_methods, methods_key
+from rlhf_ray.interpret.attribution.checks import Judge, Judged
+from rlhf_ray.interpret.attribution.drawing import draw
+from rlhf_ray.interpret.attribution.interventions import input_effects
+from rlhf_ray.interpret.attribution.occlusion import Occlusion
+from rlhf_ray.interpret.reward.question import RewardQuestion
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.reward.functions import Input
 from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
@@ -22,6 +24,19 @@ from rlhf_ray.study.words import Words
 
 WORDS = Words(__file__)
 
+METHODS = (
+    "saliency",
+    "input_x_gradient",
+    "integrated_gradients",
+    "smoothgrad",
+    "grad_cam",
+    "occlusion_typical",
+    "occlusion_donor",
+    "occlusion_blur",
+    "occlusion_inpaint",
+    "perturbation",
+)
+"""The methods, if the subject names none."""
 BACKGROUND, JUDGED, SHOWN, EXCHANGED = 512, 16, 6, 256
 """Steps that give donors and means; that checks use; in pictures; whose whole inputs are exchanged."""
 UPDATES = 150
@@ -83,7 +98,7 @@ class AttributionFigures:
     """
 
     spread: float
-    inputs: dict[Input, float] = field(default_factory=dict)
+    inputs: dict[str, float] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)
     gradient_against_intervention: GradientTrust | None = None
     steps: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -99,34 +114,37 @@ def why_not(context: StepContext[Subject]) -> str | None:
 def run(context: StepContext[Subject]) -> Section:
     """Attribute the reward, check the attributions, and exchange inputs."""
     subject, rng = context.subject, context.subject.rng(WORDS.name)
-    background = Background(subject.reward, subject.data.sample(BACKGROUND, rng), subject.regions, subject.seed)
-    if not background.spread:
+    question = RewardQuestion(subject.reward, subject.data.sample(BACKGROUND, rng), subject.regions, subject.seed)
+    if not question.unit:
         return WORDS.section(
             [WORDS.statement("constant")], [WORDS.check("varies", False, 0.0)], figures=AttributionFigures(0.0)
         )
-    drawn, captions = informative(background, subject.data)
-    figures = measure(subject, background, drawn, rng)
-    pictures = _pictures(background, subject.data[drawn], captions, figures)
+    drawn, captions = informative(question, subject.data)
+    figures = measure(subject, question, drawn, rng)
+    pictures = _pictures(question, subject.data[drawn], captions, figures)
     return WORDS.section(_statements(figures), _checks(figures), _tables(figures), pictures, figures)
 
 
-def measure(subject: Subject, background: Background, drawn: IntArray, rng: np.random.Generator) -> AttributionFigures:
+def measure(
+    subject: Subject, question: RewardQuestion, drawn: IntArray, rng: np.random.Generator
+) -> AttributionFigures:
     """Compute the figures."""
     exchanged = subject.data.sample(max(16, int(EXCHANGED * subject.effort)), rng)
-    effects = input_effects(background, exchanged)
-    judged_steps = _judged(background, subject.data, int(np.clip(JUDGED * subject.effort, 8, 4 * JUDGED)), rng)
-    judge = Judge(background, judged_steps, int(np.clip(UPDATES * subject.effort, UPDATES / 5, 2 * UPDATES)))
-    why = {method.name: method.unsuitable(background) for method in METHODS.values()}
-    judged = {name: judge.judge(method) for name, method in METHODS.items() if not why[method.name]}
-    trust = gradient_against_intervention(background, judge, {name: each.maps for name, each in judged.items()})
+    effects = input_effects(question, exchanged)
+    judged_steps = _judged(question, subject.data, int(np.clip(JUDGED * subject.effort, 8, 4 * JUDGED)), rng)
+    judge = Judge(question, judged_steps, int(np.clip(UPDATES * subject.effort, UPDATES / 5, 2 * UPDATES)))
+    methods = make_methods(subject.methods or METHODS)
+    why = {name: method.why_not(question) for name, method in methods.items()}
+    judged = {name: judge.judge(method) for name, method in methods.items() if not why[name]}
+    trust = gradient_against_intervention(question, judge, {name: each.maps for name, each in judged.items()})
     return AttributionFigures(
-        background.spread,
-        {name: float(effect.mean()) / background.spread for name, effect in effects.items()},
-        dict(zip(background.part_names, judge.effects.size.mean(0).tolist(), strict=True)),
+        question.unit,
+        {name: float(effect.mean()) / question.unit for name, effect in effects.items()},
+        dict(zip(question.part_names, judge.effects.size.mean(0).tolist(), strict=True)),
         trust,
         drawn,
         {name: _method(each) for name, each in judged.items()},
-        {method.title: reason for method in METHODS.values() if (reason := why[method.name])},
+        {methods[name].title: reason for name, reason in why.items() if reason},
     )
 
 
@@ -135,9 +153,9 @@ def _method(judged: Judged) -> MethodFigures:
     return MethodFigures(judged.crossed_out, judged.infidelity, checks, judged)
 
 
-def informative(background: Background, data: Transitions) -> tuple[IntArray, list[str]]:
+def informative(question: RewardQuestion, data: Transitions) -> tuple[IntArray, list[str]]:
     """Choose up to six different steps: highest and lowest reward, typical ones, a true reward, an end of an episode."""
-    rewards = background.reward.of(data)
+    rewards = question.reward.of(data)
     order = np.argsort(rewards, kind="stable")
     middle = len(order) // 2
     true = np.isfinite(data.rewards) & (data.rewards != 0)
@@ -162,12 +180,14 @@ def informative(background: Background, data: Transitions) -> tuple[IntArray, li
     return np.array(chosen), captions
 
 
-def gradient_against_intervention(background: Background, judge: Judge, maps: dict[str, Maps]) -> GradientTrust | None:
+def gradient_against_intervention(
+    question: RewardQuestion, judge: Judge, maps: dict[str, Maps]
+) -> GradientTrust | None:
     """Compare the gradient with putting the typical value in a part's place. None without a gradient or an effect."""
     if "saliency" not in maps:
         return None
-    effects = np.abs(background.part_sums(METHODS["occlusion_typical"](background, judge.steps)))
-    gradient = background.part_sums(maps["saliency"])
+    effects = np.abs(question.part_sums(Occlusion().attribute(question, judge.moments)))
+    gradient = question.part_sums(maps["saliency"])
     totals = [values.sum(1) for values in (effects, gradient)]
     usable = (totals[0] > 0) & (totals[1] > 0)
     if not usable.any():
@@ -177,9 +197,9 @@ def gradient_against_intervention(background: Background, judge: Judge, maps: di
     return GradientTrust(*(float(each.mean()) for each in shares))
 
 
-def _judged(background: Background, data: Transitions, count: int, rng: np.random.Generator) -> Transitions:
+def _judged(question: RewardQuestion, data: Transitions, count: int, rng: np.random.Generator) -> Transitions:
     """Draw the steps that checks use: half with unusual rewards, where there is something to explain, half any."""
-    unusual = np.argsort(-np.abs(background.reward.of(data) - np.median(background.reward.of(data))), kind="stable")
+    unusual = np.argsort(-np.abs(question.reward.of(data) - np.median(question.reward.of(data))), kind="stable")
     pool = unusual[: max(1, len(data) // 10)]
     half = rng.permutation(pool)[: count // 2]
     rest = rng.permutation(np.setdiff1d(np.arange(len(data)), half))[: count - len(half)]
@@ -188,7 +208,7 @@ def _judged(background: Background, data: Transitions, count: int, rng: np.rando
 
 def _statements(figures: AttributionFigures) -> Iterator[Statement]:
     for name, effect in sorted(figures.inputs.items(), key=lambda item: -item[1]):
-        values = {"word": INPUT_WORDS[name], "switched": name == "done", "effect": effect}
+        values = {"word": RewardQuestion.words[name], "switched": name == "done", "effect": effect}
         if effect < IGNORED:
             yield WORDS.statement("ignored", 1.0 - effect, **values)
         elif effect >= MATTERS:
@@ -218,7 +238,9 @@ def _tables(figures: AttributionFigures) -> Iterator[Table]:
         verdict = "crossed out" if each.crossed_out else "passed"
         rows.append([each.judged.method.title, *cells, f"{each.infidelity:.2f}", verdict])
     yield WORDS.table("methods", rows + [[title, *[""] * 5, why] for title, why in figures.missing.items()])
-    yield WORDS.table("inputs", [[INPUT_WORDS[name], f"{effect:.3f}"] for name, effect in figures.inputs.items()])
+    yield WORDS.table(
+        "inputs", [[RewardQuestion.words[name], f"{effect:.3f}"] for name, effect in figures.inputs.items()]
+    )
 
 
 def _cell(check: dict[str, Any] | None) -> str:
@@ -228,12 +250,13 @@ def _cell(check: dict[str, Any] | None) -> str:
 
 
 def _pictures(
-    background: Background, shown: Transitions, captions: list[str], figures: AttributionFigures
+    question: RewardQuestion, shown: Transitions, captions: list[str], figures: AttributionFigures
 ) -> Iterator[Picture]:
     for each in figures.methods.values():
         method = each.judged.method
-        image = draw(background, shown, captions, method(background, shown), method.signed, each.crossed_out)
+        maps = contributions(method, question, shown)
+        image = draw(question, shown, captions, maps, method.signed, each.crossed_out)
         yield Picture(method.name, image, WORDS.text("one_scale", title=method.title), each.crossed_out)
 
 
-STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)
+STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not, options=lambda subject: methods_key(subject.methods))

@@ -18,10 +18,6 @@ from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.attribution import quantities
-from rlhf_ray.interpret.agent.attribution.methods import Reference
-from rlhf_ray.interpret.agent.attribution.question import Question
-from rlhf_ray.interpret.agent.attribution.samples import sample_gradients
 from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.panel import PanelData, packing, write_panel
 from rlhf_ray.interpret.agent.panel.ahead import effects_ahead
@@ -30,6 +26,9 @@ from rlhf_ray.interpret.agent.panel.filters import OneOf, Within, matching
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
 from rlhf_ray.interpret.agent.panel.samples import LIKELIEST, VALUE, pieces_of
 from rlhf_ray.interpret.agent.panel.sheets import plan_for, sheet_image, write_sheets
+from rlhf_ray.interpret.agent.questions import quantities
+from rlhf_ray.interpret.agent.questions.question import AgentQuestion
+from rlhf_ray.interpret.agent.questions.samples import sample_gradients
 from rlhf_ray.interpret.agent.steps import panel
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
@@ -162,9 +161,8 @@ def test_what_matters_some_steps_on_lies_on_the_right_step():
     _, agent, basis, episodes, pieces = corridor_panel()
     moments = draw_moments(agent, episodes, 12, np.random.default_rng(0), ahead=3)
     quantity = quantities.value()
-    reference = Reference.of(Question(agent, quantity), moments)
-    still = Reference(reference.typical, {name: 0.0 * scale for name, scale in reference.scales.items()})
-    samples = sample_gradients(moments, agent=agent, world=None, quantities=[quantity], reference=still, steps=2)
+    still = {name: torch.zeros(1) for name in AgentQuestion(agent, quantity).names}
+    samples = sample_gradients(moments, agent=agent, world=None, quantities=[quantity], scales=still, steps=2)
     effects = effects_ahead(samples, pieces, basis)
     [name] = effects.gradients
     assert name == "value, 2 steps on"

@@ -6,10 +6,10 @@ import torch
 
 from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.attribution import quantities
-from rlhf_ray.interpret.agent.attribution.estimators import compare
-from rlhf_ray.interpret.agent.attribution.paths import ways
-from rlhf_ray.interpret.agent.attribution.question import Question
+from rlhf_ray.interpret.agent.questions import quantities
+from rlhf_ray.interpret.agent.questions.estimators import compare
+from rlhf_ray.interpret.agent.questions.paths import ways
+from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from tests.interpret.agent.linear_world import LinearAgent, LinearWorld, random_episodes
 from tests.interpret.agent.toy_world import LinearWorld as ToyWorld
 from tests.interpret.agent.toy_world import agent_of
@@ -18,7 +18,7 @@ from tests.interpret.agent.toy_world import agent_of
 def asked(agent, world, quantity, steps, **more):
     episodes = random_episodes(agent, n=4, steps=5)
     moments = draw_moments(agent, episodes, 6, np.random.default_rng(0), context=world.context)
-    return Question(agent, quantity, steps, world, sources=("world", "memory"), **more), moments
+    return AgentQuestion(agent, quantity, steps, world, sources=("world", "memory"), **more), moments
 
 
 def linear():
@@ -82,7 +82,7 @@ def test_now_a_cut_changes_nothing_but_what_it_cuts():
         changed = np.abs(found.parts["action"]).max() / np.abs(found.total).max()
         assert changed <= 1e-6 if steps == 0 else changed > 1e-3
     with pytest.raises(SettingError, match="need a world model"):
-        ways(Question(agent_of(), quantities.value()), moments)
+        ways(AgentQuestion(agent_of(), quantities.value()), moments)
 
 
 def test_estimators_are_held_against_finite_changes():

@@ -27,7 +27,7 @@ from torch import Tensor
 from rlhf_ray.agents.moments import WorldMoments
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.attribution.question import Question
+from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from rlhf_ray.interpret.agent.world_model.simulate import Cut
 from rlhf_ray.interpret.agent.world_model.world import World
 
@@ -89,7 +89,7 @@ class Ways:
         return share
 
 
-def ways(question: Question, moments: WorldMoments, source: Literal["world", "memory"] = "world") -> Ways:
+def ways(question: AgentQuestion, moments: WorldMoments, source: Literal["world", "memory"] = "world") -> Ways:
     """Split the gradient of a quantity ``k`` steps on with respect to the world's state, or the agent's memory, at the moment.
 
     Args:
@@ -110,7 +110,7 @@ def ways(question: Question, moments: WorldMoments, source: Literal["world", "me
     of = leaves[source]
 
     def cut(*names: Cut) -> FloatArray:
-        simulation = question.rollout(moments, leaves, cut=frozenset(names))  # type: ignore[arg-type]
+        simulation = question.rollout(moments, leaves, cut=frozenset(names))
         target = question.read(simulation)
         return _numpy(_gradient(target.sum(), of)) if target.requires_grad else np.zeros(of.shape)
 
@@ -127,20 +127,20 @@ def ways(question: Question, moments: WorldMoments, source: Literal["world", "me
 
 
 def _by_step(
-    question: Question, moments: WorldMoments, leaves: Mapping[str, Tensor], source: Literal["world", "memory"]
+    question: AgentQuestion, moments: WorldMoments, leaves: Mapping[str, Tensor], source: Literal["world", "memory"]
 ) -> tuple[FloatArray, FloatArray]:
     """Apply the chain rule at the first frame that the agent sees, or the first action that leaves it."""
     assert question.world is not None
     of = leaves[source]
     listening = _Listening(question.world)
-    whole = question.rollout(moments, leaves, cut=frozenset(), world=listening)  # type: ignore[arg-type]
+    whole = question.rollout(moments, leaves, cut=frozenset(), world=listening)
     target = question.read(whole)
     # No action: the world alone from its state to a frame, or the agent's memory alone to an action.
-    alone = question.rollout(moments, leaves, cut=frozenset(("action",)))  # type: ignore[arg-type]
+    alone = question.rollout(moments, leaves, cut=frozenset(("action",)))
     crossings: list[Tensor]
     if source == "world":
         crossings, ends = list(whole.nodes["observations"]), list(alone.observations.unbind(1))
-        own = question.rollout(moments, leaves, cut=frozenset(("action", "frame")))  # type: ignore[arg-type]
+        own = question.rollout(moments, leaves, cut=frozenset(("action", "frame")))
         direct = question.read(own)
     else:
         crossings, ends = listening.actions, list(alone.actions.unbind(1))

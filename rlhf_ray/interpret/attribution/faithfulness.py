@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
 
-from rlhf_ray.agents.moments import WorldMoments
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
-from rlhf_ray.interpret.agent.attribution.methods import METHODS, Reference, parts_of
-from rlhf_ray.interpret.agent.attribution.question import Question, Source
-from rlhf_ray.interpret.reward.attribution.checks import rank_correlation
+from rlhf_ray.interpret.attribution.method import Method, attribute
+from rlhf_ray.interpret.attribution.question import Question
 from rlhf_ray.measure.intervals import mean_interval
+from rlhf_ray.measure.statistics import spearman
 
 ORDERS = 10
 """Random orders that a map's order is compared with."""
@@ -27,12 +26,12 @@ LEVELS = 8
 
 @dataclass(frozen=True)
 class Curves:
-    """How far a quantity moves as parts are deleted, the most important first, or inserted.
+    """How far an output moves as parts are deleted, the most important first, or inserted.
 
     Attributes:
         shares: of the parts that are changed, ``[levels]``, from 0 to 1.
         deletion: mean absolute change when these parts get their typical values, ``[levels]``.
-        insertion: mean absolute distance from the quantity when only these parts are there, ``[levels]``.
+        insertion: mean absolute distance from the output when only these parts are there, ``[levels]``.
         random_deletion, random_insertion: the same in random orders, ``[orders, levels]``.
     """
 
@@ -63,6 +62,10 @@ class Curves:
         both = {"random_deletion": self.random_deletion, "random_insertion": self.random_insertion}
         return {name: mean_interval([_area(self.shares, of) / top for of in curves]) for name, curves in both.items()}
 
+    def to_json(self) -> dict[str, Any]:
+        """Return areas, intervals, and whether the order is faithful."""
+        return self.areas | {"intervals": self.intervals, "faithful": self.faithful}
+
     @property
     def faithful(self) -> bool:
         """Whether the map's order is better than every random order, in deletion and in insertion."""
@@ -73,52 +76,53 @@ class Curves:
 
 def curves(
     question: Question,
-    moments: WorldMoments,
+    moments: Any,
     maps: Mapping[str, FloatArray],
-    reference: Reference,
     rng: np.random.Generator,
-    source: Source = "frame",
+    name: str,
     orders: int = ORDERS,
 ) -> dict[str, Curves]:
-    """Delete and insert parts of a source in the order of maps' absolute sums, and in random orders, the same for all maps.
+    """Delete and insert parts of an input in the order of maps' absolute sums, and in random orders, the same for all maps.
+
+    Deleted parts get their typical values.
 
     Args:
-        question: whose source it is.
+        question: whose input it is.
         moments: ``n`` moments.
-        maps: maps of the source by name, ``[n, …]`` each.
-        reference: what stands in place of deleted parts.
+        maps: maps of the input by method, ``[n, …]`` each.
         rng: draws the random orders.
-        source: frame or a memory.
+        name: the input.
         orders: number of random orders.
     """
-    inputs = question.inputs(moments)
-    own = inputs[source]
-    masks = parts_of(question.agent.observation_space, source, tuple(own.shape[1:])).reshape(-1, own[0].numel())
-    typical = reference.typical[source].expand_as(own)
+    own, before = question.arrays(moments)[name], question.values(moments)
+    masks = question.parts(name)[1]
+    shape, flat = masks.shape[1:], masks.reshape(len(masks), -1)
+    usual = np.broadcast_to(question.usual(name), own.shape)
     shares = np.linspace(0.0, 1.0, min(LEVELS, len(masks)) + 1)
     counts = np.rint(shares * len(masks)).astype(int)
-    with torch.no_grad():
-        before = question.ask(moments).double().numpy()
 
     def along(ranks: IntArray) -> tuple[FloatArray, FloatArray]:
         found = np.zeros((2, len(counts)))
         for level, count in enumerate(counts):
-            at = torch.as_tensor(((ranks < count) @ masks).reshape(own.shape))
-            for i, (here, there) in enumerate(((typical, own), (own, typical))):
-                with torch.no_grad():
-                    after = question.ask(moments, {**inputs, source: torch.where(at, here, there)})
-                found[i, level] = np.abs(after.double().numpy() - before).mean()
+            at = ((ranks < count) @ flat).reshape(len(own), *(1,) * (own.ndim - 1 - len(shape)), *shape)
+            for i, (here, there) in enumerate(((usual, own), (own, usual))):
+                after = question.changed(moments, name, np.where(at, here, there)[None])[0]
+                found[i, level] = np.abs(after - before).mean()
         return found[0], found[1]
 
-    chance = [along(np.argsort(rng.random((len(moments), len(masks))), axis=1)) for _ in range(orders)]
+    chance = [along(np.argsort(rng.random((len(own), len(masks))), axis=1)) for _ in range(orders)]
     by_chance = np.stack([a for a, _ in chance]), np.stack([b for _, b in chance])
     found = {}
-    for name, values in maps.items():
-        small = parts_of(question.agent.observation_space, source, tuple(values.shape[1:])).reshape(len(masks), -1)
-        sizes = np.abs(values.reshape(len(values), -1) @ small.T.astype(np.float64))
+    for method, values in maps.items():
+        sizes = np.abs(values.reshape(len(values), -1) @ flat.T.astype(np.float64))
         ranks = np.argsort(np.argsort(-sizes, axis=1, kind="stable"), axis=1)
-        found[name] = Curves(shares, *along(ranks), *by_chance)
+        found[method] = Curves(shares, *along(ranks), *by_chance)
     return found
+
+
+def rank_correlation(one: FloatArray, other: FloatArray) -> float:
+    """Return Spearman's correlation of all elements, equal but for rounding; 0 if one of them is constant."""
+    return spearman(np.round(one, 12), np.round(other, 12), 0.0)
 
 
 @dataclass(frozen=True)
@@ -167,36 +171,36 @@ def concentration(maps: FloatArray, masks: BoolArray) -> FloatArray:
 def trained_against_untrained(
     question: Question,
     others: Sequence[Question],
-    moments: WorldMoments,
+    moments: Any,
     masks: Mapping[str, BoolArray],
-    method: str = "smoothgrad",
-    seed: int = 0,
+    method: Method,
+    name: str,
 ) -> dict[str, tuple[float, float]]:
-    """Return each object's mean concentration, of the agent and of untrained ones.
+    """Return each object's mean concentration, of the trained network and of untrained ones.
 
     Args:
-        question: the trained agent's.
-        others: the same for untrained agents; the memory is the trained agent's. One alone may like an object by chance.
+        question: the trained network's.
+        others: the same about untrained ones. One alone may like an object by chance.
         moments: with images.
-        masks: objects in the moments' frames, ``[n, height, width]`` by name; frames without one don't count.
-        method: a name in `METHODS`.
-        seed: of the method's noise.
+        masks: objects in the images, ``[n, height, width]`` by name; images without one don't count.
+        method: makes the maps.
+        name: the input.
     """
     found = []
     for each in (question, *others):
-        maps = METHODS[method](each, moments, Reference.of(each, moments), seed).maps["frame"]
-        found.append({name: concentration(maps, mask) for name, mask in masks.items()})
-    seen = [name for name in masks if all(np.isfinite(each[name]).any() for each in found)]
-    means = [{name: float(np.nanmean(each[name])) for name in seen} for each in found]
-    return {name: (means[0][name], float(np.mean([each[name] for each in means[1:]]))) for name in seen}
+        maps = attribute(method, each, moments)[name]
+        found.append({of: concentration(maps, mask) for of, mask in masks.items()})
+    seen = [of for of in masks if all(np.isfinite(each[of]).any() for each in found)]
+    means = [{of: float(np.nanmean(each[of])) for of in seen} for each in found]
+    return {of: (means[0][of], float(np.mean([each[of] for each in means[1:]]))) for of in seen}
 
 
 def where_it_matters(masks: BoolArray, changes: FloatArray) -> BoolArray:
-    """Return the masks of an object without those of the frames where its removal changes a quantity less than in half of them.
+    """Return the masks of an object without those of the frames where its removal changes an output less than in half of them.
 
     Args:
         masks: ``[n, height, width]``.
-        changes: by removal, ``[n]``; NaN where there is no object: see `by_painting`.
+        changes: by removal, ``[n]``; NaN where there is no object: see `rlhf_ray.interpret.agent.questions.objects.by_painting`.
     """
     size = np.nan_to_num(np.abs(changes), nan=-1.0)
     least = np.nanmedian(np.abs(changes)) if np.isfinite(changes).any() else np.inf

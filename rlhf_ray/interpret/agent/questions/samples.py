@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.moments import Moments, WorldMoments
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.attribution.methods import Reference, plane, through_time
-from rlhf_ray.interpret.agent.attribution.paths import WAYS, ways
-from rlhf_ray.interpret.agent.attribution.quantities import Quantity
-from rlhf_ray.interpret.agent.attribution.question import Question
+from rlhf_ray.interpret.agent.questions.paths import WAYS, ways
+from rlhf_ray.interpret.agent.questions.quantities import Quantity
+from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from rlhf_ray.interpret.agent.world_model.simulate import Estimator
 from rlhf_ray.interpret.agent.world_model.world import World
 
@@ -120,7 +121,7 @@ def sample_gradients(
     agent: Agent,
     world: World | None,
     quantities: Sequence[Quantity],
-    reference: Reference,
+    scales: Mapping[str, Tensor],
     steps: int,
     estimator: Estimator = "straight_through",
     with_paths: Sequence[str] = ("value", "action"),
@@ -133,7 +134,7 @@ def sample_gradients(
         agent: the agent.
         world: the world model; None: the recorded frames.
         quantities: what is asked at the last step.
-        reference: of the same sources.
+        scales: see `through_time`.
         steps: after the start; samples have ``steps + 1`` steps.
         estimator: see `simulate`.
         with_paths: names of the quantities whose paths are told apart.
@@ -143,10 +144,10 @@ def sample_gradients(
     saliency, gradients, paths = {}, {}, {}
     seen: dict[str, Array] = {}
     for quantity in quantities:
-        question = Question(agent, quantity, steps, world, estimator, sources=sources)  # type: ignore[arg-type]
-        found = through_time(question, moments, reference, samples=COPIES, seed=int(moments.steps[0]))
+        question = AgentQuestion(agent, quantity, steps, world, estimator, sources=sources)  # type: ignore[arg-type]
+        found = through_time(question, moments, scales, samples=COPIES, seed=int(moments.steps[0]))
         frames = found["observations"]
-        saliency[quantity.name] = _half(plane(frames) if frames.ndim == 5 else frames.reshape(*frames.shape[:2], -1))
+        saliency[quantity.name] = _half(frames.sum(-1) if frames.ndim == 5 else frames.reshape(*frames.shape[:2], -1))
         gradients[quantity.name] = _half(found["memory"])
         paths[quantity.name] = _paths(question, moments, quantity.name in with_paths)
         seen = {name: of[:, : steps + 1] for name, of in found.items() if name.endswith("_seen")}
@@ -160,7 +161,53 @@ def sample_gradients(
     )  # fmt: skip
 
 
-def _paths(question: Question, moments: WorldMoments, wanted: bool) -> FloatArray:
+def through_time(
+    question: AgentQuestion,
+    moments: WorldMoments,
+    scales: Mapping[str, Tensor],
+    *,
+    samples: int = 1,
+    noise: float = AgentQuestion.noise,
+    seed: int = 0,
+) -> dict[str, Array]:
+    """Return the gradients of a quantity ``k`` steps on with respect to every step up to it, averaged over noisy copies.
+
+    The first copy has no noise. Gradients are not multiplied by scales.
+
+    Args:
+        question: with ``steps = k``.
+        moments: where.
+        scales: of the sources, which give the noise its size.
+        samples: copies of the inputs.
+        noise: its standard deviation, in these scales.
+        seed: of the noise.
+
+    Returns:
+        ``observations`` ``[n, k + 1, …]``: gradients to the frame that the agent sees at each step; ``memory`` and ``states``: to
+        the agent's memory before it and the world's. ``observations_seen``, ``memory_seen``, ``values_seen`` and ``logits_seen``
+        are the steps' own, without noise.
+    """
+    inputs = question.inputs(moments)
+    generator = torch.Generator().manual_seed(seed)
+    total: dict[str, Tensor] = {}
+    seen: dict[str, Array] = {}
+    for copy in range(samples):
+        moved = {
+            name: of + (0.0 if copy == 0 else noise) * scales[name] * torch.randn(of.shape, generator=generator)
+            for name, of in inputs.items()
+        }
+        simulation = question.rollout(moments, {name: of.requires_grad_() for name, of in moved.items()})
+        found = simulation.gradients(question.read(simulation))
+        for name in ("observations", "memory", "states"):
+            part = getattr(found, name)[:, : question.steps + 1].detach() / samples
+            total[name] = total[name] + part if name in total else part
+        if copy == 0:
+            names = ("observations", "memory", "values", "logits")
+            seen = {f"{name}_seen": getattr(simulation, name).detach().numpy() for name in names}
+    return {name: of.numpy() for name, of in total.items()} | seen
+
+
+def _paths(question: AgentQuestion, moments: WorldMoments, wanted: bool) -> FloatArray:
     shares = np.full((len(moments), question.steps + 1, len(WAYS)), np.nan, np.float16)
     if question.world is not None and wanted:
         for step in range(question.steps + 1):

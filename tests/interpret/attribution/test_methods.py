@@ -1,4 +1,4 @@
-"""Attribution: every method on every kind of reward, its checks, and faults that others' code has."""
+"""Attribution methods on every kind of reward and agent, beside captum and closed forms; faults that others' code has."""
 
 import dataclasses
 
@@ -7,19 +7,26 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.attribution import FIELDS, METHODS, Background, input_effects, part_effects
-from rlhf_ray.interpret.reward.attribution.checks import Judge, rank_correlation
-from rlhf_ray.interpret.reward.attribution.drawing import draw, scale_of
-from rlhf_ray.interpret.reward.attribution.gradcam import last_convolutions
-from rlhf_ray.interpret.reward.attribution.gradients import IntegratedGradients, gap
+from rlhf_ray.interpret.agent.questions import AgentQuestion, quantities
+from rlhf_ray.interpret.attribution import METHODS, attribute, contributions, make_methods
+from rlhf_ray.interpret.attribution.checks import Judge
+from rlhf_ray.interpret.attribution.drawing import draw, largest
+from rlhf_ray.interpret.attribution.gradcam import last_convolutions
+from rlhf_ray.interpret.attribution.gradients import IntegratedGradients
+from rlhf_ray.interpret.attribution.interventions import input_effects, part_effects
+from rlhf_ray.interpret.attribution.method import Method
+from rlhf_ray.interpret.reward.question import RewardQuestion
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.steps import attribution as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, ImitationReward, TableReward, TorchReward
 from rlhf_ray.settings import RewardModelSettings
+from tests.interpret.agent import linear_world
+from tests.interpret.agent.linear_world import LinearAgent, network_agent, random_episodes
 from tests.interpret.contexts import run_step
 
 VECTOR = gym.spaces.Box(-1, 1, (3,), np.float32)
@@ -55,9 +62,10 @@ KINDS = {
     "table": lambda: TableReward(np.arange(60.0).reshape(4, 15)),
     "callable": lambda: CallableReward(a_callable, VECTOR, DISCRETE),
 }
-GRADIENTS = {"saliency", "input_x_gradient", "integrated_gradients", "smoothgrad"}
+GRADIENTS = {"saliency", "input_x_gradient", "difference_x_gradient", "integrated_gradients", "smoothgrad"}
 IMAGES = {"occlusion_blur", "occlusion_inpaint", "perturbation"}
 ALWAYS = {"occlusion_typical", "occlusion_donor"}
+EVERY = make_methods(METHODS.parts)
 
 
 def steps_for(reward, n=40, seed=0):
@@ -69,11 +77,11 @@ def steps_for(reward, n=40, seed=0):
     return Transitions(before, actions, after, rng.random(n) < 0.3, rng.random(n), np.arange(n) // 8, np.arange(n) % 8)
 
 
-def background_for(reward, **more):
+def question_for(reward):
     regions = None
     if isinstance(reward.observation_space, gym.spaces.Box):
         regions = regions_of(reward.observation_space, patches=3)
-    return Background(reward, steps_for(reward), regions, **more)
+    return RewardQuestion(reward, steps_for(reward), regions)
 
 
 class Quadratic(TorchReward):
@@ -91,133 +99,174 @@ class Quadratic(TorchReward):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_method_that_fits_maps_every_input(kind):
-    background = background_for(KINDS[kind]())
-    steps = background.data[:2]
-    fitting = {name for name, method in METHODS.items() if method.unsuitable(background) is None}
-    images = "channels" in kind or "images" in kind
-    cam = {"grad_cam"} if images else set()
-    assert (
-        fitting
-        == ALWAYS | (GRADIENTS if background.reward.differentiable else set()) | (IMAGES if images else set()) | cam
-    )
+    question = question_for(KINDS[kind]())
+    steps = question.data[:2]
+    fitting = {name for name, method in EVERY.items() if method.why_not(question) is None}
+    images = IMAGES | {"grad_cam"} if "channels" in kind or "images" in kind else set()
+    assert fitting == ALWAYS | (GRADIENTS if question.reward.differentiable else set()) | images
     for name in fitting:
-        method = METHODS[name]
-        quick = dataclasses.replace(method, lattice=3) if name == "perturbation" else method
-        maps = quick(background, steps)
-        assert list(maps) == background.inputs, name
-        for of, values in maps.items():
-            assert values.shape == getattr(steps, FIELDS[of]).shape, name
-            assert np.isfinite(values).all(), name
+        method = dataclasses.replace(EVERY[name], lattice=3) if name == "perturbation" else EVERY[name]
+        maps = attribute(method, question, steps)  # which checks shapes and numbers
         assert any(np.abs(values).sum() > 0 for values in maps.values()), name
-        assert background.part_sums(maps).shape == (2, len(background.part_names))
-    assert draw(background, steps, ["one", "two"], maps, True, "so").startswith(b"\x89PNG")
+        assert question.part_sums(maps).shape == (2, len(question.part_names))
+    assert draw(question, steps, ["one", "two"], maps, True, "so").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    ("memory", "space", "actions"),
+    [("none", linear_world.IMAGE, linear_world.DISCRETE), ("gru", linear_world.IMAGE, linear_world.BOX),
+     ("lstm", linear_world.VECTOR, linear_world.DISCRETE)],
+    ids=["images", "images, gru", "vectors, lstm"],
+)  # fmt: skip
+def test_every_method_on_every_agent(name, memory, space, actions):
+    quantity = quantities.action_mean(actions, 0) if actions is linear_world.BOX else quantities.value()
+    question, moments = asked(network_agent(space, actions, memory), quantity)
+    if EVERY[name].why_not(question) is not None:
+        assert name in IMAGES | {"grad_cam"}
+        assert space is linear_world.VECTOR
+        return
+    found = attribute(EVERY[name], question, moments)
+    assert np.abs(found["frame"]).max() > 0
+    assert ("memory" in found) == (memory != "none")
+    again = attribute(EVERY[name], question, moments)
+    assert all(np.array_equal(of, again[source]) for source, of in found.items())
+
+
+def asked(agent, quantity=None, count=5, **more):
+    moments = draw_moments(agent, random_episodes(agent), count, np.random.default_rng(0), ahead=3)
+    return AgentQuestion(agent, quantity or quantities.value(), **more).against(moments), moments
 
 
 def test_integrated_gradients_integrate():
-    background = background_for(Quadratic(VECTOR))
-    steps = background.data[:5]
-    maps = IntegratedGradients()(background, steps)
-    way = steps.next_observations - background.typical("next_state")
-    assert np.allclose(
-        maps["next_state"], way * (steps.next_observations + background.typical("next_state")), atol=1e-4
-    )
-    assert gap(background, steps, maps).max() < 1e-3 * background.spread
+    question = question_for(Quadratic(VECTOR))
+    steps = question.data[:5]
+    maps = IntegratedGradients().attribute(question, steps)
+    usual = question.usual("next_state")
+    way = steps.next_observations - usual
+    assert np.allclose(maps["next_state"], way * (steps.next_observations + usual), atol=1e-4)
+    assert question.gap(steps, maps).max() < 1e-3 * question.unit
+
+
+def test_integrated_gradients_of_an_agent_are_complete():
+    question, moments = asked(network_agent(), quantities.log_odds(linear_world.DISCRETE, 1), count=8)
+    found = IntegratedGradients().attribute(question, moments)
+    sums = sum(of.reshape(8, -1).sum(1) for of in found.values())
+    with torch.no_grad():
+        typical = {name: of.expand(8, *of.shape[1:]) for name, of in question.typical.items()}
+        change = (question.ask(moments) - question.ask(moments, typical)).double().numpy()
+    assert np.abs(change).max() > 0.1
+    assert np.abs(sums - change).max() <= 0.03 * np.abs(change).max()
+    assert np.allclose(question.gap(moments, found), np.abs(sums - change), atol=1e-6)
 
 
 def test_the_gap_falls_with_the_points_of_integration():
-    background = background_for(ensemble(VECTOR, CONTINUOUS))
+    question = question_for(ensemble(VECTOR, CONTINUOUS))
     gaps = [
-        gap(background, background.data, IntegratedGradients().with_points(background, background.data, n)).max()
+        question.gap(question.data, IntegratedGradients(n, most=n).attribute(question, question.data)).max()
         for n in (2, 8, 64)
     ]
     assert gaps[0] > gaps[1] > gaps[2]
-    assert gaps[2] < 0.03 * background.spread  # small inputs curve the path: symlog
+    assert gaps[2] < 0.03 * question.unit  # small inputs curve the path: symlog
 
 
 def test_occlusion_is_captums():
     from captum.attr import FeatureAblation
 
-    background = background_for(ensemble(VECTOR, CONTINUOUS))
-    steps, inputs = background.data[:4], background.reward.tensors(background.data[:4])
+    question = question_for(ensemble(VECTOR, CONTINUOUS))
+    steps, inputs = question.data[:4], question.reward.tensors(question.data[:4])
     fours = [torch.arange(3)[None], torch.arange(3, 5)[None], torch.arange(5, 8)[None], torch.tensor([8])]
     # Our typical end of an episode is none at all, as a boolean must be.
-    baselines = [of.detach() for of in background.typical_tensors()]
+    baselines = [of.detach() for of in question.typical.values()]
     baselines[3] = torch.zeros(1)
-    theirs = FeatureAblation(background.reward.forward).attribute(inputs, tuple(baselines), feature_mask=tuple(fours))
-    ours = METHODS["occlusion_typical"](background, steps)
-    for name, of in zip(background.inputs, theirs, strict=True):
+    theirs = FeatureAblation(question.reward.forward).attribute(inputs, tuple(baselines), feature_mask=tuple(fours))
+    ours = EVERY["occlusion_typical"].attribute(question, steps)
+    for name, of in zip(question.names, theirs, strict=True):
         assert np.allclose(ours[name], of.numpy(), atol=1e-5), name
+
+
+def test_occlusion_of_a_linear_agent_is_weight_times_difference():
+    agent = LinearAgent()
+    question, moments = asked(agent)
+    found = EVERY["occlusion_typical"].attribute(question, moments)
+    exact = EVERY["difference_x_gradient"].attribute(question, moments)
+    v, e, m = (agent.m[name].numpy() for name in "vEM")
+    for name, weights in (("frame", v @ e), ("memory", v @ m)):
+        difference = (question.inputs(moments)[name] - question.typical[name]).double().numpy()
+        assert np.allclose(found[name], difference * weights, atol=1e-5)
+        assert np.allclose(found[name], exact[name], atol=1e-5)
 
 
 def test_images_are_scaled_once_and_frames_share_one_scale():
     """An image's maps are in units of the reward: no 255 too many, and a dim frame stays dim."""
-    background = background_for(Quadratic(image(3), unit=255.0))
-    steps = background.data[:2]
+    question = question_for(Quadratic(image(3), unit=255.0))
+    steps = question.data[:2]
     dim = steps.next_observations.copy()
     dim[1] //= 10
     steps = steps.with_(next_observations=dim)
-    maps = METHODS["input_x_gradient"](background, steps)
-    sums = background.part_sums(maps).sum(1)
-    assert np.allclose(sums, 2.0 * background.reward.of(steps), rtol=1e-4)
-    saliency = METHODS["saliency"](background, steps)["next_state"]
-    assert np.allclose(saliency, 2.0 * steps.next_observations / 255.0**2 * background.scales()[2].numpy(), rtol=1e-4)
+    maps = EVERY["input_x_gradient"].attribute(question, steps)
+    sums = question.part_sums(maps).sum(1)
+    assert np.allclose(sums, 2.0 * question.reward.of(steps), rtol=1e-4)
+    saliency = EVERY["saliency"].attribute(question, steps)["next_state"]
+    slopes = 2.0 * steps.next_observations / 255.0**2
+    assert np.allclose(saliency, slopes * question.scales["next_state"].numpy(), rtol=1e-4)
     peaks = np.abs(maps["next_state"].sum(-1)).max((1, 2))
     assert peaks[1] < 0.05 * peaks[0]
-    assert scale_of(maps) == peaks[0]
+    assert largest(maps) == peaks[0]
 
 
 def test_maps_of_each_frame_do_not_depend_on_the_others():
-    background = background_for(ensemble(image(4), DISCRETE))
+    question = question_for(ensemble(image(4), DISCRETE))
     for name in ("saliency", "grad_cam", "occlusion_typical", "perturbation"):
-        one, three = (METHODS[name](background, background.data[:n])["state"][0] for n in (1, 3))
+        one, three = (EVERY[name].attribute(question, question.data[:n])["state"][0] for n in (1, 3))
         assert np.allclose(one, three, rtol=1e-3, atol=1e-7), name
 
 
 def test_grad_cam_uses_each_members_last_convolution():
     reward = ensemble(image(3), DISCRETE)
     names = {id(layer): name for name, layer in reward.layers().items()}
-    last = [names[id(layer)] for layer in last_convolutions(reward, steps_for(reward))]
+    last = [names[id(layer)] for layer in last_convolutions(question_for(reward))]
     assert last == ["networks.convolutions.0.2", "networks.convolutions.1.2"]
 
 
 def test_interventions_find_what_a_callable_uses():
-    background = background_for(CallableReward(a_callable, VECTOR, DISCRETE))
-    effects = dict(zip(background.part_names, part_effects(background, background.data).size.mean(0), strict=True))
+    question = question_for(CallableReward(a_callable, VECTOR, DISCRETE))
+    effects = dict(zip(question.part_names, part_effects(question, question.data).size.mean(0), strict=True))
     used = {"feature 0 of the next state", "feature 1 of the state", "the end of the episode"}
     assert {name for name, effect in effects.items() if effect > 0} == used
-    whole = input_effects(background, background.data)
+    whole = input_effects(question, question.data)
     assert whole["action"].max() == 0.0
     assert np.allclose(whole["done"], 1.0)
     with pytest.raises(SettingError, match="fill is 'blur', which needs images"):
-        part_effects(background, background.data, "blur")
+        part_effects(question, question.data, "blur")
 
 
 def test_a_map_that_any_network_gives_is_crossed_out():
-    class ShowsTheData:
-        name, title, signed, complete = "data", "Data", False, False
+    class ShowsTheData(Method):
+        signed = False
 
-        def __call__(self, background, steps):
-            return {name: np.abs(getattr(steps, FIELDS[name]).astype(float)) for name in background.inputs}
+        def attribute(self, question, moments):
+            return {name: np.abs(of.astype(float)) for name, of in question.arrays(moments).items()}
 
-    background = background_for(ensemble(VECTOR, CONTINUOUS))
-    judge = Judge(background, background.data[:8], updates=5)
+    question = question_for(ensemble(VECTOR, CONTINUOUS))
+    judge = Judge(question, question.data[:8], updates=5)
     judged = judge.judge(ShowsTheData())
     assert [check.passed for check in judged.checks[:2]] == [False, False]
     assert "untrained networks look alike (rank correlation 1.00)" in judged.crossed_out
-    trusted = judge.judge(METHODS["occlusion_donor"])
+    trusted = judge.judge(EVERY["occlusion_donor"])
     assert trusted.checks[-1].value > 0.8
     assert trusted.infidelity < 1e-9
 
 
-def test_a_constant_reward_has_maps_of_zeros_and_a_plain_sentence():
+def test_a_constant_reward_has_maps_of_zeros():
     reward = ensemble(VECTOR, DISCRETE)
     with torch.no_grad():
         for weight in reward.module.parameters():
             weight.zero_()
-    background = background_for(reward)
+    question = question_for(reward)
     for name in ALWAYS | GRADIENTS:
-        assert all((of == 0).all() for of in METHODS[name](background, background.data[:3]).values()), name
-    found = run_step(section, Subject(reward, background.data, regions=background.regions))
+        assert all((of == 0).all() for of in contributions(EVERY[name], question, question.data[:3]).values()), name
+    found = run_step(section, Subject(reward, question.data, regions=question.regions))
     assert (
         found.statements[0].text == "The reward is the same for every step: it looks at nothing, and all maps are zero."
     )
@@ -253,18 +302,13 @@ def test_a_gradient_that_misses_what_matters_is_not_to_be_trusted():
             return (torch.sigmoid(2000.0 * next_observations[:, 0]) + 0.01 * next_observations[:, 1:].sum(1))[None]
 
     reward = Step()
-    background = background_for(reward)
-    above = background.data.next_observations[:, 0] > 0.0
-    judge = Judge(background, background.data[above != (background.typical("next_state")[0] > 0.0)])
-    judged = judge.judge(METHODS["saliency"])
+    question = question_for(reward)
+    above = question.data.next_observations[:, 0] > 0.0
+    judge = Judge(question, question.data[above != (question.usual("next_state")[0] > 0.0)])
+    judged = judge.judge(EVERY["saliency"])
     assert judged.crossed_out.startswith("It ranks the parts otherwise")
-    trust = section.gradient_against_intervention(background, judge, {"saliency": judged.maps})
+    trust = section.gradient_against_intervention(question, judge, {"saliency": judged.maps})
     assert trust.ablation > 0.6
     assert trust.gradient < 0.05
     assert trust.check().says.startswith("Don't trust the gradient")
     assert section.GradientTrust(trust.ablation, 0.5).check().says == ""
-
-
-def test_rank_correlation_of_a_constant_is_zero():
-    assert rank_correlation(np.zeros(5), np.arange(5.0)) == 0.0
-    assert rank_correlation(np.arange(5.0), np.arange(5.0) ** 3) == pytest.approx(1.0)

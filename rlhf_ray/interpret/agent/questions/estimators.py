@@ -15,9 +15,9 @@ import torch
 
 from rlhf_ray.agents.moments import WorldMoments
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.interpret.agent.attribution.question import Question, Source
+from rlhf_ray.interpret.agent.questions.question import AgentQuestion, Source
 from rlhf_ray.interpret.agent.world_model.simulate import ESTIMATORS, Estimator
-from rlhf_ray.interpret.reward.attribution.checks import rank_correlation
+from rlhf_ray.interpret.attribution.faithfulness import rank_correlation
 
 REACH = 0.25
 """How far a finite change goes towards another moment's values."""
@@ -54,7 +54,7 @@ class Compared:
         return max(ESTIMATORS, key=lambda name: self.rank[name])
 
 
-def compare(question: Question, moments: WorldMoments, source: Source, rng: np.random.Generator) -> Compared:
+def compare(question: AgentQuestion, moments: WorldMoments, source: Source, rng: np.random.Generator) -> Compared:
     """Compare all estimators on one source.
 
     Args:
@@ -89,7 +89,7 @@ def compare(question: Question, moments: WorldMoments, source: Source, rng: np.r
 
 
 def against_differences(
-    question: Question, moments: WorldMoments, source: Source = "memory", epsilon: float = EPSILON
+    question: AgentQuestion, moments: WorldMoments, source: Source = "memory", epsilon: float = EPSILON
 ) -> FloatArray:
     """Return the largest difference between the gradient and central differences, over the row's largest gradient, ``[n]``.
 
@@ -114,7 +114,7 @@ def against_differences(
     return worst
 
 
-def _gradient(question: Question, moments: WorldMoments, source: Source) -> FloatArray:
+def _gradient(question: AgentQuestion, moments: WorldMoments, source: Source) -> FloatArray:
     inputs = {name: of.clone().requires_grad_() for name, of in question.inputs(moments).items()}
     target = question.ask(moments, inputs).sum()
     found = torch.autograd.grad(target, inputs[source], allow_unused=True)[0]
@@ -123,7 +123,7 @@ def _gradient(question: Question, moments: WorldMoments, source: Source) -> Floa
     return array
 
 
-def _effect(question: Question, moments: WorldMoments, source: Source, move: torch.Tensor) -> FloatArray:
+def _effect(question: AgentQuestion, moments: WorldMoments, source: Source, move: torch.Tensor) -> FloatArray:
     with torch.no_grad():
         inputs = question.inputs(moments)
         after = question.ask(moments, {**inputs, source: inputs[source] + move})

@@ -1,0 +1,274 @@
+"""Question about an agent: a quantity now or some steps on, as a function of frame, agent memory and world memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.moments import WorldMoments
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
+from rlhf_ray.interpret.agent.questions.quantities import Quantity
+from rlhf_ray.interpret.agent.world_model.simulate import Cut, Estimator, Simulation, simulate
+from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.attribution.question import Maps, Question
+from rlhf_ray.interpret.reward.regions import regions_of
+
+Source = Literal["frame", "memory", "world"]
+SOURCES: Mapping[str, str] = {"frame": "frame", "memory": "agent's memory", "world": "world's memory"}
+"""What a quantity is attributed to, and what texts call it."""
+CERTAIN = 30.0
+"""Logit of an end that was recorded."""
+BLOCKS = 64
+"""Most parts that a memory is divided into."""
+
+
+@dataclass(frozen=True)
+class AgentQuestion(Question):
+    """A quantity, how far ahead, and how the steps in between are computed.
+
+    Without a world model, the steps in between are the recording's: the agent looks at the recorded frames, and only its own memory
+    carries anything on. With one, the agent acts inside it, and the frame is the whole context that the world begins with.
+
+    Attributes:
+        agent: the agent.
+        quantity: what is asked.
+        steps: how many steps on; 0 is now.
+        world: the world model; None for the recording.
+        estimator: how the agent's actions pass gradients in the world model.
+        cut: paths that pass no gradient.
+        sources: what the quantity is attributed to: frame and memory, or world and memory.
+        usual_moments: moments that give typical values and scales: see `against`.
+        seed: of SmoothGrad's noise.
+    """
+
+    agent: Agent
+    quantity: Quantity
+    steps: int = 0
+    world: World | None = None
+    estimator: Estimator = "straight_through"
+    cut: frozenset[Cut] = field(default_factory=frozenset)
+    sources: tuple[Source, ...] = ("frame", "memory")
+    usual_moments: WorldMoments | None = None
+    seed: int = 0
+    words: ClassVar[Mapping[str, str]] = SOURCES
+    output: ClassVar[str] = "quantity"
+    noise: ClassVar[float] = 0.02
+
+    def __post_init__(self) -> None:
+        if "world" in self.sources and (self.world is None or "frame" in self.sources):
+            raise SettingError(
+                f"sources is {self.sources}: the world's memory needs a world model, and takes the frame's place; leave one out."
+            )
+
+    @property
+    def ahead(self) -> int:
+        """Steps after the moment that are looked at."""
+        return self.steps + self.quantity.ahead
+
+    def against(self, moments: WorldMoments) -> AgentQuestion:
+        """Return the same question with the typical values and scales of some moments."""
+        return replace(self, usual_moments=moments)
+
+    @property
+    def names(self) -> list[str]:
+        """The sources that the agent has, in order."""
+        return [name for name in self.sources if name != "memory" or self.agent.memory_size]
+
+    @property
+    def background(self) -> WorldMoments:
+        """The moments that tell what is usual."""
+        if self.usual_moments is None:
+            raise SettingError(
+                "The question has no typical values: give moments that have them, by question.against(moments)."
+            )
+        return self.usual_moments
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """The frame, if it is an image."""
+        return ("frame",) if "frame" in self.sources and is_image(self.agent.observation_space) else ()
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What is written into every result."""
+        return {
+            "quantity": self.quantity.name,
+            "steps": self.steps,
+            "estimator": "recording" if self.world is None else self.estimator,
+            "cut": sorted(self.cut),
+            "agent": self.agent.digest,
+            "world": None if self.world is None else self.world.digest,
+        }
+
+    def inputs(self, moments: WorldMoments) -> dict[str, Tensor]:
+        """Return the values of the sources at each moment, ``[n, …]`` each."""
+        found: dict[str, Tensor] = {}
+        for name in self.names:
+            if name == "memory":
+                found[name] = moments.memory.clone()
+            elif name == "world":
+                assert self.world is not None
+                with torch.no_grad():
+                    found[name] = self.world.begin(moments.observations, moments.actions).detach()
+            else:
+                found[name] = (moments.observations if self.world is not None else moments.observations[:, -1]).clone()
+        return found
+
+    def rollout(
+        self,
+        moments: WorldMoments,
+        inputs: Mapping[str, Tensor],
+        cut: frozenset[Cut] | None = None,
+        world: World | None = None,
+    ) -> Simulation:
+        """Compute the steps that the quantity reads.
+
+        Args:
+            moments: where.
+            inputs: values of some sources, instead of the moments' own.
+            cut: instead of the question's.
+            world: instead of the question's.
+        """
+        memory = inputs.get("memory", moments.memory)
+        cut = self.cut if cut is None else cut
+        if self.world is None:
+            return recorded(
+                self.agent, moments, inputs.get("frame", moments.observations[:, -1]), memory, self.ahead, cut
+            )
+        return simulate(
+            world or self.world, self.agent, inputs.get("frame", moments.observations), moments.actions, memory, self.ahead,
+            estimator=self.estimator, cut=cut, start=inputs.get("world"),
+        )  # fmt: skip
+
+    def ask(self, moments: WorldMoments, inputs: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Return the quantity ``[n]``."""
+        return self.read(self.rollout(moments, inputs or {}))
+
+    def read(self, simulation: Simulation) -> Tensor:
+        """Return the quantity ``[n]`` of a simulation."""
+        return self.quantity.read(self.agent, simulation, self.steps)
+
+    @cached_property
+    def typical(self) -> dict[str, Tensor]:
+        """The mean of each source, ``[1, …]``."""
+        return {name: values.mean(0, keepdim=True) for name, values in self.inputs(self.background).items()}
+
+    @cached_property
+    def scales(self) -> dict[str, Tensor]:
+        """255 for images; the standard deviation of each feature; for a memory one for all its units."""
+        scales = {}
+        for name, values in self.inputs(self.background).items():
+            if name in self.images:
+                scales[name] = torch.full((1,), 255.0)
+            elif name == "frame":
+                scales[name] = values.std(0, unbiased=False, keepdim=True)
+            else:
+                scales[name] = values.var(0, unbiased=False).mean().sqrt()[None]
+        return scales
+
+    @cached_property
+    def unit(self) -> float:
+        """Mean absolute difference of the quantity to that of typical sources."""
+        nothing = {name: np.zeros((len(self.background), 1)) for name in self.names}
+        return float(self.gap(self.background, nothing).mean())
+
+    def arrays(self, moments: WorldMoments) -> dict[str, Array]:
+        """See `Question.arrays`."""
+        return {name: of.numpy() for name, of in self.inputs(moments).items()}
+
+    def usual(self, name: str) -> FloatArray:
+        """See `Question.usual`."""
+        usual: FloatArray = self.typical[name][0].numpy()
+        return usual
+
+    def values(self, moments: WorldMoments) -> FloatArray:
+        """See `Question.values`."""
+        with torch.no_grad():
+            values: FloatArray = self.ask(moments).double().numpy()
+        return values
+
+    def changed(self, moments: WorldMoments, name: str, values: Array) -> FloatArray:
+        """See `Question.changed`."""
+        with torch.no_grad():
+            asked = [self.ask(moments, {name: torch.as_tensor(each, dtype=torch.float32)}) for each in values]
+        changed: FloatArray = torch.stack(asked).double().numpy()
+        return changed
+
+    def parts(self, name: str) -> tuple[tuple[str, ...], BoolArray]:
+        """Return the parts of a source: patches or features of a frame, up to `BLOCKS` blocks of a memory."""
+        return self._parts[name]
+
+    @cached_property
+    def _parts(self) -> dict[str, tuple[tuple[str, ...], BoolArray]]:
+        found: dict[str, tuple[tuple[str, ...], BoolArray]] = {}
+        for name in self.names:
+            if name == "frame":
+                regions = regions_of(self.agent.observation_space)
+                found[name] = regions.names, regions.masks
+            else:
+                size = self.agent.memory_size if name == "memory" or self.world is None else self.world.size
+                count = min(BLOCKS, size)
+                masks: BoolArray = (np.arange(size) * count // max(size, 1))[None] == np.arange(count)[:, None]
+                found[name] = tuple(f"part {i} of the {self.words[name]}" for i in range(count)), masks
+        return found
+
+    def maps(self, tensors: Mapping[str, Tensor]) -> Maps:
+        """Convert attributions to maps: those to a world model's context add up."""
+        found = super().maps(tensors)
+        if "frame" in found and self.world is not None:
+            found["frame"] = found["frame"].sum(1)
+        return found
+
+    def layers(self) -> dict[str, nn.Module]:
+        """The layers of a `NetworkAgent` that is asked about now: later, they run more than once."""
+        network = getattr(self.agent, "network", None)
+        return dict(network.named_modules()) if isinstance(network, nn.Module) and not self.ahead else {}
+
+    def untrained(self, seed: int) -> AgentQuestion | None:
+        """See `Question.untrained`. The memory stays the trained agent's."""
+        fresh = self.agent.fresh(seed)
+        return None if fresh is None else replace(self, agent=fresh)
+
+
+def recorded(
+    agent: Agent, moments: WorldMoments, frame: Tensor, memory: Tensor, steps: int, cut: frozenset[Cut] = frozenset()
+) -> Simulation:
+    """Let the agent look at recorded frames, as a simulation whose world is the recording.
+
+    Raises:
+        SettingError: the moments have fewer steps.
+    """
+    if moments.ahead < steps:
+        raise SettingError(
+            f"The moments have {moments.ahead} steps ahead, but {steps} are asked for; cut longer moments."
+        )
+    frames, memories, logits, values = [], [], [], []
+    for step in range(steps + 1):
+        seen = frame if step == 0 else moments.following[:, step - 1].clone()
+        if torch.is_grad_enabled() and not seen.requires_grad:
+            seen = seen.detach().requires_grad_()
+        if torch.is_grad_enabled() and not memory.requires_grad:
+            memory = memory.detach().requires_grad_()
+        frames.append(seen)
+        memories.append(memory)
+        taken = agent.step(seen.detach() if "frame" in cut else seen, memory)
+        logits.append(taken.logits)
+        values.append(taken.value)
+        memory = taken.memory.detach() if "memory" in cut else taken.memory
+    states = [memory.new_zeros(len(memory), 0).requires_grad_(torch.is_grad_enabled()) for _ in frames]
+    return Simulation(
+        observations=torch.stack(frames, 1), states=torch.stack(states, 1), memory=torch.stack(memories, 1),
+        logits=torch.stack(logits, 1), values=torch.stack(values, 1), actions=moments.given[:, :steps],
+        rewards=moments.rewards[:, :steps], ends=(2.0 * moments.ended[:, :steps] - 1.0) * CERTAIN,
+        estimator="recording", cut=cut, world="", agent=agent.digest,
+        nodes={"observations": frames, "states": states, "memory": memories},
+    )  # fmt: skip

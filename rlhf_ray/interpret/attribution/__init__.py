@@ -1,0 +1,90 @@
+"""Attribution: how much each element of each input contributes to what a function computes, with checks whether to believe it.
+
+The function is a reward or what an agent computes: a `Question`. A method is a class of one file: name it in `METHODS`. In a
+notebook::
+
+    question = RewardQuestion(reward, data, regions_of(reward.observation_space))
+    maps = METHODS.make("integrated_gradients").attribute(question, data[:6])
+    maps["next_state"]  # [6, *observation_shape], in units of the reward
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from rlhf_ray.data.registry import Registry, names_of
+from rlhf_ray.interpret.attribution.gradcam import GradCAM
+from rlhf_ray.interpret.attribution.gradients import (
+    DifferenceXGradient,
+    InputXGradient,
+    IntegratedGradients,
+    Saliency,
+    SmoothGrad,
+)
+from rlhf_ray.interpret.attribution.method import Method, attribute, contributions
+from rlhf_ray.interpret.attribution.occlusion import Occlusion, spread
+from rlhf_ray.interpret.attribution.perturbation import Perturbation
+from rlhf_ray.interpret.attribution.question import Maps, Question
+from rlhf_ray.study.code import code_of
+
+__all__ = [
+    "METHODS",
+    "Maps",
+    "Method",
+    "Question",
+    "attribute",
+    "contributions",
+    "known_methods",
+    "make_methods",
+    "methods_key",
+    "spread",
+]
+
+METHODS: Registry[Method] = Registry(
+    "--methods",
+    Method,
+    {
+        "saliency": Saliency,
+        "input_x_gradient": InputXGradient,
+        "difference_x_gradient": DifferenceXGradient,
+        "integrated_gradients": IntegratedGradients,
+        "smoothgrad": SmoothGrad,
+        "grad_cam": GradCAM,
+        "occlusion_typical": partial(Occlusion, "typical"),
+        "occlusion_donor": partial(Occlusion, "donor"),
+        "occlusion_blur": partial(Occlusion, "blur"),
+        "occlusion_inpaint": partial(Occlusion, "inpaint"),
+        "perturbation": Perturbation,
+    },
+)
+"""All methods by name, and ``module:Name`` of a user's own."""
+
+
+def make_methods(names: Iterable[str]) -> dict[str, Method]:
+    """Make methods, by their names in tables.
+
+    Raises:
+        SettingError: there is no such method, or a user's own lacks something.
+    """
+    made = [METHODS.make(name) for name in names]
+    return {method.name: method for method in made}
+
+
+def known_methods(methods: Sequence[Any]) -> tuple[str, ...]:
+    """Return the names of methods, given by name, as classes or as objects.
+
+    Raises:
+        SettingError: one of them is unknown, or lacks something.
+    """
+    names: tuple[str, ...] = names_of(tuple(methods))
+    make_methods(names)
+    return names
+
+
+def methods_key(names: Sequence[str]) -> str:
+    """Identify methods and their code, for the key of a step that uses them."""
+    own = {name: METHODS.find(name) for name in names if name not in METHODS.parts}
+    code = (code_of(of if isinstance(of, type) else type(of)) for of in own.values())
+    return " ".join([*names, *code])

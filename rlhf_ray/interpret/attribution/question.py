@@ -1,0 +1,179 @@
+"""A question: a function of some inputs that attribution explains, and the moments that tell what is usual."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+
+Maps = dict[str, FloatArray]
+"""An attribution: for each input ``[n, *shape]`` float64. The sum over a part is in units of the function's output."""
+
+
+class Question(ABC):
+    """A number that a function computes for each moment, with what its inputs usually are.
+
+    Row ``i`` of the output depends on row ``i`` of each input alone. Rewards: `rlhf_ray.interpret.reward.question.RewardQuestion`;
+    what an agent computes: `rlhf_ray.interpret.agent.questions.AgentQuestion`.
+
+    Attributes:
+        seed: seeds every draw.
+        words: what texts call each input.
+        output: what texts call the output.
+        noise: SmoothGrad's noise, in `scales`.
+        names: the inputs that the function may depend on, in order.
+        background: the moments that give typical values, scales and donors.
+        images: the inputs that are images, ``[height, width, channels]``.
+        cells: ``(rows, columns)`` of inputs that are grids; None if they aren't.
+        coded: whether inputs are codes, whose mean means nothing: cells of a grid, or states of a table.
+        typical: typical values as arguments of `ask`, ``[1, …]`` each.
+        scales: how much each element of these arguments typically differs, broadcast against them.
+        unit: size of a typical change of the output; 0 if it is constant.
+    """
+
+    seed: int
+    words: ClassVar[Mapping[str, str]]
+    output: ClassVar[str]
+    noise: ClassVar[float]
+
+    @property
+    @abstractmethod
+    def names(self) -> list[str]: ...  # noqa: D102
+
+    @property
+    @abstractmethod
+    def background(self) -> Any: ...  # noqa: D102
+
+    @property
+    @abstractmethod
+    def images(self) -> tuple[str, ...]: ...  # noqa: D102
+
+    @property
+    def cells(self) -> tuple[int, int] | None:  # noqa: D102
+        return None
+
+    @property
+    def coded(self) -> bool:  # noqa: D102
+        return self.cells is not None
+
+    @property
+    @abstractmethod
+    def typical(self) -> dict[str, Tensor]: ...  # noqa: D102
+
+    @property
+    @abstractmethod
+    def scales(self) -> dict[str, Tensor]: ...  # noqa: D102
+
+    @property
+    @abstractmethod
+    def unit(self) -> float: ...  # noqa: D102
+
+    @property
+    def noise_seed(self) -> int:
+        """Seed of SmoothGrad's noise."""
+        return self.seed
+
+    @abstractmethod
+    def inputs(self, moments: Any) -> dict[str, Tensor]:
+        """Return the inputs as arguments of `ask`: new float32 tensors ``[n, …]``, without gradients yet."""
+
+    @abstractmethod
+    def ask(self, moments: Any, inputs: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Return the function's output ``[n]`` with gradients. ``inputs`` take the place of the moments' own."""
+
+    @abstractmethod
+    def arrays(self, moments: Any) -> dict[str, Array]:
+        """Return the inputs as they are, in their own types, ``[n, …]``."""
+
+    @abstractmethod
+    def usual(self, name: str) -> FloatArray:
+        """Return an input's typical value as an array."""
+
+    @abstractmethod
+    def values(self, moments: Any) -> FloatArray:
+        """Return the function's output ``[n]`` float64. Needs no gradients."""
+
+    @abstractmethod
+    def changed(self, moments: Any, name: str, values: Array) -> FloatArray:
+        """Return the output ``[draws, n]`` with other values ``[draws, n, …]`` of an input, rounded to its own type."""
+
+    @abstractmethod
+    def parts(self, name: str) -> tuple[tuple[str, ...], BoolArray]:
+        """Return the parts of an input: their names, and masks ``[parts, *shape]`` of the shape of its maps."""
+
+    def maps(self, tensors: Mapping[str, Tensor]) -> Maps:
+        """Convert attributions to the arguments of `ask` to maps."""
+        return {name: tensors[name].detach().double().numpy() for name in self.names}
+
+    def why_no_gradients(self) -> str | None:
+        """Return why `ask` has no gradients, in one sentence; None if it does."""
+        return None
+
+    def layers(self) -> dict[str, nn.Module]:
+        """Return the layers that `ask` runs, by name. Empty without layers."""
+        return {}
+
+    def untrained(self, seed: int) -> Question | None:
+        """Return the same question about the same function with new random weights; None if it has none."""
+        return None
+
+    def permuted(self, seed: int, updates: int, number: int) -> Question | None:
+        """Return the same question about a network that learned the outputs, permuted among moments; None if none can.
+
+        Args:
+            seed: of its weights.
+            updates: gradient steps.
+            number: tells several such networks apart.
+        """
+        return None
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Return the generator for ``purpose``."""
+        return np.random.default_rng([self.seed, *purpose.encode()])
+
+    def function(self, moments: Any) -> Callable[..., Tensor]:
+        """Return the output as a function of the inputs in order; a last argument says which rows of the moments."""
+
+        def output(*arguments: Tensor) -> Tensor:
+            *values, rows = arguments
+            return self.ask(moments[rows.numpy()], dict(zip(self.names, values, strict=True)))
+
+        return output
+
+    def gap(self, moments: Any, maps: Mapping[str, FloatArray]) -> FloatArray:
+        """Return how far each map's sum is from the output's difference to that of typical inputs, ``[n]``."""
+        with torch.no_grad():
+            own = self.ask(moments)
+            usual = {name: of.expand(len(moments), *of.shape[1:]) for name, of in self.typical.items()}
+            difference = (own - self.ask(moments, usual)).double().numpy()
+        return np.asarray(np.abs(sum(of.reshape(len(of), -1).sum(1) for of in maps.values()) - difference))
+
+    @cached_property
+    def part_names(self) -> list[str]:
+        """Names of all parts of all inputs, in the order of `part_sums`."""
+        return [part for name in self.names for part in self.parts(name)[0]]
+
+    def part_sums(self, maps: Maps) -> FloatArray:
+        """Sum maps within each part of each input: ``[n, parts]``."""
+        sums = []
+        for name in self.names:
+            masks = self.parts(name)[1]
+            flat = maps[name].reshape(len(maps[name]), -1)
+            sums.append(flat @ masks.reshape(len(masks), -1).T.astype(np.float64))
+        return np.concatenate(sums, 1)
+
+    @cached_property
+    def varies(self) -> BoolArray:
+        """Whether each part takes more than one value in the background, ``[parts]``."""
+        found = []
+        for name, values in self.arrays(self.background).items():
+            changing = np.asarray((values != values[:1]).any(0))
+            found += [bool((changing & mask).any()) for mask in self.parts(name)[1]]
+        return np.array(found)

@@ -1,0 +1,230 @@
+"""The question of a reward's attributions: the reward, the data that tell what is usual, and the parts of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.attribution.question import Maps, Question
+from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.optim.adam import Adam
+from rlhf_ray.reward.functions import INPUTS, RewardFunction, TorchReward
+
+FIELDS: Mapping[str, str] = {
+    "state": "observations",
+    "action": "actions",
+    "next_state": "next_observations",
+    "done": "terminated",
+}
+"""The field of `Transitions` that holds each input."""
+CONSTANT = 1e-9
+"""A reward whose standard deviation is below this share of its size is constant."""
+BATCH = 64
+"""Steps per gradient step of a network that learns permuted rewards."""
+
+
+@dataclass(frozen=True)
+class RewardQuestion(Question):
+    """A reward function with the data that its attributions refer to.
+
+    Attributes:
+        reward: the reward function.
+        data: steps that give means, spreads and donors.
+        regions: the parts of observations; None: they are one part.
+        seed: seeds every draw.
+    """
+
+    reward: RewardFunction
+    data: Transitions
+    regions: Regions | None = None
+    seed: int = 0
+    words: ClassVar[Mapping[str, str]] = {
+        "state": "state",
+        "action": "action",
+        "next_state": "next state",
+        "done": "end of the episode",
+    }
+    output: ClassVar[str] = "reward"
+    noise: ClassVar[float] = 0.25
+
+    def about(self, reward: RewardFunction) -> RewardQuestion:
+        """Return the same question about another reward function."""
+        return replace(self, reward=reward)
+
+    @property
+    def names(self) -> list[str]:
+        """The inputs that the reward may depend on, in order."""
+        return [name for name in INPUTS if name in self.reward.inputs]
+
+    @property
+    def background(self) -> Transitions:
+        """The data."""
+        return self.data
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """The observations among the inputs, if they are images."""
+        return self._observations if self.regions is not None and self.regions.kind == "patch" else ()
+
+    @property
+    def cells(self) -> tuple[int, int] | None:
+        """Rows and columns of observations that are grids; None if they aren't."""
+        return self.regions.layout if self.regions is not None and self.regions.kind == "cell" else None
+
+    @property
+    def coded(self) -> bool:
+        """Whether observations are codes, whose mean means nothing: cells of a grid, or states of a table."""
+        return self.cells is not None or isinstance(self.reward.observation_space, gym.spaces.Discrete)
+
+    @property
+    def _observations(self) -> tuple[str, ...]:
+        return tuple(name for name in self.names if name in ("state", "next_state"))
+
+    @cached_property
+    def unit(self) -> float:
+        """Standard deviation of the reward over the data; 0 if it is constant."""
+        rewards = self.reward.of(self.data)
+        spread = float(rewards.std())
+        return spread if spread > CONSTANT * max(1.0, float(np.abs(rewards).max())) else 0.0
+
+    @property
+    def noise_seed(self) -> int:
+        """Seed of SmoothGrad's noise."""
+        return int(self.rng("smoothgrad").integers(2**31))
+
+    def inputs(self, moments: Transitions) -> dict[str, Tensor]:
+        """See `Question.inputs`."""
+        tensors = dict(zip(INPUTS, self.reward.tensors(moments), strict=True))
+        return {name: tensors[name] for name in INPUTS if name in self.reward.inputs}
+
+    def ask(self, moments: Transitions, inputs: Mapping[str, Tensor] | None = None) -> Tensor:
+        """See `Question.ask`."""
+        given: dict[str, Tensor] = dict(zip(INPUTS, self.reward.tensors(moments), strict=True))
+        given |= inputs or {}
+        return self.reward.forward(*given.values())
+
+    def arrays(self, moments: Transitions) -> dict[str, Array]:
+        """See `Question.arrays`."""
+        return {name: getattr(moments, FIELDS[name]) for name in self.names}
+
+    def values(self, moments: Transitions) -> FloatArray:
+        """See `Question.values`."""
+        return self.reward.of(moments)
+
+    def changed(self, moments: Transitions, name: str, values: Array) -> FloatArray:
+        """See `Question.changed`."""
+        own = getattr(moments, FIELDS[name])
+        if own.dtype == bool and values.dtype != bool:
+            values = values > 0.5
+        if np.issubdtype(own.dtype, np.integer) and not np.issubdtype(values.dtype, np.integer):
+            limits = np.iinfo(own.dtype)
+            values = np.clip(np.rint(values), limits.min, limits.max)
+        draws, n = values.shape[:2]
+        steps = moments[np.tile(np.arange(n), draws)]
+        steps = steps.with_(**{FIELDS[name]: values.reshape(draws * n, *values.shape[2:]).astype(own.dtype)})
+        return self.reward.of(steps).reshape(draws, n)
+
+    def parts(self, name: str) -> tuple[tuple[str, ...], BoolArray]:
+        """Return the parts of an input: their names, and masks ``[parts, *shape]``.
+
+        Observations have their regions, a continuous action has its components; a discrete action and the end of the episode are
+        one part each.
+        """
+        shape = getattr(self.data, FIELDS[name]).shape[1:]
+        word = self.words[name]
+        if name in ("state", "next_state") and self.regions is not None:
+            return tuple(f"{each} of the {word}" for each in self.regions.names), self.regions.masks
+        size = int(np.prod(shape))
+        if name == "action" and size > 1:
+            names = tuple(f"component {i} of the action" for i in range(size))
+            return names, np.eye(size, dtype=bool).reshape(size, *shape)
+        return (f"the {word}",), np.ones((1, *shape), bool)
+
+    def usual(self, name: str) -> FloatArray:
+        """Return an input's typical value ``[*shape]`` float64: the most frequent code of each grid cell, else the mean."""
+        values = getattr(self.data, FIELDS[name])
+        if name in ("state", "next_state") and self.coded:
+            codes, at = np.unique(values, return_inverse=True)
+            at = at.reshape(values.shape)
+            counts = np.stack([(at == code).sum(0) for code in range(len(codes))])
+            return np.asarray(codes[counts.argmax(0)], np.float64)
+        return np.asarray(values.astype(np.float64).mean(0))
+
+    @cached_property
+    def typical(self) -> dict[str, Tensor]:
+        """`usual` as arguments of `RewardFunction.forward`, ``[1, …]`` each; of a discrete action, the frequencies."""
+        return {
+            name: of.new_tensor(self.usual(name))[None] if name in self._observations else of.mean(0, keepdim=True)
+            for name, of in self.inputs(self.data).items()
+        }
+
+    @cached_property
+    def scales(self) -> dict[str, Tensor]:
+        """How much each element of each argument of `RewardFunction.forward` typically differs, ``[1, …]`` each.
+
+        For features and continuous actions that is their standard deviation; pixels and cells share one; a discrete action or the
+        end of an episode counts as 1.
+        """
+        features = self.regions is not None and self.regions.kind == "feature"
+        continuous = not isinstance(self.reward.action_space, gym.spaces.Discrete)
+        found = {}
+        for name, of in self.inputs(self.data).items():
+            deviation = of.std(0, unbiased=False, keepdim=True)
+            if name == "done" or (name == "action" and not continuous):
+                found[name] = of.new_ones(of[:1].shape)
+            elif name == "action" or features:
+                found[name] = deviation
+            else:
+                found[name] = deviation.new_full(deviation.shape, float(deviation.square().mean().sqrt()))
+        return found
+
+    def maps(self, tensors: Mapping[str, Tensor]) -> Maps:
+        """Convert attributions to `RewardFunction.forward`'s arguments to maps; those to a discrete action's choices add up."""
+        found = super().maps(tensors)
+        if "action" in found and found["action"].shape[1:] != self.data.actions.shape[1:]:
+            found["action"] = found["action"].sum(-1)
+        return found
+
+    def why_no_gradients(self) -> str | None:
+        """Return why methods with gradients don't apply; None if they do."""
+        if not self.reward.differentiable:
+            return f"The reward {self.reward.name!r} has no gradients."
+        if isinstance(self.reward.observation_space, gym.spaces.Discrete):
+            return "States of a table are numbers without order: they have no gradients."
+        return None
+
+    def layers(self) -> dict[str, nn.Module]:
+        """The reward's layers."""
+        return self.reward.layers()
+
+    def untrained(self, seed: int) -> RewardQuestion | None:
+        """See `Question.untrained`."""
+        fresh = self.reward.fresh(seed)
+        return None if fresh is None else self.about(fresh)
+
+    def permuted(self, seed: int, updates: int, number: int) -> RewardQuestion | None:
+        """Train a new network of the reward's architecture on its rewards, permuted among the steps: see `Question.permuted`."""
+        fresh: Any = self.reward.fresh(seed)
+        if not isinstance(fresh, TorchReward) or not list(fresh.module.parameters()):
+            return None
+        rng, data = self.rng(f"permuted labels {number}"), self.data
+        labels = self.reward.of(data)[rng.permutation(len(data))]
+        labels = (labels - labels.mean()) / (labels.std() or 1.0)
+        optimiser = Adam(list(fresh.module.requires_grad_(True).parameters()), lr=1e-3)
+        for _ in range(updates):
+            at = np.sort(rng.choice(len(data), min(BATCH, len(data)), replace=False))
+            error = fresh.member_tensor(*fresh.tensors(data[at])) - torch.as_tensor(labels[at], dtype=torch.float32)
+            optimiser.zero_grad()
+            error.square().mean().backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        fresh.module.requires_grad_(False)
+        return self.about(fresh)

@@ -1,0 +1,47 @@
+"""Deletion and insertion beside random orders, agreement with real effects, concentration on objects."""
+
+import numpy as np
+import pytest
+
+from rlhf_ray.agents.moments import draw_moments
+from rlhf_ray.interpret.agent.questions import AgentQuestion, quantities
+from rlhf_ray.interpret.attribution.faithfulness import agreement, concentration, curves, rank_correlation
+from rlhf_ray.interpret.attribution.gradients import Saliency
+from rlhf_ray.interpret.attribution.occlusion import Occlusion
+from tests.interpret.agent.linear_world import LinearAgent, random_episodes
+
+
+def test_the_order_of_a_linear_agents_map_is_better_than_random_ones():
+    agent = LinearAgent()
+    moments = draw_moments(agent, random_episodes(agent), 20, np.random.default_rng(0), ahead=3)
+    question = AgentQuestion(agent, quantities.value()).against(moments)
+    maps = Occlusion().attribute(question, moments)["memory"]
+    found = curves(question, moments, {"right": maps, "wrong": 1.0 / maps}, np.random.default_rng(0), "memory")
+    assert found["right"].faithful
+    assert found["right"].areas["deletion"] > found["right"].areas["random_deletion"]
+    assert not found["wrong"].faithful
+    of_frame = Saliency().attribute(question, moments)["frame"]
+    frame = curves(question, moments, {"frame": of_frame}, np.random.default_rng(0), "frame")["frame"]
+    assert frame.deletion[0] == 0
+    assert frame.insertion[-1] == 0
+    assert frame.random_deletion.shape == (10, 4)
+
+
+def test_agreement_and_concentration():
+    real = np.array([1.0, -2.0, 3.0, np.nan, 0.1])
+    found = agreement(np.array([2.0, -1.0, 5.0, 1.0, -0.1]), real)
+    assert found.count == 4
+    assert found.sign == 1.0
+    assert found.rank == 1.0
+    assert agreement(np.array([1.0]), np.array([1.0])) is None
+    maps, masks = np.ones((2, 4, 4)), np.zeros((2, 4, 4), bool)
+    masks[0, 0, 0] = True
+    maps[0, 0, 0] = 16.0
+    shares = concentration(maps, masks)
+    assert np.isclose(shares[0], 16 / 31 * 16)
+    assert np.isnan(shares[1])
+
+
+def test_rank_correlation_of_a_constant_is_zero():
+    assert rank_correlation(np.zeros(5), np.arange(5.0)) == 0.0
+    assert rank_correlation(np.arange(5.0), np.arange(5.0) ** 3) == pytest.approx(1.0)
