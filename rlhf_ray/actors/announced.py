@@ -144,12 +144,12 @@ def runs() -> list[dict[str, Any]]:
         if actor["namespace"] == NAMESPACE:
             with contextlib.suppress(ValueError):  # it has ended in the meantime
                 asked.append(ray.get_actor(actor["name"], NAMESPACE).status.remote())
-    found = []
+    announced = []
     deadline = time.monotonic() + ANSWER_WITHIN
     for answer in asked:
         with contextlib.suppress(ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-            found.append(ray.get(answer, timeout=max(0.0, deadline - time.monotonic())))
-    return sorted(found, key=lambda run: run["started"])
+            announced.append(ray.get(answer, timeout=max(0.0, deadline - time.monotonic())))
+    return sorted(announced, key=lambda run: run["started"])
 
 
 def stop(folder: str, within: float | None = None) -> bool:

@@ -25,14 +25,14 @@ class StepBudget:
     ):
         self.total, self.preferences, self.fragments = experiment.total_env_steps, experiment.preferences, fragments
         self.iteration_env_steps = iteration_env_steps
-        of = self.preferences
-        self._between = of.rounds * fragments.between_rounds_env_steps(films)
+        preferences = self.preferences
+        self._between = preferences.rounds * fragments.between_rounds_env_steps(films)
         """Maximum number of environment steps that the ring takes between rounds, in total."""
-        self._pretraining = of.pretraining_iterations(iteration_env_steps) * iteration_env_steps
+        self._pretraining = preferences.pretraining_iterations(iteration_env_steps) * iteration_env_steps
         """Environment steps of the agent before the first labels."""
         self.initial_env_steps = self.iterations = 0
         """Environment steps for the initial fragments; number of iterations, with those of the pretraining."""
-        self.share_out(0 if of.comparisons == 0 else fragments.initial_env_steps)
+        self.share_out(0 if preferences.comparisons == 0 else fragments.initial_env_steps)
 
     def share_out(self, initial: int) -> None:
         """Divide the budget again, with ``initial`` steps for the initial fragments, or slightly more."""

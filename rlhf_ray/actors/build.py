@@ -65,11 +65,11 @@ def build_ring(
         The ring for ``preferences.mode``.
     """
     listener = listener or Logs(None if page is None or page.port_file is None else page.port_file.parent)
-    of, fragments = settings.preferences, settings.fragments
-    synchronous = of.mode == "synchronous"
+    preferences, fragments = settings.preferences, settings.fragments
+    synchronous = preferences.mode == "synchronous"
     rounds = max(0, iterations - 1) if synchronous else None
-    schedule = LabelSchedule(of, rounds, watches=fragments.varied, env_steps=settings.total_env_steps)
-    films = page is not None or wants_films(of)
+    schedule = LabelSchedule(preferences, rounds, watches=fragments.varied, env_steps=settings.total_env_steps)
+    films = page is not None or wants_films(preferences)
     settings = for_films(settings) if films else settings
     members = Members(settings, executor, fits_apart=not synchronous or page is not None)
     members.start_scripted()
@@ -107,18 +107,18 @@ def for_films(settings: RingSettings) -> RingSettings:
 
 def start_people(members: Members, schedule: LabelSchedule, page: PageSettings, listener: Listener) -> People:
     """Start the labelling page and register its annotators as a gatherer."""
-    of, executor = members.settings.preferences, members.executor
+    preferences, executor = members.settings.preferences, members.executor
     # The page needs the store first. A process of its own: rendering videos must not delay the storing of answers.
     executor.started()
     actor = executor.start(LabellingPage, "page", page, executor.find(PreferenceStore, "store"))
     handle = PageHandle(actor, listener, executor.get, page.settings.port, page.port_file)
-    limit = of.max_open_questions if of.mode == "asynchronous" else None
+    limit = preferences.max_open_questions if preferences.mode == "asynchronous" else None
     people = People(
         handle,
         schedule,
         members.settings.total_env_steps,
         listener,
-        share=of.people_share,
+        share=preferences.people_share,
         limit=limit,
         annotators=page.settings.annotators,
     )

@@ -110,8 +110,8 @@ class EpisodePlayer:
         describe = getattr(self.env.unwrapped, "describe", None)
         if describe is None:
             return numbers
-        said = {name: np.array(value) for name, value in describe().items()}
-        return numbers | {name: value if value.ndim else float(value) for name, value in said.items()}
+        facts = {name: np.array(value) for name, value in describe().items()}
+        return numbers | {name: value if value.ndim else float(value) for name, value in facts.items()}
 
 
 def _stacked(states: list[dict[str, Any]]) -> dict[str, Array]:
@@ -120,7 +120,7 @@ def _stacked(states: list[dict[str, Any]]) -> dict[str, Array]:
     Raises:
         FaultyEnvironmentError: an array changes its shape, or is missing at times.
     """
-    found: dict[str, Array] = {}
+    columns: dict[str, Array] = {}
     for name in dict.fromkeys(name for state in states for name in state):
         values = [state.get(name, np.nan) for state in states]
         if len({np.shape(value) for value in values}) != 1:
@@ -128,5 +128,5 @@ def _stacked(states: list[dict[str, Any]]) -> dict[str, Array]:
                 f"The environment's describe() returns {name!r} with different shapes within an episode; it must return the same "
                 "names and shapes at each step."
             )
-        found[name] = np.stack(values)
-    return found
+        columns[name] = np.stack(values)
+    return columns

@@ -68,9 +68,11 @@ class Filming(Collecting):
     @property
     def films_per_round(self) -> int:
         """Number of fragments filmed before each later round: enough to use each in one or two pairs, since filming is costly."""
-        of = self.members.settings.preferences
+        preferences = self.members.settings.preferences
         share = sum(questions.share for questions in self.members.viewed)
-        wanted = math.ceil(1.5 * share * (of.comparisons - of.first_comparisons) / max(1, self._rounds))
+        wanted = math.ceil(
+            1.5 * share * (preferences.comparisons - preferences.first_comparisons) / max(1, self._rounds)
+        )
         return max(FEWEST_FILMS, min(wanted, self.fragments.filmed_env_steps // (self.fragments.length + 1)))
 
     @property

@@ -102,12 +102,12 @@ class LabellingPage:
     def __init__(self, page: PageSettings, store: Callable[[], Actor[PreferenceStore]]):
         self.page = page
         self.sessions = Sessions.load(page.sessions)
-        of = page.settings
+        settings = page.settings
         queue = QuestionQueue(
-            lease_seconds=of.lease_seconds,
-            overlap_share=of.overlap_share,
-            catch_share=of.catch_share,
-            catch_by_reward=of.catch_by_reward,
+            lease_seconds=settings.lease_seconds,
+            overlap_share=settings.overlap_share,
+            catch_share=settings.catch_share,
+            catch_by_reward=settings.catch_by_reward,
             seed=page.seed,
         )
         self.desk = Desk(
@@ -117,8 +117,8 @@ class LabellingPage:
             fps=page.fps,
             run_id=page.run_id,
             films=page.sessions.with_suffix(".films"),
-            channels=of.channels,
-            zoom=of.zoom,
+            channels=settings.channels,
+            zoom=settings.zoom,
             texts=page.texts,
         )
         self._server: Server | None = None
@@ -140,19 +140,19 @@ class LabellingPage:
 
         async with self._starting:
             if self._server is None:
-                of = self.page.settings
+                settings = self.page.settings
                 app = create_app(
                     self.desk,
                     self.sessions,
-                    hosts=allowed_hosts(of),
+                    hosts=allowed_hosts(settings),
                     title=self.page.title,
-                    instructions=of.instructions,
+                    instructions=settings.instructions,
                     texts=self.page.texts,
                 )
                 listening = None if port is None else await self._listen_at(port)
                 if port is not None and listening is None:
                     return None
-                server = Server(app, of, listening)
+                server = Server(app, settings, listening)
                 await server.start()
                 self._server = server
         return links(self.sessions, self.page.settings, self._server.port)

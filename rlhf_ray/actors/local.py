@@ -118,16 +118,19 @@ class LocalExecutor:
             return asyncio.ensure_future(_in_loop(call, arguments, keywords))
 
         def work() -> Any:
-            given = [each.result() if isinstance(each, _Reference) else each for each in arguments]
-            named = {name: each.result() if isinstance(each, _Reference) else each for name, each in keywords.items()}
-            return getattr(self.actors[role], method)(*given, **named)  # which may have been made anew meanwhile
+            values = [argument.result() if isinstance(argument, _Reference) else argument for argument in arguments]
+            named = {
+                name: argument.result() if isinstance(argument, _Reference) else argument
+                for name, argument in keywords.items()
+            }
+            return getattr(self.actors[role], method)(*values, **named)  # which may have been made anew meanwhile
 
         return self._threads[role].submit(work)
 
 
 async def _in_loop(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    given = [await each if isinstance(each, _Reference) else each for each in arguments]
-    return await call(*given, **keywords)
+    values = [await argument if isinstance(argument, _Reference) else argument for argument in arguments]
+    return await call(*values, **keywords)
 
 
 class _LocalActor(Actor[A]):

@@ -89,18 +89,18 @@ class Members:
 
         If it wants films, it gets them, and keeps them beside the store.
         """
-        of = self.settings
-        share = 1.0 - of.preferences.people_share
+        settings = self.settings
+        share = 1.0 - settings.preferences.people_share
         if share == 0.0:
             return
-        make = MakeGatherer(of.preferences, of.seed)
+        make = MakeGatherer(settings.preferences, settings.seed)
         executor = self.executor
-        views = wants_films(of.preferences)
-        films = of.store.parent / FILMS if views and isinstance(of.store, Path) else None
+        views = wants_films(settings.preferences)
+        films = settings.store.parent / FILMS if views and isinstance(settings.store, Path) else None
         store = executor.find(PreferenceStore, "store")
-        arguments = (make, store, executor.get, of.preferences.gatherer, views, films)
+        arguments = (make, store, executor.get, settings.preferences.gatherer, views, films)
         actor = executor.start(GathererActor, "gatherer", *arguments, shares=True)
-        limit, viewer = of.preferences.max_open_questions, GathererViewer(actor) if views else None
+        limit, viewer = settings.preferences.max_open_questions, GathererViewer(actor) if views else None
         self.gatherers.append(OpenQuestions(actor, "answering", share=share, limit=limit, viewer=viewer))
 
     @property
@@ -134,8 +134,8 @@ class Members:
             return None
         async with self._choosing:
             number, reward = self.asked, None if self.reward is None else passed(self.reward)
-            found, pairs = self.pool.split(2, FragmentPool.propose, count, number, reward, self._answered)
-            chosen = await found
+            proposed, pairs = self.pool.split(2, FragmentPool.propose, count, number, reward, self._answered)
+            chosen = await proposed
             if not chosen:
                 return None
             self.asked += 1
@@ -255,8 +255,8 @@ class Members:
         labels = PreferenceStore(store, create=False).load()
         if labels is None:
             raise SettingError(f"Training starts from the labels in {store}, but it has no active label.")
-        of = self.settings
-        check_labels(labels, of.fragments, of.observation_space, of.action_space, str(store))
+        settings = self.settings
+        check_labels(labels, settings.fragments, settings.observation_space, settings.action_space, str(store))
         await self.store.call(PreferenceStore.import_from, store)
         await self.pool.call(FragmentPool.exclude, passed(self.store.call(PreferenceStore.pairs)))
         return len(labels)

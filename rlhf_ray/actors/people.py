@@ -111,10 +111,10 @@ class People:
 
     def tell(self, env_steps: int, version: int, answered: int) -> None:
         """Send the training's progress to the page if it has changed."""
-        of = self.schedule.preferences
+        preferences = self.schedule.preferences
         self.page.tell(
             Situation(
-                of.comparisons,
+                preferences.comparisons,
                 env_steps,
                 self.total_env_steps,
                 waiting_for=self.waiting_for,
@@ -160,14 +160,14 @@ class People:
 
     def _next_question(self, answered: int) -> float | None:
         """Estimate the time of the next question, in seconds since 1970; None if unknown."""
-        of = self.schedule.preferences
-        if of.mode == "synchronous":
+        preferences = self.schedule.preferences
+        if preferences.mode == "synchronous":
             return None if self._between is None or self._answered_at is None else self._answered_at + self._between
         label = answered + self.questions.open + 1
         if self.questions.share < 1.0:
             label = math.ceil(label / self.questions.share)
         pace = list(self._pace)
-        if label > of.comparisons or len(pace) < 2 or pace[-1][1] <= pace[0][1]:
+        if label > preferences.comparisons or len(pace) < 2 or pace[-1][1] <= pace[0][1]:
             return None
         (began, first), (ended, last) = pace[0], pace[-1]
         iterations = len(pace) - 1

@@ -129,8 +129,8 @@ UPLOAD_LIMIT = min(ray_constants.DASHBOARD_CLIENT_MAX_SIZE, packaging.GCS_STORAG
 
 def uploaded(folder: Path) -> list[Path]:
     """Return what Ray uploads of ``folder``: all but what .gitignore, .rayignore and Ray's own list exclude."""
-    found: list[Path] = []
+    packages: list[Path] = []
     with_gitignore = os.environ.get(ray_constants.RAY_RUNTIME_ENV_IGNORE_GITIGNORE, "0") != "1"
     excluded = packaging._get_excludes(folder, ray_constants.get_runtime_env_default_excludes())
-    packaging._dir_travel(folder, [excluded], found.append, include_gitignore=with_gitignore)
-    return found
+    packaging._dir_travel(folder, [excluded], packages.append, include_gitignore=with_gitignore)
+    return packages

@@ -177,20 +177,28 @@ class RolloutCollector:
             hold = self._hold(len(rolled) + max(0, part - 1))
             rolled.append((self._roll(left, policy, rng, 0.0, hold, reel.see, after), reel))
             left -= len(rolled[-1][0].trajectory)
-        cuts = [(of.trajectory, reel, start) for of, reel in rolled for start in reel.windows(len(of.trajectory))]
+        cuts = [
+            (rollout.trajectory, reel, start)
+            for rollout, reel in rolled
+            for start in reel.windows(len(rollout.trajectory))
+        ]
         fragments: Fragments | None = None
         films: tuple[Film, ...] = ()
         if cuts:
-            fragments = Fragments.concatenate([of.window(start, length, policy_version) for of, _, start in cuts])
+            fragments = Fragments.concatenate(
+                [rollout.window(start, length, policy_version) for rollout, _, start in cuts]
+            )
             films = tuple(
                 film(name, [reel.frames[t] for t in range(start, start + length + 1)], pixelated=False)
                 for name, (_, reel, start) in zip(fragments.ids(), cuts, strict=True)
             )
-        every = [of for of, _ in rolled]
+        every = [rollout for rollout, _ in rolled]
         # Ignore episodes cut at the edges of a part: their length means nothing.
-        whole = every if part == 0 else [of for of in every if of.ended and of.trajectory.start == 0]
-        too_short = sum(len(of.trajectory) < length for of in whole)
-        lengths = tuple(of.trajectory.start + len(of.trajectory) for of in every if of.ended)
+        whole = (
+            every if part == 0 else [rollout for rollout in every if rollout.ended and rollout.trajectory.start == 0]
+        )
+        too_short = sum(len(rollout.trajectory) < length for rollout in whole)
+        lengths = tuple(rollout.trajectory.start + len(rollout.trajectory) for rollout in every if rollout.ended)
         shown = (
             rolled[0][1].episode(len(every[0].trajectory), every[0].ended, policy_version, taken) if episode else None
         )

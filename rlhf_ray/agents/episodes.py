@@ -67,7 +67,7 @@ class Episodes:
 
         def of(value: Any) -> Any:
             if isinstance(value, Mapping):
-                return {name: each[at] for name, each in value.items()}
+                return {name: column[at] for name, column in value.items()}
             return value[at] if isinstance(value, np.ndarray) else [value[row] for row in at] if len(value) else value
 
         return Episodes(**{each.name: of(getattr(self, each.name)) for each in fields(self)})
@@ -81,7 +81,7 @@ class Episodes:
             if isinstance(values[0], Mapping):
                 return {name: of([value[name] for value in values]) for name in values[0]}
             if not isinstance(values[0], np.ndarray):
-                return [each for value in values for each in value]
+                return [item for value in values for item in value]
             return np.concatenate([_padded(value, steps, part) for value, part in zip(values, parts, strict=True)])
 
         return Episodes(**{each.name: of([getattr(part, each.name) for part in parts]) for each in fields(Episodes)})

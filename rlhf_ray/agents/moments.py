@@ -164,8 +164,8 @@ def moments_of(
     inputs = action_inputs(episodes.actions, agent.action_space)
 
     def actions(at: IntArray, real: BoolArray) -> Tensor:
-        found = inputs[rows[:, None], np.clip(at, 0, inputs.shape[1] - 1)]
-        return torch.as_tensor(np.where(real[..., None], found, 0.0).reshape(*at.shape, size).astype(np.float32))
+        taken = inputs[rows[:, None], np.clip(at, 0, inputs.shape[1] - 1)]
+        return torch.as_tensor(np.where(real[..., None], taken, 0.0).reshape(*at.shape, size).astype(np.float32))
 
     def observations(at: IntArray) -> Tensor:
         return torch.as_tensor(episodes.observations[rows[:, None], at].astype(np.float32))
@@ -199,8 +199,8 @@ def draw_moments(
     if not len(rows):
         raise SettingError(f"No recorded episode has {context} steps; record longer episodes.")
     starts = np.concatenate([np.arange(first, length) for length in episodes.lengths])
-    at = np.sort(rng.permutation(len(rows))[:count])
-    return moments_of(agent, episodes, rows[at], starts[at], context=context, ahead=ahead)
+    chosen = np.sort(rng.permutation(len(rows))[:count])
+    return moments_of(agent, episodes, rows[chosen], starts[chosen], context=context, ahead=ahead)
 
 
 def action_size(space: gym.Space[Any]) -> int:

@@ -116,7 +116,7 @@ class CarefulAgent:
         self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
     ) -> AgentStep:
         """See `Agent.step`."""
-        with unmoved(*(each for each in vars(self.agent).values() if isinstance(each, nn.Module))):
+        with unmoved(*(value for value in vars(self.agent).values() if isinstance(value, nn.Module))):
             return self.agent.step(observations.clone(), memory.clone(), edits=edits, keep=keep)
 
     def fresh(self, seed: int) -> Agent | None:
@@ -126,7 +126,7 @@ class CarefulAgent:
 
 def _nothing(*inputs: Tensor) -> Tensor:
     """Return zeros ``[n]`` that depend on ``inputs``: what a function ignores has the gradient 0, instead of none."""
-    return torch.stack([each.flatten(1)[:, :0].sum(1) for each in inputs]).sum(0)
+    return torch.stack([value.flatten(1)[:, :0].sum(1) for value in inputs]).sum(0)
 
 
 OWN: Registry[Any] = Registry("agent", Agent, {})
@@ -151,7 +151,7 @@ def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Sp
         except Exception as error:
             raise SettingError(f"The agent {name} can't be made for this environment: {_first_line(error)}.") from error
     wanted = ("name", "digest", "memory_size", "layers", "initial_memory", "step", "fresh")
-    if missing := [each for each in wanted if not hasattr(part, each)]:
+    if missing := [needed for needed in wanted if not hasattr(part, needed)]:
         raise SettingError(
             f"The agent {name} is {type(part).__name__} without {missing[0]!r}; it must be a FunctionAgent or "
             "NetworkAgent, or have the interface of rlhf_ray.agents.agent.Agent."
@@ -164,10 +164,10 @@ def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Sp
             if isinstance(action_space, gym.spaces.Discrete)
             else 2 * int(np.prod(action_space.shape or ()))
         )
-        shapes = [tuple(of.shape) for of in (step.logits, step.value, step.memory)]
+        shapes = [tuple(tensor.shape) for tensor in (step.logits, step.value, step.memory)]
         if shapes != (wanted_shapes := [(1, outputs), (1,), (1, part.memory_size)]):
             raise ValueError(f"it returns logits, value and memory of shapes {shapes}, not {wanted_shapes}")
-        if any(bool(of.isnan().any()) for of in (step.logits, step.value, step.memory)):
+        if any(bool(tensor.isnan().any()) for tensor in (step.logits, step.value, step.memory)):
             raise ValueError("it returns NaN")
     except Exception as error:
         raise SettingError(f"The agent {name} does not act on {observation_space}: {_first_line(error)}.") from error

@@ -107,7 +107,7 @@ class _Chooser:
         if self.greedy and not self.epsilon:
             best: Array = logits.argmax(1) if self.discrete else logits[:, :size]
             return best
-        drawn = np.stack([self._drawn(*at, size) for at in zip(numbers.tolist(), steps.tolist(), strict=True)])
+        drawn = np.stack([self._drawn(*place, size) for place in zip(numbers.tolist(), steps.tolist(), strict=True)])
         uniform, random, noise = drawn[:, 0], drawn[:, 1 : 1 + size], drawn[:, 1 + size :]
         if self.discrete:
             scores = logits if self.greedy else logits - np.log(-np.log(np.clip(noise, 1e-12, 1 - 1e-12)))
@@ -126,10 +126,10 @@ class _Chooser:
         return to_env_actions(chosen.reshape(len(chosen), *(self.space.shape or ())), self.space)
 
     def _drawn(self, number: int, step: int, size: int) -> FloatArray:
-        at = (number, step // BLOCK)
-        if at not in self._blocks:
-            self._blocks[at] = np.random.default_rng([self.seed, *at]).random((BLOCK, 1 + 2 * size))
-        drawn: FloatArray = self._blocks[at][step % BLOCK]
+        key = (number, step // BLOCK)
+        if key not in self._blocks:
+            self._blocks[key] = np.random.default_rng([self.seed, *key]).random((BLOCK, 1 + 2 * size))
+        drawn: FloatArray = self._blocks[key][step % BLOCK]
         return drawn
 
 
@@ -243,10 +243,10 @@ class _Padded:
 
     def arrays(self, steps: int) -> dict[str, Array]:
         """Return ``[n, steps, …]`` by name, 0 where nothing was put."""
-        found = {}
+        columns = {}
         for name, parts in self._parts.items():
             first = parts[0][2]
-            found[name] = np.zeros((self.n, steps, *first.shape[1:]), first.dtype)
+            columns[name] = np.zeros((self.n, steps, *first.shape[1:]), first.dtype)
             for step, rows, values in parts:
-                found[name][rows, step] = values
-        return found
+                columns[name][rows, step] = values
+        return columns

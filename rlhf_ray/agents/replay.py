@@ -64,10 +64,10 @@ def replay(agent: Agent, episodes: Episodes, keep: Sequence[str] = ()) -> Episod
                 values[rows, t] = step.value.numpy()
                 logits = np.zeros((n, steps, step.logits.shape[1]), np.float32) if logits is None else logits
                 logits[rows, t] = step.logits.numpy()
-                for name, found in step.activations.items():
+                for name, activation in step.activations.items():
                     if name not in kept:
-                        kept[name] = np.zeros((n, steps, *found.shape[1:]), np.float32)
-                    kept[name][rows, t] = found.numpy()
+                        kept[name] = np.zeros((n, steps, *activation.shape[1:]), np.float32)
+                    kept[name][rows, t] = activation.numpy()
     assert logits is not None, "there are no steps"
     return dataclasses.replace(episodes, logits=logits, values=values, memory=memory, activations=kept)
 
@@ -83,10 +83,10 @@ def values_at(agent: Agent, episodes: Episodes, site: str | None = None) -> Floa
     site = site_of(agent) if site is None else site
     if site == MEMORY:
         return episodes.memory[:, 1:]
-    found = (
+    values = (
         episodes.activations[site]
         if site in episodes.activations
         else replay(agent, episodes, [site]).activations[site]
     )
-    flat: FloatArray = found.reshape(*found.shape[:3], -1).mean(-1).astype(np.float32)
+    flat: FloatArray = values.reshape(*values.shape[:3], -1).mean(-1).astype(np.float32)
     return flat

@@ -80,11 +80,11 @@ def append(path: Path, data: bytes) -> None:
 
 def left_over(name: str) -> bool:
     """Return whether ``name`` is a temporary file of `whole_file` from a dead process on this machine."""
-    found = re.match(r"\.tmp-(.+)-(\d+)-[0-9a-f]{8}$", name)
-    if found is None or found.group(1) != socket.gethostname():
+    match = re.match(r"\.tmp-(.+)-(\d+)-[0-9a-f]{8}$", name)
+    if match is None or match.group(1) != socket.gethostname():
         return False
     try:
-        os.kill(int(found.group(2)), 0)
+        os.kill(int(match.group(2)), 0)
     except ProcessLookupError:
         return True
     except OSError:

@@ -54,8 +54,8 @@ def _fill(folder: Path, write: Callable[[Path], object], unlisted: str) -> None:
         write(folder)
     except Exception as error:
         inner = cause(error)  # the write may run in an actor
-        if not isinstance(inner, OSError) and (said := re.search(r"os error (\d+)", str(inner))):  # from safetensors
-            inner = OSError(int(said[1]), os.strerror(int(said[1])))
+        if not isinstance(inner, OSError) and (match := re.search(r"os error (\d+)", str(inner))):  # from safetensors
+            inner = OSError(int(match[1]), os.strerror(int(match[1])))
         if isinstance(inner, OSError) and inner.errno is not None:
             raise OSError(inner.errno, os.strerror(inner.errno), inner.filename) from error
         raise

@@ -106,10 +106,10 @@ def check(names: Iterable[str], source: Path) -> None:
 
 def _place(top: str) -> str | None:
     """Return the file or folder that importing ``top`` runs, found like `rlhf_ray.data.modules` does; None if missing."""
-    found = PathFinder.find_spec(top, [*folders(), *sys.path])
-    if found is None:
+    spec = PathFinder.find_spec(top, [*folders(), *sys.path])
+    if spec is None:
         return None
-    return os.path.realpath(found.origin or next(iter(found.submodule_search_locations or ()), ""))
+    return os.path.realpath(spec.origin or next(iter(spec.submodule_search_locations or ()), ""))
 
 
 def _file() -> Path:

@@ -43,8 +43,8 @@ def open_episodes(path: Path | str) -> EpisodeSource:
     """
     path = Path(path)
     if (path / MANIFEST).exists():
-        of = Recording(path)
-        return EpisodeSource(of, of.observation_space, of.action_space, of.about)
+        recording = Recording(path)
+        return EpisodeSource(recording, recording.observation_space, recording.action_space, recording.about)
     if minari_files.is_minari(path):
         minari = minari_files.MinariFolder(path)
         about: dict[str, Any] = {} if minari.environment is None else {"environment": minari.environment}
@@ -52,7 +52,7 @@ def open_episodes(path: Path | str) -> EpisodeSource:
     episodes = list(episodes_of(load_transitions(path)))
     if path.is_dir():
         infos = imitation_files.read_infos(path)
-        episodes = [replace(each, infos=texts) for each, texts in zip(episodes, infos, strict=True)]
+        episodes = [replace(episode, infos=texts) for episode, texts in zip(episodes, infos, strict=True)]
     return EpisodeSource(episodes, None, None, {})
 
 

@@ -87,7 +87,7 @@ class Demonstrations:
         path = Path(path)
         try:
             if minari_files.is_minari(path):
-                return Demonstrations.of([each.trajectory for each in minari_files.MinariFolder(path)])
+                return Demonstrations.of([episode.trajectory for episode in minari_files.MinariFolder(path)])
             if path.is_dir():
                 return Demonstrations.of(imitation_files.read_folder(path))
             if imitation_files.is_pickle(path):
@@ -170,7 +170,7 @@ class Demonstrations:
         )
         rewards = np.full(len(self), np.nan) if self.rewards is None else self.rewards.astype(np.float64)
         ends = np.flatnonzero(terminals | timeouts) + 1
-        found = []
+        pieces = []
         for begin, end in zip([0, *ends], [*ends, len(self)], strict=True):
             observations, last = self.observations[begin:end], end
             if self.next_observations is not None:
@@ -179,8 +179,8 @@ class Demonstrations:
                 last -= 1
             if last > begin:
                 whole = bool(last == end and terminals[end - 1])
-                found.append(Trajectory(observations, self.actions[begin:last], rewards[begin:last], whole))
-        return found
+                pieces.append(Trajectory(observations, self.actions[begin:last], rewards[begin:last], whole))
+        return pieces
 
 
 def open_npz(path: Path | str) -> Any:

@@ -99,10 +99,10 @@ def explain(error: BaseException) -> str:
         if error.errno in _FORBIDDEN:
             return f"{what}. Make it writable, or choose another location (for example with --run-dir)."
         return f"{what}."
-    said = _said(error)
+    message = _said(error)
     if where_raised:
-        return f"{where_raised}, raised {said}. --debug shows the full traceback."
-    return f"unexpected {said}. --debug shows the traceback; include it in a bug report."
+        return f"{where_raised}, raised {message}. --debug shows the full traceback."
+    return f"unexpected {message}. --debug shows the traceback; include it in a bug report."
 
 
 def _said(error: BaseException) -> str:

@@ -110,8 +110,8 @@ def read_feedback(file: Path | str, rng: np.random.Generator) -> tuple[str, list
         SettingError: the file can't be read, or lacks an array; the message says which.
     """
     try:
-        with open_npz(file) as given:
-            arrays: dict[str, Array] = {name: given[name] for name in given}
+        with open_npz(file) as archive:
+            arrays: dict[str, Array] = {name: archive[name] for name in archive}
         fragments = _fragments(arrays)
     except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise SettingError(
@@ -138,13 +138,13 @@ def _read_numbers(
     lists = arrays.get("lists", np.zeros(len(fragments), np.int64))
     if lists.shape != (len(fragments),):
         raise SettingError(f"it has lists of shape {lists.shape} for {len(fragments)} fragments: give one number each.")
-    found = []
+    feedback = []
     for number in np.unique(lists):
-        of = lists == number
-        if of.sum() < 2:
+        inside = lists == number
+        if inside.sum() < 2:
             raise SettingError(f"its list {number} has one fragment only: leave it out, or rank others beside it.")
-        found.append(from_ranking(fragments[of], ranks[of]))
-    return "rankings", found
+        feedback.append(from_ranking(fragments[inside], ranks[inside]))
+    return "rankings", feedback
 
 
 def read_demonstrations(

@@ -109,12 +109,12 @@ class Fragments:
             return []
         columns = [array.reshape(len(self), -1) for array in (self.observations, self.actions, self.terminated)]
         size = sum(column.shape[1] * column.itemsize for column in columns)
-        found: list[str] = []
+        hashes: list[str] = []
         for start in range(0, len(self), at_once := max(1, HASHED_BYTES // size)):
             parts = [np.ascontiguousarray(column[start : start + at_once]).view(np.uint8) for column in columns]
             rows = np.concatenate(parts, axis=1).reshape(-1).data
-            found += [hashlib.sha256(rows[at : at + size]).hexdigest() for at in range(0, len(rows), size)]
-        return found
+            hashes += [hashlib.sha256(rows[at : at + size]).hexdigest() for at in range(0, len(rows), size)]
+        return hashes
 
     @staticmethod
     def concatenate(batches: Sequence[Fragments]) -> Fragments:

@@ -86,14 +86,14 @@ def read_pickle(file: Path) -> list[Trajectory]:
         SettingError: it holds none, or refers to other classes than imitation's and numpy's arrays.
     """
     try:
-        found = pickles.load(file.read_bytes())
-        if not isinstance(found, list | tuple) or not found:
-            raise TypeError(f"it holds a {type(found).__name__}")
+        content = pickles.load(file.read_bytes())
+        if not isinstance(content, list | tuple) or not content:
+            raise TypeError(f"it holds a {type(content).__name__}")
         made: list[Trajectory] = []
-        for each in found:
-            rews = pickles.stack(each.rews) if hasattr(each, "rews") else None
-            ended = pickles.array_of(each.terminal)
-            made.append(read_episode.episode(len(made), pickles.stack(each.obs), pickles.stack(each.acts), rews, ended))
+        for item in content:
+            rews = pickles.stack(item.rews) if hasattr(item, "rews") else None
+            ended = pickles.array_of(item.terminal)
+            made.append(read_episode.episode(len(made), pickles.stack(item.obs), pickles.stack(item.acts), rews, ended))
         read_episode.check_alike(made)
     except (*pickles.ERRORS, OSError) as error:
         raise SettingError(
@@ -108,27 +108,29 @@ def read_folder(folder: Path) -> list[Trajectory]:
     Raises:
         OSError, ValueError, KeyError, TypeError, pa.ArrowInvalid: it holds none.
     """
-    found: list[Trajectory] = []
+    trajectories: list[Trajectory] = []
     for table in _tables(folder):
         for i in range(len(table)):
             obs, acts = (_of_lists(table[name][i]) for name in ("obs", "acts"))
             rews = _of_lists(table["rews"][i]) if "rews" in table.column_names else None
-            found.append(read_episode.episode(len(found), obs, acts, rews, table["terminal"][i].as_py()))
-    if not found:
+            trajectories.append(read_episode.episode(len(trajectories), obs, acts, rews, table["terminal"][i].as_py()))
+    if not trajectories:
         raise ValueError("it has no episodes")
-    read_episode.check_alike(found)
-    return found
+    read_episode.check_alike(trajectories)
+    return trajectories
 
 
 def read_infos(folder: Path) -> list[tuple[str, ...]]:
     """Read the texts in ``infos`` of a folder that `read_folder` reads, one for each step of each episode; empty without any."""
-    found: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for table in _tables(folder):
         texts = table["infos"].to_pylist() if "infos" in table.column_names else [None] * len(table)
-        for each, steps in zip(texts, table["acts"], strict=True):
-            whole = each is not None and len(each) == len(steps.values) and all(isinstance(of, str) for of in each)
-            found.append(tuple(each) if whole else ())
-    return found
+        for infos, steps in zip(texts, table["acts"], strict=True):
+            whole = (
+                infos is not None and len(infos) == len(steps.values) and all(isinstance(info, str) for info in infos)
+            )
+            rows.append(tuple(infos) if whole else ())
+    return rows
 
 
 def _tables(folder: Path) -> Iterator[pa.Table]:
@@ -140,17 +142,17 @@ def _tables(folder: Path) -> Iterator[pa.Table]:
 
 def write_npz(trajectories: Sequence[Trajectory], file: Path | str) -> None:
     """Write a legacy ``.npz``, which ``imitation.data.serialize.load`` opens. Nothing in it is pickled."""
-    lengths = [len(each) for each in trajectories]
+    lengths = [len(trajectory) for trajectory in trajectories]
     file = Path(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(file) as sink:
         np.savez_compressed(
             sink,
-            obs=np.concatenate([each.observations for each in trajectories]),
-            acts=np.concatenate([each.actions for each in trajectories]),
-            rews=np.concatenate([each.rewards for each in trajectories]),
+            obs=np.concatenate([trajectory.observations for trajectory in trajectories]),
+            acts=np.concatenate([trajectory.actions for trajectory in trajectories]),
+            rews=np.concatenate([trajectory.rewards for trajectory in trajectories]),
             infos=np.zeros((sum(lengths), 0)),
-            terminal=np.array([each.terminated for each in trajectories]),
+            terminal=np.array([trajectory.terminated for trajectory in trajectories]),
             indices=np.cumsum(lengths)[:-1],
         )
 
@@ -175,15 +177,15 @@ def write_folder(
     with whole_folder(folder) as new:
         writer = None
         with pa.OSFile(str(new / name), "wb") as sink:
-            for number, each in enumerate(
+            for number, trajectory in enumerate(
                 trajectories
             ):  # an episode at a time: the lists need no second copy of all of them
                 columns = {
-                    "obs": to_lists(each.observations[None]),
-                    "acts": to_lists(each.actions[None]),
-                    "infos": pa.array([list(infos[number] if infos and infos[number] else ["{}"] * len(each))]),
-                    "terminal": pa.array([each.terminated]),
-                    "rews": to_lists(np.asarray(each.rewards)[None]),
+                    "obs": to_lists(trajectory.observations[None]),
+                    "acts": to_lists(trajectory.actions[None]),
+                    "infos": pa.array([list(infos[number] if infos and infos[number] else ["{}"] * len(trajectory))]),
+                    "terminal": pa.array([trajectory.terminated]),
+                    "rews": to_lists(np.asarray(trajectory.rewards)[None]),
                 }
                 batch = pa.record_batch(columns)
                 writer = writer or pa.ipc.new_stream(sink, batch.schema)

@@ -145,7 +145,7 @@ def metric_of(name: str) -> tuple[Metric, str] | None:
 
 def described(name: str) -> str:
     """Return a metric's description and unit in one line; empty if undeclared."""
-    if (found := metric_of(name)) is None:
+    if (declaration := metric_of(name)) is None:
         return ""
-    metric = found[0]
+    metric = declaration[0]
     return f"{metric.help} [{metric.unit}]" if metric.unit else metric.help

@@ -59,18 +59,18 @@ class MinariFolder:
             if not {"observation_space", "action_space"} <= metadata.keys():
                 raise ValueError("its metadata has no spaces")
             self._storage = storage_class.read(data)
-            given = _in_order(self._storage.observation_space, json.loads(metadata["observation_space"]))
+            space = _in_order(self._storage.observation_space, json.loads(metadata["observation_space"]))
             acts = self._storage.action_space
             self.environment: str | None = json.loads(metadata["env_spec"])["id"] if "env_spec" in metadata else None
         except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
             raise SettingError(f"{path} can't be read as a Minari data set: {error}.") from error
-        seen, acted = view_of(given), action_view_of(acts)
+        seen, acted = view_of(space), action_view_of(acts)
         self._see: Callable[[Any], Array] = np.asarray if seen is None else seen.see
         self._acted: Callable[[Array], Array] = np.asarray if acted is None else acted.see
-        self.observation_space, self.action_space = seen.space if seen else given, acted.space if acted else acts
+        self.observation_space, self.action_space = seen.space if seen else space, acted.space if acted else acts
         if not isinstance(self.observation_space, gym.spaces.Box | gym.spaces.Discrete):
             raise SettingError(
-                f"{path} has observations of {one_line(given)}; only Box, Discrete, MultiDiscrete and MultiBinary ones can be "
+                f"{path} has observations of {one_line(space)}; only Box, Discrete, MultiDiscrete and MultiBinary ones can be "
                 "read, and Dicts and Tuples of numbers, or of images of one size."
             )
         if not isinstance(self.action_space, gym.spaces.Box | gym.spaces.Discrete | gym.spaces.MultiDiscrete):
@@ -85,16 +85,18 @@ class MinariFolder:
             SettingError: the files are damaged.
         """
         try:
-            for number, each in enumerate(self._storage.get_episodes(range(self._storage.total_episodes))):
-                actions = self._acted(read_episode.numbers(each["actions"], "actions"))
+            for number, episode in enumerate(self._storage.get_episodes(range(self._storage.total_episodes))):
+                actions = self._acted(read_episode.numbers(episode["actions"], "actions"))
                 count = len(actions) + 1
-                for name, part in _parts(each["observations"]):
+                for name, part in _parts(episode["observations"]):
                     if len(part) != count:
                         raise ValueError(
                             f"episode {number} has {len(part)} observations{name} for {count - 1} actions; it must have {count}"
                         )
-                ends = each["terminations"], each["truncations"]
-                read = read_episode.episode(number, self._see(each["observations"]), actions, each["rewards"], *ends)
+                ends = episode["terminations"], episode["truncations"]
+                read = read_episode.episode(
+                    number, self._see(episode["observations"]), actions, episode["rewards"], *ends
+                )
                 read_episode.check_in(read, number, self.observation_space, self.action_space)
                 yield RecordedEpisode(read, truncated=bool(read_episode.flags(ends[1], "truncations")[-1]))
         except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
@@ -149,13 +151,13 @@ def write_minari(
         )
         storage.update_episodes(
             EpisodeBuffer(
-                observations=each.trajectory.observations,
-                actions=each.trajectory.actions,
-                rewards=list(each.trajectory.rewards),
-                terminations=[*[False] * (len(each.trajectory) - 1), each.trajectory.terminated],
-                truncations=[*[False] * (len(each.trajectory) - 1), each.truncated],
+                observations=episode.trajectory.observations,
+                actions=episode.trajectory.actions,
+                rewards=list(episode.trajectory.rewards),
+                terminations=[*[False] * (len(episode.trajectory) - 1), episode.trajectory.terminated],
+                truncations=[*[False] * (len(episode.trajectory) - 1), episode.truncated],
             )
-            for each in episodes
+            for episode in episodes
         )
 
 
@@ -170,10 +172,10 @@ def _saved(spec: Any) -> Any:
 def _in_order(space: gym.Space[Any], declared: dict[str, Any]) -> gym.Space[Any]:
     """Give the parts of a Dict the environment's order, in which its numbers become a vector: reading a space sorts them."""
     if isinstance(space, gym.spaces.Dict):
-        parts = {name: _in_order(space[name], of) for name, of in declared["subspaces"].items()}
+        parts = {name: _in_order(space[name], part) for name, part in declared["subspaces"].items()}
         return gym.spaces.Dict(OrderedDict(parts))
     if isinstance(space, gym.spaces.Tuple):
-        return gym.spaces.Tuple([_in_order(*each) for each in zip(space, declared["subspaces"], strict=True)])
+        return gym.spaces.Tuple([_in_order(*pair) for pair in zip(space, declared["subspaces"], strict=True)])
     return space
 
 

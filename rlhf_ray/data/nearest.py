@@ -24,14 +24,14 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     """
     scores = {each: _likeness(_plain(name), _plain(each)) for each in known}
     least = max(LEAST, max(scores.values(), default=0.0) - CLOSE)
-    found = sorted((each for each, score in scores.items() if score >= least), key=lambda each: -scores[each])
-    return found[:most]
+    close = sorted((each for each, score in scores.items() if score >= least), key=lambda each: -scores[each])
+    return close[:most]
 
 
 def did_you_mean(name: str, known: Iterable[str], form: str = "{}") -> str:
     """Return "did you mean A or B?" with the `nearest` names, each written as ``form``; an empty string if nothing is near."""
-    found = [form.format(each) for each in nearest(name, known)]
-    return f"did you mean {', '.join(found[:-1])}{' or ' if found[1:] else ''}{found[-1]}?" if found else ""
+    names = [form.format(close) for close in nearest(name, known)]
+    return f"did you mean {', '.join(names[:-1])}{' or ' if names[1:] else ''}{names[-1]}?" if names else ""
 
 
 def _plain(name: str) -> str:

@@ -36,8 +36,8 @@ ERRORS = (
 def reason(error: BaseException) -> str:
     """Describe an error of `ERRORS` in one line."""
     malformed = isinstance(error, TypeError | AttributeError | ValueError | MemoryError)
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said}" if malformed else said
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if malformed else message
 
 
 class Stored:

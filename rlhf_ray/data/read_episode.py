@@ -87,7 +87,7 @@ def episode(
 def check_alike(trajectories: Sequence[Trajectory]) -> None:
     """Check that episodes are of one environment, as far as their shapes say."""
     for name in ("observations", "actions"):
-        shapes = [getattr(each, name).shape[1:] for each in trajectories]
+        shapes = [getattr(trajectory, name).shape[1:] for trajectory in trajectories]
         for number, shape in enumerate(shapes):
             if shape != shapes[0]:
                 raise ValueError(

@@ -50,14 +50,14 @@ class RecordedEpisode:
 
     def first(self, steps: int) -> RecordedEpisode:
         """Return the episode truncated after ``steps`` steps; itself if it has no more. Without ``inside`` and ``env_states``."""
-        of = self.trajectory
-        if len(of) <= steps:
+        trajectory = self.trajectory
+        if len(trajectory) <= steps:
             return self
         cut = replace(
-            of,
-            observations=of.observations[: steps + 1],
-            actions=of.actions[:steps],
-            rewards=of.rewards[:steps],
+            trajectory,
+            observations=trajectory.observations[: steps + 1],
+            actions=trajectory.actions[:steps],
+            rewards=trajectory.rewards[:steps],
             terminated=False,
         )
         states = {name: values[: steps + 1] for name, values in self.states.items()}
@@ -128,13 +128,13 @@ def rows_of(
     episodes: Sequence[RecordedEpisode], first: int, normalise: RewardNormaliser, policies: Sequence[str]
 ) -> dict[str, Any]:
     """Convert episodes to the columns of a chunk: one row per observation."""
-    lengths = [len(each.trajectory) for each in episodes]
+    lengths = [len(episode.trajectory) for episode in episodes]
     sizes = np.array(lengths) + 1
     last = np.cumsum(sizes) - 1
     final = np.zeros(int(sizes.sum()), bool)
     final[last] = True
-    names = list(dict.fromkeys([*policies, *(each.policy for each in episodes)]))
-    which = np.repeat(np.array([names.index(each.policy) for each in episodes], np.int8), sizes)
+    names = list(dict.fromkeys([*policies, *(episode.policy for episode in episodes)]))
+    which = np.repeat(np.array([names.index(episode.policy) for episode in episodes], np.int8), sizes)
 
     def of_steps(parts: Sequence[Array], blank: Any) -> Array:
         values = np.concatenate(parts)
@@ -143,23 +143,23 @@ def rows_of(
         return rows
 
     terminated, truncated = np.zeros(len(final), bool), np.zeros(len(final), bool)
-    terminated[last - 1] = [each.trajectory.terminated for each in episodes]
-    truncated[last - 1] = [each.truncated for each in episodes]
-    rewards = [np.asarray(each.trajectory.rewards, np.float64) for each in episodes]
+    terminated[last - 1] = [episode.trajectory.terminated for episode in episodes]
+    truncated[last - 1] = [episode.truncated for episode in episodes]
+    rewards = [np.asarray(episode.trajectory.rewards, np.float64) for episode in episodes]
     columns: dict[str, Any] = {
         "episode": np.repeat(first + np.arange(len(episodes)), sizes),
         "step": np.concatenate(
-            [each.trajectory.start + np.arange(n + 1) for each, n in zip(episodes, lengths, strict=True)]
+            [episode.trajectory.start + np.arange(n + 1) for episode, n in zip(episodes, lengths, strict=True)]
         ),
         "final": final,
-        "observation": np.concatenate([each.trajectory.observations for each in episodes]),
-        "action": of_steps([each.trajectory.actions for each in episodes], 0),
+        "observation": np.concatenate([episode.trajectory.observations for episode in episodes]),
+        "action": of_steps([episode.trajectory.actions for episode in episodes], 0),
         "reward": of_steps(rewards, np.nan),
-        "normalised_reward": of_steps([normalise(each) for each in rewards], np.nan),
+        "normalised_reward": of_steps([normalise(episode) for episode in rewards], np.nan),
         "terminated": terminated,
         "truncated": truncated,
         "policy": pa.DictionaryArray.from_arrays(pa.array(which), pa.array(names, pa.string())),
-        "level_seed": np.repeat(np.array([each.level_seed for each in episodes], np.int64), sizes),
+        "level_seed": np.repeat(np.array([episode.level_seed for episode in episodes], np.int64), sizes),
     }
     return columns | _states(episodes) | _inside(episodes, of_steps) | _said(episodes, sizes)
 

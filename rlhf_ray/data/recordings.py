@@ -181,10 +181,10 @@ class Recording:
                 parts.append(rows[name][steps])
             for name in ("observation", *(each for each in self.columns if each in rows and each.startswith(STATE))):
                 values = rows[name]
-                for key, of in ((name, steps), (f"next_{name}", steps + 1)):
+                for key, rows_wanted in ((name, steps), (f"next_{name}", steps + 1)):
                     if key not in frames:
                         frames[key] = blank(total, values.dtype, values.shape[1:])
-                    frames[key][begin : begin + len(steps)] = values[of]
+                    frames[key][begin : begin + len(steps)] = values[rows_wanted]
             begin += len(steps)
         if not frames:
             raise SettingError(
@@ -349,9 +349,9 @@ class RecordingWriter:
                 "file": file.name,
                 "crc32": zlib.crc32(content),
                 "first_episode": first,
-                "lengths": [len(each.trajectory) for each in episodes],
-                "policies": [each.policy for each in episodes],
-                "levels": [int(each.level_seed) for each in episodes],
+                "lengths": [len(episode.trajectory) for episode in episodes],
+                "policies": [episode.policy for episode in episodes],
+                "levels": [int(episode.level_seed) for episode in episodes],
                 "normaliser": dict(vars(self._normaliser)),
             }
         )
@@ -403,26 +403,26 @@ def episodes_of(transitions: Transitions) -> Iterator[RecordedEpisode]:
     """
     bounds = np.flatnonzero(np.diff(transitions.episodes)) + 1
     for begin, end in zip([0, *bounds], [*bounds, len(transitions)], strict=True):
-        of = transitions[int(begin) : int(end)]
-        if (np.diff(of.steps) != 1).any():
-            raise ValueError(f"Episode {of.episodes[0]} lacks steps; save transitions before sampling them.")
+        part = transitions[int(begin) : int(end)]
+        if (np.diff(part.steps) != 1).any():
+            raise ValueError(f"Episode {part.episodes[0]} lacks steps; save transitions before sampling them.")
         states = {
-            name.removeprefix(STATE): np.concatenate([values, of.columns[f"next_{name}"][-1:]])
-            for name, values in of.columns.items()
-            if name.startswith(STATE) and f"next_{name}" in of.columns
+            name.removeprefix(STATE): np.concatenate([values, part.columns[f"next_{name}"][-1:]])
+            for name, values in part.columns.items()
+            if name.startswith(STATE) and f"next_{name}" in part.columns
         }
-        truncated = of.columns.get("truncated")
+        truncated = part.columns.get("truncated")
         yield RecordedEpisode(
             Trajectory(
-                np.concatenate([of.observations, of.next_observations[-1:]]),
-                of.actions,
-                of.rewards,
-                bool(of.terminated[-1]),
-                int(of.steps[0]),
+                np.concatenate([part.observations, part.next_observations[-1:]]),
+                part.actions,
+                part.rewards,
+                bool(part.terminated[-1]),
+                int(part.steps[0]),
             ),
             truncated=bool(truncated is not None and truncated[-1]),
-            policy=str(of.columns["policy"][0]) if "policy" in of.columns else "",
-            level_seed=int(of.columns["level_seed"][0]) if "level_seed" in of.columns else 0,
+            policy=str(part.columns["policy"][0]) if "policy" in part.columns else "",
+            level_seed=int(part.columns["level_seed"][0]) if "level_seed" in part.columns else 0,
             states=states,
         )
 
@@ -434,7 +434,7 @@ def load_demonstrations(path: Path | str) -> Demonstrations:
         SettingError: ``path`` holds no demonstrations; the message says what is missing.
     """
     if (Path(path) / MANIFEST).exists():
-        return Demonstrations.of([each.trajectory for each in Recording(path)])
+        return Demonstrations.of([episode.trajectory for episode in Recording(path)])
     return Demonstrations.load(path)
 
 
@@ -461,14 +461,17 @@ def load_transitions(path: Path | str, most: int | None = None) -> Transitions:
         )
     if minari_files.is_minari(path):
         episodes = list(minari_files.MinariFolder(path))
-        trajectories = [each.trajectory for each in episodes]
-        cut = [(np.arange(len(each.trajectory)) == len(each.trajectory) - 1) & each.truncated for each in episodes]
+        trajectories = [episode.trajectory for episode in episodes]
+        cut = [
+            (np.arange(len(episode.trajectory)) == len(episode.trajectory) - 1) & episode.truncated
+            for episode in episodes
+        ]
         timeouts: Array | None = np.concatenate(cut)
     else:
-        found = Demonstrations.load(path)
-        trajectories, timeouts = found.trajectories(), found.timeouts
+        demonstrations = Demonstrations.load(path)
+        trajectories, timeouts = demonstrations.trajectories(), demonstrations.timeouts
     steps = Transitions.of_trajectories(trajectories)
-    last = np.cumsum([len(each) for each in trajectories]) - 1
+    last = np.cumsum([len(episode) for episode in trajectories]) - 1
     truncated = np.zeros(len(steps), bool)
     truncated[last] = ~steps.terminated[last]
     if timeouts is not None and len(timeouts) == len(steps):

@@ -28,9 +28,9 @@ class GivenName(str):
 
 def _give(name: str, part: Any) -> GivenName:
     _given[name] = part
-    given = GivenName(name)
-    given.part = part
-    return given
+    named = GivenName(name)
+    named.part = part
+    return named
 
 
 def name_of(part: Any) -> str:
@@ -148,7 +148,7 @@ class Registry(Generic[_T]):
                 "into a module and name it module:Name."
             )
         try:
-            found = import_module(module)
+            target = import_module(module)
         except NoModuleError as error:
             raise SettingError(f"{self.setting} is {name!r}, but {error}.") from error
         except Exception as error:
@@ -156,10 +156,10 @@ class Registry(Generic[_T]):
                 f"{self.setting} is {name!r}, and importing it raised {type(error).__name__}: {error}."
             ) from error
         try:
-            return operator.attrgetter(attribute)(found)
+            return operator.attrgetter(attribute)(target)
         except AttributeError as error:
-            place = getattr(found, "__file__", None) or module
-            near = did_you_mean(attribute, [each for each in vars(found) if not each.startswith("_")])
+            place = getattr(target, "__file__", None) or module
+            near = did_you_mean(attribute, [public for public in vars(target) if not public.startswith("_")])
             raise SettingError(
                 f"{self.setting} is {name!r}, but {place} has no {attribute}: correct the name{near and f' ({near})'}, or define "
                 "it there."

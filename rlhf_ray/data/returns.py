@@ -31,9 +31,9 @@ def differences(left: FloatArray, right: FloatArray, weights: FloatArray | None 
     Returns:
         ``[n]`` float64; NaN where a reward is.
     """
-    found = _weighed(left, weights).sum(1) - _weighed(right, weights).sum(1)
+    result = _weighed(left, weights).sum(1) - _weighed(right, weights).sum(1)
     error = rounding(left, weights) + rounding(right, weights)
-    return np.asarray(np.where(np.abs(found) <= error, 0.0, found))
+    return np.asarray(np.where(np.abs(result) <= error, 0.0, result))
 
 
 def rounding(rewards: FloatArray, weights: FloatArray | None = None) -> FloatArray:
@@ -48,22 +48,22 @@ def rounding(rewards: FloatArray, weights: FloatArray | None = None) -> FloatArr
         weights: ``[length]``: weight of each step; None for 1.
     """
     sizes = np.abs(_weighed(rewards, weights))
-    given = np.asarray(rewards, np.float64)
+    values = np.asarray(rewards, np.float64)
     with np.errstate(over="ignore"):
-        single = (given == given.astype(np.float32)).all(1)
-    of_single = np.where(given == np.round(given), 0.0, sizes).sum(1) * np.finfo(np.float32).eps
-    terms = given.shape[1] + _EXTRA
+        single = (values == values.astype(np.float32)).all(1)
+    of_single = np.where(values == np.round(values), 0.0, sizes).sum(1) * np.finfo(np.float32).eps
+    terms = values.shape[1] + _EXTRA
     return np.asarray(terms * np.finfo(np.float64).eps * sizes.sum(1) + np.where(single, of_single, 0.0))
 
 
 def settled(rewards: FloatArray) -> FloatArray:
     """Return the returns ``[n]`` of rewards ``[n, length]`` without digits that are rounding only: equal ones are the same."""
-    found: FloatArray = np.asarray(rewards, np.float64).sum(1)
+    returns: FloatArray = np.asarray(rewards, np.float64).sum(1)
     error = float(np.nanmax(rounding(rewards), initial=0.0))
     if not 0 < error < np.inf:
-        return found
+        return returns
     grain = 10.0 ** np.ceil(np.log10(error) + 1)
-    return np.asarray(np.round(found / grain) * grain)
+    return np.asarray(np.round(returns / grain) * grain)
 
 
 def spread_of(returns: FloatArray) -> float:
@@ -78,15 +78,15 @@ def spread_of(returns: FloatArray) -> float:
     Returns:
         0 or more, in the unit of the returns; 0 for fewer than two; NaN if a return is.
     """
-    found = np.sort(np.asarray(returns, np.float64))
-    if len(found) < 2:
+    ordered = np.sort(np.asarray(returns, np.float64))
+    if len(ordered) < 2:
         return 0.0
-    if len(found) > _SPREAD:
-        found = found[((np.arange(_SPREAD) + 0.5) * len(found) / _SPREAD).astype(np.int64)]
-    left, right = np.triu_indices(len(found), 1)
-    return float(np.quantile(found[right] - found[left], SPREAD_QUANTILE))
+    if len(ordered) > _SPREAD:
+        ordered = ordered[((np.arange(_SPREAD) + 0.5) * len(ordered) / _SPREAD).astype(np.int64)]
+    left, right = np.triu_indices(len(ordered), 1)
+    return float(np.quantile(ordered[right] - ordered[left], SPREAD_QUANTILE))
 
 
 def _weighed(rewards: FloatArray, weights: FloatArray | None) -> FloatArray:
-    given: FloatArray = np.asarray(rewards, np.float64)
-    return given if weights is None else np.asarray(given * weights)
+    values: FloatArray = np.asarray(rewards, np.float64)
+    return values if weights is None else np.asarray(values * weights)

@@ -66,7 +66,7 @@ def spaces_of(*parts: Fragments) -> tuple[gym.spaces.Box, gym.Space[Any]]:
     seen, actions = parts[0].observations, parts[0].actions
     low, high = (0, 255) if seen.dtype == np.uint8 else (-np.inf, np.inf)
     observation_space = gym.spaces.Box(low, high, seen.shape[2:], seen.dtype.type)  # type: ignore[arg-type]
-    least, most = min(of.actions.min() for of in parts), max(of.actions.max() for of in parts)
+    least, most = min(part.actions.min() for part in parts), max(part.actions.max() for part in parts)
     if actions.dtype.kind in "iu" and actions.ndim == 2:
         if least < 0:
             raise SettingError(
@@ -97,11 +97,11 @@ def check_choices(actions: Array, space: gym.Space[Any], what: str) -> None:
             f"{what} have {actions.dtype} actions; the environment's are whole numbers, {space}: save integers."
         )
     first = np.asarray(space.start).reshape(-1)  # type: ignore[attr-defined]  # both kinds have it
-    each = actions.reshape(-1, len(choices))
-    least, most, last = each.min(0), each.max(0), first + choices - 1
-    for at in np.flatnonzero((least < first) | (most > last))[:1]:
+    choice = actions.reshape(-1, len(choices))
+    least, most, last = choice.min(0), choice.max(0), first + choices - 1
+    for column in np.flatnonzero((least < first) | (most > last))[:1]:
         raise SettingError(
-            f"{what} have actions from {least[at]} to {most[at]}; the environment's are {first[at]} to {last[at]}."
+            f"{what} have actions from {least[column]} to {most[column]}; the environment's are {first[column]} to {last[column]}."
         )
 
 

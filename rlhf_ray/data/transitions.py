@@ -118,14 +118,16 @@ class Transitions:
     @staticmethod
     def of_trajectories(trajectories: Sequence[Trajectory]) -> Transitions:
         """Convert trajectories, each of which becomes one episode."""
-        lengths = [len(each) for each in trajectories]
-        terminated = [(np.arange(len(each)) == len(each) - 1) & each.terminated for each in trajectories]
+        lengths = [len(trajectory) for trajectory in trajectories]
+        terminated = [
+            (np.arange(len(trajectory)) == len(trajectory) - 1) & trajectory.terminated for trajectory in trajectories
+        ]
         return Transitions(
-            observations=np.concatenate([each.observations[:-1] for each in trajectories]),
-            actions=np.concatenate([each.actions for each in trajectories]),
-            next_observations=np.concatenate([each.observations[1:] for each in trajectories]),
+            observations=np.concatenate([trajectory.observations[:-1] for trajectory in trajectories]),
+            actions=np.concatenate([trajectory.actions for trajectory in trajectories]),
+            next_observations=np.concatenate([trajectory.observations[1:] for trajectory in trajectories]),
             terminated=np.concatenate(terminated),
-            rewards=np.concatenate([each.rewards for each in trajectories]).astype(np.float64),
+            rewards=np.concatenate([trajectory.rewards for trajectory in trajectories]).astype(np.float64),
             episodes=np.repeat(np.arange(len(trajectories)), lengths),
-            steps=np.concatenate([each.start + np.arange(len(each)) for each in trajectories]),
+            steps=np.concatenate([trajectory.start + np.arange(len(trajectory)) for trajectory in trajectories]),
         )

@@ -54,17 +54,17 @@ class VectorRollout:
 
     def pieces(self) -> list[tuple[int, slice]]:
         """Return each episode's rows: its copy, and the rows that count, in the order of the copies and of time."""
-        found = []
+        episodes = []
         steps = len(self.real)
         for copy in range(self.real.shape[1]):
             # The row after an episode's end is a reset; one at the very beginning belongs to the rollout before.
             begin = 0 if self.real[0, copy] else 1
             for end in np.flatnonzero(self.ended[:, copy]):
-                found.append((copy, slice(begin, int(end) + 1)))
+                episodes.append((copy, slice(begin, int(end) + 1)))
                 begin = int(end) + 2
             if begin < steps:
-                found.append((copy, slice(begin, steps)))
-        return found
+                episodes.append((copy, slice(begin, steps)))
+        return episodes
 
     def episode_lengths(self) -> tuple[int, ...]:
         """Return the number of steps of each episode that ended."""

@@ -162,9 +162,9 @@ def _bounds(space: gym.Space[Any]) -> tuple[Array, Array] | None:
     if isinstance(space, spaces.MultiBinary):
         return np.zeros(int(np.prod(space.shape))), np.ones(int(np.prod(space.shape)))
     parts = _parts(space)
-    each = [_bounds(part) for part in parts.values()] if parts else []
-    known = [of for of in each if of is not None]
-    if not known or len(known) < len(each):
+    bounds_of_parts = [_bounds(part) for part in parts.values()] if parts else []
+    known = [bound for bound in bounds_of_parts if bound is not None]
+    if not known or len(known) < len(bounds_of_parts):
         return None
     return np.concatenate([low for low, _ in known]), np.concatenate([high for _, high in known])
 
@@ -260,8 +260,8 @@ def _joint_view(parts: dict[Any, gym.Space[Any]]) -> View | None:
             if view is None:
                 return None
             images[name] = view
-        elif (found := _as_bytes(space)) is not None:
-            numbers[name], channels = found
+        elif (as_bytes := _as_bytes(space)) is not None:
+            numbers[name], channels = as_bytes
             count += channels
         else:
             return None
@@ -290,14 +290,14 @@ def _as_bytes(space: gym.Space[Any]) -> tuple[Callable[[Any], Array], int] | Non
     bounded = np.isfinite(low) & np.isfinite(high)
     squashed = unscaled(low, high)
     one = np.ones(int(squashed.sum()))
-    of = spaces.Box(np.append(low[bounded], -one), np.append(high[bounded], one), dtype=np.float64)
-    to_bytes = _to_bytes(of)
+    box = spaces.Box(np.append(low[bounded], -one), np.append(high[bounded], one), dtype=np.float64)
+    to_bytes = _to_bytes(box)
 
     def see(observation: Any) -> Array:
         values = _numbers(space, observation).astype(np.float64)
         return to_bytes(np.concatenate([values[..., bounded], _squash(values[..., squashed])], -1))
 
-    return see, len(of.low)
+    return see, len(box.low)
 
 
 def misfit(space: gym.Space[Any]) -> str | None:
@@ -340,6 +340,8 @@ def squashed_in_words(space: gym.Space[Any]) -> str | None:
 def _squashed_parts(space: gym.Space[Any], name: str = "") -> list[str]:
     if _has_images(space):
         inside = _parts(space) or {}
-        return [found for key, part in inside.items() for found in _squashed_parts(part, f"{name}.{key}".lstrip("."))]
+        return [
+            squashed for key, part in inside.items() for squashed in _squashed_parts(part, f"{name}.{key}".lstrip("."))
+        ]
     bounds = _bounds(space)
     return [name] if bounds is not None and unscaled(*bounds).any() else []

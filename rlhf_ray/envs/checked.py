@@ -35,14 +35,14 @@ def fault(doing: str, error: BaseException) -> FaultyEnvironmentError:
     """Convert ``error``, raised by ``doing``, to a `FaultyEnvironmentError`."""
     if isinstance(error, FaultyEnvironmentError):
         return error
-    said = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     places = [place for place in places if not place[0].startswith(_NOT_THEIRS)]
     if isinstance(error, SyntaxError) and error.filename:
-        places, said = [(error.filename, error.lineno)], error.msg
+        places, message = [(error.filename, error.lineno)], error.msg
     where = f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
     return FaultyEnvironmentError(
-        f"{doing} raised {type(error).__name__}{': ' if said else ''}{said}{where}. Fix the environment; --debug shows the "
+        f"{doing} raised {type(error).__name__}{': ' if message else ''}{message}{where}. Fix the environment; --debug shows the "
         "traceback."
     )
 

@@ -38,7 +38,7 @@ def describe(state: GameState) -> dict[str, float]:
     """Return what is around the agent: distances in cells, and 1 or 0 for what is so or not."""
     agent, coin = state.agent, _coin(state)
     dx, dy = (coin[0] + 0.5 - agent["x"], coin[1] + 0.5 - agent["y"]) if coin else (FAR, FAR)
-    said = {
+    facts = {
         "on_ground": float(struct.unpack_from("<i", state.own, 8)[0]),
         "coin_x": coin[0] + 0.5 if coin else FAR,
         "coin_y": coin[1] + 0.5 if coin else FAR,
@@ -49,9 +49,9 @@ def describe(state: GameState) -> dict[str, float]:
     for name, (x, y) in places.items():
         ahead = _ahead(state, x, y)
         nearest = float((x - agent["x"])[ahead].min(initial=FAR))
-        said[f"{name}_distance"] = nearest
-        said[f"{name}_ahead"] = float(nearest <= NEAR)
-    return said
+        facts[f"{name}_distance"] = nearest
+        facts[f"{name}_ahead"] = float(nearest <= NEAR)
+    return facts
 
 
 def danger(state: GameState) -> str:
@@ -66,15 +66,22 @@ def danger(state: GameState) -> str:
 
 def masks(state: GameState) -> dict[str, BoolArray]:
     """Return where each kind of object is in the image, ``[64, 64]`` by name, as rectangles."""
-    found = {name: np.zeros((PIXELS, PIXELS), bool) for name in ("coin", "saw", "enemy", "crate", "lava")}
+    masks = {name: np.zeros((PIXELS, PIXELS), bool) for name in ("coin", "saw", "enemy", "crate", "lava")}
     for name, kind in (("saw", SAW), ("enemy", ENEMY), ("crate", CRATE)):
-        for each in state.entities[state.entities["type"] == kind]:
-            _fill(found[name], state, each["x"] - each["rx"], each["y"] - each["ry"], 2 * each["rx"], 2 * each["ry"])
+        for entity in state.entities[state.entities["type"] == kind]:
+            _fill(
+                masks[name],
+                state,
+                entity["x"] - entity["rx"],
+                entity["y"] - entity["ry"],
+                2 * entity["rx"],
+                2 * entity["ry"],
+            )
     cells = {"coin": (COIN,), "lava": (LAVA_MID, LAVA_TOP)}
     for name, kinds in cells.items():
         for row, column in np.argwhere(np.isin(state.grid, kinds)):
-            _fill(found[name], state, column, row, 1.0, 1.0)
-    return found
+            _fill(masks[name], state, column, row, 1.0, 1.0)
+    return masks
 
 
 def edit(state: GameState, name: str) -> bytes:
@@ -84,8 +91,8 @@ def edit(state: GameState, name: str) -> bytes:
 
 def _coin(state: GameState) -> tuple[int, int] | None:
     """Return column and row of the coin; None without one."""
-    found = np.argwhere(state.grid == COIN)
-    return (int(found[0, 1]), int(found[0, 0])) if len(found) else None
+    places = np.argwhere(state.grid == COIN)
+    return (int(places[0, 1]), int(places[0, 0])) if len(places) else None
 
 
 def _places(state: GameState, kind: int) -> tuple[Array, Array]:

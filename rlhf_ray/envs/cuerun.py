@@ -122,9 +122,9 @@ class CueRunBatch(LevelBatch):
         state["hidden"] = True
 
     def _edit_remove_gate(self, state: Array) -> None:
-        at = runner.ahead(state["gates"], state, runner.AHEAD)
-        rows = np.flatnonzero(at >= 0)
-        state["gates"][rows, at[rows]] = False
+        cells = runner.ahead(state["gates"], state, runner.AHEAD)
+        rows = np.flatnonzero(cells >= 0)
+        state["gates"][rows, cells[rows]] = False
 
 
 def _shows_cue(state: Array) -> BoolArray:

@@ -111,12 +111,12 @@ class DotsAndDistances(gymnasium.Env[Array, np.int64]):
 
     def _draw(self) -> None:
         """Draw centres of circles that don't overlap."""
-        found: list[list[int]] = []
-        while len(found) < 2 * self.pairs:
+        places: list[list[int]] = []
+        while len(places) < 2 * self.pairs:
             for row, column in self.np_random.integers(RADIUS, self.side - RADIUS, (2 * self.pairs, 2)).tolist():
-                if all((row - a) ** 2 + (column - b) ** 2 > (2 * RADIUS + 1) ** 2 for a, b in found):
-                    found.append([row, column])
-        self._centres = np.array(found[: 2 * self.pairs]).reshape(self.pairs, 2, 2)
+                if all((row - a) ** 2 + (column - b) ** 2 > (2 * RADIUS + 1) ** 2 for a, b in places):
+                    places.append([row, column])
+        self._centres = np.array(places[: 2 * self.pairs]).reshape(self.pairs, 2, 2)
 
 
 def distances(images: Array, pairs: int) -> FloatArray:
@@ -131,12 +131,12 @@ def distances(images: Array, pairs: int) -> FloatArray:
     """
     lit = np.asarray(images) > 127
     codes = lit[..., 0] + 2 * lit[..., 1].view(np.uint8) + 4 * lit[..., 2].view(np.uint8)
-    found = []
+    columns = []
     for code in (COLOURS[:pairs] > 127) @ np.array([1, 2, 4]):
         mask = codes == code
         apart = sum(_variance(mask.sum(axis)) for axis in (1, 2)) - _OWN_VARIANCE
-        found.append(2.0 * np.sqrt(np.where(apart > 1e-9, apart, 0.0)))  # not the rounding of a single circle
-    return np.stack(found, 1)
+        columns.append(2.0 * np.sqrt(np.where(apart > 1e-9, apart, 0.0)))  # not the rounding of a single circle
+    return np.stack(columns, 1)
 
 
 def _variance(counts: IntArray) -> FloatArray:

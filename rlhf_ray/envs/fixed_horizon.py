@@ -59,13 +59,13 @@ class AbsorbingState(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], reward: float = 0.0):
         super().__init__(env)
-        of = env.observation_space
-        if not isinstance(of, gymnasium.spaces.Box) or len(of.shape) != 1:
+        space = env.observation_space
+        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
             raise ValueError(
-                f"{ABSORBING_PREFIX} needs observations that are a Box of one dimension, not {of}; use fixed/."
+                f"{ABSORBING_PREFIX} needs observations that are a Box of one dimension, not {space}; use fixed/."
             )
-        low, high = np.append(np.minimum(of.low, 0), 0), np.append(np.maximum(of.high, 0), 1)
-        dtype: Any = of.dtype
+        low, high = np.append(np.minimum(space.low, 0), 0), np.append(np.maximum(space.high, 0), 1)
+        dtype: Any = space.dtype
         self.observation_space = gymnasium.spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
         self._reward = float(reward)
         self._info: dict[str, Any] | None = None

@@ -49,7 +49,7 @@ class Formula:
 
     def step(self, observation: Any, action: Any, next_observation: Any, terminated: bool) -> float:
         """Compute the reward of one step of the environment."""
-        one = (np.asarray(each)[None] for each in (observation, action, next_observation, terminated))
+        one = (np.asarray(value)[None] for value in (observation, action, next_observation, terminated))
         return float(self(*one)[0])
 
 
@@ -95,6 +95,6 @@ def checked_option(name: str, value: str, kind: Any, of: str) -> str:
         SettingError: it is not.
     """
     if value not in get_args(kind):
-        allowed = ", ".join(repr(each) for each in get_args(kind))
+        allowed = ", ".join(repr(choice) for choice in get_args(kind))
         raise SettingError(f"{name} of {of} is {value!r}; it must be one of {allowed}.")
     return value

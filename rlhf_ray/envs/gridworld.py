@@ -271,10 +271,10 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
         number = {state: i for i, state in enumerate(self._states)}
         terminal = np.array([holds and agent in goals for goals, agent, holds in self._states])
         next_states = np.zeros((len(number), len(MOVES)), np.int64)
-        for (goals, agent, holds), at in number.items():
+        for (goals, agent, holds), here in number.items():
             for action in range(len(MOVES)):
-                to = agent if terminal[at] else self._moved(agent, action)
-                next_states[at, action] = number[goals, to, holds or to == self.key_at]
+                to = agent if terminal[here] else self._moved(agent, action)
+                next_states[here, action] = number[goals, to, holds or to == self.key_at]
         return next_states, terminal
 
     def _reward_table(self, terminal: BoolArray) -> FloatArray:
@@ -375,8 +375,8 @@ def distance_left(observations: Array, grid: tuple[int, int]) -> FloatArray:
     goals = np.where(is_goal.any(1)[:, None], is_goal, is_agent)
     via = np.where(is_key.any(1), is_key.argmax(1), agent)
     last = np.where(goals, between[via], np.inf).min(1)
-    found = is_agent.any(1)
-    return np.where(found, between[agent, via] + np.where(found, last, 0.0), 0.0)
+    seen = is_agent.any(1)
+    return np.where(seen, between[agent, via] + np.where(seen, last, 0.0), 0.0)
 
 
 def _potential(shaping: str, grid: tuple[int, int], seed: int) -> Any:

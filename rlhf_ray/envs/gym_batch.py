@@ -119,8 +119,8 @@ class GymBatch:
         """Stack what a method of each environment returns by name; nothing if they don't have it."""
         if not hasattr(self._envs[0].unwrapped, method):
             return {}
-        said = [getattr(env.unwrapped, method)() for env in self._envs]
-        return {name: np.stack([np.asarray(each[name]) for each in said]) for name in said[0]}
+        facts = [getattr(env.unwrapped, method)() for env in self._envs]
+        return {name: np.stack([np.asarray(fact[name]) for fact in facts]) for name in facts[0]}
 
     def close(self) -> None:
         """See `EnvBatch.close`."""

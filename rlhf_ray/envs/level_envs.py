@@ -142,7 +142,7 @@ class LevelVectorEnv(VectorEnv[Array, Array, Array]):
         self._random = [
             old if new is None else np.random.default_rng(new) for old, new in zip(self._random, seeds, strict=True)
         ]
-        drawn = [self._draw(i) if given is None else given for i, given in enumerate(seeds)]
+        drawn = [self._draw(i) if level_seed is None else level_seed for i, level_seed in enumerate(seeds)]
         self.batch.start(everywhere, drawn)
         self._ended = ~everywhere
         return self.batch.observe(), {"level_seed": np.array(drawn, np.int64), "_level_seed": everywhere}

@@ -182,9 +182,9 @@ class LevelBatch(ABC):
         size = self.state.itemsize
         for state in states:
             if not state.startswith(self._header) or len(state) != len(self._header) + size:
-                found = bytes(state).partition(b"\n")[0][:120].decode(errors="replace")
+                head = bytes(state).partition(b"\n")[0][:120].decode(errors="replace")
                 raise SettingError(
-                    f"A state is of {found!r}, but this is {self._header.decode().strip()!r}: make the environment with the "
+                    f"A state is of {head!r}, but this is {self._header.decode().strip()!r}: make the environment with the "
                     "options that the state was saved with."
                 )
         raw = b"".join(state[-size:] for state in states)

@@ -116,12 +116,12 @@ class Maze(gymnasium.Env[int, np.int64]):
     def describe(self) -> dict[str, float]:
         """Return the agent's place, whether it holds the key, and the steps left to the goal."""
         rows, columns, held = self.places()
-        at = self._state
+        state = self._state
         return {
-            "agent_row": float(rows[at]),
-            "agent_column": float(columns[at]),
-            "has_key": float(held[at]),
-            "distance": float(self._steps_left()[at]),
+            "agent_row": float(rows[state]),
+            "agent_column": float(columns[state]),
+            "has_key": float(held[state]),
+            "distance": float(self._steps_left()[state]),
         }
 
     def ground_truth(self) -> TableReward:

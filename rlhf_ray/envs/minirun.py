@@ -142,9 +142,9 @@ class MiniRunBatch(LevelBatch):
         return runner.plan(state, goals, deadly, _DX, np.arange(len(_DX)) >= _JUMP)
 
     def _edit_remove_saw(self, state: Array) -> None:
-        at = runner.ahead(state["saw"], state, runner.AHEAD)
-        rows = np.flatnonzero(at >= 0)
-        state["saw"][rows, at[rows]] = False
+        cells = runner.ahead(state["saw"], state, runner.AHEAD)
+        rows = np.flatnonzero(cells >= 0)
+        state["saw"][rows, cells[rows]] = False
 
     def _edit_remove_pit(self, state: Array) -> None:
         at = runner.ahead(state["pit"], state, runner.AHEAD)

@@ -79,9 +79,9 @@ class _Parts:
 
     def __init__(self, space: spaces.Dict | spaces.Tuple, part: str, say: Say):
         named = isinstance(space, spaces.Dict)
-        of = dict(space.spaces) if isinstance(space, spaces.Dict) else dict(enumerate(space.spaces))
+        inner_spaces = dict(space.spaces) if isinstance(space, spaces.Dict) else dict(enumerate(space.spaces))
         self.part, self.named = part, named
-        self.checks = {name: _fitting(each, f"{part}[{name!r}]", say) for name, each in of.items()}
+        self.checks = {name: _fitting(inner, f"{part}[{name!r}]", say) for name, inner in inner_spaces.items()}
 
     def __call__(self, given: Any) -> Any:
         if self.named:
@@ -96,7 +96,7 @@ class _Parts:
             return {name: check(given[name]) for name, check in self.checks.items()}
         if not isinstance(given, tuple | list) or len(given) != len(self.checks):
             raise UnfitError(f"{_an(self.part)} that is no tuple of {len(self.checks)} but {short(given)}")
-        return tuple(check(each) for check, each in zip(self.checks.values(), given, strict=True))
+        return tuple(check(value) for check, value in zip(self.checks.values(), given, strict=True))
 
 
 class _Numbers:
@@ -137,8 +137,8 @@ class _Numbers:
                 f"{_an(self.part)} of shape {values.shape}; its observation space has shape {self.space.shape}"
             )
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            at = _first(~np.isfinite(values))
-            raise UnfitError(f"{_an(self.part)} that is {values[at]} at {_place(at)}")
+            place = _first(~np.isfinite(values))
+            raise UnfitError(f"{_an(self.part)} that is {values[place]} at {_place(place)}")
         return values
 
     def _converted(self, values: Array) -> Array:
@@ -159,12 +159,12 @@ class _Numbers:
         out = (values < self.low) | (values > self.high)
         if not out.any():
             return True
-        at = _first(out)
+        place = _first(out)
         self.say(
             f"bounds{self.part}",
-            f"an observation{_of(self.part)} is {values[at]:.6g}{f' at {_place(at)}' if at else ''}, outside the bounds of its "
-            f"space there, {self.space.low[at]:.6g} to {self.space.high[at]:.6g}. Networks may be scaled to these bounds: correct "
-            "the space.",
+            f"an observation{_of(self.part)} is {values[place]:.6g}{f' at {_place(place)}' if place else ''}, outside the bounds "
+            f"of its space there, {self.space.low[place]:.6g} to {self.space.high[place]:.6g}. Networks may be scaled to these "
+            "bounds: correct the space.",
         )
         return False
 
@@ -220,8 +220,8 @@ def converted(values: Array, dtype: np.dtype[Any]) -> Array:
 
 def short(value: Any) -> str:
     """Return a short text of ``value`` in one line."""
-    said = " ".join(repr(value).split())
-    return said if len(said) <= 60 else f"{said[:57]}..."
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _first(where: Array) -> tuple[int, ...]:

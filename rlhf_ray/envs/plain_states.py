@@ -34,8 +34,8 @@ def save(env: gym.Env[Any, Any], name: str) -> dict[str, Any]:
     """
     if _has_own(env):
         inner = base64.b64encode(env.unwrapped.get_state()).decode()  # type: ignore[attr-defined]
-        return {"own": inner, "layers": [_attributes(each, name) for each in _layers(env)[:-1]]}
-    return {"layers": [_attributes(each, name) for each in _layers(env)]}
+        return {"own": inner, "layers": [_attributes(layer, name) for layer in _layers(env)[:-1]]}
+    return {"layers": [_attributes(layer, name) for layer in _layers(env)]}
 
 
 def restore(env: gym.Env[Any, Any], saved: dict[str, Any]) -> None:
@@ -61,7 +61,9 @@ def _layers(env: Any) -> list[Any]:
     layers = [env]
     while isinstance(layers[-1], gym.Wrapper):
         layers.append(layers[-1].env)
-    return [each for each in layers if not isinstance(each, CheckedEnv | Viewed | OrderEnforcing | PassiveEnvChecker)]
+    return [
+        layer for layer in layers if not isinstance(layer, CheckedEnv | Viewed | OrderEnforcing | PassiveEnvChecker)
+    ]
 
 
 def _attributes(layer: Any, name: str) -> dict[str, Any]:
@@ -102,9 +104,9 @@ def to_json(value: Any) -> Any:
     if isinstance(value, np.random.Generator):
         return {"generator": value.bit_generator.state}
     if isinstance(value, list | tuple):
-        return {"tuple" if isinstance(value, tuple) else "list": [to_json(each) for each in value]}
+        return {"tuple" if isinstance(value, tuple) else "list": [to_json(item) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {"dict": {key: to_json(each) for key, each in value.items()}}
+        return {"dict": {key: to_json(item) for key, item in value.items()}}
     if type(value).__name__ == "MjData" and type(value).__module__.startswith("mujoco"):
         return {"mujoco": {name: to_json(array) for name, array in _mujoco_arrays(value).items()}}
     raise _NoState(f"a {type(value).__name__}")
@@ -122,10 +124,10 @@ def of_json(value: Any) -> Any:
         generator.bit_generator.state = value["generator"]
         return generator
     if "dict" in value:
-        return {key: of_json(each) for key, each in value["dict"].items()}
+        return {key: of_json(item) for key, item in value["dict"].items()}
     if "tuple" in value:
-        return tuple(of_json(each) for each in value["tuple"])
-    return [of_json(each) for each in value["list"]]
+        return tuple(of_json(item) for item in value["tuple"])
+    return [of_json(item) for item in value["list"]]
 
 
 def _mujoco_arrays(data: Any) -> dict[str, Array]:

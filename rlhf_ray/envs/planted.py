@@ -101,11 +101,13 @@ class PlantedImage(gymnasium.Env[Array, np.int64]):
     ) -> Array:
         """Build the image with objects whose upper left pixels are at (row, column); None leaves one out."""
         image = np.zeros((SIDE, SIDE, 3), np.uint8)
-        drawn: list[tuple[Position | None, Colour, int]] = [(at, colour, BLOCK) for at, colour in distractors]
+        drawn: list[tuple[Position | None, Colour, int]] = [
+            (position, colour, BLOCK) for position, colour in distractors
+        ]
         drawn += [(stone, STONE_COLOUR, BLOCK - 1), (coin, COIN_COLOUR, BLOCK), (agent, AGENT_COLOUR, BLOCK)]
-        for at, colour, side in drawn:
-            if at is not None:
-                image[at[0] : at[0] + side, at[1] : at[1] + side] = colour
+        for position, colour, side in drawn:
+            if position is not None:
+                image[position[0] : position[0] + side, position[1] : position[1] + side] = colour
         return image
 
     def expert(self, rng: np.random.Generator) -> int:

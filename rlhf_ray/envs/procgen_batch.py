@@ -147,15 +147,15 @@ class ProcgenBatch:
 
     def describe(self) -> dict[str, Array]:
         """See `EnvBatch.describe`. Positions in cells, y upwards; after a termination, as before the last step."""
-        said = [self._describe(self._state(i)) for i in range(self.n)]
-        return {name: np.array([each[name] for each in said], np.float32) for name in said[0]}
+        facts = [self._describe(self._state(i)) for i in range(self.n)]
+        return {name: np.array([fact[name] for fact in facts], np.float32) for name in facts[0]}
 
     def masks(self) -> dict[str, BoolArray]:
         """See `EnvBatch.masks`: in coinrun, the rectangles of coin, saws, enemies, crates and lava; else unknown."""
         if self.game != "coinrun":
             return {}
-        found = [coinrun_levels.masks(self._state(i)) for i in range(self.n)]
-        return {name: np.stack([each[name] for each in found]) for name in found[0]}
+        masks = [coinrun_levels.masks(self._state(i)) for i in range(self.n)]
+        return {name: np.stack([mask[name] for mask in masks]) for name in masks[0]}
 
     def edit(self, name: str, rows: BoolArray | None = None) -> Array:
         """See `EnvBatch.edit`.
@@ -189,8 +189,8 @@ class ProcgenBatch:
 
     def _describe(self, state: GameState) -> dict[str, float]:
         agent = state.agent
-        said = {f"agent_{name}": float(agent[name]) for name in ("x", "y", "vx", "vy")} | {"time": float(state.time)}
-        return said | (coinrun_levels.describe(state) if self.game == "coinrun" else {})
+        facts = {f"agent_{name}": float(agent[name]) for name in ("x", "y", "vx", "vy")} | {"time": float(state.time)}
+        return facts | (coinrun_levels.describe(state) if self.game == "coinrun" else {})
 
     def _cause_of_end(self, i: int, solved: bool) -> str:
         if self.game == "coinrun":

@@ -33,8 +33,8 @@ ENTITY = np.dtype(
 
 def with_level(state: bytes, level: int) -> bytes:
     """Return the state of a game whose next level will be ``level``."""
-    at = 8 + struct.unpack_from("<i", state, 4)[0] + 4 * LEVEL_LOW
-    return state[:at] + struct.pack("<ii", level, level + 1) + state[at + 8 :]
+    offset = 8 + struct.unpack_from("<i", state, 4)[0] + 4 * LEVEL_LOW
+    return state[:offset] + struct.pack("<ii", level, level + 1) + state[offset + 8 :]
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,8 @@ def ahead(marks: BoolArray, state: Array, reach: int) -> IntArray:
     """Return the nearest of the ``marks`` ``[n, length]`` in the ``reach`` cells ahead of each agent, ``[n]``; -1 without one."""
     length = marks.shape[1]
     cells = state["x"].astype(np.int64)[:, None] + np.arange(1, reach + 1)
-    found = marks[np.arange(len(marks))[:, None], np.minimum(cells, length - 1)] & (cells < length)
-    nearest: IntArray = np.where(found.any(1), cells[np.arange(len(cells)), found.argmax(1)], -1)
+    marked = marks[np.arange(len(marks))[:, None], np.minimum(cells, length - 1)] & (cells < length)
+    nearest: IntArray = np.where(marked.any(1), cells[np.arange(len(cells)), marked.argmax(1)], -1)
     return nearest
 
 

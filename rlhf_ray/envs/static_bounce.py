@@ -85,16 +85,16 @@ class StaticBounceBatch(LevelBatch):
     def concepts(self, state: Array) -> dict[str, Array]:
         """Return rows and columns of all three, the enemy's direction, and the distances in steps; NaN without an enemy."""
         gone = state["enemy_gone"]
-        found: dict[str, Array] = {}
+        values: dict[str, Array] = {}
         for name in ("agent", "enemy", "coin"):
             for axis, part in enumerate(("row", "column")):
-                found[f"{name}_{part}"] = state[name][:, axis].astype(np.float32)
-        found["enemy_down"], found["enemy_right"] = state["velocity"][:, 0] > 0, state["velocity"][:, 1] > 0
+                values[f"{name}_{part}"] = state[name][:, axis].astype(np.float32)
+        values["enemy_down"], values["enemy_right"] = state["velocity"][:, 0] > 0, state["velocity"][:, 1] > 0
         for name in ("coin", "enemy"):
-            found[f"{name}_distance"] = np.abs(state[name] - state["agent"]).sum(1).astype(np.float32)
+            values[f"{name}_distance"] = np.abs(state[name] - state["agent"]).sum(1).astype(np.float32)
         for name in ("enemy_row", "enemy_column", "enemy_distance"):
-            found[name][gone] = np.nan
-        return found
+            values[name][gone] = np.nan
+        return values
 
     def plan(self, state: Array) -> BoolArray:
         """Return the actions that shorten the way to the coin without stepping on the enemy; if there are none, the safe ones."""

@@ -33,9 +33,9 @@ class Viewed(gym.Wrapper[Any, Any, Any, Any]):
         self._act: Callable[[Any], Any] = _unchanged
         if (of_actions := action_view_of(env.action_space)) is not None:
             self.action_space, self._act = of_actions.space, of_actions.act
-        if without_formal(given := env.action_space) is not given:
+        if without_formal(space := env.action_space) is not space:
             self.unscaled = (
-                f"the bounds of the actions {given} are too wide to scale to; the policy's actions go to the environment as they "
+                f"the bounds of the actions {space} are too wide to scale to; the policy's actions go to the environment as they "
                 "are, like those of an action space without bounds"
             )
 
@@ -58,12 +58,12 @@ def viewed(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
 
 def notes(env: gym.Env[Any, Any]) -> list[str]:
     """Say which declared bounds an environment's views don't use as such, and what they do instead: a line for each kind."""
-    layer, found = env, list[str | None]()
+    layer, lines = env, list[str | None]()
     while isinstance(layer, gym.Wrapper):
         if isinstance(layer, Viewed):
-            found += [layer.squashed, layer.unscaled]
+            lines += [layer.squashed, layer.unscaled]
         layer = layer.env
-    return [note for note in found if note is not None]
+    return [note for note in lines if note is not None]
 
 
 def _unchanged(value: Any) -> Any:

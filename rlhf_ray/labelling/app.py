@@ -332,8 +332,8 @@ def add_pages(app: FastAPI, texts: Texts) -> None:
         if file.name.rpartition(".")[2] in TYPES
     }
     static |= {
-        name: (texts.page(with_buttons(content.decode())).encode(), of)
-        for name, (content, of) in static.items()
+        name: (texts.page(with_buttons(content.decode())).encode(), kind)
+        for name, (content, kind) in static.items()
         if name.endswith(".html")
     }
     # The same page with other scripts: for answers that were given before.

@@ -337,10 +337,10 @@ class Desk:
         taken_back = {row["target"] for row in rows}
         for row in rows:
             extra = json.loads(row["extra"] or "{}")
-            said = "undo" if row["kind"] == "retract" else extra.get("answer", "")
+            answer = "undo" if row["kind"] == "retract" else extra.get("answer", "")
             about = row["target"] or extra.get("lease")
             who = extra.get(REVIEWED_BY, row["annotator"])
-            self._meanings.setdefault(row["event_id"], Meaning(who, about, said))
+            self._meanings.setdefault(row["event_id"], Meaning(who, about, answer))
             if row["annotator_type"] != "human":
                 continue
             if "lease" in extra:

@@ -20,13 +20,13 @@ def find(folder: Path) -> Path:
     """
     path = run_path(folder)
     files = [path, path / FILE, path.with_name(f"{path.name}.{FILE}")]
-    found = next((file for file in files if file.is_file()), None)
-    if found is None:
+    first = next((file for file in files if file.is_file()), None)
+    if first is None:
         raise SettingError(
             f"No links found in or beside {path} ({FILE}): give the folder of a run with --teacher human or a store that "
             "`rlhf-ray label` writes to, on the machine where it runs."
         )
-    return found
+    return first
 
 
 def table(sessions: Sessions) -> list[str]:

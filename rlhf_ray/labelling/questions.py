@@ -236,10 +236,10 @@ class QuestionQueue:
             self._early.setdefault(shown.key, {})[event] = (annotator, shown, answer)
             return
         now = self._seen[annotator] = self._clock()
-        given = self._given.setdefault(annotator, deque(maxlen=UNDOABLE))
-        if any(event == known for known, _, _ in given):
+        answers = self._given.setdefault(annotator, deque(maxlen=UNDOABLE))
+        if any(event == known for known, _, _ in answers):
             return
-        given.append((event, shown, answer))
+        answers.append((event, shown, answer))
         if shown.catch is not None:
             self._since_catch[annotator] = 0
             return
@@ -256,8 +256,8 @@ class QuestionQueue:
 
     def latest(self, annotator: str, event: str | None = None) -> tuple[str, Shown] | None:
         """The answer of ``annotator`` to undo: their latest, or that of ``event``; None if there is none."""
-        given = [one for one in self._given.get(annotator, ()) if event in (None, one[0])]
-        return (given[-1][0], given[-1][1]) if given else None
+        answers = [one for one in self._given.get(annotator, ()) if event in (None, one[0])]
+        return (answers[-1][0], answers[-1][1]) if answers else None
 
     def undone(self, annotator: str, event: str, page: str | None = None) -> Shown | None:
         """Undo the answer of ``annotator`` with event id ``event``; returns the pair to show again on this ``page``."""
@@ -276,10 +276,10 @@ class QuestionQueue:
 
     def replaced(self, annotator: str, event: str, by: str, answer: str) -> None:
         """The answer of ``annotator`` with event id ``event`` was replaced by event ``by``, which undo takes back now."""
-        given = self._given.get(annotator, deque())
-        for at, (known, shown, _) in enumerate(given):
+        answers = self._given.get(annotator, deque())
+        for position, (known, shown, _) in enumerate(answers):
             if known == event:
-                given[at] = (by, shown, answer)
+                answers[position] = (by, shown, answer)
 
     def done(self, number: int) -> int:
         """Number of answered questions in a round."""
@@ -397,9 +397,9 @@ class QuestionQueue:
         return None if clip is None else Shown(clip, clip, False, "same", 0.5)
 
     def _repeat(self, annotator: str) -> Shown | None:
-        given = self._given.get(annotator, ())
-        repeated = {shown.repeats for _, shown, _ in given}
-        for event, shown, answer in list(given)[:-CATCH_AFTER]:
+        answers = self._given.get(annotator, ())
+        repeated = {shown.repeats for _, shown, _ in answers}
+        for event, shown, answer in list(answers)[:-CATCH_AFTER]:
             if answer in ("left", "right") and shown.catch is None and event not in repeated:
                 expected = shown.preference(answer)
                 return Shown(shown.left, shown.right, not shown.swapped, "repeat", expected, event)

@@ -103,8 +103,8 @@ class SecondLooks:
 
         def find() -> _Row | None:
             ids = events["event_id"].to_pylist()
-            found = [(key, row) for key, row in holding(events).items() if ids[row] == event_id]
-            for key, row in found:
+            rows = [(key, row) for key, row in holding(events).items() if ids[row] == event_id]
+            for key, row in rows:
                 values: _Row = events.slice(row, 1).to_pylist()[0]
                 if key in self._suspicions or REVIEWED_BY in json.loads(values["extra"] or "{}"):
                     return values
@@ -119,8 +119,8 @@ class SecondLooks:
             names = sorted(lost)
             there, fragments = await self._fragments(names)
             if fragments is not None and is_image(fragments.observations[0, 0]):
-                for i, at in enumerate(there):
-                    self._films.put_images(names[at], fragments.observations[i])
+                for i, position in enumerate(there):
+                    self._films.put_images(names[position], fragments.observations[i])
         return [one for one in rows if one[1]["left_id"] in self._films and one[1]["right_id"] in self._films][:MOST]
 
 

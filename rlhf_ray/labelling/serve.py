@@ -138,7 +138,9 @@ def links(sessions: Sessions, settings: LabellingSettings, port: int) -> dict[st
     host = socket.gethostname() if settings.host in ("0.0.0.0", "::") else settings.host
     host = f"[{host}]" if ":" in host else host
     sessions.served_at(f"http://{host}:{port}")
-    return {name: sessions.link(name, f"http://{host}:{port}") for name, of in sessions.people.items() if of.until}
+    return {
+        name: sessions.link(name, f"http://{host}:{port}") for name, person in sessions.people.items() if person.until
+    }
 
 
 def warn_of_readers(settings: LabellingSettings) -> None:

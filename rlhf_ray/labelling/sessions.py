@@ -134,8 +134,8 @@ class Sessions:
             kept = json.loads(path.read_text("utf-8"))
             new = time.time() + LASTS_S  # for older files, without expiry
             people = {
-                name: Person(name, str(of["token"]), bool(of["owner"]), float(of.get("until", new)))
-                for name, of in kept["people"].items()
+                name: Person(name, str(values["token"]), bool(values["owner"]), float(values.get("until", new)))
+                for name, values in kept["people"].items()
             }
             sessions = cls(bytes.fromhex(kept["secret"]), people)
             sessions.url, sessions._file = kept.get("url"), (path, stamp)
@@ -186,11 +186,11 @@ class Sessions:
     def exchange(self, token: str) -> Person | None:
         """The annotator with this token; None if it is wrong or expired. Takes the same time for every wrong token."""
         self._look()
-        found = None
+        match = None
         for person in self.people.values():
             if hmac.compare_digest(person.token.encode(), token.encode("utf-8", "replace")):
-                found = person
-        return found if found and time.time() < found.until else None
+                match = person
+        return match if match and time.time() < match.until else None
 
     def cookie(self, person: Person) -> str:
         """The cookie of `person`, valid for `LASTS_S`. A new token invalidates old cookies."""

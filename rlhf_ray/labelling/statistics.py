@@ -90,12 +90,12 @@ class _Answers:
         checks = [row for row in there if row["kind"] == "check"]
         shown = (side_of(row["preference"], row["presented_swapped"]) for row in mine + checks)
         pressed = count_presses((name, side) for side in shown).get(name, Presses())
-        said = Counter(_said(row) for row in [*mine, *(row for row in there if row["kind"] in ("skip", "flag"))])
+        answers = Counter(_said(row) for row in [*mine, *(row for row in there if row["kind"] in ("skip", "flag"))])
         looked = [row["view_ms"] / 1000 for row in mine + checks if row["view_ms"] is not None]
         return {
             "name": name,
             "labels": len(mine),
-            **{kind.counted: said[kind.name] for kind in ANSWERS.values() if kind.counted},
+            **{kind.counted: answers[kind.name] for kind in ANSWERS.values() if kind.counted},
             "seconds_per_label": numbers.median(looked) if looked else None,
             "left_share": pressed.left / pressed.decided if pressed.decided else None,
             "one_sided": pressed.one_sided is not None,
@@ -118,7 +118,7 @@ class _Answers:
 
     def _repeated(self, checks: Iterable[_Row], name: str) -> list[bool]:
         """Whether repeated pairs got the same answer as before, or as the answer that replaced that."""
-        found = []
+        pairs = []
         for row in checks:
             extra = json.loads(row["extra"] or "{}")
             if extra.get("catch") != "repeat":
@@ -127,8 +127,8 @@ class _Answers:
             known = first is not None and first["preference"] is not None
             before = _answer(first) if first is not None and known else self._pairs.get(_pair(row), {}).get(name)
             if before is not None:
-                found.append(_answer(row) == before)
-        return found
+                pairs.append(_answer(row) == before)
+        return pairs
 
 
 def _known(checks: Iterable[_Row]) -> list[bool]:

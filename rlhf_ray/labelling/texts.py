@@ -40,8 +40,8 @@ class Texts:
 
     def __call__(self, english: str, **values: Any) -> str:
         """Return the text, with ``values`` in place of their {names}."""
-        said = self.texts.get(english, english)
-        return _VALUE.sub(lambda name: str(values.get(name[1], name[0])), said)
+        text = self.texts.get(english, english)
+        return _VALUE.sub(lambda name: str(values.get(name[1], name[0])), text)
 
     def page(self, html: str) -> str:
         """Return a page of the server's in this language."""
@@ -72,7 +72,7 @@ def load_texts(name: str) -> Texts:
         )
     try:
         content = Path(name).read_text("utf-8") if own else FOLDER.joinpath(f"{name}.json").read_text("utf-8")
-        found = json.loads(content)
+        texts = json.loads(content)
     except OSError as error:
         raise SettingError(
             f"labelling.language is {name!r}, but the file can't be read ({error.strerror}): correct the path."
@@ -81,7 +81,7 @@ def load_texts(name: str) -> Texts:
         raise SettingError(
             f"labelling.language is {name!r}, which is not JSON in UTF-8 ({error}): repair it."
         ) from error
-    return checked(found, name)
+    return checked(texts, name)
 
 
 def languages() -> list[str]:
@@ -113,10 +113,10 @@ def checked(found: Any, name: str) -> Texts:
         )
     known = english()
     texts = {text: found["texts"][text] for text in known if found["texts"].get(text, "").strip()}
-    for text, said in texts.items():
-        if wrong := set(_VALUE.findall(text)) ^ set(_VALUE.findall(said)):
+    for text, translation in texts.items():
+        if wrong := set(_VALUE.findall(text)) ^ set(_VALUE.findall(translation)):
             raise SettingError(
-                f"labelling.language is {name!r}, whose text {said!r} for {text!r} must have the same names in braces: "
+                f"labelling.language is {name!r}, whose text {translation!r} for {text!r} must have the same names in braces: "
                 f"{', '.join(f'{{{value}}}' for value in sorted(wrong))} differs."
             )
     for what, which in (
@@ -149,12 +149,12 @@ class _Translator(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         written = []
         for name, value in attrs:
-            said = value
+            text = value
             if value is not None and name in SPOKEN:
-                said = self._texts(value)
+                text = self._texts(value)
             elif (tag, name) == ("html", "lang"):
-                said = self._texts.language
-            written.append(f" {name}" if said is None else f' {name}="{escape(said)}"')
+                text = self._texts.language
+            written.append(f" {name}" if text is None else f' {name}="{escape(text)}"')
         self._out.append(f"<{tag}{''.join(written)}>")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

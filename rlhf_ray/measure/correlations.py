@@ -47,11 +47,11 @@ def reward_correlations(learned: Array, true: Array, seed: int = 0, draws: int =
     a, b = np.asarray(learned, np.float64), np.asarray(true, np.float64)
     if a.ndim != 2 or a.shape != b.shape:
         raise ValueError(f"learned and true must be [fragments, length] each; got shapes {a.shape} and {b.shape}.")
-    of = np.repeat(np.arange(len(a)), a.shape[1])
+    group = np.repeat(np.arange(len(a)), a.shape[1])
     return RewardCorrelations(
         len(a),
-        linear_correlation(a, b, of, seed, draws),
-        rank_correlation(a, b, of, seed, draws),
+        linear_correlation(a, b, group, seed, draws),
+        rank_correlation(a, b, group, seed, draws),
         linear_correlation(settled(a), settled(b), None, seed, draws),
         rank_correlation(settled(a), settled(b), None, seed, draws),
     )

@@ -45,12 +45,12 @@ def weighted_correlation(first: Array, second: Array, weights: Array | None = No
     weights = np.ones(np.shape(first)[-1]) if weights is None else np.asarray(weights, np.float64)
     weights = weights / weights.sum(-1, keepdims=True)
     centred, deviations, constant = [], [], []
-    for of in (first, second):
-        rest = of - (weights * of).sum(-1, keepdims=True)
+    for values in (first, second):
+        rest = values - (weights * values).sum(-1, keepdims=True)
         deviation = np.sqrt((weights * rest**2).sum(-1))
         centred.append(rest)
         deviations.append(deviation)
-        constant.append(deviation <= CONSTANT * np.abs(of).max(-1))
+        constant.append(deviation <= CONSTANT * np.abs(values).max(-1))
     product = (weights * centred[0] * centred[1]).sum(-1)
     neither = ~constant[0] & ~constant[1]
     correlation = np.divide(product, np.where(neither, deviations[0] * deviations[1], 1))
@@ -121,9 +121,9 @@ def starc(first: Array, second: Array, mdp: TabularMDP) -> float:
 def advantages(reward: Array, mdp: TabularMDP) -> FloatArray:
     """Compute the advantages of the uniform policy, ``[states, actions]``, 0 in terminal states: STARC's canonical reward."""
     values = mdp.values(reward, mdp.uniform())
-    found = mdp.action_values(reward, values) - values[:, None]
-    found[mdp.terminal] = 0
-    return found
+    result = mdp.action_values(reward, values) - values[:, None]
+    result[mdp.terminal] = 0
+    return result
 
 
 def closed(reward: Array, mdp: TabularMDP, states: FloatArray) -> FloatArray:
@@ -152,8 +152,8 @@ def _coverage(mdp: TabularMDP, coverage: Array | None) -> FloatArray:
 
 def _distance(canonical: list[FloatArray], first: Array, second: Array, weights: FloatArray) -> float:
     rows = []
-    for of, table in zip(canonical, (first, second), strict=True):
-        row = of - float((weights * of).sum())
+    for canonical_table, table in zip(canonical, (first, second), strict=True):
+        row = canonical_table - float((weights * canonical_table).sum())
         deviation = float(np.sqrt((weights * row**2).sum()))
         rows.append(row / deviation if deviation > CONSTANT * np.abs(table).max() else np.zeros_like(row))
     if not rows[0].any() or not rows[1].any():

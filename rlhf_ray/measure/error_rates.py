@@ -101,18 +101,18 @@ class ErrorRate:
 
     def __str__(self) -> str:
         """Such as "0.12 (0.08–0.17)"; with "inverted" or "guesses" where it is that."""
-        said = self.kind if self.kind in ("inverted", "guesses") else ""
-        return f"{self.rate:.2f} ({self.low:.2f}–{self.high:.2f}{said and f', {said}'})"
+        word = self.kind if self.kind in ("inverted", "guesses") else ""
+        return f"{self.rate:.2f} ({self.low:.2f}–{self.high:.2f}{word and f', {word}'})"
 
     def sentence(self, name: str = "") -> str:
         """Say how many answers of the annotator ``name`` look wrong, or of all: "about 12 % of the answers look wrong (8–17 %)"."""
-        of = f"{name}'s answers" if name else "the answers"
-        some = f"about {100 * self.rate:.0f} % of {of} look wrong ({self.interval})"
+        whose = f"{name}'s answers" if name else "the answers"
+        some = f"about {100 * self.rate:.0f} % of {whose} look wrong ({self.interval})"
         match self.kind:
             case "few":
-                return f"few or none of {of} look wrong ({self.interval})"
+                return f"few or none of {whose} look wrong ({self.interval})"
             case "unknown":
-                return f"it is unclear how many of {of} are wrong ({self.interval})"
+                return f"it is unclear how many of {whose} are wrong ({self.interval})"
             case "guesses" if name:
                 return f"{some}, as if guessed"
             case "inverted" if name:
@@ -148,7 +148,7 @@ class Drift:
 
     def sentence(self, name: str) -> str:
         """Say how the error rate of the annotator ``name`` has changed."""
-        now, before = (f"{100 * of.rate:.0f} %" for of in (self.newest, self.earlier))
+        now, before = (f"{100 * whose.rate:.0f} %" for whose in (self.newest, self.earlier))
         return (
             f"About {now} of {name}'s newest {NEWEST} answers look wrong ({self.newest.interval}), and of the older half about "
             f"{before} ({self.earlier.interval})."
@@ -156,7 +156,11 @@ class Drift:
 
     def metrics(self, name: str) -> dict[str, float]:
         """Return the values by the names of metrics, of the annotator ``name``."""
-        values = {f"{part}{what}": getattr(getattr(self, part), of) for part in _PARTS for what, of in _OF_PART.items()}
+        values = {
+            f"{part}{what}": getattr(getattr(self, part), attribute)
+            for part in _PARTS
+            for what, attribute in _OF_PART.items()
+        }
         return {f"error_rate_{what}/{name}": value for what, value in (values | {"rose": self.rose}).items()}
 
 
@@ -167,10 +171,10 @@ _OF_PART = {"": "rate", "_low": "low", "_high": "high"}
 def newest_rates(rows: Sequence[Mapping[str, Any]]) -> tuple[ErrorRate | None, dict[str, ErrorRate]]:
     """Return the newest estimate of all answers' error rate, and each annotator's, from the metrics so far: those of one fit."""
     for row in reversed(rows):
-        of = {name.partition("/")[2] for name in row if name.partition("/")[0] == "error_rate"}
-        found = {name: rate for name in sorted(of) if (rate := _rate(row, name)) is not None}
-        if found:
-            return found.pop("", None), found
+        names = {name.partition("/")[2] for name in row if name.partition("/")[0] == "error_rate"}
+        rates = {name: rate for name in sorted(names) if (rate := _rate(row, name)) is not None}
+        if rates:
+            return rates.pop("", None), rates
     return None, {}
 
 
@@ -178,7 +182,11 @@ def newest_drifts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Drift]:
     """Return each annotator's drift, from the metrics of the newest fit; its rates lack the numbers of answers."""
     for row in reversed(rows):
         if any(name.partition("/")[0] == "error_rate" for name in row):
-            names = [of for name in row if (parts := name.partition("/"))[0] == "error_rate_rose" and (of := parts[2])]
+            names = [
+                annotator
+                for name in row
+                if (parts := name.partition("/"))[0] == "error_rate_rose" and (annotator := parts[2])
+            ]
             return {name: drift for name in names if (drift := _drift(row, name)) is not None}
     return {}
 
@@ -188,7 +196,7 @@ def _drift(row: Mapping[str, Any], name: str) -> Drift | None:
     rose = _numbers(row, (f"error_rate_rose/{name}",))
     if rose is None or None in parts:
         return None
-    earlier, newest = (ErrorRate(of[0], of[1], of[2], answers=0) for of in parts if of is not None)
+    earlier, newest = (ErrorRate(values[0], values[1], values[2], answers=0) for values in parts if values is not None)
     return Drift(earlier, newest, rose[0])
 
 

@@ -133,8 +133,8 @@ def below_chance(accuracy: float, decided: int) -> bool:
 
 def hits(probabilities: Array, preferences: Array) -> FloatArray:
     """Compute for each answer whether the model is on its side, ``[n]``: 1, 0, or 0.5 if it is undecided; NaN for ties."""
-    side, said = (np.sign(np.asarray(of, np.float64) - 0.5) for of in (probabilities, preferences))
-    return np.where(said == 0, math.nan, (1 + side * said) / 2)
+    side, answered = (np.sign(np.asarray(values, np.float64) - 0.5) for values in (probabilities, preferences))
+    return np.where(answered == 0, math.nan, (1 + side * answered) / 2)
 
 
 def calibration_error(probabilities: Array, preferences: Array, bins: int = BINS) -> float:
@@ -163,8 +163,8 @@ def chance_calibration_error(probabilities: Array, bins: int = BINS, seed: int =
     confidence, _ = _folded(probabilities, np.zeros(len(probabilities)))
     if not len(confidence):
         return math.nan
-    rng, at = np.random.default_rng([seed, len(confidence)]), _bin(confidence, bins)
-    inside = np.eye(bins)[at]
+    rng, bin_of = np.random.default_rng([seed, len(confidence)]), _bin(confidence, bins)
+    inside = np.eye(bins)[bin_of]
     errors, chunk = [], max(1, 4_000_000 // len(confidence))
     for first in range(0, DRAWS, chunk):
         drawn = rng.random((min(chunk, DRAWS - first), len(confidence))) < confidence
@@ -181,13 +181,15 @@ def reliability(probabilities: Array, preferences: Array, bins: int = BINS) -> t
         bins: bins of equal width from 0.5 to 1.
     """
     confidence, outcome = _folded(probabilities, preferences)
-    at, edges = _bin(confidence, bins), np.linspace(0.5, 1, bins + 1)
+    bin_of, edges = _bin(confidence, bins), np.linspace(0.5, 1, bins + 1)
     made = []
     for number in range(bins):
-        of = at == number
-        predicted = float(confidence[of].mean()) if of.any() else math.nan
-        observed = share_interval(float(outcome[of].sum()), int(of.sum()))
-        made.append(ReliabilityBin(float(edges[number]), float(edges[number + 1]), int(of.sum()), predicted, observed))
+        inside = bin_of == number
+        predicted = float(confidence[inside].mean()) if inside.any() else math.nan
+        observed = share_interval(float(outcome[inside].sum()), int(inside.sum()))
+        made.append(
+            ReliabilityBin(float(edges[number]), float(edges[number + 1]), int(inside.sum()), predicted, observed)
+        )
     return tuple(made)
 
 
@@ -230,11 +232,11 @@ def scores_by(
         preferences: ``[n]``.
         order: order of the groups in the result; alphabetical by default.
     """
-    of = np.array(groups, dtype=object)
+    group_of = np.array(groups, dtype=object)
     p, y = np.asarray(probabilities), np.asarray(preferences)
     there = set(groups)
     names = sorted(there) if order is None else [name for name in order if name in there]
-    return {name: scores(p[of == name], y[of == name]) for name in names}
+    return {name: scores(p[group_of == name], y[group_of == name]) for name in names}
 
 
 def bands(values: IntArray, most: int = 4) -> tuple[list[str], list[str]]:
@@ -258,7 +260,7 @@ def bands(values: IntArray, most: int = 4) -> tuple[list[str], list[str]]:
         inside = known[band_of == band]
         names[band] = f"{inside[0]}" if len(inside) == 1 else f"{inside[0]}–{inside[-1]}"
     positions = np.searchsorted(known, values)
-    return [names[band_of[at]] for at in positions], list(names.values())
+    return [names[band_of[position]] for position in positions], list(names.values())
 
 
 def disagreement_scores(members: Array, preferences: Array) -> DisagreementScores | None:
@@ -271,10 +273,10 @@ def disagreement_scores(members: Array, preferences: Array) -> DisagreementScore
     Returns:
         The scores; None with one member or fewer than 4 answers.
     """
-    each = np.asarray(members, np.float64)
-    if each.shape[0] < 2 or each.shape[1] < 4:
+    returns = np.asarray(members, np.float64)
+    if returns.shape[0] < 2 or returns.shape[1] < 4:
         return None
-    spread, error = each.std(0), brier_scores(each.mean(0), preferences)
+    spread, error = returns.std(0), brier_scores(returns.mean(0), preferences)
     order = np.argsort(spread, kind="stable")
     half = len(order) // 2
     return DisagreementScores(

@@ -68,17 +68,17 @@ def bootstrap(values: FloatArray, groups: Array | None = None, seed: int = 0, dr
         seed: seeds the draws.
         draws: number of draws.
     """
-    each = np.asarray(values, np.float64)
-    if groups is not None and len(each):
-        _, of = np.unique(groups, return_inverse=True)
-        each = np.bincount(of, each) / np.bincount(of)
-    mean = float(each.mean()) if len(each) else 0.0
-    if len(each) < 2:
+    sample = np.asarray(values, np.float64)
+    if groups is not None and len(sample):
+        _, group = np.unique(groups, return_inverse=True)
+        sample = np.bincount(group, sample) / np.bincount(group)
+    mean = float(sample.mean()) if len(sample) else 0.0
+    if len(sample) < 2:
         return MeanEstimate(mean, None, None)
-    rng, found, chunk = np.random.default_rng([seed, len(each)]), [], max(1, 2_000_000 // len(each))
+    rng, means, chunk = np.random.default_rng([seed, len(sample)]), [], max(1, 2_000_000 // len(sample))
     for first in range(0, draws, chunk):
-        found.append(each[rng.integers(len(each), size=(min(chunk, draws - first), len(each)))].mean(1))
-    return MeanEstimate(mean, *percentile_interval(np.concatenate(found)))
+        means.append(sample[rng.integers(len(sample), size=(min(chunk, draws - first), len(sample)))].mean(1))
+    return MeanEstimate(mean, *percentile_interval(np.concatenate(means)))
 
 
 def share_interval(successes: float, trials: int) -> MeanEstimate:
@@ -113,23 +113,23 @@ def linear_correlation(
         The correlation; NaN if it is undefined, because one side is constant or there are fewer than 3 values. No interval for
         fewer than 3 groups.
     """
-    a, b = (np.asarray(of, np.float64).ravel() for of in (first, second))
+    a, b = (np.asarray(values, np.float64).ravel() for values in (first, second))
     if len(a) < 3 or constant(a) or constant(b):
         return MeanEstimate(math.nan, None, None)
     group = np.arange(len(a)) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()
-    a, b = ((of - of.mean()) / of.std() for of in (a, b))
-    found, count = float(np.clip((a * b).mean(), -1, 1)), int(group.max()) + 1
+    a, b = ((values - values.mean()) / values.std() for values in (a, b))
+    correlation, count = float(np.clip((a * b).mean(), -1, 1)), int(group.max()) + 1
     if count < 3 or not draws:
-        return MeanEstimate(found, None, None)
+        return MeanEstimate(correlation, None, None)
     # The sums of each group are all that a resample needs.
-    sums = np.stack([np.bincount(group, of) for of in (np.ones(len(a)), a, b, a * a, b * b, a * b)], 1)
+    sums = np.stack([np.bincount(group, values) for values in (np.ones(len(a)), a, b, a * a, b * b, a * b)], 1)
     weights = np.random.default_rng([seed, count]).multinomial(count, np.full(count, 1 / count), draws)
     n, of_a, of_b, of_aa, of_bb, of_ab = (weights @ sums).T
     with np.errstate(all="ignore"):
         spread = np.sqrt(np.maximum(of_aa / n - (of_a / n) ** 2, 0) * np.maximum(of_bb / n - (of_b / n) ** 2, 0))
-        each = (of_ab / n - of_a / n * of_b / n) / spread
-    low, high = percentile_interval(np.clip(each[np.isfinite(each)], -1, 1))
-    return MeanEstimate(found, min(found, low), max(found, high))
+        influence = (of_ab / n - of_a / n * of_b / n) / spread
+    low, high = percentile_interval(np.clip(influence[np.isfinite(influence)], -1, 1))
+    return MeanEstimate(correlation, min(correlation, low), max(correlation, high))
 
 
 def rank_correlation(

@@ -35,7 +35,7 @@ class TabularMDP:
     terminal: BoolArray = None  # type: ignore[assignment]  # an array from __post_init__ on
 
     def __post_init__(self) -> None:
-        transitions, initial = (np.asarray(of, np.float64) for of in (self.transitions, self.initial))
+        transitions, initial = (np.asarray(table, np.float64) for table in (self.transitions, self.initial))
         states = len(transitions)
         if transitions.ndim != 3 or transitions.shape[2] != states or initial.shape != (states,):
             raise ValueError(
@@ -83,9 +83,9 @@ class TabularMDP:
     def action_values(self, reward: Array, values: FloatArray) -> FloatArray:
         """Compute the value of each action if the next state is worth ``values``: ``[states, actions]``, 0 if terminal."""
         later = self.transitions @ np.where(self.terminal, 0, values)
-        found: FloatArray = self.expected_rewards(reward) + self.gamma * later
-        found[self.terminal] = 0
-        return found
+        result: FloatArray = self.expected_rewards(reward) + self.gamma * later
+        result[self.terminal] = 0
+        return result
 
     def optimal_values(self, reward: Array) -> FloatArray:
         """Compute the optimal action values ``[states, actions]`` by policy iteration, which is exact."""
@@ -93,12 +93,12 @@ class TabularMDP:
         everywhere = np.arange(self.states)
         while True:
             values = self.values(reward, np.eye(self.actions)[best])
-            found = self.action_values(reward, values)
-            scale = max(1e-300, float(np.abs(found).max()))
-            better = found.max(1) > found[everywhere, best] + 1e-12 * scale  # ties don't change the policy: it ends
+            result = self.action_values(reward, values)
+            scale = max(1e-300, float(np.abs(result).max()))
+            better = result.max(1) > result[everywhere, best] + 1e-12 * scale  # ties don't change the policy: it ends
             if not better.any():
-                return found
-            best = np.where(better, found.argmax(1), best)
+                return result
+            best = np.where(better, result.argmax(1), best)
 
     def optimal_actions(self, reward: Array, tolerance: float = TOLERANCE) -> BoolArray:
         """Find the optimal actions of each state, ``[states, actions]`` bool; all of them in terminal states.
@@ -107,9 +107,9 @@ class TabularMDP:
             reward: the reward.
             tolerance: actions within this share of the largest absolute value (or reward) of the best one count as equal.
         """
-        found = self.optimal_values(reward)
-        scale = max(float(np.abs(found).max()), float(np.abs(self.expected_rewards(reward)).max()))
-        optimal: BoolArray = found >= found.max(1, keepdims=True) - tolerance * scale
+        result = self.optimal_values(reward)
+        scale = max(float(np.abs(result).max()), float(np.abs(self.expected_rewards(reward)).max()))
+        optimal: BoolArray = result >= result.max(1, keepdims=True) - tolerance * scale
         return optimal
 
     def optimal_policy(self, reward: Array, tolerance: float = TOLERANCE) -> FloatArray:
@@ -127,8 +127,8 @@ class TabularMDP:
         step = self._steps(policy)
         visits = np.linalg.solve(np.eye(self.states) - self.gamma * step.T, self.initial)
         visits = np.where(self.terminal, 0, visits)
-        found: FloatArray = visits[:, None] * policy
-        return found
+        result: FloatArray = visits[:, None] * policy
+        return result
 
     def _steps(self, policy: FloatArray) -> FloatArray:
         step: FloatArray = np.einsum("sa,sat->st", policy, self.transitions)

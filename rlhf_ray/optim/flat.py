@@ -96,8 +96,8 @@ class _Flat(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
         loaded = [self.state[parameter] for parameter in self.flat.parameters]
         if all(loaded):
-            self._first.copy_(torch.cat([each["exp_avg"].flatten() for each in loaded]))
-            self._second.copy_(torch.cat([each["exp_avg_sq"].flatten() for each in loaded]))
+            self._first.copy_(torch.cat([state["exp_avg"].flatten() for state in loaded]))
+            self._second.copy_(torch.cat([state["exp_avg_sq"].flatten() for state in loaded]))
             self._steps.fill_(float(loaded[0]["step"]))
         self._share_state()
 

@@ -10,8 +10,8 @@ import torch
 @functools.cache
 def computes_in_bfloat16() -> bool:
     """Return whether this CPU multiplies bfloat16 numbers. Not measured: a run must repeat bit for bit."""
-    found = torch.cpu.get_capabilities()
-    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def in_bfloat16(precision: str, device: torch.device) -> bool:

@@ -65,8 +65,8 @@ class PPORows:
         bytes_of = sum(column[0].numel() * column.element_size() for column in self.columns())
         for part in torch.split(index, max(1, GATHERED_BYTES // (bytes_of * size))):
             gathered = (torch.split(column.index_select(0, part.flatten()), size) for column in self.columns())
-            for of in zip(*gathered, strict=True):
-                yield PPORows(*of)
+            for columns in zip(*gathered, strict=True):
+                yield PPORows(*columns)
 
 
 @dataclass(frozen=True)
@@ -323,10 +323,10 @@ class StackedMLPs:
             errors = errors * (errors**2 <= self.loss.largest_value_loss)
         of_value = errors[:, None].mul_(2.0 * self.loss.value_coefficient / self.size)
         change = torch.empty_like(values)
-        for i, (head, of) in enumerate(zip(self.heads, (of_outputs, of_value), strict=True)):
-            torch.mm(of.t(), values[i], out=self.of_heads[i][0])
-            torch.sum(of, 0, out=self.of_heads[i][1])
-            torch.mm(of, head.weight, out=change[i])
+        for i, (head, of_head) in enumerate(zip(self.heads, (of_outputs, of_value), strict=True)):
+            torch.mm(of_head.t(), values[i], out=self.of_heads[i][0])
+            torch.sum(of_head, 0, out=self.of_heads[i][1])
+            torch.mm(of_head, head.weight, out=change[i])
         for layer in reversed(range(len(self.weights))):
             change.addcmul_(change * values, values, value=-1.0)  # tanh' = 1 - tanh²
             torch.bmm(change.transpose(1, 2), inputs[layer], out=self.of_weights[layer])

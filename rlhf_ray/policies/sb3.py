@@ -59,17 +59,17 @@ def sb3_weights(path: Path | str, observation_space: gym.Space[Any], action_spac
 
 def _ppo_weights(file: SB3File, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> dict[str, Tensor]:
     """Return the weights by their names in `ActorCriticNetwork`, float64."""
-    path, found = file.path, file.weights
+    path, weights = file.path, file.weights
     file.check_options("Tanh")
     image = is_image(observation_space)
     named: dict[str, Tensor] = dict(file.statistics(SEEN, observation_space))
     last = max(
-        (int(found_at[1]) for name in found if (found_at := re.match(r"mlp_extractor\.\w+_net\.(\d+)", name))),
+        (int(found_at[1]) for name in weights if (found_at := re.match(r"mlp_extractor\.\w+_net\.(\d+)", name))),
         default=-2,
     )
-    for name, value in found.items():
+    for name, value in weights.items():
         if name.startswith(IGNORED):
-            shared = found.get(name.partition("_")[2])
+            shared = weights.get(name.partition("_")[2])
             if shared is None or not torch.equal(shared, value):
                 raise SettingError(f"The policy in {path} has two feature extractors; ours shares one.")
             continue
@@ -118,7 +118,7 @@ def _scale_actions(named: dict[str, Tensor], space: gym.Space[Any], path: Path |
         return
     if "log_std" not in named or named["log_std"].shape != space.shape:
         raise SettingError(f"The policy in {path} does not act in the environment's action space, {space}.")
-    low, high = (torch.as_tensor(np.asarray(of, np.float64)) for of in (space.low, space.high))
+    low, high = (torch.as_tensor(np.asarray(bound, np.float64)) for bound in (space.low, space.high))
     middle, half = (low + high) / 2, (high - low) / 2
     named[f"{part}.weight"] = named[f"{part}.weight"] / half[:, None]
     named[f"{part}.bias"] = (named[f"{part}.bias"] - middle) / half

@@ -77,8 +77,8 @@ class SB3File:
                 names = archive.namelist()
                 variables = _tensors(archive, "pytorch_variables.pth") if "pytorch_variables.pth" in names else {}
         except Exception as error:  # a damaged file raises almost anything
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            raise SettingError(f"{path} can't be read as a model of Stable-Baselines3: {said[0][:150]}.") from error
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise SettingError(f"{path} can't be read as a model of Stable-Baselines3: {lines[0][:150]}.") from error
         return cls(path, weights, variables, options if isinstance(options, dict) else {})
 
     def check_options(self, activation: str) -> None:
@@ -104,10 +104,12 @@ class SB3File:
 
     def normaliser(self, of: str) -> tuple[Tensor, Tensor, Tensor] | None:
         """Return count, mean and deviation of the observations, float64, from the part ``of`` of a policy of imitation."""
-        at = f"{of}.normalize."
-        if f"{at}running_mean" not in self.weights:
+        prefix = f"{of}.normalize."
+        if f"{prefix}running_mean" not in self.weights:
             return None
-        count, mean, variance = (self.weights[at + name].double() for name in ("count", "running_mean", "running_var"))
+        count, mean, variance = (
+            self.weights[prefix + name].double() for name in ("count", "running_mean", "running_var")
+        )
         return count, mean.flatten(), (variance.flatten() + EPSILON).sqrt()
 
     def seen_by_ours(self, space: gym.spaces.Box, of: str) -> tuple[Tensor, Tensor]:
@@ -165,12 +167,12 @@ def _tensors(archive: zipfile.ZipFile, name: str) -> dict[str, Tensor]:
     size = archive.getinfo(name).file_size
     if size > MOST_BYTES:
         raise ValueError(f"its weights take {size / 2**30:.1f} GiB")
-    found = torch.load(io.BytesIO(archive.read(name)), map_location="cpu", weights_only=True)
-    if found is None:
+    tensors = torch.load(io.BytesIO(archive.read(name)), map_location="cpu", weights_only=True)
+    if tensors is None:
         return {}
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise ValueError(f"its {name} is not a state dict")
-    return dict(found)
+    return dict(tensors)
 
 
 def _short(value: Any) -> str:

@@ -34,26 +34,26 @@ def sac_weights(file: SB3File, observation_space: gym.Space[Any], action_space: 
         raise SettingError(
             f"The policy in {file.path} has the weight {odd}, which ours has not: give an MlpPolicy of SB3's SAC with two critics."
         )
-    found = {name: value.double() for name, value in file.weights.items()}
-    if not isinstance(action_space, gym.spaces.Box) or found["actor.mu.bias"].shape != (
+    weights = {name: value.double() for name, value in file.weights.items()}
+    if not isinstance(action_space, gym.spaces.Box) or weights["actor.mu.bias"].shape != (
         int(np.prod(action_space.shape)),
     ):
         raise SettingError(f"The policy in {file.path} does not act in the environment's action space, {action_space}.")
     if not isinstance(observation_space, gym.spaces.Box):
         raise SettingError(f"The policy in {file.path} takes vectors, but the observations are {observation_space}.")
     named: dict[str, Tensor] = dict(file.statistics(SEEN, observation_space))
-    layers = _layers(found, "actor.latent_pi")
+    layers = _layers(weights, "actor.latent_pi")
     layers[0] = file.fitted(*layers[0], observation_space, SEEN, SEEN)
     layers.append(
         (
-            torch.cat([found[f"actor.{of}.weight"] for of in ("mu", "log_std")]),
-            torch.cat([found[f"actor.{of}.bias"] for of in ("mu", "log_std")]),
+            torch.cat([weights[f"actor.{head}.weight"] for head in ("mu", "log_std")]),
+            torch.cat([weights[f"actor.{head}.bias"] for head in ("mu", "log_std")]),
         )
     )
     for number, (weight, bias) in enumerate(layers):
         named |= {f"actor.{2 * number}.weight": weight, f"actor.{2 * number}.bias": bias}
     for theirs, ours in (("critic", "critics"), ("critic_target", "targets")):
-        both = [_layers(found, f"{theirs}.qf{number}") for number in (0, 1)]
+        both = [_layers(weights, f"{theirs}.qf{number}") for number in (0, 1)]
         for critic in both:
             weight, bias = critic[0]
             size = weight.shape[1] - int(np.prod(action_space.shape))
@@ -69,7 +69,9 @@ def sac_weights(file: SB3File, observation_space: gym.Space[Any], action_space: 
 
 def _layers(found: dict[str, Tensor], part: str) -> list[tuple[Tensor, Tensor]]:
     """Return weight and bias of each layer of an MLP, in order."""
-    numbers = sorted(int(at[1]) for name in found if (at := re.fullmatch(rf"{re.escape(part)}\.(\d+)\.weight", name)))
+    numbers = sorted(
+        int(match[1]) for name in found if (match := re.fullmatch(rf"{re.escape(part)}\.(\d+)\.weight", name))
+    )
     return [(found[f"{part}.{number}.weight"], found[f"{part}.{number}.bias"]) for number in numbers]
 
 

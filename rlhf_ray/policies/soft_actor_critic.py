@@ -39,8 +39,8 @@ class TwinCritics(nn.Module):
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for inputs, outputs in pairwise(sizes):
             weight = torch.empty(2, inputs, outputs)
-            for each in weight:
-                nn.init.orthogonal_(each)
+            for part in weight:
+                nn.init.orthogonal_(part)
             self.weights.append(nn.Parameter(weight))
             self.biases.append(nn.Parameter(torch.zeros(2, 1, outputs)))
 
@@ -153,8 +153,8 @@ class SoftActorCriticNetwork(TakesVectors):
     def values(self, critics: TwinCritics, observations: Tensor, actions: Tensor) -> Tensor:
         """Return both critics' values ``[2, n]`` of Box actions ``[n, size]``, or ``[2, n, actions]`` of all Discrete ones."""
         scaled = self.scaled(observations)
-        given = scaled if self.discrete else torch.cat([scaled, actions.flatten(1)], -1)
-        values: Tensor = critics(given)
+        inputs = scaled if self.discrete else torch.cat([scaled, actions.flatten(1)], -1)
+        values: Tensor = critics(inputs)
         return values if self.discrete else values.squeeze(-1)
 
     def expected(self, values: Tensor, acted: Tensor, logs: Tensor, alpha: Tensor) -> Tensor:

@@ -138,9 +138,9 @@ class TakesVectors(nn.Module):
 
     def observe(self, observations: Tensor) -> None:
         """Count observations ``[n, …]`` in the statistics."""
-        for of in (self.statistics, self.formal):
-            if of is not None:
-                of.observe(observations.flatten(1))
+        for numbers in (self.statistics, self.formal):
+            if numbers is not None:
+                numbers.observe(observations.flatten(1))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         """Load weights (called by torch). Those of before `FormalNumbers` have seen nothing: they act as they did."""
@@ -153,7 +153,9 @@ def formal_state(network: TakesVectors, prefix: str = "") -> dict[str, Tensor]:
     """Return the state of `FormalNumbers` that have seen nothing; empty for a network without."""
     if network.formal is None:
         return {}
-    return {f"{prefix}formal.seen.{name}": torch.zeros_like(of) for name, of in network.formal.seen.named_buffers()}
+    return {
+        f"{prefix}formal.seen.{name}": torch.zeros_like(buffer) for name, buffer in network.formal.seen.named_buffers()
+    }
 
 
 def bounds(space: gym.spaces.Box) -> tuple[Any, Any]:

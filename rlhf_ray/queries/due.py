@@ -249,7 +249,7 @@ class Due:
 
     def _answered_by(self, now: RingState, gatherer: GathererState) -> int:
         """Return the number of labels from people, or from the others."""
-        people = sum(now.tally.by_annotator.get(name, 0) for each in now.gatherers for name in each.annotators)
+        people = sum(now.tally.by_annotator.get(name, 0) for one in now.gatherers for name in one.annotators)
         return people if gatherer.annotators else self.used(now.tally) - people
 
     def asks(self, now: RingState) -> bool:

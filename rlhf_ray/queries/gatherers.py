@@ -99,17 +99,17 @@ class ScriptedGatherer:
             shown = replace(shown, answered=dict(self._counts))
         with blaming(self._named):
             answers = self.teacher.answer(shown, generator(self.seed, "answers", number))
-        said = self._checked(answers, len(pairs))
-        there = np.flatnonzero(~absent(said, len(pairs)))
-        self._counts.update(said.annotators[i] for i in there if not np.isnan(said.preferences[i]))
+        answered = self._checked(answers, len(pairs))
+        there = np.flatnonzero(~absent(answered, len(pairs)))
+        self._counts.update(answered.annotators[i] for i in there if not np.isnan(answered.preferences[i]))
         self.deserted = len(there) < len(pairs)
         if not self.settings.answer_seconds:
-            self._store(pairs, said, there)
+            self._store(pairs, answered, there)
             return
         waits = answer_waits(self.settings, len(there), generator(self.seed, "waits", number))
         for i, seconds in zip(there, waits.tolist(), strict=True):
             time.sleep(seconds)
-            self._store(pairs, said, np.array([i]))
+            self._store(pairs, answered, np.array([i]))
 
     def _store(self, pairs: Pairs, said: Answers, index: IntArray) -> None:
         skipped = np.isnan(said.preferences[index])
@@ -121,9 +121,9 @@ class ScriptedGatherer:
                 self.commit(Comparisons(pairs[rows], said.preferences[rows], names))
 
     def _checked(self, answers: object, count: int) -> Answers:
-        said = answers.preferences if isinstance(answers, Answers) else answers
+        values = answers.preferences if isinstance(answers, Answers) else answers
         names = answers.annotators if isinstance(answers, Answers) else (self.teacher.name,) * count
-        preferences = numbers_of(said)
+        preferences = numbers_of(values)
         if preferences is None or preferences.shape != (count,) or len(names) != count or _outside(preferences):
             raise SettingError(
                 f"preferences.teacher is {self.teacher.name!r}, and for {count} pairs it answered {_shown(answers)}: it must "

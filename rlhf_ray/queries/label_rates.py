@@ -118,17 +118,17 @@ class OwnRate:
     def __init__(self, rate: Callable[[float], float], name: str):
         rates: list[float] = []
         for i in range(POINTS + 1):
-            at = i / POINTS
+            progress = i / POINTS
             try:
-                value = float(rate(at))
+                value = float(rate(progress))
             except Exception as error:
                 raise SettingError(
-                    f"preferences.schedule is {name!r}, and calling it with a progress of {at:g} raised "
+                    f"preferences.schedule is {name!r}, and calling it with a progress of {progress:g} raised "
                     f"{type(error).__name__}: {error}. It takes the progress, 0 to 1, and returns the relative rate of labels."
                 ) from error
             if not (math.isfinite(value) and value >= 0):
                 raise SettingError(
-                    f"preferences.schedule is {name!r}, which returns {value} at a progress of {at:g}; the relative rate of "
+                    f"preferences.schedule is {name!r}, which returns {value} at a progress of {progress:g}; the relative rate of "
                     "labels must be a finite number of 0 or more."
                 )
             rates.append(value)
@@ -137,7 +137,7 @@ class OwnRate:
             raise SettingError(
                 f"preferences.schedule is {name!r}, which returns 0 at every progress; no label would be due."
             )
-        self._shares = [each / total[-1] for each in total]
+        self._shares = [share / total[-1] for share in total]
 
     def share(self, progress: float) -> float:
         """See `LabelRate.share`."""

@@ -45,30 +45,30 @@ def load_recorded(path: Path | str, fragments: FragmentSettings | None = None, s
         SettingError: nothing can be read from ``path``, or it has fewer than two fragments.
     """
     path = Path(path)
-    found: Fragments | None
+    stored: Fragments | None
     if (path / "store.json").exists():
         store = PreferenceStore(path, create=False)
-        found = store.fragments(sorted({name for pair in store.pairs() for name in pair}))[1]
+        stored = store.fragments(sorted({name for pair in store.pairs() for name in pair}))[1]
     else:
         if (path / MANIFEST).exists():
             trajectories = [episode.trajectory for episode in Recording(path)]
         else:
             trajectories = Demonstrations.load(path).trajectories()
-        found = cut(trajectories, fragments or FragmentSettings(), seed)
-    if found is None or len(found) < 2:
+        stored = cut(trajectories, fragments or FragmentSettings(), seed)
+    if stored is None or len(stored) < 2:
         raise SettingError(f"{path} has fewer than two fragments of the length asked for; set a smaller length.")
-    return found
+    return stored
 
 
 def cut(trajectories: Sequence[Trajectory], fragments: FragmentSettings, seed: int) -> Fragments | None:
     """Cut ``fragments.pool`` fragments; None if no trajectory is long enough."""
     lengths = [len(trajectory) for trajectory in trajectories]
-    of = fragments.resolved(horizon=max(lengths, default=None), total_env_steps=sum(lengths))
+    resolved = fragments.resolved(horizon=max(lengths, default=None), total_env_steps=sum(lengths))
     made = cut_fragments(
         trajectories,
-        length=of.length,
-        count=of.pool,
-        start_share=of.start_share,
+        length=resolved.length,
+        count=resolved.pool,
+        start_share=resolved.start_share,
         policy_version=RANDOM_POLICY,
         rng=np.random.default_rng(seed),
     )
@@ -110,16 +110,16 @@ def label_recorded(
     Raises:
         SettingError: a part is invalid, true rewards are missing, or people are the teachers.
     """
-    of, model = preferences or PreferenceSettings(), reward_model or RewardModelSettings()
-    if of.asks_people:
-        raise SettingError(f"preferences.teacher is {of.teacher!r}; name a scripted teacher, such as oracle.")
-    check_parts(of, model)
+    settings, model = preferences or PreferenceSettings(), reward_model or RewardModelSettings()
+    if settings.asks_people:
+        raise SettingError(f"preferences.teacher is {settings.teacher!r}; name a scripted teacher, such as oracle.")
+    check_parts(settings, model)
     if np.isnan(fragments.rewards).any():
         raise SettingError(
-            f"preferences.teacher is {of.teacher!r}, which needs the true rewards; some steps have none."
+            f"preferences.teacher is {settings.teacher!r}, which needs the true rewards; some steps have none."
         )
-    labelling = _Labelling(fragments, store, of, model, seed)
-    schedule = LabelSchedule(of)
+    labelling = _Labelling(fragments, store, settings, model, seed)
+    schedule = LabelSchedule(settings)
     for number in range(schedule.rounds + 1):
         labelling.ask(schedule.due_in_round(number))
         if number == 0:

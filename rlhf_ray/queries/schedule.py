@@ -89,11 +89,11 @@ class LabelSchedule:
 
     def due(self, progress: float) -> int:
         """Return the total number of labels due at ``progress``: the initial ones at 0, the whole budget at 1."""
-        of, initial = self.preferences, self.preferences.first_comparisons
+        settings, initial = self.preferences, self.preferences.first_comparisons
         if self.rounds == 0:
-            return of.comparisons
+            return settings.comparisons
         share = self._rate.share(min(max(progress, 0.0), 1.0))
-        later = round((of.comparisons - initial) * share)
+        later = round((settings.comparisons - initial) * share)
         return max(initial + later, self.first_fit)
 
     def due_in_round(self, number: int) -> int:
@@ -102,10 +102,10 @@ class LabelSchedule:
 
     def progress_due(self, label: int) -> float:
         """Return the progress at which the ``label``-th label falls due: the smallest at which `due` reaches it."""
-        of, initial = self.preferences, self.preferences.first_comparisons
+        settings, initial = self.preferences, self.preferences.first_comparisons
         if label <= initial:
             return 0.0
-        share = min(1.0, (label - initial - 0.5) / (of.comparisons - initial))  # `due` rounds to the nearest
+        share = min(1.0, (label - initial - 0.5) / (settings.comparisons - initial))  # `due` rounds to the nearest
         return self._rate.progress(share)
 
     def rounds_covered(self, labels: int) -> int:

@@ -98,7 +98,9 @@ def annotator_model(
         return None
     differences, unseen, whose = differences[:, judged].astype(np.float64), unseen[:, judged], whose[judged]
     differences = differences / max(float(np.sqrt((differences**2).mean(where=unseen))), 1e-12)
-    means = [(0.5 + 0.5 * np.tanh(differences / (2 * of))).mean(0, where=unseen) for of in TEMPERATURES]
+    means = [
+        (0.5 + 0.5 * np.tanh(differences / (2 * temperature))).mean(0, where=unseen) for temperature in TEMPERATURES
+    ]
     chances: FloatArray = np.clip(np.array(means).reshape(len(TEMPERATURES), -1), 1e-6, 1 - 1e-6)
     fits = np.stack([_sums(np.log(rate + (1 - 2 * rate) * chances), whose, annotators) for rate in RATES], 1)
     prior = np.log(_prior(inverted=bool(np.count_nonzero(np.bincount(whose)) > 1)))[None, :, None]
@@ -120,14 +122,14 @@ def annotator_model(
     together = fits.sum(2) + np.log(_prior(inverted=False))[None]
     of_all = (np.exp(together - _log_sum(together, 1)[:, None]) * weights.mean(1)[:, None]).sum(0)
     counts = np.bincount(whose, minlength=annotators)
-    of = tuple(_summary(posterior[:, number], int(counts[number])) for number in range(annotators))
+    temperature = tuple(_summary(posterior[:, number], int(counts[number])) for number in range(annotators))
     suspicion = np.full(len(judged), np.nan)
-    rates = np.array([each.rate for each in of])[whose]
+    rates = np.array([estimate.rate for estimate in temperature])[whose]
     right = (chances * weights[:, whose]).sum(0)
     wrong = rates * (1 - right)
     suspicion[judged] = wrong / (wrong + (1 - rates) * right)
     drifts = tuple(_drift(chances[:, whose == number], weights[:, number]) for number in range(annotators))
-    return AnnotatorModel(_summary(of_all, len(whose)), of, rationalities, suspicion, drifts)
+    return AnnotatorModel(_summary(of_all, len(whose)), temperature, rationalities, suspicion, drifts)
 
 
 def _drift(chances: FloatArray, weights: FloatArray) -> Drift | None:
@@ -140,12 +142,12 @@ def _drift(chances: FloatArray, weights: FloatArray) -> Drift | None:
     if chances.shape[1] < 2 * NEWEST:
         return None
     parts = [chances[:, : chances.shape[1] // 2], chances[:, -NEWEST:]]
-    found = []
+    drifts = []
     for part in parts:
         likelihoods = np.stack([np.log(rate + (1 - 2 * rate) * part).sum(1) for rate in RATES])
         fits = likelihoods + np.log(_prior())[:, None]  # [rates, temperatures]
-        found.append((np.exp(fits - _log_sum(fits, 0)) * weights).sum(1))
-    before, now = (posterior / posterior.sum() for posterior in found)
+        drifts.append((np.exp(fits - _log_sum(fits, 0)) * weights).sum(1))
+    before, now = (posterior / posterior.sum() for posterior in drifts)
     rose = float((now * (np.cumsum(before) - before / 2)).sum())
     return Drift(_summary(before, parts[0].shape[1]), _summary(now, NEWEST), rose)
 
@@ -160,8 +162,10 @@ def likelihood_rates(rates: Mapping[str, float], annotators: Sequence[str]) -> F
         rates: estimated error rates by annotator.
         annotators: who gave each of the ``n`` answers.
     """
-    found = np.array([rates.get(name, PRIOR) for name in annotators], np.float32)
-    lowered: FloatArray = np.clip(found - max(0.0, float(found.mean()) - MOST_WRONG), float(RATES[0]), float(RATES[-1]))
+    by_annotator = np.array([rates.get(name, PRIOR) for name in annotators], np.float32)
+    lowered: FloatArray = np.clip(
+        by_annotator - max(0.0, float(by_annotator.mean()) - MOST_WRONG), float(RATES[0]), float(RATES[-1])
+    )
     return lowered
 
 

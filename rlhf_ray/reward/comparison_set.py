@@ -125,5 +125,5 @@ class ComparisonSet:
     def presses(self, counted: Tensor) -> dict[str, Presses]:
         """Count what each annotator chose in their newest answers among the rows ``counted``."""
         names = [annotator or ANONYMOUS for _, annotator in self.keys]
-        found = count_presses(((names[row], self._chosen[row]) for row in counted.tolist()), RECENT_ANSWERS)
-        return dict.fromkeys(names, Presses()) | found
+        counts = count_presses(((names[row], self._chosen[row]) for row in counted.tolist()), RECENT_ANSWERS)
+        return dict.fromkeys(names, Presses()) | counts

@@ -286,7 +286,10 @@ class RewardEnsemble(nn.Module):
     def encode(self, fragments: Fragments) -> dict[str, Tensor]:
         """Compute the networks' inputs for ``fragments`` (`RewardNetwork.encode`), on the CPU."""
         encoded: dict[str, Tensor] = self.networks.encode(
-            *(torch.as_tensor(np.array(of)) for of in (fragments.observations, fragments.actions, fragments.terminated))
+            *(
+                torch.as_tensor(np.array(array))
+                for array in (fragments.observations, fragments.actions, fragments.terminated)
+            )
         )
         return encoded
 

@@ -45,7 +45,7 @@ class Estimates:
             dict(zip(names, found.of, strict=True)),
             dict(zip(names, found.rationalities.tolist(), strict=True)) if rationality else {},
             {key: chance for key, chance in zip(keys, found.suspicion.tolist(), strict=True) if chance > 0.5},
-            {name: each for name, each in zip(names, found.drifts, strict=True) if each is not None},
+            {name: drift for name, drift in zip(names, found.drifts, strict=True) if drift is not None},
         )
 
     def state(self) -> dict[str, Any]:
@@ -58,11 +58,15 @@ class Estimates:
         wrong = state.get("wrong")
         return Estimates(
             None if wrong is None else ErrorRate(**wrong),
-            {name: ErrorRate(**of) for name, of in state.get("error_rates", {}).items() if isinstance(of, Mapping)},
+            {
+                name: ErrorRate(**values)
+                for name, values in state.get("error_rates", {}).items()
+                if isinstance(values, Mapping)
+            },
             dict(state.get("rationalities", {})),
             {(pair, who): chance for pair, who, chance in state.get("suspicions", ())},
             {
-                name: Drift(ErrorRate(**of["earlier"]), ErrorRate(**of["newest"]), of["rose"])
-                for name, of in state.get("drifts", {}).items()
+                name: Drift(ErrorRate(**values["earlier"]), ErrorRate(**values["newest"]), values["rose"])
+                for name, values in state.get("drifts", {}).items()
             },
         )

@@ -134,7 +134,9 @@ class FitReport:
     @classmethod
     def nothing_fitted(cls, version: int, comparisons: int) -> FitReport:
         """Return a report of the current version when there is nothing to fit: no gradient steps, scores NaN."""
-        required = [each.name for each in fields(cls) if each.default is MISSING and each.default_factory is MISSING]
+        required = [
+            field.name for field in fields(cls) if field.default is MISSING and field.default_factory is MISSING
+        ]
         values: dict[str, Any] = dict.fromkeys(required, math.nan)
         values |= dict.fromkeys(("held_out", "held_out_decided", "ties", "gradient_steps"), 0)
         return cls(**values | {"comparisons": comparisons, "version": version, "seconds": 0.0})
@@ -145,14 +147,14 @@ class FitReport:
         values["fit_seconds"] = values.pop("seconds")
         wrong, rates = values.pop("wrong"), values.pop("error_rates")
         values["suspicious_answers"] = len(values.pop("suspicions"))
-        for name, found in {"": wrong, **rates}.items():
-            if found is not None:
-                values |= found.metrics(name)
+        for name, rate in {"": wrong, **rates}.items():
+            if rate is not None:
+                values |= rate.metrics(name)
         for name, drift in values.pop("drifts").items():
             values |= drift.metrics(name)
         named = (("rationalities", "rationality"), ("methods", "method"))
-        for of, metric in named:
-            values |= {f"{metric}/{name}": value for name, value in values.pop(of).items()}
+        for attribute, metric in named:
+            values |= {f"{metric}/{name}": value for name, value in values.pop(attribute).items()}
         for name, presses in values.pop("chosen").items():
             values |= {f"chosen_{side}/{name}": count for side, count in asdict(presses).items()}
         return values

@@ -71,7 +71,9 @@ class FusedMLPs:
     def _of_members(self, weight: Any, bias: Any) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Return each member's weight ``[inputs, outputs]`` and bias ``[outputs]`` of a layer, and the gradients of both."""
         parts = [
-            self.flat.part_of(of, vector) for vector in (self.flat.values, self.flat.gradient) for of in (weight, bias)
+            self.flat.part_of(parameter, vector)
+            for vector in (self.flat.values, self.flat.gradient)
+            for parameter in (weight, bias)
         ]
         weights, biases, of_weights, of_biases = parts
         return list(zip(weights, biases[:, 0], of_weights, of_biases[:, 0], strict=True))
@@ -91,7 +93,7 @@ class FusedMLPs:
             inputs: of all comparisons, each ``[n, 2, …]``.
         """
         device = self.flat.values.device
-        features = self.networks.features_of({name: of.flatten(0, 1).to(device) for name, of in inputs.items()})
+        features = self.networks.features_of({name: value.flatten(0, 1).to(device) for name, value in inputs.items()})
         return features.view(-1, 2, *features.shape[1:])
 
     @torch.no_grad()
@@ -162,11 +164,11 @@ class FusedMLPs:
         by_values = by_sums.expand_as(last) if factors is None else by_sums * factors[None, :, None]
         for number in reversed(range(len(self._layers) - 1)):
             layer_weight, _, of_weight, of_bias = self._layers[number][member]
-            of = values[number + 1]
-            change = self._buffer("change", number, rows=len(of), units=of.shape[1])
-            self._derive(by_values, of.view(by_values.shape), change.view(by_values.shape))
+            weights = values[number + 1]
+            change = self._buffer("change", number, rows=len(weights), units=weights.shape[1])
+            self._derive(by_values, weights.view(by_values.shape), change.view(by_values.shape))
             of_weight.addmm_(values[number].t(), change)
             of_bias.add_(change.sum(0))
             if number:
-                back = self._buffer("back", number, rows=len(of), units=layer_weight.shape[0])
+                back = self._buffer("back", number, rows=len(weights), units=layer_weight.shape[0])
                 by_values = torch.mm(change, layer_weight.t(), out=back)

@@ -76,8 +76,8 @@ def log_likelihood_slope(return_difference: Tensor, preferences: Tensor, label_n
     left = torch.sigmoid(return_difference)
     if not isinstance(label_noise, Tensor) and label_noise == 0.0:
         return left - preferences
-    said = label_noise / 2 + (1 - label_noise) * left
-    return (said - preferences) / (said * (1 - said)) * (1 - label_noise) * left * (1 - left)
+    probability = label_noise / 2 + (1 - label_noise) * left
+    return (probability - preferences) / (probability * (1 - probability)) * (1 - label_noise) * left * (1 - left)
 
 
 LOSSES: Registry[Any] = Registry("reward_model.loss", Loss, {"bradley_terry": log_likelihood_loss})

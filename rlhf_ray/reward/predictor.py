@@ -83,6 +83,6 @@ class Predictor:
 
     def _encoded(self, actions: Array) -> Any:
         if self._choices:
-            each = actions.reshape(len(actions), -1).astype(np.int64) - self._low.astype(np.int64)
-            return np.concatenate([one_hot[each[:, i]] for i, one_hot in enumerate(self._choices)], 1)
+            values = actions.reshape(len(actions), -1).astype(np.int64) - self._low.astype(np.int64)
+            return np.concatenate([one_hot[values[:, i]] for i, one_hot in enumerate(self._choices)], 1)
         return ((actions.astype(np.float32) - self._low) / self._scale).reshape(len(actions), -1)

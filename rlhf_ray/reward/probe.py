@@ -59,10 +59,10 @@ class ProbeReading:
 
 def learned_rewards(reward: RewardEnsemble, fragments: Fragments) -> FloatArray:
     """Compute the learned reward of each step, as `RewardEnsemble.combine` has it: ``[fragments, length]`` float64."""
-    found, at_once = [], max(1, reward.at_once // fragments.length)
+    parts, at_once = [], max(1, reward.at_once // fragments.length)
     with torch.no_grad():
         for start in range(0, len(fragments), at_once):
             raw = reward.networks(reward.encode(fragments[start : start + at_once]))
             members = (raw - reward.reward_mean[:, None, None]) / reward.reward_std[:, None, None]
-            found.append(reward.combine(members))
-        return np.asarray(torch.cat(found).double().numpy())
+            parts.append(reward.combine(members))
+        return np.asarray(torch.cat(parts).double().numpy())

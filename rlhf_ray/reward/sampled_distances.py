@@ -110,15 +110,15 @@ def epic(
     """
     pool = steps.sample(POOL, rng)
     n = len(pool)
-    chosen, at = np.sort(rng.permutation(n)[:pairs]), rng.integers(n, size=(3, draws))
-    leaving, actions, nexts = at[0], at[1], n + at[2]
-    ended = pool.terminated[at[2]]
+    chosen, drawn = np.sort(rng.permutation(n)[:pairs]), rng.integers(n, size=(3, draws))
+    leaving, actions, nexts = drawn[0], drawn[1], n + drawn[2]
+    ended = pool.terminated[drawn[2]]
     over = pool.terminated[chosen]
     weights = _resamples(pool[chosen], rng)
     draw_weights = rng.multinomial(draws, np.full(draws, 1 / draws), len(weights)) / draws
     canonical, resampled = [], []
     for reward in (first, second):
-        given = reward.of(pool[chosen])
+        rewards = reward.of(pool[chosen])
         before = _at(reward, pool, chosen[:, None], actions, nexts, ended)
         after = np.empty_like(before)
         after[~over] = _at(reward, pool, n + chosen[~over, None], actions, nexts, ended)
@@ -126,13 +126,13 @@ def epic(
             reward, pool, leaving, actions, n + chosen[over, None], np.array(True)
         )
         means = gamma * after - before
-        canonical.append(_flat_if_constant(given + means.mean(1), given))
-        resampled.append(given + draw_weights @ means.T)
-    found = pearson_distance(weighted_correlation(canonical[0], canonical[1]))
+        canonical.append(_flat_if_constant(rewards + means.mean(1), rewards))
+        resampled.append(rewards + draw_weights @ means.T)
+    distance = pearson_distance(weighted_correlation(canonical[0], canonical[1]))
     if not canonical[0].any() or not canonical[1].any():
-        return _estimate(float(found), np.full(1, float(found)), len(chosen))
+        return _estimate(float(distance), np.full(1, float(distance)), len(chosen))
     return _estimate(
-        float(found), pearson_distance(weighted_correlation(resampled[0], resampled[1], weights)), len(chosen)
+        float(distance), pearson_distance(weighted_correlation(resampled[0], resampled[1], weights)), len(chosen)
     )
 
 
@@ -171,18 +171,20 @@ def dard(
     here = _nearest(_squares(known[chosen], known), neighbours, rng)
     moves = _features(pool.actions, first.action_space) * (SAME_ACTION if choices_of(first.action_space) else 1.0)
     onward = _squares(_features(pool.next_observations, first.observation_space)[chosen], known)
-    of_actions = [_nearest(onward + _squares(moves[at], moves), neighbours, rng) for at in here.T]
+    of_actions = [_nearest(onward + _squares(moves[row], moves), neighbours, rng) for row in here.T]
     there = np.stack(of_actions, 1)  # [pairs, neighbours, neighbours]: from s', with the action of a step from s
     canonical = []
     for reward in (first, second):
-        given = reward.of(pool[chosen])
+        rewards = reward.of(pool[chosen])
         before = _at(reward, pool, chosen[:, None], here, n + here, pool.terminated[here]).mean(1)
         after = _at(reward, pool, n + chosen[:, None, None], there, n + there, pool.terminated[there]).mean((1, 2))
         crossed = _crossed(reward, pool, chosen, here, there).mean((1, 2))
-        canonical.append(_flat_if_constant(given + gamma * np.where(over, 0, after) - before - gamma * crossed, given))
-    found = float(pearson_distance(weighted_correlation(canonical[0], canonical[1])))
+        canonical.append(
+            _flat_if_constant(rewards + gamma * np.where(over, 0, after) - before - gamma * crossed, rewards)
+        )
+    distance = float(pearson_distance(weighted_correlation(canonical[0], canonical[1])))
     weights = _resamples(pool[chosen], rng)
-    return _estimate(found, pearson_distance(weighted_correlation(canonical[0], canonical[1], weights)), len(chosen))
+    return _estimate(distance, pearson_distance(weighted_correlation(canonical[0], canonical[1], weights)), len(chosen))
 
 
 def starc(
@@ -213,19 +215,19 @@ def starc(
         system += 1e-9 * np.trace(np.abs(system)) / len(system) * np.eye(len(system))
         values = np.linalg.solve(system, weighted.T @ given)
         canonical = given + (onward - inputs) @ values
-        norms = np.sqrt([_power(of, same, weights) for of in canonical.T])
+        norms = np.sqrt([_power(column, same, weights) for column in canonical.T])
         trivial = norms <= 1e3 * CONSTANT * np.abs(given).max(0)
         directions = np.where(trivial, 0, canonical / np.where(trivial, 1, norms))
         return min(1.0, _power(directions[:, 0] - directions[:, 1], same, weights) / 4), trivial
 
-    found, trivial = squared(np.ones(len(pool)))
+    distances, trivial = squared(np.ones(len(pool)))
     drawn = [squared(of) for of in _resamples(pool, rng)[:SOLVES]]
     # In a few steps, drawn anew, a reward may cancel by chance, which says nothing.
-    resampled = np.array([of for of, cancels in drawn if np.array_equal(cancels, trivial)] or [found])
+    resampled = np.array([of for of, cancels in drawn if np.array_equal(cancels, trivial)] or [distances])
     # Resampling adds noise to the averages once more, which a square shows as bias. The interval spans the percentile bootstrap,
     # which has that bias, and the reversed one, which overcorrects if the noise is small.
-    ends = [percentile_interval(draws) for draws in (resampled, 2 * found - resampled)]
-    return _estimate(float(np.sqrt(found)), np.sqrt(np.clip([np.min(ends), np.max(ends)], 0, 1)), len(pool))
+    ends = [percentile_interval(draws) for draws in (resampled, 2 * distances - resampled)]
+    return _estimate(float(np.sqrt(distances)), np.sqrt(np.clip([np.min(ends), np.max(ends)], 0, 1)), len(pool))
 
 
 def all_distances(
@@ -240,13 +242,13 @@ def all_distances(
         "dard": functools.partial(dard, pairs=pairs),
         "starc": starc,
     }
-    found = {
-        name: measure(first, second, steps, gamma, np.random.default_rng([seed, at]))
-        for at, (name, measure) in enumerate(measures.items())
+    estimates = {
+        name: measure(first, second, steps, gamma, np.random.default_rng([seed, number]))
+        for number, (name, measure) in enumerate(measures.items())
     }
-    for at, (name, ranks) in enumerate({"pearson": False, "spearman": True}.items()):
-        found[name] = correlation(first, second, steps, np.random.default_rng([seed, 10 + at]), ranks)
-    return found
+    for number, (name, ranks) in enumerate({"pearson": False, "spearman": True}.items()):
+        estimates[name] = correlation(first, second, steps, np.random.default_rng([seed, 10 + number]), ranks)
+    return estimates
 
 
 class RecordedReward(RewardFunction):
@@ -276,10 +278,10 @@ def recorded_distances(reward: RewardFunction, steps: Transitions, gamma: float,
     These three need no reward of steps that were not recorded; EPIC and DARD do.
     """
     truth = RecordedReward(reward)
-    found = {"starc": starc(reward, truth, steps, gamma, np.random.default_rng([seed, 2]))}
-    for at, (name, ranks) in enumerate({"pearson": False, "spearman": True}.items()):
-        found[name] = correlation(reward, truth, steps, np.random.default_rng([seed, 10 + at]), ranks)
-    return found
+    estimates = {"starc": starc(reward, truth, steps, gamma, np.random.default_rng([seed, 2]))}
+    for number, (name, ranks) in enumerate({"pearson": False, "spearman": True}.items()):
+        estimates[name] = correlation(reward, truth, steps, np.random.default_rng([seed, 10 + number]), ranks)
+    return estimates
 
 
 def _estimate(value: float, resampled: Array, steps: int) -> Estimate:
@@ -317,15 +319,15 @@ def _at(
 ) -> FloatArray:
     """Compute rewards of made-up steps. Indices broadcast; observation ``i`` of the pool is ``i``, next observation ``n + i``."""
     n, shape = len(pool), np.broadcast_shapes(states.shape, actions.shape, nexts.shape, ended.shape)
-    flat = [np.broadcast_to(of, shape).reshape(-1) for of in (states, actions, nexts, ended)]
-    found = np.empty(len(flat[0]))
-    for start in range(0, len(found), CHUNK):
+    flat = [np.broadcast_to(array, shape).reshape(-1) for array in (states, actions, nexts, ended)]
+    values = np.empty(len(flat[0]))
+    for start in range(0, len(values), CHUNK):
         part = slice(start, start + CHUNK)
-        state, action, following, over = (of[part] for of in flat)
-        found[part] = reward(
+        state, action, following, over = (array[part] for array in flat)
+        values[part] = reward(
             _observations(pool, state, n), pool.actions[action], _observations(pool, following, n), over
         )
-    return found.reshape(shape)
+    return values.reshape(shape)
 
 
 def _observations(pool: Transitions, at: Array, n: int) -> Array:
@@ -341,21 +343,21 @@ def _crossed(
     """Rewards from the next states of ``s`` to those of ``s'`` under the same action, ``[pairs, neighbours, neighbours]``."""
     n, over, ended = len(pool), pool.terminated[chosen], pool.terminated[here]
     middle = (n + here)[:, :, None]
-    found = np.zeros(there.shape)
+    values = np.zeros(there.shape)
     live = ~over
-    found[live] = _at(reward, pool, middle[live], there[live], n + there[live], pool.terminated[there[live]])
+    values[live] = _at(reward, pool, middle[live], there[live], n + there[live], pool.terminated[there[live]])
     start = np.broadcast_to(chosen[:, None, None], middle.shape)
     leave = live[:, None] & ended  # out of a terminal state: see `distances`
     if leave.any():
         at, which = np.nonzero(leave)
         then = there[at, which]
-        found[at, which] = _at(reward, pool, start[at, 0], then, n + then, pool.terminated[then]) - _at(
+        values[at, which] = _at(reward, pool, start[at, 0], then, n + then, pool.terminated[then]) - _at(
             reward, pool, start[at, 0], then, middle[at, which], np.array(True)
         )
     if over.any():  # s' is terminal and stays so; from one terminal state to another the reward is 0
         to_end = _at(reward, pool, middle[over], there[over], (n + chosen[over])[:, None, None], np.array(True))
-        found[over] = np.where(ended[over][:, :, None], 0, to_end)
-    return found
+        values[over] = np.where(ended[over][:, :, None], 0, to_end)
+    return values
 
 
 def _features(observations: Array, space: gym.Space[Any]) -> FloatArray:
@@ -384,7 +386,7 @@ def _nearest(squares: FloatArray, count: int, rng: np.random.Generator) -> IntAr
 
 def _same_step(pool: Transitions) -> IntArray:
     """Number the pairs of observation and action, ``[n]``."""
-    rows = [np.asarray(of).reshape(len(pool), -1).astype(np.float64) for of in (pool.observations, pool.actions)]
+    rows = [np.asarray(array).reshape(len(pool), -1).astype(np.float64) for array in (pool.observations, pool.actions)]
     return np.unique(np.concatenate(rows, 1), axis=0, return_inverse=True)[1].reshape(-1)
 
 
@@ -394,7 +396,9 @@ def _value_features(
     rng: np.random.Generator,
 ) -> tuple[Transitions, FloatArray, FloatArray]:
     """Return the usable steps with features of their observations and next observations."""
-    flat = [np.asarray(of, np.float64).reshape(len(pool), -1) for of in (pool.observations, pool.next_observations)]
+    flat = [
+        np.asarray(array, np.float64).reshape(len(pool), -1) for array in (pool.observations, pool.next_observations)
+    ]
     names, number = np.unique(np.concatenate(flat), axis=0, return_inverse=True)
     before, after = number.reshape(2, -1)
     most = len(pool) // STEPS_PER_VALUE
@@ -410,12 +414,13 @@ def _value_features(
         if kept.any():
             identity = np.eye(len(names))[:, np.unique(before[kept])]
             return pool[kept], identity[before[kept]], identity[after[kept]]
-    features = [_features(of, space) for of in (pool.observations, pool.next_observations)]
+    features = [_features(array, space) for array in (pool.observations, pool.next_observations)]
     width = features[0].shape[1]
     linear = width < min(FEATURES + 1, most)
     count = max(0, min(FEATURES, most - 1 - width * linear))
     directions, phases = rng.normal(size=(width, count)) / np.sqrt(width), rng.uniform(0, 2 * np.pi, count)
     made = [
-        np.concatenate([np.cos(of @ directions + phases), np.ones((len(of), 1))] + [of] * linear, 1) for of in features
+        np.concatenate([np.cos(array @ directions + phases), np.ones((len(array), 1))] + [array] * linear, 1)
+        for array in features
     ]
     return pool, made[0], made[1]

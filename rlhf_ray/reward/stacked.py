@@ -66,9 +66,9 @@ class StackedComparisons:
         """Return the inputs ``[2 n, …]`` of all fragments, for statistics; with or without ``images``."""
         everything = torch.arange(len(self))
         return {
-            name: (of if isinstance(of, Tensor) else of.index_select(0, everything)).flatten(0, 1)
-            for name, of in self.inputs.items()
-            if images or isinstance(of, Tensor)
+            name: (value if isinstance(value, Tensor) else value.index_select(0, everything)).flatten(0, 1)
+            for name, value in self.inputs.items()
+            if images or isinstance(value, Tensor)
         }
 
     @staticmethod
@@ -90,7 +90,7 @@ class StackedComparisons:
     def join(self, other: StackedComparisons) -> StackedComparisons:
         """Return these comparisons followed by the other ones. Invalidates this object."""
         return StackedComparisons(
-            {name: _joined(of, other.inputs[name]) for name, of in self.inputs.items()},
+            {name: _joined(value, other.inputs[name]) for name, value in self.inputs.items()},
             self.length,
             torch.cat([self.preferences, other.preferences]),
             torch.cat([self.weights, other.weights], 1),
@@ -122,15 +122,15 @@ class StackedComparisons:
         Rows move up in place: images are large, and most withdrawn comparisons are among the newest.
         """
         inputs = {}
-        for name, of in self.inputs.items():
-            if isinstance(of, UniqueFrames):
-                of.keep(rows)
-                inputs[name] = of
+        for name, value in self.inputs.items():
+            if isinstance(value, UniqueFrames):
+                value.keep(rows)
+                inputs[name] = value
                 continue
             for to, row in enumerate(rows):
                 if to != row:
-                    of[to] = of[row]
-            inputs[name] = of[: len(rows)]
+                    value[to] = value[row]
+            inputs[name] = value[: len(rows)]
         index = torch.tensor(rows)
         return StackedComparisons(
             inputs,

@@ -147,11 +147,12 @@ class RewardTrainer:
         steps, data = self._descend(data, train, counted, updates, unlabelled, after_pass)
         rewards = self._all_rewards(data)
         if not bool(torch.isfinite(rewards).all()):
-            of = self.settings
-            methods = f", reward_model.methods ({' '.join(of.methods)})" if of.methods else ""
+            settings = self.settings
+            methods = f", reward_model.methods ({' '.join(settings.methods)})" if settings.methods else ""
             raise SettingError(
-                f"reward_model.learning_rate is {of.learning_rate:g}, and after {steps} gradient steps the rewards are NaN or "
-                f"infinite: lower it, or fix reward_model.network ({of.network}), reward_model.loss ({of.loss}){methods}."
+                f"reward_model.learning_rate is {settings.learning_rate:g}, and after {steps} gradient steps the rewards are NaN "
+                f"or infinite: lower it, or fix reward_model.network ({settings.network}), reward_model.loss ({settings.loss})"
+                f"{methods}."
             )
         self.ensemble.normalise_outputs(rewards)
         self._estimate_annotators(data, rewards, counted, train)  # for the next fit
@@ -165,7 +166,7 @@ class RewardTrainer:
         noise: float | Tensor = self.settings.label_noise or 0.0
         rationality: float | Tensor = 1.0
         if self.settings.label_noise is None:
-            rates = {name: found.rate for name, found in self.annotators.error_rates.items()}
+            rates = {name: estimate.rate for name, estimate in self.annotators.error_rates.items()}
             noise = 2 * torch.as_tensor(likelihood_rates(rates, self.comparisons.annotators))
         if self.settings.annotator_rationality:
             rationality = torch.tensor(
@@ -208,7 +209,7 @@ class RewardTrainer:
             if taken >= updates:
                 break
             if due and taken >= due[0]:
-                due = [at for at in due if at > taken]
+                due = [step for step in due if step > taken]
                 data = self._estimate_annotators(data, self._all_rewards(data), counted, train)
             revised = self._revised(data, train)
             with self.ensemble.training_mode(self.generator):
@@ -278,23 +279,23 @@ class RewardTrainer:
         """
         decided = counted[data.preferences[counted] != 0.5]
         held = self.comparisons.keys
-        of = [held[row][1] for row in decided]
-        names = {name: number for number, name in enumerate(dict.fromkeys(of))}
+        whose = [held[row][1] for row in decided]
+        names = {name: number for number, name in enumerate(dict.fromkeys(whose))}
         preferred = torch.where(data.preferences > 0.5, 1.0, -1.0) * self._differences(rewards)
         seen = (data.weights > 0) & ~data.held_out
         seen[:, train] = data.weights[:, train] > 0  # held out or not
-        found = annotator_model(
+        estimates = annotator_model(
             preferred[:, decided].numpy(),
             ~seen[:, decided].numpy(),
-            np.array([names[name] for name in of], np.int64),
+            np.array([names[name] for name in whose], np.int64),
             len(names),
             rationality=self.settings.annotator_rationality,
         )
-        if found is None:
+        if estimates is None:
             self.annotators = Estimates()
             return data
         keys = [held[row] for row in decided.tolist()]
-        self.annotators = Estimates.of(found, list(names), keys, rationality=self.settings.annotator_rationality)
+        self.annotators = Estimates.of(estimates, list(names), keys, rationality=self.settings.annotator_rationality)
         noise, rationality = self._of_annotators()
         return replace(data, noise=noise, rationality=rationality)
 
@@ -413,7 +414,7 @@ class RewardTrainer:
 
     def _rewards(self, inputs: dict[str, Tensor], batch: Tensor) -> Tensor:
         """Compute the raw reward of each step of ``batch`` for each member: ``[members, batch, 2, length]``, on the device."""
-        of_batch = {name: of.index_select(0, batch).to(self.device).flatten(0, 1) for name, of in inputs.items()}
+        of_batch = {name: value.index_select(0, batch).to(self.device).flatten(0, 1) for name, value in inputs.items()}
         rewards: Tensor = self.ensemble.networks(of_batch)
         return rewards.view(-1, len(batch), 2, rewards.shape[-1])
 

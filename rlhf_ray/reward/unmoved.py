@@ -30,21 +30,31 @@ def unmoved(*modules: nn.Module) -> Iterator[None]:
     Args:
         modules: the modules, with all modules inside them.
     """
-    inside = list(dict.fromkeys(each for module in modules for each in module.modules()))
+    inside = list(dict.fromkeys(inner for module in modules for inner in module.modules()))
     fixed = torch.jit.ScriptModule | nn.modules.lazy.LazyModuleMixin
-    inside = [each for each in inside if not isinstance(each, fixed)]
+    inside = [inner for inner in inside if not isinstance(inner, fixed)]
     if not inside:
         yield
         return
-    shared: dict[int, Any] = {id(each): each for each in inside}
-    shared |= {id(of): of for each in inside for of in each.parameters(recurse=False) if of.requires_grad}
-    shared |= {id(of): of for each in inside for of in vars(each).values() if isinstance(of, gym.Space)}
+    shared: dict[int, Any] = {id(inner): inner for inner in inside}
+    shared |= {
+        id(parameter): parameter
+        for inner in inside
+        for parameter in inner.parameters(recurse=False)
+        if parameter.requires_grad
+    }
+    shared |= {
+        id(parameter): parameter
+        for inner in inside
+        for parameter in vars(inner).values()
+        if isinstance(parameter, gym.Space)
+    }
     kept = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
-            for each in inside:
-                own = vars(each)
+            for inner in inside:
+                own = vars(inner)
                 parts = {name: dict(own[name]) for name in ("_parameters", "_buffers", "_modules")}
                 kept.append((own, dict(own), parts))
                 for name in ("_parameters", "_buffers"):
@@ -72,7 +82,11 @@ def modules_of(part: Any) -> list[nn.Module]:
         bound = [variables.nonlocals, variables.globals]
     else:
         return []
-    values = [value for of in bound for value in (of.values() if isinstance(of, dict) else of)]
+    values = [
+        value
+        for value_or_dict in bound
+        for value in (value_or_dict.values() if isinstance(value_or_dict, dict) else value_or_dict)
+    ]
     values += [inner for value in values if isinstance(value, list | tuple) for inner in value]
     return [value for value in values if isinstance(value, nn.Module)]
 

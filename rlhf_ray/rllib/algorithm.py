@@ -95,10 +95,12 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         """Return RLlib's resource bundles plus those of the ring's actors."""
         request = super().default_resource_request(config)
         ours: PreferenceConfig = cls.get_default_config().update_from_dict(config)
-        of = ours.settings()
-        if not of.preferences.comparisons or ours.ring_here:
+        experiment = ours.settings()
+        if not experiment.preferences.comparisons or ours.ring_here:
             return request
-        return PlacementGroupFactory([*request.bundles, *ring_bundles(of.reward_model.gpus)], strategy=request.strategy)
+        return PlacementGroupFactory(
+            [*request.bundles, *ring_bundles(experiment.reward_model.gpus)], strategy=request.strategy
+        )
 
     def setup(self, config: Any) -> None:
         """Check the environment, start the ring and build the algorithm (called by Ray)."""
@@ -109,17 +111,19 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
             self._claim_room()
         name = f"ring-{uuid.uuid4().hex[:12]}"
         self.config = settings.for_one_algorithm(checked, name)
-        self._checked, of = checked, checked.experiment
+        self._checked, experiment = checked, checked.experiment
         self._spaces = (checked.observation_space, checked.action_space)
-        self.budget = StepBudget(of, checked.fragments, self.config.most_iteration_env_steps, films=checked.films)
+        self.budget = StepBudget(
+            experiment, checked.fragments, self.config.most_iteration_env_steps, films=checked.films
+        )
         self._ring = ring_of(self.config, self.budget, self._store_path(), self.logdir, self._listener)
         self.begun = False
         """Whether the first labelling round was held."""
         self._gauges = Gauges(self._run_name())
         with spread_env_runners(), seeded_without_compiler(), _faults_first(self.config.faults):
             super().setup(config)
-        seed_learners(self, of.seed)
-        self._ahead = RolloutsAhead(self, of.agent_settings.max_policy_age)
+        seed_learners(self, experiment.seed)
+        self._ahead = RolloutsAhead(self, experiment.agent_settings.max_policy_age)
         if (weights := first_weights(self.config, *self._spaces)) is not None:
             self.learner_group.set_weights({DEFAULT_MODULE_ID: weights})
             self.env_runner_group.sync_weights(
@@ -298,16 +302,16 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         )
 
     def _iterate_once(self) -> None:
-        of = self._checked.experiment
+        experiment = self._checked.experiment
         iteration = self.training_iteration
-        if of.preferences.mode == "synchronous":
-            if iteration and iteration % of.checkpoint_every == 0:
-                reset_and_reseed(self, of.seed, iteration)
+        if experiment.preferences.mode == "synchronous":
+            if iteration and iteration % experiment.checkpoint_every == 0:
+                reset_and_reseed(self, experiment.seed, iteration)
             super().training_step()
         elif self.config.num_env_runners == 0:
             super().training_step()
         else:
-            left = (of.total_env_steps - self.env_steps) // self.config.most_iteration_env_steps
+            left = (experiment.total_env_steps - self.env_steps) // self.config.most_iteration_env_steps
             iterations = max(1, left)  # calling `train` beyond the budget still runs an iteration
             most = iterations * self.config.num_env_runners
             learn_while_sampling(self, self._ahead, most, **self.update_arguments())

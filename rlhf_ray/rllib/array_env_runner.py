@@ -105,8 +105,8 @@ class ArrayEnvRunner(EnvRunner):
             inference, counted = 0.0, 0
             while counted < wanted:
                 began = time.perf_counter()
-                given = policy(self._seen)
-                action = acting(given)
+                logits = policy(self._seen)
+                action = acting(logits)
                 inference += time.perf_counter() - began
                 stepped: Any = self._try_env_step(to_env_actions(action, space))
                 if stepped is ENV_STEP_FAILURE:
@@ -116,7 +116,7 @@ class ArrayEnvRunner(EnvRunner):
                 real = ~self._ended
                 observations.append(self._seen)
                 actions.append(action)
-                outputs.append(given)
+                outputs.append(logits)
                 results.append((np.array(reward, np.float64), np.array(terminated), np.array(truncated)))
                 reals.append(real)
                 clock.append(time.perf_counter())
@@ -126,7 +126,7 @@ class ArrayEnvRunner(EnvRunner):
             else:
                 break
             self._begin()
-        rewards, terminateds, truncateds = (np.stack(of) for of in zip(*results, strict=True))
+        rewards, terminateds, truncateds = (np.stack(column) for column in zip(*results, strict=True))
         rollout = VectorRollout(
             np.stack(observations),
             np.stack(actions),

@@ -89,38 +89,42 @@ def check_environment(config: Configuration) -> Checked:
     limit = None if env.spec is None else env.spec.max_episode_steps
     notes = envs.notes(env)
     env.close()  # type: ignore[no-untyped-call]
-    of = config.settings()
-    check_parts(of.preferences, of.reward_model)
-    fragments = of.resolved_fragments(limit)
+    experiment = config.settings()
+    check_parts(experiment.preferences, experiment.reward_model)
+    fragments = experiment.resolved_fragments(limit)
     if limit is not None and limit < fragments.length:
         raise SettingError(
             f"fragments.length is {fragments.length}, but episodes of {config.env} have at most {limit} steps, and fragments "
             "never cross episodes: reduce it."
         )
-    ensemble = RewardEnsemble(observation_space, action_space, of.reward_model)
+    ensemble = RewardEnsemble(observation_space, action_space, experiment.reward_model)
     if config.reward_from is not None:
         check_reward(
             fitted_reward(config.reward_from),
             observation_space,
             action_space,
-            of.reward_model,
+            experiment.reward_model,
             config.reward_from,
         )
-    films = of.preferences.asks_people or (wants_films(of.preferences) and not is_image(observation_space))
-    needed, what = env_steps_needed(fragments, of.preferences, config.iteration_env_steps, films=films)
-    require(of.total_env_steps >= needed, "total_env_steps", of.total_env_steps, what)
-    _check_connectors(config, of, films)
-    _check_pretraining(config, of, observation_space)
+    films = experiment.preferences.asks_people or (
+        wants_films(experiment.preferences) and not is_image(observation_space)
+    )
+    needed, what = env_steps_needed(fragments, experiment.preferences, config.iteration_env_steps, films=films)
+    require(experiment.total_env_steps >= needed, "total_env_steps", experiment.total_env_steps, what)
+    _check_connectors(config, experiment, films)
+    _check_pretraining(config, experiment, observation_space)
     seen = _seen_by_policy(config, observation_space, action_space)
-    module = config.check_network(seen, action_space, of)
-    if getattr(getattr(module, "network", None), "formal", None) is not None and (said := in_words(seen)):
-        notes.append(said)
+    module = config.check_network(seen, action_space, experiment)
+    if getattr(getattr(module, "network", None), "formal", None) is not None and (seen_words := in_words(seen)):
+        notes.append(seen_words)
     if config.policy_from is not None:
         weights = policy_weights(config.policy_from, seen, action_space)
         check_policy(weights, module.get_state(), config.policy_from, config.agent)
     if config.demonstrations_from is not None:
         _check_demonstrations(config, observation_space, action_space, config.demonstrations_from)
-    return Checked(of, observation_space, action_space, limit, fragments, films, ensemble.reads_history, tuple(notes))
+    return Checked(
+        experiment, observation_space, action_space, limit, fragments, films, ensemble.reads_history, tuple(notes)
+    )
 
 
 def _check_pretraining(config: Configuration, of: Experiment, observation_space: gym.Space[Any]) -> None:

@@ -92,8 +92,8 @@ def clone(
             inputs = outputs[Columns.ACTION_DIST_INPUTS]
         else:
             chosen = [episodes[i] for i in index.tolist()]
-            lengths = torch.tensor([len(each) for each in chosen])
-            padded = nn.utils.rnn.pad_sequence([observations[each] for each in chosen], batch_first=True)
+            lengths = torch.tensor([len(rows) for rows in chosen])
+            padded = nn.utils.rnn.pad_sequence([observations[rows] for rows in chosen], batch_first=True)
             state = tree.map_structure(
                 lambda of: torch.stack([torch.as_tensor(of)] * len(chosen)), module.get_initial_state()
             )

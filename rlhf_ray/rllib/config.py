@@ -136,9 +136,9 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
     @property
     def ring_here(self) -> bool:
         """Whether the ring's actors run in the algorithm's process: it waits while they work, and nobody else calls them."""
-        of = self.settings()
-        waits = of.preferences.mode == "synchronous" and not of.preferences.asks_people
-        return waits and not self.num_env_runners and not of.reward_model.gpus
+        experiment = self.settings()
+        waits = experiment.preferences.mode == "synchronous" and not experiment.preferences.asks_people
+        return waits and not self.num_env_runners and not experiment.reward_model.gpus
 
     @property
     def needs_ray(self) -> bool:
@@ -342,14 +342,14 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         Raises:
             SettingError: with the setting, its value and the remedy.
         """
-        of = self.settings()
-        of.check_questions(self.labels_before)
-        if self.reward_from is not None and of.preferences.comparisons:
+        experiment = self.settings()
+        experiment.check_questions(self.labels_before)
+        if self.reward_from is not None and experiment.preferences.comparisons:
             raise SettingError(
-                f"preferences.comparisons is {of.preferences.comparisons}, but training uses the fitted reward model in "
+                f"preferences.comparisons is {experiment.preferences.comparisons}, but training uses the fitted reward model in "
                 f"{self.reward_from}: remove one of the two."
             )
-        if self.labels_from is not None and not of.preferences.comparisons:
+        if self.labels_from is not None and not experiment.preferences.comparisons:
             raise SettingError(
                 f"Training starts from the labels in {self.labels_from}, but preferences.comparisons is 0, so nothing would be "
                 "fitted to them: remove the labels, or fit a reward model to them first (`rlhf-ray fit`)."
@@ -369,10 +369,10 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         Raises:
             SettingError: the environment can't be rendered, or the page's texts can't be read.
         """
-        of = self.settings()
-        if not of.preferences.asks_people:
+        experiment = self.settings()
+        if not experiment.preferences.asks_people:
             return None
-        labelling = of.labelling
+        labelling = experiment.labelling
         sessions = Path(self.sessions or Path(folder).absolute() / "labelling.json")
         Sessions.keep(sessions, labelling.annotators)
         warn_of_readers(labelling)
@@ -385,7 +385,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             env.close()  # type: ignore[no-untyped-call]
         port_file = None if self.sessions is None else Path(self.sessions).with_suffix(".port")
         texts = load_texts(labelling.language)
-        return PageSettings(labelling, sessions, str(self.env), fps, run_id, of.seed, port_file, texts)
+        return PageSettings(labelling, sessions, str(self.env), fps, run_id, experiment.seed, port_file, texts)
 
     def build_env_to_module_connector(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
         """Build RLlib's pipeline with the user's connectors, preceded by one that keeps the environment's own observations."""
@@ -416,10 +416,13 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         others = [kind for kind in force_list(config.callbacks_class) if kind not in (FragmentCutter, RLlibCallback)]
         config.callbacks_class = [FragmentCutter, *others]
         policy = config.policy_module_spec()
-        of = checked.experiment
+        experiment = checked.experiment
         spaces = checked.observation_space, checked.action_space
         reward = reward_spec(
-            of.reward_model, *spaces, pretrains=of.preferences.pretraining_env_steps > 0, mix=of.reward_mix
+            experiment.reward_model,
+            *spaces,
+            pretrains=experiment.preferences.pretraining_env_steps > 0,
+            mix=experiment.reward_mix,
         )
         config.rl_module(
             rl_module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: policy, REWARD_MODULE_ID: reward})

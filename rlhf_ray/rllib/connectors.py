@@ -78,8 +78,8 @@ class RewardFirst(ConnectorV2):  # type: ignore[misc]
             steps = len(episode) - appended
             before = int(episode.observations.lookback) if ensemble.reads_history else 0
             observations = environment_observations(episode, before)[: before + steps + 1]
-            given = episode.get_actions(indices=slice(-before, None), neg_index_as_lookback=True)
-            actions = to_env_actions(given, module.action_space)[: before + steps]
+            earlier = episode.get_actions(indices=slice(-before, None), neg_index_as_lookback=True)
+            actions = to_env_actions(earlier, module.action_space)[: before + steps]
             device = ensemble.version.device
             members = ensemble.episode_rewards(
                 torch.as_tensor(observations, device=device),

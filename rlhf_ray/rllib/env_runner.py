@@ -47,8 +47,8 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
     def _try_env_reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Reset the environments (called by RLlib). With a ``seed``, each copy gets a new stream of its own."""
-        given = None if seed is None else seeds_of_copies(self.env, self.copies)
-        observations, infos = super()._try_env_reset(seed=given, options=options)
+        seeds_given = None if seed is None else seeds_of_copies(self.env, self.copies)
+        observations, infos = super()._try_env_reset(seed=seeds_given, options=options)
         return copy.deepcopy(observations), infos
 
     def _try_env_step(self, actions: Any) -> Any:
@@ -88,8 +88,8 @@ def raise_fault(faults: str) -> None:
         FaultyEnvironmentError: the environment has a fault.
         LostFragmentsError: fragments were lost.
     """
-    if (said := told_cluster(faults)) is not None:
-        kind, text = json.loads(said)
+    if (fault := told_cluster(faults)) is not None:
+        kind, text = json.loads(fault)
         raise FAULTS[kind](text)
 
 

@@ -77,7 +77,7 @@ class ExpertLearner(PPOLearner):
 
     @property
     def _scaled(self) -> ReturnScaled:
-        return next(each for each in learner_connectors(self) if isinstance(each, ReturnScaled))
+        return next(connector for connector in learner_connectors(self) if isinstance(connector, ReturnScaled))
 
 
 class ReturnScaled(RewardConnector):

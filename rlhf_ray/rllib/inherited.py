@@ -95,10 +95,10 @@ def _check_module(spec: Any) -> None:
             f"rl_module(rl_module_spec) has the modules {sorted(names)}, but only one policy can learn from preferences: pass an "
             f"RLModuleSpec, or name the only module {DEFAULT_MODULE_ID!r}."
         )
-    for each in (spec, spec.rl_module_specs[DEFAULT_MODULE_ID]) if several else (spec,):
-        if each.load_state_path is not None:
+    for part in (spec, spec.rl_module_specs[DEFAULT_MODULE_ID]) if several else (spec,):
+        if part.load_state_path is not None:
             raise SettingError(
-                f"rl_module(rl_module_spec) has load_state_path={each.load_state_path!r}, which RLlib deprecates: use "
+                f"rl_module(rl_module_spec) has load_state_path={part.load_state_path!r}, which RLlib deprecates: use "
                 "start_from(policy=…) with a run's folder, a checkpoint or a .safetensors file."
             )
 

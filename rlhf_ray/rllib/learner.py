@@ -148,11 +148,11 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         else:
             self.before_gradient_based_update(timesteps=timesteps or {})
             count_update(self)
-            given = training_data.episodes
-            if isinstance(given[0], VectorRollout):
-                columns, rows = self._rows_of_arrays(given)
+            episodes = training_data.episodes
+            if isinstance(episodes[0], VectorRollout):
+                columns, rows = self._rows_of_arrays(episodes)
             else:
-                columns = train_batch(self, given)[DEFAULT_MODULE_ID]
+                columns = train_batch(self, episodes)[DEFAULT_MODULE_ID]
                 rows = self._rows(columns)
             size = minibatch_size or len(rows)
             shuffle = shuffle_batch_per_epoch and num_epochs > 1
@@ -186,7 +186,10 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
     def _rows_of_arrays(self, rollouts: list[VectorRollout]) -> tuple[dict[str, Tensor], PPORows]:
         """Return the train batch and steps of rollouts that are arrays: what connectors and RLlib's advantages make of episodes."""
         assert self.own_steps is not None
-        of, connectors = self.config, [each for each in learner_connectors(self) if isinstance(each, RewardConnector)]
+        config, connectors = (
+            self.config,
+            [each for each in learner_connectors(self) if isinstance(each, RewardConnector)],
+        )
         batch: dict[str, list[Tensor]] = {}
         values = []
         for rollout in rollouts:
@@ -218,7 +221,9 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
             begin, end = end, end + len(rollout)
             each = np.zeros(rollout.real.shape, np.float32)
             each[rollout.real] = rewards[begin:end]
-            estimates = advantages(each, value, rollout.terminated, rollout.truncated, gamma=of.gamma, decay=of.lambda_)
+            estimates = advantages(
+                each, value, rollout.terminated, rollout.truncated, gamma=config.gamma, decay=config.lambda_
+            )
             estimated.append((estimates[rollout.real], value[:-1][rollout.real]))
         advantage, before = (torch.as_tensor(np.concatenate(each)) for each in zip(*estimated, strict=True))
         targets = advantage + before
@@ -234,17 +239,17 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
 
     def _take_steps(self, rows: PPORows, index: Tensor) -> None:
         assert self.own_steps is not None
-        of = self.config
+        config = self.config
         loss = PPOLoss(
-            clip=of.clip_param,
-            value_coefficient=of.vf_loss_coeff,
+            clip=config.clip_param,
+            value_coefficient=config.vf_loss_coeff,
             entropy_coefficient=float(self.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
-            largest_value_loss=of.vf_clip_param,
+            largest_value_loss=config.vf_clip_param,
             clips_values=self.clips_values,
             bfloat16=in_bfloat16(self.module[DEFAULT_MODULE_ID].unwrapped().precision, self._device),
         )
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
-        parts = self.own_steps.take_steps(optimizer, rows, loss, index, max_norm=of.grad_clip)
+        parts = self.own_steps.take_steps(optimizer, rows, loss, index, max_norm=config.grad_clip)
         left_out = int(parts.pop("steps_left_out"))
         if left_out:
             logger.warning(

@@ -125,8 +125,8 @@ def _policy_age(runners: dict[str, Any], learner: dict[str, Any]) -> float | Non
 
 def _whole(name: str, value: Any) -> Any:
     """Convert the value to int if the metric is a whole number."""
-    found = metric_of(name)
-    return int(value) if found is not None and found[0].kind is int and value is not None else value
+    declaration = metric_of(name)
+    return int(value) if declaration is not None and declaration[0].kind is int and value is not None else value
 
 
 class Gauges:
@@ -146,10 +146,10 @@ class Gauges:
     def set(self, result: dict[str, Any]) -> None:
         """Update the gauges from RLlib's ``result`` of an iteration."""
         for name, value in flat_metrics(result).items():
-            found = metric_of(name)
-            if value is None or found is None or not found[0].gauge:
+            declaration = metric_of(name)
+            if value is None or declaration is None or not declaration[0].gauge:
                 continue
-            metric, tag = found
+            metric, tag = declaration
             if metric.whole:
                 if not tag:
                     self._set(metric.name, float(value))

@@ -47,12 +47,12 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
 
     def setup(self) -> None:
         """Build the network (called by RLlib)."""
-        given = {
+        arguments = {
             field.name: self.model_config[field.name]
             for field in fields(PolicyShape)
             if field.name in self.model_config
         }
-        shape = PolicyShape(**{**given, "hidden": tuple(given["hidden"])})
+        shape = PolicyShape(**{**arguments, "hidden": tuple(arguments["hidden"])})
         self.network = ActorCriticNetwork(self.observation_space, self.action_space, shape)
         self.precision = self.model_config.get("precision", "float32")
         if isinstance(self.action_space, gym.spaces.MultiDiscrete):
@@ -309,8 +309,10 @@ class CollectorPolicy:
 
     def maker(self) -> PolicyMaker:
         """Return a factory of copies of this policy, for other processes."""
-        of = self.module
-        return PolicyMaker(RLModuleSpec.from_module(of), of.observation_space, of.action_space, of.get_state())
+        module = self.module
+        return PolicyMaker(
+            RLModuleSpec.from_module(module), module.observation_space, module.action_space, module.get_state()
+        )
 
 
 @dataclass(frozen=True)

@@ -102,12 +102,12 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         """Return `rlhf_ray.rllib.policy`'s network, or the one that `rl_module` configures."""
-        given = module_spec(self)
-        if isinstance(given, MultiRLModuleSpec):
-            given = given.rl_module_specs.get(DEFAULT_MODULE_ID)
-        if given is not None and given.module_class is not None:
-            return RLModuleSpec(module_class=given.module_class)
-        if model_config(self) or (given is not None and (given.model_config or given.catalog_class)):
+        spec = module_spec(self)
+        if isinstance(spec, MultiRLModuleSpec):
+            spec = spec.rl_module_specs.get(DEFAULT_MODULE_ID)
+        if spec is not None and spec.module_class is not None:
+            return RLModuleSpec(module_class=spec.module_class)
+        if model_config(self) or (spec is not None and (spec.model_config or spec.catalog_class)):
             return super().get_default_rl_module_spec()
         return policy_spec(from_json(PPOSettings, {**self.experiment[self.agent], **self.agent_settings()}))
 

@@ -33,18 +33,18 @@ def ring_of(
     checked, name = config.checked, config.ring_name
     assert checked is not None
     assert name is not None
-    of = checked.experiment
-    if of.preferences.comparisons == 0:
+    experiment = checked.experiment
+    if experiment.preferences.comparisons == 0:
         return FixedReward(None if config.reward_from is None else fitted_reward(config.reward_from).state())
     settings = RingSettings(
         checked.fragments,
-        of.preferences,
-        of.reward_model,
+        experiment.preferences,
+        experiment.reward_model,
         checked.observation_space,
         checked.action_space,
         store,
-        of.seed,
-        of.total_env_steps,
+        experiment.seed,
+        experiment.total_env_steps,
         config.begun_after,
     )
     ring = build_ring(

@@ -59,10 +59,10 @@ def told_cluster(key: str) -> str | None:
     """Remove and return the line under ``key``; None if there is none, or no Ray."""
     if not ray.is_initialized():
         return None
-    said = _internal_kv_get(key.encode(), namespace=NAMESPACE)
-    if said is not None:
+    message = _internal_kv_get(key.encode(), namespace=NAMESPACE)
+    if message is not None:
         _internal_kv_del(key.encode(), namespace=NAMESPACE)
-    return None if said is None else said.decode()
+    return None if message is None else message.decode()
 
 
 def env_runner_calls(group: EnvRunnerGroup, tag: str) -> dict[Any, int]:
@@ -71,7 +71,7 @@ def env_runner_calls(group: EnvRunnerGroup, tag: str) -> dict[Any, int]:
     RLlib's public interface can only wait for all of them.
     """
     calls: dict[Any, tuple[str, int]] = group._worker_manager._in_flight_req_to_actor_id
-    return {call: runner for call, (of, runner) in calls.items() if of == tag}
+    return {call: runner for call, (call_tag, runner) in calls.items() if call_tag == tag}
 
 
 def forget_env_runners(group: EnvRunnerGroup) -> None:

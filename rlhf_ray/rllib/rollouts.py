@@ -64,7 +64,7 @@ class RolloutsAhead:
         self.takes += 1
         while True:
             arrived = self.runners.fetch_ready_async_reqs(tags=TAG)
-            self.ready += [(self._begun[runner], found) for runner, found in arrived]
+            self.ready += [(self._begun[runner], rollout) for runner, rollout in arrived]
             self._begin(most if self.max_age is None else min(most, wanted * (self.max_age + 1)))
             under_way, left = self._under_way(), deadline - time.monotonic()
             enough = len(self.ready) >= wanted and not any(self._is_late(runner) for runner in under_way.values())
@@ -72,7 +72,7 @@ class RolloutsAhead:
                 if self.max_age is not None:
                     self.ready.sort(key=operator.itemgetter(0))  # stable: in order of arrival where they began together
                 taken, self.ready = self.ready[:wanted], self.ready[wanted:]
-                return [found for _, found in taken]
+                return [rollout for _, rollout in taken]
             late = [call for call, runner in under_way.items() if self._is_late(runner)]
             ray.wait(late or list(under_way), num_returns=1, timeout=left, fetch_local=False)
 

@@ -254,9 +254,9 @@ class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
     def check_inherited(self) -> None:
         """See `PreferenceConfig.check_inherited`."""
         check_inherited(self, ReplaySACConfig(), REFUSED, self.iteration_env_steps)
-        given = module_spec(self)
-        given = getattr(given, "rl_module_specs", {DEFAULT_MODULE_ID: given}).get(DEFAULT_MODULE_ID)
-        if model_config(self) or (given is not None and given.module_class is not SoftActorCritic):
+        spec = module_spec(self)
+        spec = getattr(spec, "rl_module_specs", {DEFAULT_MODULE_ID: spec}).get(DEFAULT_MODULE_ID)
+        if model_config(self) or (spec is not None and spec.module_class is not SoftActorCritic):
             raise SettingError(f"rl_module() is given, but {_NETWORKS}.")
 
     def check_network(self, observation_space: Any, action_space: Any, experiment: Experiment) -> Any:

@@ -66,5 +66,5 @@ def seeds_of_copies(env: Any, seeds: np.random.SeedSequence) -> int | Sequence[i
 
     Each call returns other seeds, so environments that are made again don't replay their episodes.
     """
-    numbers = [number_of(each) for each in seeds.spawn(env.num_envs)]
+    numbers = [number_of(seed) for seed in seeds.spawn(env.num_envs)]
     return numbers if isinstance(env.unwrapped, _SEED_EACH) else numbers[0]

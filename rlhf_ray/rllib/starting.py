@@ -73,8 +73,8 @@ def fitted_reward(path: Path | str) -> RewardEnsemble:
     except ValueError as error:
         raise SettingError(str(error)) from error
     except Exception as error:  # a damaged file raises almost anything
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SettingError(f"{path} can't be read as a reward model ({said}): it is damaged.") from error
+        message = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SettingError(f"{path} can't be read as a reward model ({message}): it is damaged.") from error
 
 
 def check_reward(
@@ -180,7 +180,7 @@ def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], wher
     Raises:
         SettingError: they are another agent's, or a weight is missing, unknown or of another shape; names the first such weight.
     """
-    kinds = [_agent_of(of) for of in (weights, expected)]
+    kinds = [_agent_of(state) for state in (weights, expected)]
     if None not in kinds and kinds[0] != kinds[1]:
         raise SettingError(
             f"The policy in {where} is one of {kinds[0]}, but agent is {agent!r}: set agent to {kinds[0]}, or give a policy of "
@@ -188,16 +188,16 @@ def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], wher
         )
     # Policies of before the statistics of formal bounds act as they did; see `TakesVectors`.
     weights = {name: value for name, value in expected.items() if "formal.seen." in name} | dict(weights)
-    normalises, does = (any("statistics." in name for name in of) for of in (weights, expected))
+    normalises, does = (any("statistics." in name for name in state) for state in (weights, expected))
     if normalises != does:
         raise SettingError(
             f"The policy in {where} {'normalises' if normalises else 'does not normalise'} its observations, but "
             f"{agent}.normalize_observations is {does}: set it to {normalises}."
         )
-    given, wanted = ({name: np.shape(value) for name, value in of.items()} for of in (weights, expected))
-    for name in [*wanted, *given]:
-        if given.get(name) != wanted.get(name):
-            has, needs = (_shape(of.get(name)) for of in (given, wanted))
+    shapes, wanted = ({name: np.shape(value) for name, value in state.items()} for state in (weights, expected))
+    for name in [*wanted, *shapes]:
+        if shapes.get(name) != wanted.get(name):
+            has, needs = (_shape(state.get(name)) for state in (shapes, wanted))
             raise SettingError(
                 f"The policy in {where} doesn't fit: its {name} {has}, but with this environment, agent={agent} and its "
                 f"networks ({agent}.hidden and others) it {needs}. Use the environment and settings that it was trained with."

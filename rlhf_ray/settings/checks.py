@@ -73,10 +73,10 @@ def take_numbers(settings: object, group: str = "") -> None:
     for name, kind in get_type_hints(type(settings)).items():
         value, setting = getattr(settings, name), f"{group}.{name}" if group else name
         many = isinstance(value, list | tuple)
-        kinds = {part for each in (get_args(kind) or (kind,)) for part in (get_args(each) or (each,))}
+        kinds = {part for inner in (get_args(kind) or (kind,)) for part in (get_args(inner) or (inner,))}
         if not kinds & {int, float}:
             continue
-        taken = tuple(_number(each, kinds, setting) for each in value) if many else _number(value, kinds, setting)
+        taken = tuple(_number(inner, kinds, setting) for inner in value) if many else _number(value, kinds, setting)
         object.__setattr__(settings, name, taken)
 
 
@@ -84,7 +84,7 @@ def _number(value: Any, kinds: set[Any], setting: str) -> Any:
     """Check a number; return an int in the place of a whole number of another type, where ``kinds`` allow."""
     if isinstance(value, bool) or (isinstance(value, str) and value in kinds) or (value is None and NoneType in kinds):
         return value
-    words = sorted(each for each in kinds if isinstance(each, str)) + ["None"] * (NoneType in kinds)
+    words = sorted(kind for kind in kinds if isinstance(kind, str)) + ["None"] * (NoneType in kinds)
     rule = ", or ".join([f"it must be a {'' if float in kinds else 'whole '}number", *words])
     require(isinstance(value, Real), setting, value, rule)
     if int in kinds and float(value).is_integer() and (float not in kinds or value > 1 or isinstance(value, Integral)):

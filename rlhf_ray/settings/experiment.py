@@ -116,8 +116,8 @@ class Experiment:
 
     def with_agent_settings(self, **changes: Any) -> Experiment:
         """This experiment with other settings of its agent."""
-        of: Any = self.agent_settings
-        return dataclasses.replace(self, **{self.agent: dataclasses.replace(of, **changes)})
+        agent: Any = self.agent_settings
+        return dataclasses.replace(self, **{self.agent: dataclasses.replace(agent, **changes)})
 
     def own_names(self) -> list[str]:
         """The names ``module:Name`` of the user's own parts and environment."""
@@ -129,9 +129,11 @@ class Experiment:
 
     def resolved_fragments(self, horizon: int | None = None) -> ResolvedFragments:
         """`FragmentSettings.resolved` for this experiment; an estimate while the environment's ``horizon`` is unknown."""
-        of = self.agent_settings.rollout_length
+        rollout_length = self.agent_settings.rollout_length
         rounds = self.preferences.rounds
-        return self.fragments.resolved(horizon=horizon, total_env_steps=self.total_env_steps, rollout=of, rounds=rounds)
+        return self.fragments.resolved(
+            horizon=horizon, total_env_steps=self.total_env_steps, rollout=rollout_length, rounds=rounds
+        )
 
 
 def env_steps_needed(
@@ -181,9 +183,14 @@ def from_json(kind: type[_S], values: dict[str, Any]) -> _S:
         raise SettingError(f"{kind.__name__} is {values!r}; it must be an object of settings and their values.")
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values = {name: value for name, value in values.items() if (kind.__name__, name) not in FORMER}
-    groups = {group: of for group, of in _GROUPS.items() if kind is Experiment}
-    inside = [f"{group}.{name}" for group, of in groups.items() for name in of.__dataclass_fields__]
-    require_known(values, known, next((group for group, of in _GROUPS.items() if of is kind), kind.__name__), inside)
+    groups = {group: group_class for group, group_class in _GROUPS.items() if kind is Experiment}
+    inside = [f"{group}.{name}" for group, group_class in groups.items() for name in group_class.__dataclass_fields__]
+    require_known(
+        values,
+        known,
+        next((group for group, group_class in _GROUPS.items() if group_class is kind), kind.__name__),
+        inside,
+    )
     arguments: dict[str, Any] = {}
     for name, value in values.items():
         nested = groups.get(name)

@@ -201,11 +201,11 @@ class PreferenceSettings:
     @property
     def first_comparisons(self) -> int:
         """`initial_comparisons` as a number."""
-        given = self.initial_comparisons
-        if isinstance(given, float):
-            return min(self.comparisons, max(1, round(given * self.comparisons)))
-        if given != "auto":
-            return given
+        initial = self.initial_comparisons
+        if isinstance(initial, float):
+            return min(self.comparisons, max(1, round(initial * self.comparisons)))
+        if initial != "auto":
+            return initial
         return self.comparisons if self.rounds == 0 else min(self.comparisons, max(1, round(self.comparisons / 4)))
 
     @property

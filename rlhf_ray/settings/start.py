@@ -37,9 +37,9 @@ class Start:
     @property
     def parts(self) -> set[str]:
         """The parts that are given: ``reward_model``, ``labels``, ``policy``."""
-        given = {
+        values = {
             "reward_model": self.reward_from,
             "labels": self.labels,
             "policy": self.policy_from or self.demonstrations,
         }
-        return {name for name, value in given.items() if value is not None}
+        return {name for name, value in values.items() if value is not None}

@@ -76,7 +76,10 @@ def count_presses(answers: Iterable[tuple[str, Side]], last: int | None = None) 
     sides: dict[str, deque[Side]] = {}
     for name, side in answers:
         sides.setdefault(name, deque(maxlen=last)).append(side)
-    return {name: Presses(said.count("left"), said.count("right"), said.count("equal")) for name, said in sides.items()}
+    return {
+        name: Presses(sides_of_one.count("left"), sides_of_one.count("right"), sides_of_one.count("equal"))
+        for name, sides_of_one in sides.items()
+    }
 
 
 def presses_in(labels: pa.Table) -> dict[str, Presses]:
@@ -99,12 +102,12 @@ def agreement_in(events: pa.Table, weights: Mapping[str, float]) -> AnnotatorAgr
     names = ("left_id", "right_id", "preference", "annotator", "annotator_type")
     labels = take(events.select(names), rows_holding(events))
     first: dict[frozenset[str], str] = {}
-    said: dict[frozenset[str], dict[str, Side]] = {}
+    sides: dict[frozenset[str], dict[str, Side]] = {}
     for left, right, preference, who, kind in zip(*(labels[name].to_pylist() for name in names), strict=True):
         if kind != "scripted" and weights.get(who, 1.0) > 0:
             pair = frozenset((left, right))
-            said.setdefault(pair, {})[who] = side_of(preference, swapped=first.setdefault(pair, left) != left)
-    return agreement([list(answers.values()) for answers in said.values()])
+            sides.setdefault(pair, {})[who] = side_of(preference, swapped=first.setdefault(pair, left) != left)
+    return agreement([list(answers.values()) for answers in sides.values()])
 
 
 def doubtful(events: pa.Table, suspicions: Suspicions) -> list[tuple[float, dict[str, Any]]]:

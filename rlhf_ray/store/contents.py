@@ -62,8 +62,8 @@ class Marker:
     @staticmethod
     def newest(names: Iterable[str]) -> Marker | None:
         """Return the newest of the markers with these file names."""
-        found = (re.search(r"(\d{12})-(\d{12})(-weights)?$", name) for name in names)
-        return max((Marker(int(of[1]), int(of[2]), bool(of[3])) for of in found if of), default=None)
+        matches = (re.search(r"(\d{12})-(\d{12})(-weights)?$", name) for name in names)
+        return max((Marker(int(match[1]), int(match[2]), bool(match[3])) for match in matches if match), default=None)
 
 
 class Contents:
@@ -154,8 +154,8 @@ class Contents:
         if self.damaged_packs():
             self._index()  # drop fragments found damaged since the last time
         nowhere = (-1, -1)
-        found = [nowhere if name is None else self._fragments.get(name, nowhere) for name in names]
-        return np.array(found, np.int64).reshape(-1, 2)
+        places = [nowhere if name is None else self._fragments.get(name, nowhere) for name in names]
+        return np.array(places, np.int64).reshape(-1, 2)
 
     def has_fragment(self, name: str) -> bool:
         """Return whether the fragment is stored and not known to be damaged."""
@@ -190,11 +190,11 @@ class Contents:
 
     def mark(self, added: int = 0, *, weighs: bool = False) -> None:
         """Renew the marker: after ``added`` rows that take back or replace answers, or after weights were set."""
-        of = self.marker
-        if of is None:  # one of the missing events may have taken an answer back
-            found = self._amendments() + bool(len(self.missing))
-            of = Marker(0, found - added, self.files.exists(weights.FILE))
-        self.files.mark(str(Marker(self.last_number, of.amendments + added, of.weighs or weighs)))
+        marker = self.marker
+        if marker is None:  # one of the missing events may have taken an answer back
+            count = self._amendments() + bool(len(self.missing))
+            marker = Marker(0, count - added, self.files.exists(weights.FILE))
+        self.files.mark(str(Marker(self.last_number, marker.amendments + added, marker.weighs or weighs)))
 
     def amending(self, rows: pa.Table) -> BoolArray:
         """Find the rows among new ``rows`` that take back or replace an answer (`schema.amending`)."""
@@ -210,16 +210,18 @@ class Contents:
             AMENDMENTS: [i for i, key in enumerate(names) if amends[i] and key not in there[AMENDMENTS]],
             "labels": [i for i, key in enumerate(names) if key not in there["labels"]],
         }
-        return {folder: take(rows, np.array(found, np.int64)) for folder, found in absent.items() if found}
+        return {
+            folder: take(rows, np.array(rows_absent, np.int64)) for folder, rows_absent in absent.items() if rows_absent
+        }
 
     def _keys(self, folder: str) -> set[tuple[str, str | None]]:
         """Return the `keys` of the rows in the segments of a folder."""
-        return {key for name, of in self.segments.items() if name.startswith(folder) for key in keys(of)}
+        return {key for name, segment in self.segments.items() if name.startswith(folder) for key in keys(segment)}
 
     def _amendments(self) -> int:
         """Count the rows that take back or replace an answer, including those of which only the copy is left."""
         rows, copied = in_order(list(self.segments.values())), self._keys(AMENDMENTS)
-        return sum(found or key in copied for found, key in zip(amending(rows).tolist(), keys(rows), strict=True))
+        return sum(amends or key in copied for amends, key in zip(amending(rows).tolist(), keys(rows), strict=True))
 
     def _look_for_gaps(self) -> None:
         """Find the numbers of missing events, and the answers that these may have taken back."""
@@ -269,22 +271,22 @@ class Contents:
 
     def _gone(self) -> list[str]:
         """Describe the files that are gone, except those with events."""
-        found = []
+        problems = []
         if lost := self.snapshot().lost:
-            found.append(f"labels: {lost} are ignored because a fragment is missing or damaged")
+            problems.append(f"labels: {lost} are ignored because a fragment is missing or damaged")
         rows = self.rows()  # those of an undone merge, too
         named = {name for side in ("left_id", "right_id") for name in rows[side].to_pylist() if name is not None}
         if gone := len(named - self._fragments.keys()):
-            found.append(f"clips: {gone} fragments of stored events are missing or damaged")
+            problems.append(f"clips: {gone} fragments of stored events are missing or damaged")
         if self.marker is not None:  # otherwise there are no copies yet
             for folder, missing in self.incomplete().items():
                 other = "labels" if folder == AMENDMENTS else AMENDMENTS
-                found.append(
+                problems.append(
                     f"{folder}: {len(missing)} events are in {other}/ alone; the next commit writes them here too"
                 )
         if self.marker is None and json.loads(self.files.read("store.json")).get("minor", 0) >= MARKED_SINCE:
-            found.append(f"{LAST}: the marker of the newest event is missing; the next commit writes it")
-        return found
+            problems.append(f"{LAST}: the marker of the newest event is missing; the next commit writes it")
+        return problems
 
     def listing(self) -> tuple[list[str], list[str]]:
         """Return the names of the current segments and packs.

@@ -82,19 +82,19 @@ def import_file(store: PreferenceStore, file: Path) -> int:
         SettingError: the fragments don't fit those in the store. Nothing was added.
     """
     with tempfile.TemporaryDirectory() as folder:  # a store of its own first: import everything or nothing
-        given = PreferenceStore(Path(folder) / "given")
+        received = PreferenceStore(Path(folder) / "given")
         if file.read_bytes()[:4] == b"PAR1":
             try:
                 for events, fragments in _read_parquet(file):
-                    given.record(events, fragments)
+                    received.record(events, fragments)
             except (pa.ArrowInvalid, OSError) as error:
                 raise ValueError(f"{file} is damaged ({' '.join(str(error).split())}): export it again.") from error
         else:
             origin, comparisons = foreign.read(file)
             for side in (comparisons.pairs.left, comparisons.pairs.right):
                 side.check_finite(str(file))
-            given.commit(comparisons, annotator=origin, annotator_type="import")
-        return store.import_from(given.path, source=str(file))
+            received.commit(comparisons, annotator=origin, annotator_type="import")
+        return store.import_from(received.path, source=str(file))
 
 
 def _write_jsonl(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> None:

@@ -59,8 +59,8 @@ def _without_keys(url: str) -> str:
 
 def number_of(name: str) -> int:
     """Return the sequence number in the name of a segment or pack, quarantined or not; 0 for other names."""
-    found = NUMBERED.search(name)
-    return int(found.group(1)) if found else 0
+    match = NUMBERED.search(name)
+    return int(match.group(1)) if match else 0
 
 
 class LocalFiles:

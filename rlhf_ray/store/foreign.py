@@ -34,11 +34,11 @@ def read(file: Path) -> tuple[str, Comparisons]:
     content = file.read_bytes()
     room = _Room()
     try:
-        found = pickles.load(room.unpack(content, GZIP) if content[:2] == b"\x1f\x8b" else content)
-        if isinstance(found, Stored) and found.kind == "PreferenceDataset":
-            return "imitation", _imitation(vars(found))
-        if isinstance(found, Stored) and found.kind == "PrefDB":
-            return "drlhp", _drlhp(vars(found), room)
+        content_read = pickles.load(room.unpack(content, GZIP) if content[:2] == b"\x1f\x8b" else content)
+        if isinstance(content_read, Stored) and content_read.kind == "PreferenceDataset":
+            return "imitation", _imitation(vars(content_read))
+        if isinstance(content_read, Stored) and content_read.kind == "PrefDB":
+            return "drlhp", _drlhp(vars(content_read), room)
     except (*pickles.ERRORS, OSError, zlib.error) as error:
         raise ValueError(f"Can't import {file}: {pickles.reason(error)}") from error
     raise ValueError(f"Can't import {file}: it holds neither imitation's PreferenceDataset nor a PrefDB.")
@@ -61,16 +61,16 @@ class _Room:
             ValueError: the result exceeds the remaining room.
             EOFError: the content is truncated.
         """
-        found = bytearray()
+        unpacked = bytearray()
         while content:  # a gzip file may have several members
             unpacker = zlib.decompressobj(kind)
-            found += unpacker.decompress(content, self._left + 1)
-            check_size(pickles.LARGEST - self._left + len(found))
+            unpacked += unpacker.decompress(content, self._left + 1)
+            check_size(pickles.LARGEST - self._left + len(unpacked))
             if not unpacker.eof:
                 raise EOFError("its compressed data is truncated")
             content = unpacker.unused_data.lstrip(b"\0") if kind == GZIP else b""
-        self._left -= len(found)
-        return bytes(found)
+        self._left -= len(unpacked)
+        return bytes(unpacked)
 
 
 def _imitation(found: dict[str, Any]) -> Comparisons:

@@ -90,9 +90,9 @@ def check_one_family(held: Mapping[str, Mapping[str, str]]) -> None:
     Raises:
         SettingError: there are several kinds of fragments.
     """
-    of = {kind: (store, words) for store, found in held.items() for kind, words in found.items()}
-    if len(of) > 1:
-        stores = "; ".join(f"{store} holds {words}" for store, words in of.values())
+    kinds = {kind: (store, words) for store, families in held.items() for kind, words in families.items()}
+    if len(kinds) > 1:
+        stores = "; ".join(f"{store} holds {words}" for store, words in kinds.values())
         raise SettingError(f"{stores}. One reward model can't be fitted to both: keep them in separate stores.")
 
 

@@ -56,13 +56,13 @@ class Rows:
     def computed(self, rows: IntArray) -> Array:
         """Compute the checksums of ``rows`` from their bytes."""
         arrays = [np.ascontiguousarray(array) for array in self.arrays.values()]
-        found = np.empty(len(rows), dtype=np.uint32)
+        checksums = np.empty(len(rows), dtype=np.uint32)
         for i, row in enumerate(rows):
             checksum = zlib.crc32(self.ids[row].encode())
             for array in arrays:
                 checksum = zlib.crc32(array[row], checksum)
-            found[i] = checksum
-        return found
+            checksums[i] = checksum
+        return checksums
 
     def __getitem__(self, rows: IntArray) -> Rows:
         return Rows([self.ids[row] for row in rows], self.fragments[rows], self.checksums[rows])
@@ -177,8 +177,8 @@ class Joined:
 
     def positions(self, where: IntArray) -> IntArray:
         """Convert ``[…, 2]`` (position of the pack, row in it) to positions in the joined packs."""
-        found: IntArray = self._first[where[..., 0]] + where[..., 1]
-        return found
+        positions: IntArray = self._first[where[..., 0]] + where[..., 1]
+        return positions
 
     def gather(self, positions: IntArray) -> Fragments:
         """Copy the fragments at ``positions``.

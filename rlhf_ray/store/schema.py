@@ -189,15 +189,15 @@ def amending(rows: pa.Table, answered: Collection[tuple[str, str]] = ()) -> Bool
     Returns:
         ``[n]`` bool: True for retracts and supersedes, undone merges, and an annotator's later answers to a pair.
     """
-    found, seen = [], set[tuple[str, str]]()
+    result, seen = [], set[tuple[str, str]]()
     names = ("kind", "target", "pair_id", "annotator")
     for kind, target, *key in zip(*(rows[name].to_pylist() for name in names), strict=True):
         again = False
         if kind in ANSWERS:
             again = (key[0], key[1]) in answered or (key[0], key[1]) in seen
             seen.add((key[0], key[1]))
-        found.append(again or target is not None or kind == UNDO)
-    return np.array(found, dtype=bool)
+        result.append(again or target is not None or kind == UNDO)
+    return np.array(result, dtype=bool)
 
 
 def answered(rows: pa.Table) -> set[tuple[str, str]]:
@@ -218,8 +218,8 @@ def check_version(path: Path | str, description: bytes) -> None:
         ValueError: it is damaged, or of another major version.
     """
     try:
-        found = json.loads(description)
-        name, major = found["format"], found["major"]
+        version = json.loads(description)
+        name, major = version["format"], version["major"]
     except (ValueError, KeyError, TypeError) as error:
         expected = json.dumps({"format": FORMAT, "major": MAJOR, "minor": MINOR})
         raise ValueError(f"{path}/store.json is damaged ({error}); replace its content with {expected}.") from error
@@ -285,7 +285,10 @@ def touched(rows: pa.Table, sequence: int) -> list[tuple[str, str]]:
     for number, event, kind, target, _, _, extra, _ in columns:
         if number > sequence and kind == UNDO:
             about += [
-                name for _, name, _, of, *_, merge in columns if merge == target is not None for name in (of, name)
+                name
+                for _, name, _, target_name, *_, merge in columns
+                if merge == target is not None
+                for name in (target_name, name)
             ]
             about += json.loads(extra)["events"]
         elif number > sequence:

@@ -50,9 +50,9 @@ def write_dataset(store: PreferenceStore, out: Path) -> int:
         writer = None
         for batch, labels in _batches(store):
             columns: dict[str, Any] = {}
-            for side, of in (("left", batch.pairs.left), ("right", batch.pairs.right)):
-                columns |= {f"{side}_{name}": to_lists(getattr(of, name)) for name in ARRAYS}
-                columns[f"{side}_terminated"] = pa.array(of.terminated)
+            for side, fragments in (("left", batch.pairs.left), ("right", batch.pairs.right)):
+                columns |= {f"{side}_{name}": to_lists(getattr(fragments, name)) for name in ARRAYS}
+                columns[f"{side}_terminated"] = pa.array(fragments.terminated)
             columns["preference"] = pa.array(batch.preferences)
             names = labels["annotator"].to_pylist()
             columns["annotator"] = pa.array([f"annotator-{numbers[name]}" for name in names])
@@ -93,14 +93,16 @@ def write_imitation(store: PreferenceStore, out: Path) -> int:
         sides = [
             [
                 TrajectoryWithRew(obs, acts, None, bool(end), rews)
-                for obs, acts, rews, end in zip(of.observations, of.actions, of.rewards, of.terminated, strict=True)
+                for obs, acts, rews, end in zip(
+                    fragments.observations, fragments.actions, fragments.rewards, fragments.terminated, strict=True
+                )
             ]
-            for of in (batch.pairs.left, batch.pairs.right)
+            for fragments in (batch.pairs.left, batch.pairs.right)
         ]
         pairs = list(zip(*sides, strict=True))
-        kept = [at for at, name in enumerate(labels["annotator"].to_pylist()) if name not in excluded]
+        kept = [row for row, name in enumerate(labels["annotator"].to_pylist()) if name not in excluded]
         if kept:
-            dataset.push([pairs[at] for at in kept], batch.preferences[kept])
+            dataset.push([pairs[row] for row in kept], batch.preferences[kept])
     if not len(dataset):
         raise SettingError(f"{store.path} has no comparisons to export; collect some first.")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -249,8 +249,8 @@ class PreferenceStore:
         self._contents.refresh()
         rows = self._contents.rows()
         wanted = pa.array([scripted_event_id(pair, annotator) for pair in pairs])
-        found = rows.filter(pyarrow.compute.is_in(rows["event_id"], value_set=wanted))["sequence"].to_pylist()
-        return max(found, default=0)
+        sequences = rows.filter(pyarrow.compute.is_in(rows["event_id"], value_set=wanted))["sequence"].to_pylist()
+        return max(sequences, default=0)
 
     def since(self, sequence: int, until: int | None = None) -> Changes:
         """Return what changed after event number ``sequence``; with 0, everything.
@@ -273,7 +273,9 @@ class PreferenceStore:
             self._contents.refresh()
             rows, events = self._contents.rows(), self._contents.events()
             if until is not None:
-                rows, events = (of.filter(pyarrow.compute.less_equal(of["sequence"], until)) for of in (rows, events))
+                rows, events = (
+                    table.filter(pyarrow.compute.less_equal(table["sequence"], until)) for table in (rows, events)
+                )
             keys, held = touched(rows, sequence), holding(events)
             snapshot = self._contents.snapshot(
                 rows=np.array(sorted(held[key] for key in keys if key in held), np.int64)
@@ -454,8 +456,8 @@ class PreferenceStore:
     def verify(self) -> upkeep.Verification:
         """Read all files and check them against their checksums."""
         self._contents = Contents(self._files)  # nothing counts as read before
-        found = upkeep.verify(self._contents)
-        problems = list(found.problems)
+        verification = upkeep.verify(self._contents)
+        problems = list(verification.problems)
         if len(self.families()) > 1:
             problems.append(
                 f"clips: active comparisons have fragments of several kinds; `rlhf-ray store undo {self.path}` repairs that"
@@ -464,16 +466,17 @@ class PreferenceStore:
             self.weights()
         except ValueError as error:
             problems.append(str(error))
-        return replace(found, problems=tuple(problems))
+        return replace(verification, problems=tuple(problems))
 
     def describe(self) -> dict[str, Any]:
         """Return summary counts of the store, as JSON values."""
         done = [
-            {"source": of.source, "time": of.time.isoformat(), "comparisons": of.comparisons} for of in self.merges()
+            {"source": value.source, "time": value.time.isoformat(), "comparisons": value.comparisons}
+            for value in self.merges()
         ]
         return upkeep.describe(self._contents) | {
             "weights": self.weights(),
-            "chosen": {name: asdict(of) for name, of in self.presses().items()},
+            "chosen": {name: asdict(value) for name, value in self.presses().items()},
             "agreement": asdict(self.agreement()),
             "merges": done,
         }
@@ -541,12 +544,12 @@ class PreferenceStore:
 
     def _check_kind(self, fragments: Fragments) -> None:
         """Refuse fragments that can't be loaded together with those of the active comparisons."""
-        given = Rows([], fragments[np.arange(0)])
-        if all(pack.family == given.family for pack in self._contents.packs.values()):
+        rows = Rows([], fragments[np.arange(0)])
+        if all(pack.family == rows.family for pack in self._contents.packs.values()):
             return
         held = self.families()
-        if held and given.family not in held:
-            merges.check_one_family({str(self.path): held, "the commit": {given.family: merges.in_words(given)}})
+        if held and rows.family not in held:
+            merges.check_one_family({str(self.path): held, "the commit": {rows.family: merges.in_words(rows)}})
 
     def _new(self, events: list[str], never: Collection[str] = ()) -> IntArray:
         """Return the positions of events that are not stored yet, counting duplicates once, and none of ``never``."""

@@ -49,8 +49,13 @@ def load(folder: Path, key: str) -> tuple[Section, str] | None:
         report = folder / SECTION
         values = json.loads((report / "section.json").read_text())
         pictures = [
-            Picture(each["name"], (report / f"{each['name']}.png").read_bytes(), each["caption"], each["crossed_out"])
-            for each in values["pictures"]
+            Picture(
+                picture["name"],
+                (report / f"{picture['name']}.png").read_bytes(),
+                picture["caption"],
+                picture["crossed_out"],
+            )
+            for picture in values["pictures"]
         ]
         return _from_json(values, pictures), str(made["made"])
     except (OSError, ValueError, TypeError, KeyError):
@@ -68,9 +73,9 @@ def read_figures(folder: Path, kind: type[F]) -> F | None:
 
 def to_json(section: Section) -> dict[str, Any]:
     """Return the section as JSON values; pictures are named, not included."""
-    lists = {name: [dataclasses.asdict(each) for each in getattr(section, name)] for name in LISTS}
+    lists = {name: [dataclasses.asdict(item) for item in getattr(section, name)] for name in LISTS}
     pictures = [
-        {"name": each.name, "caption": each.caption, "crossed_out": each.crossed_out} for each in section.pictures
+        {"name": item.name, "caption": item.caption, "crossed_out": item.crossed_out} for item in section.pictures
     ]
     about = {"name": section.name, "title": section.title, "skipped": section.skipped, "values": section.values}
     return dict(plain({**about, **lists, "pictures": pictures}))
@@ -85,9 +90,9 @@ def _from_json(values: dict[str, Any], pictures: Sequence[Picture]) -> Section:
     return Section(
         values["name"],
         values["title"],
-        [Statement(**each) for each in values["statements"]],
-        [Check(**each) for each in values["checks"]],
-        [Table(**each) for each in values["tables"]],
+        [Statement(**item) for item in values["statements"]],
+        [Check(**item) for item in values["checks"]],
+        [Table(**item) for item in values["tables"]],
         pictures,
         values["values"],
         values["skipped"],

@@ -127,7 +127,7 @@ def run_study(
     running: dict[Future[Any], str] = {}
     waiting = list(steps)
     while waiting or running:
-        for name in [each for each in waiting if all(need in done.made for need in _needs(steps, each))]:
+        for name in [ready for ready in waiting if all(need in done.made for need in _needs(steps, ready))]:
             waiting.remove(name)
             needs = [need for need in _needs(steps, name) if done.made[need]]
             key = study.key(steps[name], [done.made[need] for need in needs])

@@ -65,7 +65,11 @@ def without(sections: Sequence[Section], kind: str, concepts: set[str]) -> list[
     return [
         replace(
             section,
-            statements=[each for each in section.statements if each.kind != kind or each.about not in concepts],
+            statements=[
+                statement
+                for statement in section.statements
+                if statement.kind != kind or statement.about not in concepts
+            ],
         )
         for section in sections
     ]

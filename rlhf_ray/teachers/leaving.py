@@ -34,13 +34,13 @@ class Leaving:
 
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> Answers:
         """See `Teacher.answer`. Nobody answers the pairs after the last answer."""
-        given = (pairs.answered or {}).get(self.name, 0)
+        answered = (pairs.answered or {}).get(self.name, 0)
         preferences, asked = np.full(len(pairs), np.nan, dtype=np.float32), 0
-        while asked < len(pairs) and given < self.after:
-            some = slice(asked, asked + self.after - given)
-            said = plain(self.teacher.answer(pairs[some], rng))
-            preferences[some] = said
-            given, asked = given + int((~np.isnan(preferences[some])).sum()), asked + len(said)
+        while asked < len(pairs) and answered < self.after:
+            some = slice(asked, asked + self.after - answered)
+            preferences_said = plain(self.teacher.answer(pairs[some], rng))
+            preferences[some] = preferences_said
+            answered, asked = answered + int((~np.isnan(preferences[some])).sum()), asked + len(preferences_said)
         names = (self.name,) * asked + (NOBODY,) * (len(pairs) - asked)
         return Answers(preferences, names)
 
@@ -60,7 +60,7 @@ class Renamed:
         """See `Teacher.answer`."""
         counts = dict(pairs.answered or {})
         known = replace(pairs, answered=counts | {self.teacher.name: counts.get(self.name, 0)})
-        said = self.teacher.answer(known, rng)
-        if not isinstance(said, Answers):
-            return said
-        return Answers(said.preferences, tuple(self.name if name else NOBODY for name in said.annotators))
+        answers = self.teacher.answer(known, rng)
+        if not isinstance(answers, Answers):
+            return answers
+        return Answers(answers.preferences, tuple(self.name if name else NOBODY for name in answers.annotators))

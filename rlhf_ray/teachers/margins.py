@@ -25,9 +25,9 @@ def signed_margins(pairs: Pairs) -> FloatArray:
         ValueError: a step has no true reward.
     """
     left, right = true_returns(pairs)
-    found = differences(pairs.left.rewards, pairs.right.rewards)
+    margins = differences(pairs.left.rewards, pairs.right.rewards)
     spread = pairs.recent_spread
     if spread is None or not math.isfinite(spread):
         spread = spread_of(np.concatenate([left, right]))
     with np.errstate(divide="ignore", over="ignore"):
-        return np.divide(found, spread, out=np.zeros(len(found)), where=found != 0)
+        return np.divide(margins, spread, out=np.zeros(len(margins)), where=margins != 0)

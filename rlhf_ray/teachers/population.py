@@ -108,10 +108,10 @@ class Population:
         names = [annotator.name for annotator in annotators]
         if not names or len(set(names)) < len(names):
             raise SettingError(f"A population needs annotators with different names; got {names}.")
-        given = np.ones(len(names)) if shares is None else np.array(shares, dtype=np.float64)
-        if given.shape != (len(names),) or not (given > 0).all() or not np.isfinite(given).all():
+        weights = np.ones(len(names)) if shares is None else np.array(shares, dtype=np.float64)
+        if weights.shape != (len(names),) or not (weights > 0).all() or not np.isfinite(weights).all():
             raise SettingError(f"A population of {len(names)} annotators needs as many shares above 0; got {shares}.")
-        self.annotators, self.shares = tuple(annotators), given / given.sum()
+        self.annotators, self.shares = tuple(annotators), weights / weights.sum()
 
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> Answers:
         """See `Teacher.answer`."""
@@ -123,8 +123,8 @@ class Population:
             refused = []
             for number in np.unique(who).tolist():
                 annotator, mine = self.annotators[number], asked[who == number]
-                said = annotator.answer(replace(pairs[mine], answered=dict(counts)), rng)
-                preferences[mine], gone = plain(said), absent(said, len(mine))
+                answers = annotator.answer(replace(pairs[mine], answered=dict(counts)), rng)
+                preferences[mine], gone = plain(answers), absent(answers, len(mine))
                 for i in mine[~gone].tolist():
                     names[i] = annotator.name
                 counts[annotator.name] += int((~np.isnan(preferences[mine])).sum())

@@ -345,15 +345,15 @@ class LearningSession(RewardSession):
             raise RuntimeError("Call load() before the first reset(); create a new environment and load into it.")
         path = find_folder(path.absolute())
         if (path / "store.json").exists():
-            of = self.ring.members
-            of.executor.get(of.store.call(PreferenceStore.import_from, path))
+            members = self.ring.members
+            members.executor.get(members.store.call(PreferenceStore.import_from, path))
             return
         state = read_nested(path)
         if not state["ring"]:
             raise ValueError(f"{path} has a fixed reward and no preferences; use reward_model={str(path)!r} instead.")
         if state.get("waits", False) != self.waits:
-            given, saved = ("'always'", "False or True")[:: 1 if self.waits else -1]
-            raise SettingError(f"wait is {given}, but {path} was saved with wait={saved}: use the same.")
+            wanted, saved = ("'always'", "False or True")[:: 1 if self.waits else -1]
+            raise SettingError(f"wait is {wanted}, but {path} was saved with wait={saved}: use the same.")
         self.env_steps, self.windows = state["env_steps"], state["windows"]
         self.source.unseen = state.get("unseen", 0)
         self.source.taken = self.seen_steps

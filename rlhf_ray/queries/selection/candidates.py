@@ -92,11 +92,11 @@ def best(selection: Selection, candidates: Candidates, count: int, rng: np.rando
     Raises:
         SettingError: the selection doesn't return one number per candidate.
     """
-    given = selection.score(candidates, rng)
-    scores = numbers_of(given)
+    scored = selection.score(candidates, rng)
+    scores = numbers_of(scored)
     if scores is None or scores.shape != (len(candidates.index),) or np.isnan(scores).any():
         nan = "" if scores is None or not np.isnan(scores).any() else ", some of them NaN"
-        what = f"{type(given).__name__}, not numbers" if scores is None else f"scores of shape {scores.shape}{nan}"
+        what = f"{type(scored).__name__}, not numbers" if scores is None else f"scores of shape {scores.shape}{nan}"
         raise SettingError(
             f"preferences.selection is {type(selection).__name__}, and for {len(candidates.index)} candidate pairs it returned "
             f"{what}: it must return one number per candidate."

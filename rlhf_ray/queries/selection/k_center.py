@@ -60,11 +60,11 @@ def squared_distances(fragments: Fragments) -> FloatArray:
         actions = (actions[..., None] == np.unique(actions)).reshape(n, length, -1)
     steps = max(1, min(length + 1, MOST_NUMBERS // max(1, observations.shape[2])))
     total = np.zeros((n, n))
-    for of, most in ((observations, steps), (actions, length)):
-        at = np.unique(np.linspace(0, of.shape[1] - 1, most).round().astype(np.int64))
-        mean = np.mean([of[:, step].mean(axis=0, dtype=np.float64) for step in at], axis=0)
-        rows = of[:, at].astype(np.float32) - mean.astype(np.float32)
-        unit = np.sqrt(np.einsum("nsd,nsd->d", rows, rows) / (n * len(at)))
+    for values, most in ((observations, steps), (actions, length)):
+        steps_used = np.unique(np.linspace(0, values.shape[1] - 1, most).round().astype(np.int64))
+        mean = np.mean([values[:, step].mean(axis=0, dtype=np.float64) for step in steps_used], axis=0)
+        rows = values[:, steps_used].astype(np.float32) - mean.astype(np.float32)
+        unit = np.sqrt(np.einsum("nsd,nsd->d", rows, rows) / (n * len(steps_used)))
         rows = (rows / np.where(unit == 0, 1.0, unit).astype(np.float32)).reshape(n, -1)
         squares = np.einsum("nd,nd->n", rows, rows)
         total += squares[:, None] + squares[None, :] - 2 * rows @ rows.T

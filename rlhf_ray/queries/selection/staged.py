@@ -30,10 +30,10 @@ class Staged:
         kept = np.arange(len(candidates.index))
         for stage in self.stages[:-1]:
             half = max(candidates.count, (len(kept) + 1) // 2)
-            of = replace(candidates, index=candidates.index[kept], count=half)
-            kept = np.sort(kept[best(stage, of, half, rng)])
+            remaining = replace(candidates, index=candidates.index[kept], count=half)
+            kept = np.sort(kept[best(stage, remaining, half, rng)])
         scores = np.full(len(candidates.index), -np.inf)
-        of = replace(candidates, index=candidates.index[kept])
-        order = best(self.stages[-1], of, len(kept), rng)
+        remaining = replace(candidates, index=candidates.index[kept])
+        order = best(self.stages[-1], remaining, len(kept), rng)
         scores[kept[order]] = -np.arange(len(order), dtype=np.float64)
         return scores

@@ -55,7 +55,7 @@ class EnsembleReward(TorchReward):
         """Compute each member's normalised reward, ``[members, n]`` float64, from the arrays as they are: images stay bytes."""
         steps = (observations, actions, next_observations, terminated)
         rewards: FloatArray = (
-            self.module.member_rewards(*(torch.as_tensor(np.array(of)) for of in steps)).double().numpy()
+            self.module.member_rewards(*(torch.as_tensor(np.array(step)) for step in steps)).double().numpy()
         )
         return rewards
 

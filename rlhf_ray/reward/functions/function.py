@@ -88,7 +88,7 @@ class RewardFunction(ABC):
 
     def stateful(self) -> list[nn.Module]:
         """Return the modules that may keep statistics or other state of what they saw: all that are attributes."""
-        return [each for each in vars(self).values() if isinstance(each, nn.Module)]
+        return [value for value in vars(self).values() if isinstance(value, nn.Module)]
 
     def combine(self, members: Tensor) -> Tensor:
         """Combine the members' rewards ``[members, n]`` to the reward ``[n]``: by default, their mean."""
@@ -133,8 +133,8 @@ class RewardFunction(ABC):
         """
         if choices := choices_of(self.action_space):
             start = np.asarray(self.action_space.start).flatten()  # type: ignore[attr-defined]
-            at = torch.as_tensor(np.asarray(actions).reshape(len(actions), -1).astype(np.int64) - start)
-            return torch.cat([nn.functional.one_hot(at[:, i], n) for i, n in enumerate(choices)], 1).float()
+            index = torch.as_tensor(np.asarray(actions).reshape(len(actions), -1).astype(np.int64) - start)
+            return torch.cat([nn.functional.one_hot(index[:, i], n) for i, n in enumerate(choices)], 1).float()
         return torch.as_tensor(np.array(actions, np.float32))
 
     def tensors(self, steps: Transitions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -165,9 +165,9 @@ class TorchReward(RewardFunction):
 
     def __init__(self, module: nn.Module):
         self.module = copy.deepcopy(module).eval().requires_grad_(False)
-        for each in self.module.modules():
-            if getattr(each, "inplace", False):
-                setattr(each, "inplace", False)  # noqa: B010 (modules type their attributes as tensors)
+        for part in self.module.modules():
+            if getattr(part, "inplace", False):
+                setattr(part, "inplace", False)  # noqa: B010 (modules type their attributes as tensors)
 
     @abstractmethod
     def member_tensor(
@@ -203,7 +203,7 @@ class TorchReward(RewardFunction):
 
     def layers(self) -> dict[str, nn.Module]:
         """Return the layers by name: modules without children, in the order of their definition."""
-        return {name: each for name, each in self.module.named_modules() if name and not list(each.children())}
+        return {name: layer for name, layer in self.module.named_modules() if name and not list(layer.children())}
 
 
 def reinitialise(module: nn.Module, seed: int) -> None:
@@ -214,11 +214,11 @@ def reinitialise(module: nn.Module, seed: int) -> None:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for each in module.modules():
-            if not list(each.parameters(recurse=False)) and not list(each.buffers(recurse=False)):
+        for part in module.modules():
+            if not list(part.parameters(recurse=False)) and not list(part.buffers(recurse=False)):
                 continue
-            reset = getattr(each, "reset_parameters", None)
+            reset = getattr(part, "reset_parameters", None)
             if reset is not None:
                 reset()
-            elif list(each.parameters(recurse=False)):
-                raise NotImplementedError(f"{type(each).__name__} has no reset_parameters().")
+            elif list(part.parameters(recurse=False)):
+                raise NotImplementedError(f"{type(part).__name__} has no reset_parameters().")

@@ -27,9 +27,9 @@ class ImitationReward(TorchReward):
 
     def __init__(self, net: nn.Module, name: str = "imitation reward"):
         super().__init__(net)
-        for each in self.module.modules():
-            if hasattr(each, "predict_processed"):
-                each.register_forward_pre_hook(_copied)
+        for part in self.module.modules():
+            if hasattr(part, "predict_processed"):
+                part.register_forward_pre_hook(_copied)
         net_: Any = net
         self.observation_space, self.action_space = net_.observation_space, net_.action_space
         self.name = name
@@ -38,7 +38,7 @@ class ImitationReward(TorchReward):
             base = base.base
         flags = {"state": "use_state", "action": "use_action", "next_state": "use_next_state", "done": "use_done"}
         if all(hasattr(base, flag) for flag in flags.values()) and base is net_:
-            self.inputs = frozenset(of for of, flag in flags.items() if getattr(base, flag))  # type: ignore[misc]
+            self.inputs = frozenset(flag_name for flag_name, flag in flags.items() if getattr(base, flag))  # type: ignore[misc]
 
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
         """Compute the reward of each member, ``[members, n]`` float64."""
@@ -68,10 +68,10 @@ class ImitationReward(TorchReward):
             return (members.mean(0) + float(net.default_alpha) * deviation)[None]
         observations, actions, next_observations, terminated = inputs
         if one_hot := bool(choices_of(self.action_space)):  # preprocess would cut their gradients off
-            given, actions = actions, self._choices(actions)
+            raw, actions = actions, self._choices(actions)
         seen = list(net.preprocess(observations, actions, next_observations, terminated))
         if one_hot:
-            seen[1] = given
+            seen[1] = raw
         rewards: Tensor = net(*seen)
         return rewards[None]
 
@@ -92,4 +92,4 @@ class ImitationReward(TorchReward):
 
 def _copied(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """A hook before each net of an ensemble or wrapper: a net that works in place leaves the next one's inputs alone."""
-    return tuple(each.clone() if isinstance(each, Tensor) else each for each in inputs)
+    return tuple(value.clone() if isinstance(value, Tensor) else value for value in inputs)

@@ -90,8 +90,8 @@ def _of_folder(folder: Path) -> RewardFunction:
     if not file.exists():
         if not of_run:
             raise SettingError(f"{folder} is no reward; give {FORMS}.")
-        about = folder / "run.json"
-        if about.exists() and json.loads(about.read_text()).get("options", {}).get("true_reward"):
+        run_file = folder / "run.json"
+        if run_file.exists() and json.loads(run_file.read_text()).get("options", {}).get("true_reward"):
             raise SettingError(
                 f"{folder} is a run on the true reward (--true-reward), which has no reward model; give a run that learned one."
             )
@@ -102,8 +102,8 @@ def _of_folder(folder: Path) -> RewardFunction:
         )
     description = json.loads(file.read_text())
     if not isinstance(description, dict) or description.get("format") not in READERS:
-        found = description.get("format") if isinstance(description, dict) else type(description).__name__
-        raise SettingError(f"{file} has format {found!r}; this version reads {', '.join(map(repr, READERS))}.")
+        kind = description.get("format") if isinstance(description, dict) else type(description).__name__
+        raise SettingError(f"{file} has format {kind!r}; this version reads {', '.join(map(repr, READERS))}.")
     if of_run and (folder / "run.json").exists():
         look_in_all(json.loads((folder / "run.json").read_text()).get("modules", ()))
     return READERS[description["format"]](model, description)
@@ -112,7 +112,7 @@ def _of_folder(folder: Path) -> RewardFunction:
 def _ensemble(folder: Path, description: dict[str, Any]) -> RewardFunction:
     """Load an ensemble. Its tensors are compared with its settings before any memory is taken."""
     settings = from_json(RewardModelSettings, description["settings"])
-    consent.check([of for of in (settings.network, settings.loss) if ":" in of], folder / "reward.json")
+    consent.check([value for value in (settings.network, settings.loss) if ":" in value], folder / "reward.json")
     for name in ("observation_space", "action_space"):
         if np.prod([float(size) for size in description[name].get("shape", ())]) > MOST_JSON:
             raise SettingError(
@@ -128,18 +128,18 @@ def _ensemble(folder: Path, description: dict[str, Any]) -> RewardFunction:
                     f"{folder / 'reward.json'} has the observation space {observations}, not a Box: it is damaged."
                 )
             empty = RewardEnsemble(observations, actions, settings)
-            wanted = {name: list(of.shape) for name, of in empty.state_dict().items()}
+            wanted = {name: list(value.shape) for name, value in empty.state_dict().items()}
         with safe_open(folder / "reward.safetensors", "pt") as tensors:
-            found = {name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
-        found = {name: [] for name in LATER} | found
-        if wanted != found:
-            odd = next(name for name in sorted(wanted | found) if wanted.get(name) != found.get(name))
+            shapes = {name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
+        shapes = {name: [] for name in LATER} | shapes
+        if wanted != shapes:
+            odd = next(name for name in sorted(wanted | shapes) if wanted.get(name) != shapes.get(name))
             raise SettingError(
-                f"{folder / 'reward.safetensors'} does not belong to its reward.json: {odd} has shape {found.get(odd)}, and the "
+                f"{folder / 'reward.safetensors'} does not belong to its reward.json: {odd} has shape {shapes.get(odd)}, and the "
                 f"settings ask for {wanted.get(odd)}."
             )
     reward = EnsembleReward(RewardEnsemble.load(folder))
-    if not all(bool(torch.isfinite(of).all()) for of in reward.module.state_dict().values()):
+    if not all(bool(torch.isfinite(value).all()) for value in reward.module.state_dict().values()):
         raise SettingError(
             f"{folder / 'reward.safetensors'} has weights that are NaN or infinite; fit the reward model again."
         )
@@ -155,7 +155,7 @@ READERS: dict[str, Callable[[Path, dict[str, Any]], RewardFunction]] = {
 
 def _table(path: Path) -> RewardFunction:
     with zipfile.ZipFile(path) as archive:
-        size = sum(of.file_size for of in archive.infolist())
+        size = sum(member.file_size for member in archive.infolist())
     if size > MOST_TABLE:
         raise SettingError(
             f"{path} unpacks to {size / 2**30:.1f} GiB; tables of up to {MOST_TABLE / 2**30:.0f} GiB are loaded."
@@ -212,7 +212,10 @@ def _makes_a_reward(part: Any) -> bool:
 def _tried(reward: RewardFunction, what: str) -> RewardFunction:
     """Return ``reward`` after it answered for one step: a file of another version fails here, not in the middle of a report."""
     try:
-        one = [np.zeros((1, *(of.shape or ())), of.dtype) for of in (reward.observation_space, reward.action_space)]
+        one = [
+            np.zeros((1, *(space.shape or ())), space.dtype)
+            for space in (reward.observation_space, reward.action_space)
+        ]
         one[1] += np.asarray(getattr(reward.action_space, "start", 0), one[1].dtype)
         answer = reward.members(one[0], one[1], one[0], np.zeros(1, bool))
     except SettingError:

@@ -158,8 +158,8 @@ class MLPPotential(Potential):
         """Run the network with gradients."""
         module: Any = self.module
         standardised = (observations.flatten(1) - module.mean) / module.std
-        found: Tensor = (module.linear(standardised) + self.scale * module.mlp(standardised)).squeeze(1)
-        return found
+        values: Tensor = (module.linear(standardised) + self.scale * module.mlp(standardised)).squeeze(1)
+        return values
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return sizes and weights."""

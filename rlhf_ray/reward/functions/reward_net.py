@@ -43,7 +43,7 @@ class LearnedRewardNet(RewardNetWithVariance):
         self, state: Array, action: Array, next_state: Array, done: Array
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Convert a batch to the tensors that `forward` takes: float32, images 0 to 255, discrete actions one-hot."""
-        states = [torch.as_tensor(np.array(of, np.float32)).to(self.device) for of in (state, next_state)]
+        states = [torch.as_tensor(np.array(array, np.float32)).to(self.device) for array in (state, next_state)]
         actions = self._function.action_inputs(np.asarray(action)).to(self.device)
         return states[0], actions, states[1], torch.as_tensor(np.array(done, np.float32)).to(self.device)
 

@@ -91,14 +91,16 @@ def load_imitation_net(path: Path) -> nn.Module:
             "`pip install imitation`."
         ) from error
     _check_size(path)
-    allowed = [getattr(of, name) for of, names in ((reward_nets, NETS), (networks, NORMS)) for name in names]
+    allowed = [getattr(source, name) for source, names in ((reward_nets, NETS), (networks, NORMS)) for name in names]
     try:
         with torch.serialization.safe_globals([*allowed, *LAYERS, *_values()]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's advice about old and new pickles
             net = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises almost anything
         raise SettingError(f"{path} {_why(path, error)}") from error
-    if not isinstance(net, nn.Module) or not all(hasattr(net, of) for of in ("observation_space", "action_space")):
+    if not isinstance(net, nn.Module) or not all(
+        hasattr(net, source) for source in ("observation_space", "action_space")
+    ):
         kind = "weights without their network" if isinstance(net, dict) else f"a {type(net).__name__}"
         raise SettingError(
             f"{path} holds {kind}, not a reward network of imitation: save the whole network with torch.save(reward_net, path)."
@@ -127,7 +129,7 @@ def _check_size(path: Path) -> None:
     if zipfile.is_zipfile(path):
         try:
             with zipfile.ZipFile(path) as archive:
-                size = max(size, sum(of.file_size for of in archive.infolist()))
+                size = max(size, sum(member.file_size for member in archive.infolist()))
         except zipfile.BadZipFile:
             return  # torch says why
     if size > MOST_BYTES:
@@ -138,16 +140,16 @@ def _check_size(path: Path) -> None:
 
 def _why(path: Path, error: Exception) -> str:
     """What is wrong with a file, from torch's error."""
-    said = str(error)
-    named = re.search(r"(?:GLOBAL|class|function) ['`<]*([A-Za-z_][\w.]*\.[\w.]*\w)", said)
-    names = [named.group(1)] if named is not None else _newer_names(path) if "operand" in said else []
+    message = str(error)
+    named = re.search(r"(?:GLOBAL|class|function) ['`<]*([A-Za-z_][\w.]*\.[\w.]*\w)", message)
+    names = [named.group(1)] if named is not None else _newer_names(path) if "operand" in message else []
     if names:
         return (
             f"names {', '.join(names)}, which is not one of imitation's reward networks, torch's layers, spaces or "
             "arrays, so it is not loaded: its code would run. If you trust the file, load it in a module of your own and name it "
             "module:Name."
         )
-    lines = [line for line in said.splitlines() if re.search("[A-Za-z]", line) and "orch.load" not in line]
+    lines = [line for line in message.splitlines() if re.search("[A-Za-z]", line) and "orch.load" not in line]
     return (
         f"can't be read as a reward network of imitation ({lines[0][:120] if lines else type(error).__name__}): it is damaged, or "
         "another kind of file."
@@ -162,7 +164,7 @@ def _newer_names(path: Path) -> list[str]:
                 content = archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
         else:
             content = path.read_bytes()
-        found: list[str] = []
+        names: list[str] = []
         texts, memo, last = ["", ""], dict[int, str | None](), None
         for operation, argument, _ in pickletools.genops(content):
             if operation.name == "MEMOIZE":
@@ -178,7 +180,7 @@ def _newer_names(path: Path) -> list[str]:
             if last is not None:
                 texts.append(last)
             elif operation.name == "STACK_GLOBAL":
-                found.append(".".join(texts[-2:]))
+                names.append(".".join(texts[-2:]))
     except Exception:  # damaged: said elsewhere
         return []
-    return [name for name in dict.fromkeys(found) if not name.startswith(("torch.", "collections."))][:3]
+    return [name for name in dict.fromkeys(names) if not name.startswith(("torch.", "collections."))][:3]

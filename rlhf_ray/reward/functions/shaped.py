@@ -47,10 +47,10 @@ class ShapedReward(RewardFunction):
 
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
         """Compute each member's reward, ``[members, n]`` float64."""
-        given = self.base.members(observations, actions, next_observations, terminated)
+        unshaped = self.base.members(observations, actions, next_observations, terminated)
         ended = np.asarray(terminated, bool)
         before, after = self.potential(observations), self.potential(next_observations)
-        rewards: FloatArray = shaped(given, before, after, ended, self.gamma, self.shift)
+        rewards: FloatArray = shaped(unshaped, before, after, ended, self.gamma, self.shift)
         return rewards
 
     @property
@@ -62,9 +62,9 @@ class ShapedReward(RewardFunction):
         """Compute the reward with gradients: see `RewardFunction.forward`."""
         if not self.differentiable:
             return super().forward(observations, actions, next_observations, terminated)
-        given = self.base.forward(observations, actions, next_observations, terminated)
+        unshaped = self.base.forward(observations, actions, next_observations, terminated)
         before, after = self.potential.tensor(observations), self.potential.tensor(next_observations)
-        rewards: Tensor = shaped(given, before, after, terminated, self.gamma, self.shift)
+        rewards: Tensor = shaped(unshaped, before, after, terminated, self.gamma, self.shift)
         return rewards
 
     def layers(self) -> dict[str, nn.Module]:
@@ -136,9 +136,9 @@ class ShapedReward(RewardFunction):
                 raise SettingError(
                     f"{folder} has format {description['format']!r}; this version reads {FORMAT!r}: update rlhf_ray."
                 )
-            of = description["base"]
+            base_file = description["base"]
             if base is None:
-                base = _load_base(folder, of, read)
+                base = _load_base(folder, base_file, read)
             plain = dict(description["potential"])
             potential = potential_from(plain.pop("kind"), plain, load_file(folder / "potential.safetensors"))
             return ShapedReward(base, potential, description["gamma"], description["shift"], description["name"])

@@ -53,11 +53,11 @@ class TableReward(RewardFunction):
 
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
         """Look the rewards up, ``[1, n]`` float64."""
-        before, after = (self.states(of) for of in (observations, next_observations))
+        before, after = (self.states(observed) for observed in (observations, next_observations))
         rewards: FloatArray = self.table[before, np.asarray(actions).astype(np.int64), after]
         return rewards[None]
 
     def states(self, observations: Array) -> IntArray:
         """Return the number of each observation's state, ``[n]`` int64."""
-        of = observations if self._state_of is None else self._state_of(observations)
-        return np.asarray(of).astype(np.int64)
+        states = observations if self._state_of is None else self._state_of(observations)
+        return np.asarray(states).astype(np.int64)

@@ -59,9 +59,9 @@ class _Trial:
         except SettingError:
             raise
         except Exception as error:
-            said = str(error).splitlines()[0] if str(error) else repr(error)
+            message = str(error).splitlines()[0] if str(error) else repr(error)
             raise SettingError(
-                f"reward_model.methods has {self.name!r}, and a trial call of its {hook} raised {type(error).__name__}: {said}"
+                f"reward_model.methods has {self.name!r}, and a trial call of its {hook} raised {type(error).__name__}: {message}"
             ) from error
 
 
@@ -86,11 +86,11 @@ def _revision(of: _Trial) -> None:
         revised = method.revise(FitLabels(differences, preferences, torch.ones(COMPARISONS)))
         of.require(isinstance(revised, FitLabels), "revise(labels)", revised, "return FitLabels")
         for part, least, most in (("preferences", 0.0, 1.0), ("weights", 0.0, math.inf)):
-            found = getattr(revised, part)
-            _tensor(of, "revise(labels)", found, (COMPARISONS,), part)
-            within = bool(((found >= least) & (found <= most)).all())
+            values = getattr(revised, part)
+            _tensor(of, "revise(labels)", values, (COMPARISONS,), part)
+            within = bool(((values >= least) & (values <= most)).all())
             bounds = "from 0 to 1" if most == 1.0 else "of 0 or more"
-            of.require(within, "revise(labels)", found.tolist(), f"return {part} {bounds}")
+            of.require(within, "revise(labels)", values.tolist(), f"return {part} {bounds}")
 
 
 def _steps(of: _Trial) -> None:
@@ -159,5 +159,5 @@ def _tensor(of: _Trial, hook: str, found: Any, shape: tuple[int, ...], what: str
 
 
 def _said(returned: Any) -> str:
-    said = " ".join(str(returned).split()) if isinstance(returned, str) else repr(returned)
-    return f"gave {said if len(said) <= 80 else said[:77] + '…'}"
+    text = " ".join(str(returned).split()) if isinstance(returned, str) else repr(returned)
+    return f"gave {text if len(text) <= 80 else text[:77] + '…'}"

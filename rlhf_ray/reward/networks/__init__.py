@@ -100,8 +100,8 @@ class PerStep(nn.Module):
         terminated = torch.zeros(n, length, dtype=torch.bool, device=actions.device)
         terminated[:, -1] = inputs["terminated"]
         steps = (observations[:, :-1], actions, observations[:, 1:], terminated)
-        flat = [of.flatten(0, 1) for of in steps]
-        return torch.stack([network(*(of.clone() for of in flat)).view(n, length) for network in self.networks])
+        flat = [step.flatten(0, 1) for step in steps]
+        return torch.stack([network(*(step.clone() for step in flat)).view(n, length) for network in self.networks])
 
 
 class AnyNetwork(Protocol):
@@ -180,7 +180,7 @@ def _inner_network(
         members = members_of(first, settings) if is_reward_net(first) else None
         if members is None:
             members = [first, *(NETWORKS.make(name, **offered) for _ in range(settings.ensemble_size - 1))]
-        network = PerStep(RewardNetStep(each) if is_reward_net(each) else each for each in members)
+        network = PerStep(RewardNetStep(member) if is_reward_net(member) else member for member in members)
     _try_out(network, observation_space, action_space, settings)
     return network
 
@@ -213,7 +213,7 @@ def _try_out(
     name = f"reward_model.network is {settings.network!r}"
     network.eval()  # layers that keep running statistics don't count these
     try:
-        inputs = network.encode(*(of.clone() for of in whole))
+        inputs = network.encode(*(value.clone() for value in whole))
         rewards = network(dict(inputs))
     except Exception as error:
         raise SettingError(
@@ -234,7 +234,7 @@ def _try_out(
             f"{name}, and its rewards depend on no parameter: give it parameters, and don't detach its output, or there is nothing "
             "to fit."
         )
-    if any(isinstance(of, Tensor) and of.requires_grad for of in inputs.values()):
+    if any(isinstance(value, Tensor) and value.requires_grad for value in inputs.values()):
         raise SettingError(f"{name}, whose encode() depends on parameters: it runs once, so use them in forward().")
     if not isinstance(network, PerStep):
         _check_history(network, whole, rewards.detach(), name)
@@ -255,14 +255,17 @@ def _check_history(network: Any, whole: tuple[Tensor, Tensor, Tensor], rewards: 
         for step in range(actions.shape[1]):
             try:
                 alone = network.encode(
-                    *(of.clone() for of in (observations[:, step : step + 2], actions[:, step : step + 1], terminated))
+                    *(
+                        value.clone()
+                        for value in (observations[:, step : step + 2], actions[:, step : step + 1], terminated)
+                    )
                 )
                 same = _alike(network(alone)[..., 0], rewards[..., step])
             except Exception as error:
-                said = str(error).splitlines()[0] if str(error) else repr(error)
+                message = str(error).splitlines()[0] if str(error) else repr(error)
                 raise SettingError(
-                    f"{name}, and for fragments of one step, as in the agent's training, it raised {type(error).__name__}: {said}. "
-                    "Set reads_history = True if it needs the steps before."
+                    f"{name}, and for fragments of one step, as in the agent's training, it raised {type(error).__name__}: "
+                    f"{message}. Set reads_history = True if it needs the steps before."
                 ) from error
             if not same:
                 raise SettingError(

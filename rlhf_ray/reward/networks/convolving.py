@@ -75,7 +75,7 @@ def convolved(members: nn.ModuleList, images: Tensor, *, bfloat16: bool) -> Tens
         images: ``[n, channels, height, width]``, 0 to 255, uint8 or float.
         bfloat16: whether to compute in bfloat16, in which 0 to 255 are exact.
     """
-    found = []
+    convolutions = []
     pixels = images.to(torch.bfloat16 if bfloat16 else torch.float32)
     for member in members:
         first, *layers = member.children()
@@ -84,8 +84,8 @@ def convolved(members: nn.ModuleList, images: Tensor, *, bfloat16: bool) -> Tens
             end += 1
         with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16):
             values = _through(layers[:end], _first(first, pixels))
-        found.append(_through(layers[end:], values.float()))
-    return torch.stack(found)
+        convolutions.append(_through(layers[end:], values.float()))
+    return torch.stack(convolutions)
 
 
 def _first(layer: nn.Module, pixels: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def _first(layer: nn.Module, pixels: Tensor) -> Tensor:
 
 
 def _convolves(layer: nn.Module) -> bool:
-    return any(isinstance(each, nn.Conv2d) for each in layer.modules())
+    return any(isinstance(module, nn.Conv2d) for module in layer.modules())
 
 
 def _through(layers: list[nn.Module], values: Tensor) -> Tensor:

@@ -65,9 +65,9 @@ class ActionEncoder:
         if self.discrete and actions.is_floating_point():
             return actions
         if self.discrete:
-            each = actions.flatten(-self._rank) if self._rank else actions.unsqueeze(-1)
-            each = (each - self.low.to(actions.device)).long()
-            parts = [nn.functional.one_hot(each[..., i], n) for i, n in enumerate(self.choices)]
+            values = actions.flatten(-self._rank) if self._rank else actions.unsqueeze(-1)
+            values = (values - self.low.to(actions.device)).long()
+            parts = [nn.functional.one_hot(values[..., i], n) for i, n in enumerate(self.choices)]
             return torch.cat(parts, -1).float()
         return (actions.float() - self.low.to(actions.device)) / self.scale.to(actions.device)
 

@@ -41,7 +41,9 @@ class ShapedNetwork(nn.Module):
         # The potential of all length + 1 observations is that of one more step; the observation after it counts for nothing.
         longer = torch.cat([observations, observations[:, -1:]], 1), torch.cat([actions, actions[:, -1:]], 1)
         potential = self.potential.encode(*longer, torch.zeros_like(terminated, dtype=torch.bool))
-        both = {BASE + name: of for name, of in base.items()} | {POTENTIAL + name: of for name, of in potential.items()}
+        both = {BASE + name: value for name, value in base.items()} | {
+            POTENTIAL + name: value for name, value in potential.items()
+        }
         return both | {"last": 1.0 - terminated.float()}
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
@@ -59,4 +61,4 @@ class ShapedNetwork(nn.Module):
 
 
 def _inner(inputs: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): of for name, of in inputs.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): value for name, value in inputs.items() if name.startswith(prefix)}

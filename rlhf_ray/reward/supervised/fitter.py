@@ -53,7 +53,7 @@ class Fitter:
         if model.normalize_inputs != "none":
             self.ensemble.observe(self.encode(_Tensors(train).rows(torch.arange(len(train)))), 1)
         self.masks = torch.Generator().manual_seed(seed)
-        self.parameters = [of for of in self.ensemble.networks.parameters() if of.requires_grad]
+        self.parameters = [parameter for parameter in self.ensemble.networks.parameters() if parameter.requires_grad]
         self.norms: list[float] = []
         self.optimizer = Adam(self.parameters, lr=settings.learning_rate, fused=True)
         self.targets = self.objective.targets(train.rewards.copy())
@@ -82,7 +82,7 @@ class Fitter:
                     drawn, wanted, torch.full((len(self._weights), extra.count), extra.count / len(rows))
                 )
                 scale = min(1.0, usual / max(_norm(added), 1e-12))
-                gradients = [of + scale * other for of, other in zip(gradients, added, strict=True)]
+                gradients = [gradient + scale * other for gradient, other in zip(gradients, added, strict=True)]
             self.step(gradients)
             tell(done)
 
@@ -99,7 +99,9 @@ class Fitter:
             losses = self.objective.losses(self.ensemble.networks, self.encode(steps), targets.clone().to(self.device))
         (losses * weights.to(self.device)).mean(1).sum().backward()  # type: ignore[no-untyped-call]
         # Not torch.autograd.grad: its gradients of convolutions have another layout, which the fused Adam does not see.
-        return [torch.zeros_like(of) if of.grad is None else of.grad for of in self.parameters]
+        return [
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in self.parameters
+        ]
 
     def step(self, gradients: list[Tensor]) -> None:
         """Take one gradient step."""
@@ -112,7 +114,7 @@ class Fitter:
         observations, actions, next_observations, terminated = steps
         frames = torch.stack([observations, next_observations], 1)
         encoded = self.ensemble.networks.encode(frames, actions.unsqueeze(1), terminated)
-        return {name: of.to(self.device) for name, of in encoded.items()}
+        return {name: value.to(self.device) for name, value in encoded.items()}
 
     def on_cpu(self) -> RewardEnsemble:
         """Return the reward model as it is now, on the CPU."""
@@ -126,7 +128,7 @@ class Fitter:
         """
         self.ensemble.cpu()
         self.ensemble.version.fill_(1)
-        if not all(bool(torch.isfinite(of).all()) for of in self.ensemble.parameters()):
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.ensemble.parameters()):
             raise SettingError(
                 f"supervised.learning_rate is {self.settings.learning_rate:g}, and the fit ends with weights that are NaN or "
                 "infinite: lower it."
@@ -169,14 +171,14 @@ class _Tensors:
 
     def __init__(self, steps: Transitions):
         arrays = (steps.observations, steps.actions, steps.next_observations, steps.terminated)
-        self.all = tuple(torch.as_tensor(np.require(of, requirements="W")) for of in arrays)
+        self.all = tuple(torch.as_tensor(np.require(array, requirements="W")) for array in arrays)
 
     def rows(self, index: Tensor) -> tuple[Tensor, ...]:
-        return tuple(of[index] for of in self.all)
+        return tuple(array[index] for array in self.all)
 
 
 def _norm(gradients: list[Tensor]) -> float:
-    return float(torch.stack([of.norm() for of in gradients]).norm())
+    return float(torch.stack([gradient.norm() for gradient in gradients]).norm())
 
 
 def unit_of(targets: FloatArray) -> float:

@@ -25,7 +25,7 @@ class TwoPartObjective:
 
     def losses(self, networks: Any, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         """Return the sums of both losses ``[members, n]``."""
-        whether, size = (of.squeeze(-1) for of in networks.parts(inputs))
+        whether, size = (part.squeeze(-1) for part in networks.parts(inputs))
         some = (targets != 0).float()
         decided: Tensor = binary_cross_entropy_with_logits(whether, some.expand_as(whether), reduction="none")
         losses: Tensor = decided + some * (size - targets).square()
