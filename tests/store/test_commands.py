@@ -88,7 +88,7 @@ def test_a_run_folder_stands_for_the_store_in_it(
 
 
 def test_verify_ends_with_1_and_names_what_is_wrong(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
-    assert "sound; 6 comparisons, 6 events, 12 clips" in run(capsys, "verify", stored)
+    assert "sound; 6 comparisons, 6 events, 12 fragments" in run(capsys, "verify", stored)
     file = min((stored / "labels").iterdir())
     file.write_bytes(file.read_bytes()[:-1])
     assert file.name in run(capsys, "verify", stored, code=1)
