@@ -18,7 +18,8 @@ from rlhf_ray.agents.recorded import SHARES
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recorded_episode import ACTIVATION, GAMMA, RecordedEpisode
-from rlhf_ray.data.recordings import Recording, RecordingWriter
+from rlhf_ray.data.recording_writer import RecordingWriter
+from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batch import EnvBatch
 
 ACTING = ("greedy", "epsilon", "sampled")

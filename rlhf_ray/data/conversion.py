@@ -14,7 +14,8 @@ from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import RecordedEpisode
-from rlhf_ray.data.recordings import MANIFEST, Recording, RecordingWriter, episodes_of, load_transitions
+from rlhf_ray.data.recording_writer import RecordingWriter, episodes_of
+from rlhf_ray.data.recordings import MANIFEST, Recording, load_transitions
 
 Format = Literal["recording", "demonstrations", "imitation", "minari"]
 

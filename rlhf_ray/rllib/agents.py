@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from rlhf_ray.agents.agent import MEMORY, Agent, AgentStep, Edit, NetworkAgent
 from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.rllib.policy import ActorCritic, CollectorPolicy, built
-from rlhf_ray.rllib.saved_policy import load_policy
+from rlhf_ray.rllib.policy import ActorCritic, CollectorPolicy, built, load_policy
 
 
 def agent_of(source: Path | str | CollectorPolicy | RLModule, name: str | None = None) -> Agent:

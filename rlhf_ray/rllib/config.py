@@ -23,13 +23,9 @@ from ray.rllib.env.env_context import EnvContext
 from ray.rllib.utils import force_list
 
 from rlhf_ray import envs
-from rlhf_ray.actors.labelling_page import PageSettings
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import names_of
-from rlhf_ray.labelling.films import Camera, camera_options, without_a_screen
-from rlhf_ray.labelling.serve import warn_of_readers
-from rlhf_ray.labelling.sessions import Sessions
-from rlhf_ray.labelling.texts import load_texts
+from rlhf_ray.labelling.films import camera_options, without_a_screen
 from rlhf_ray.rllib.checking import Checked, check_environment
 from rlhf_ray.rllib.connectors import KeepObservations, RewardFirst
 from rlhf_ray.rllib.env_runner import EnvRunner
@@ -358,34 +354,6 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
     def check_environment(self) -> Checked:
         """Make the environment once and check that all settings fit it; see `rlhf_ray.rllib.checking.check_environment`."""
         return check_environment(self)
-
-    def make_page(self, run_id: str, folder: Path | str) -> PageSettings | None:
-        """Return the settings of the labelling page; None without human annotators.
-
-        Args:
-            run_id: the run's id, stored with each event.
-            folder: where to keep annotators' links, unless `labelling` set it.
-
-        Raises:
-            SettingError: the environment can't be rendered, or the page's texts can't be read.
-        """
-        experiment = self.settings()
-        if not experiment.preferences.asks_people:
-            return None
-        labelling = experiment.labelling
-        sessions = Path(self.sessions or Path(folder).absolute() / "labelling.json")
-        Sessions.keep(sessions, labelling.annotators)
-        warn_of_readers(labelling)
-        env = self.make_env(film=True)()
-        try:
-            fps = Camera(env).fps
-        except ValueError as error:
-            raise SettingError(f"preferences.teacher is human, but {error}") from error
-        finally:
-            env.close()  # type: ignore[no-untyped-call]
-        port_file = None if self.sessions is None else Path(self.sessions).with_suffix(".port")
-        texts = load_texts(labelling.language)
-        return PageSettings(labelling, sessions, str(self.env), fps, run_id, experiment.seed, port_file, texts)
 
     def build_env_to_module_connector(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
         """Build RLlib's pipeline with the user's connectors, preceded by one that keeps the environment's own observations."""

@@ -8,9 +8,15 @@ from rlhf_ray.actors.budget import StepBudget
 from rlhf_ray.actors.build import build_ring
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.fixed_reward import FixedReward
+from rlhf_ray.actors.labelling_page import PageSettings
 from rlhf_ray.actors.listener import Listener
 from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.actors.ring import Ring, RingSettings
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.labelling.films import Camera
+from rlhf_ray.labelling.serve import warn_of_readers
+from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.labelling.texts import load_texts
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.starting import fitted_reward
 
@@ -54,7 +60,7 @@ def ring_of(
         rollouts=config.num_envs_per_env_runner,
         iterations=budget.learning_iterations,
         iteration_env_steps=budget.iteration_env_steps,
-        page=config.make_page(name, folder),
+        page=page_of(config, name, folder),
         listener=listener,
     )
     if config.labels_from is not None:
@@ -64,3 +70,33 @@ def ring_of(
             ring.close()  # there is no algorithm yet that would close it
             raise
     return ring
+
+
+def page_of(config: PreferenceConfig, run_id: str, folder: Path | str) -> PageSettings | None:
+    """Return the settings of the labelling page; None without human annotators.
+
+    Args:
+        config: the algorithm's configuration.
+        run_id: the run's id, stored with each event.
+        folder: where to keep annotators' links, unless the configuration says.
+
+    Raises:
+        SettingError: the environment can't be rendered, or the page's texts can't be read.
+    """
+    experiment = config.settings()
+    labelling = experiment.labelling
+    if not experiment.preferences.asks_people:
+        return None
+    sessions = Path(config.sessions or Path(folder).absolute() / "labelling.json")
+    Sessions.keep(sessions, labelling.annotators)
+    warn_of_readers(labelling)
+    env = config.make_env(film=True)()
+    try:
+        fps = Camera(env).fps
+    except ValueError as error:
+        raise SettingError(f"preferences.teacher is human, but {error}") from error
+    finally:
+        env.close()  # type: ignore[no-untyped-call]
+    port_file = None if config.sessions is None else Path(config.sessions).with_suffix(".port")
+    texts = load_texts(labelling.language)
+    return PageSettings(labelling, sessions, str(config.env), fps, run_id, experiment.seed, port_file, texts)

@@ -21,8 +21,7 @@ from rlhf_ray.policies.sb3 import is_sb3, sb3_weights
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.cloning import clone
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
-from rlhf_ray.rllib.policy import built
-from rlhf_ray.rllib.saved_policy import load_policy
+from rlhf_ray.rllib.policy import built, load_policy
 from rlhf_ray.settings import Experiment, RewardModelSettings
 
 

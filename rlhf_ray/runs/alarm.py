@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 import gymnasium as gym
 
 from rlhf_ray.store.answers import Presses
+from rlhf_ray.study.words import Words
 
 Row = dict[str, Any]
 Rows = Sequence[Row]
@@ -42,23 +45,34 @@ class Task:
     limited: bool = True
 
 
-Check = Callable[[Rows], Alarm | None]
-CheckOfTask = Callable[[Rows, Task], Alarm | None]
+Figures = dict[str, Any] | None
+"""What an alarm found, for its words; None if there is no problem."""
+Check = Callable[..., Alarm | None]
 
-CHECKS: dict[str, CheckOfTask] = {}
-"""All alarms by name. Each is a function of the metrics so far that returns the problem with its remedy, or None."""
-
-
-def check(function: Check) -> Check:
-    """Register an alarm of the metrics alone, under the function's name."""
-    CHECKS[function.__name__] = lambda rows, task: function(rows)
-    return function
+CHECKS: dict[str, Check] = {}
+"""All alarms by name. Each is a function of the metrics so far and the environment's `Task`."""
 
 
-def check_of_task(function: CheckOfTask) -> CheckOfTask:
-    """Register an alarm that also depends on the environment."""
-    CHECKS[function.__name__] = function
-    return function
+def check(words: Words) -> Callable[[Callable[..., Figures]], Check]:
+    """Register an alarm, a function of the metrics so far (and the `Task`), under its name.
+
+    The function returns the figures of a problem, or None. In ``words``, the texts NAME and NAME_remedy say what it found.
+    """
+
+    def register(function: Callable[..., Figures]) -> Check:
+        name, takes_task = function.__name__, len(signature(function).parameters) > 1
+
+        @wraps(function)
+        def alarm(rows: Rows, task: Task | None = None) -> Alarm | None:
+            figures = function(rows, task) if takes_task else function(rows)
+            if figures is None:
+                return None
+            return Alarm(name, words.text(name, **figures), words.text(f"{name}_remedy", **figures))
+
+        CHECKS[name] = alarm
+        return alarm
+
+    return register
 
 
 def presses_of(rows: Rows) -> dict[str, Presses]:

@@ -5,84 +5,53 @@ An annotator whose answers are nearly all for one side is left to `one_sided_ans
 
 from __future__ import annotations
 
-from rlhf_ray.measure.error_rates import ErrorRate, Kind, newest_drifts, newest_rates
-from rlhf_ray.runs.alarm import Alarm, Rows, check, presses_of, talk_to
+from rlhf_ray.measure.error_rates import Kind, newest_drifts, newest_rates
+from rlhf_ray.runs.alarm import Figures, Rows, check, presses_of, talk_to
+from rlhf_ray.study.words import Words
+
+WORDS = Words(__file__)
 
 MANY_WRONG = 0.15
 """Lower end of the interval of all answers' error rate above which they are too many."""
 
-SEE = "Look at the answers: `rlhf-ray store show RUN answers.html`."
 
-
-@check
-def no_information(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def no_information(rows: Rows) -> Figures:
     """An annotator's answers are as good as guessed."""
-    found = _annotators(rows, "guesses")
-    if not found:
-        return None
-    return Alarm(
-        "no_information",
-        _told(found),
-        "Such answers teach nothing. They may be guessed, or about something that the reward model can't see "
-        f"(reward_model.network, fragments.length): {talk_to(found)}. {SEE}",
-    )
+    return _annotators(rows, "guesses")
 
 
-@check
-def inverted_answers(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def inverted_answers(rows: Rows) -> Figures:
     """More of an annotator's answers are wrong than right."""
-    found = _annotators(rows, "inverted")
-    if not found:
-        return None
-    return Alarm(
-        "inverted_answers",
-        _told(found),
-        f"They may press the keys the wrong way round: {talk_to(found)}. Until then, with reward_model.label_noise=None, fits take "
-        "these answers for their opposite.",
-    )
+    return _annotators(rows, "inverted")
 
 
-@check
-def drifting_answers(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def drifting_answers(rows: Rows) -> Figures:
     """Clearly more of an annotator's newest answers are wrong than of the older ones."""
-    found = {name: drift for name, drift in newest_drifts(rows).items() if drift.clear and not _one_sided(rows, name)}
-    if not found:
-        return None
-    return Alarm(
-        "drifting_answers",
-        " ".join(drift.sentence(name) for name, drift in found.items()),
-        f"They may be tired or in a hurry, or judge otherwise than before: suggest a break, {talk_to(found)}. {SEE}",
-    )
+    drifts = {name: drift for name, drift in newest_drifts(rows).items() if drift.clear and not _one_sided(rows, name)}
+    sentences = [drift.sentence(name) for name, drift in drifts.items()]
+    return {"sentences": sentences, "talk": talk_to(drifts)} if drifts else None
 
 
-@check
-def wrong_answers(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def wrong_answers(rows: Rows) -> Figures:
     """Many of all answers are wrong, and no alarm names the annotator whose they are."""
     whole, _ = newest_rates(rows)
     named = no_information(rows) or inverted_answers(rows) or any(of.one_sided for of in presses_of(rows).values())
-    if whole is None or whole.low <= MANY_WRONG or named:
-        return None
-    return Alarm(
-        "wrong_answers",
-        _sentence(whole),
-        "Fits learn less from each. Make questions easier (a longer fragments.length, labelling.instructions that say what to look "
-        f"for), allow skips, or collect more answers (preferences.comparisons). {SEE}",
-    )
+    return None if whole is None or whole.low <= MANY_WRONG or named else {"sentence": whole.sentence()}
 
 
-def _annotators(rows: Rows, kind: Kind) -> dict[str, ErrorRate]:
-    """Return the annotators with error rates of this kind."""
-    return {name: of for name, of in newest_rates(rows)[1].items() if of.kind == kind and not _one_sided(rows, name)}
+def _annotators(rows: Rows, kind: Kind) -> Figures:
+    """Return what is known of the annotators with error rates of this kind; None without any."""
+    rates = {
+        name: rate for name, rate in newest_rates(rows)[1].items() if rate.kind == kind and not _one_sided(rows, name)
+    }
+    sentences = [rate.sentence(name) for name, rate in rates.items()]
+    return {"sentences": sentences, "talk": talk_to(rates)} if rates else None
 
 
 def _one_sided(rows: Rows, name: str) -> bool:
     """Whether `one_sided_answers` names the annotator."""
     return (presses := presses_of(rows).get(name)) is not None and presses.one_sided is not None
-
-
-def _told(found: dict[str, ErrorRate]) -> str:
-    return " ".join(_sentence(rate, name) for name, rate in found.items())
-
-
-def _sentence(rate: ErrorRate, name: str = "") -> str:
-    return f"{(said := rate.sentence(name))[0].upper()}{said[1:]}."

@@ -22,8 +22,8 @@ from rlhf_ray.data.plain import plain
 from rlhf_ray.rllib.env_runner import raise_fault
 from rlhf_ray.rllib.expert import EXPERTS
 from rlhf_ray.rllib.metrics import PREFERENCES
+from rlhf_ray.rllib.policy import load_policy
 from rlhf_ray.rllib.rllib_internals import forget_env_runners
-from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.rllib.seeding import reset_and_reseed
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interruption import Interrupted, interruptible

@@ -1,9 +1,8 @@
 """Health: alarms for training that fails without an error.
 
-Each alarm is a function of the metrics so far (the rows of ``metrics.jsonl``); it returns the problem, with numbers, and a remedy,
-or None. `Health` calls all registered ones (`rlhf_ray.runs.alarm.CHECKS`) after each iteration; those about wrong answers are in
-`rlhf_ray.runs.answer_alarms`. Thresholds
-lie outside the range of runs that learned well.
+Each alarm is a function of the metrics so far (the rows of ``metrics.jsonl``); it returns the problem's figures, or None. Its words
+are in ``health.toml``. `Health` calls all registered ones (`rlhf_ray.runs.alarm.CHECKS`) after each iteration; those about wrong
+answers are in `rlhf_ray.runs.answer_alarms`. Thresholds lie outside the range of runs that learned well.
 """
 
 from __future__ import annotations
@@ -23,15 +22,14 @@ from rlhf_ray.labelling.waiting import NOBODY_AFTER, spoken
 from rlhf_ray.measure import held_out
 from rlhf_ray.queries.schedule import PROBE, TIES, held_back
 from rlhf_ray.runs import answer_alarms as _answer_alarms  # noqa: F401 (registers them)
-from rlhf_ray.runs.alarm import CHECKS, Row, Rows, Task, check, check_of_task, presses_of, talk_to
-from rlhf_ray.runs.alarm import Alarm as Alarm  # re-exported for callers
+from rlhf_ray.runs.alarm import CHECKS, Alarm, Figures, Row, Rows, Task, check, presses_of, talk_to
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.store.answers import FEW_ANSWERS
+from rlhf_ray.study.words import Words
 
-declare(
-    "alarms",
-    Metric("alarms", "Active alarms.", kind=int),
-)
+WORDS = Words(__file__)
+
+declare("alarms", Metric("alarms", "Active alarms.", kind=int))
 
 QUIET = 10
 """Iterations without a finding after which an alarm is cleared, so that a value oscillating around its threshold alarms once."""
@@ -121,56 +119,46 @@ class Health:
         return raised
 
 
-@check
-def reward_hacking(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def reward_hacking(rows: Rows) -> Figures:
     """The learned return has risen while the true return has fallen.
 
     Or the held-out accuracy has fallen and the true return has not risen. Each fit changes the learned reward's scale and origin,
     so its rise is measured against the run's probe set, if there is one (`rlhf_ray.reward.probe`): a rise that comes from the fits
     alone is none, and one that they hide is.
     """
-    name, what = "learned_gain", "learned reward above the probe set's"
+    name = "learned_gain"
     known = [i for i, row in enumerate(rows) if _has(row, name, "true_return_mean")]
     if len(known) < 2 * WINDOW:
-        name, what = "learned_return_mean", "learned return"
+        name = "learned_return_mean"
         known = [i for i, row in enumerate(rows) if _has(row, name, "true_return_mean")]
     if len(known) < 2 * WINDOW or _nothing_decided(rows):
         return None
     learned = _Moves([rows[i][name] for i in known])
     true = _Moves([rows[i]["true_return_mean"] for i in known])
     for start in reversed(np.flatnonzero((learned.direction > 0) & (true.direction <= 0)).tolist()):
-        first = known[start]
-        if true.direction[start] < 0:
-            fallen = f"the true return fell from {true.means[start]:.4g} to {true.means[-1]:.4g}"
-        elif accuracies := _accuracy_fell(rows[: known[start + WINDOW - 1] + 1], rows):
-            fallen = "held-out accuracy fell from {:.2f} to {:.2f}".format(*accuracies)
-        else:
-            continue
-        return Alarm(
-            "reward_hacking",
-            f"Over the last {len(rows) - first} iterations the {what} rose from {learned.means[start]:.4g} to "
-            f"{learned.means[-1]:.4g} while {fallen}.",
-            "The policy may exploit errors of the reward model. Label newer behaviour: raise preferences.comparisons or "
-            "preferences.rounds, or choose a flatter preferences.schedule.",
-        )
+        accuracies = _accuracy_fell(rows[: known[start + WINDOW - 1] + 1], rows)
+        if true.direction[start] < 0 or accuracies:
+            return {
+                "iterations": len(rows) - known[start],
+                "probed": name == "learned_gain",
+                "learned": learned.means[[start, -1]].tolist(),
+                "fallen": true.means[[start, -1]].tolist() if true.direction[start] < 0 else None,
+                "accuracies": accuracies,
+            }
     return None
 
 
-@check_of_task
-def endless_episodes(rows: Rows, task: Task) -> Alarm | None:
+@check(WORDS)
+def endless_episodes(rows: Rows, task: Task) -> Figures:
     """No episode has ended in an environment without a time limit."""
     if task.limited or len(rows) < ENDLESS_AFTER or _newest(rows, 1, "true_return_mean"):
         return None
-    return Alarm(
-        "endless_episodes",
-        f"No episode has ended in {rows[-1].get('env_steps', 0):,} environment steps, and the environment has no time limit: the "
-        f"true return in training is unknown, and an evaluation cuts episodes after {LONGEST:,} steps.",
-        "Register the environment with max_episode_steps.",
-    )
+    return {"env_steps": rows[-1].get("env_steps", 0), "longest": LONGEST}
 
 
-@check
-def reward_scale(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def reward_scale(rows: Rows) -> Figures:
     """The scale of the raw reward jumps between consecutive versions."""
     fits = _newest(rows, 2, "reward_std", "reward_version")
     if len(fits) < 2 or _nothing_decided(rows):
@@ -178,31 +166,20 @@ def reward_scale(rows: Rows) -> Alarm | None:
     before, now = fits
     if max(before["reward_std"], now["reward_std"]) <= SCALE_JUMP * min(before["reward_std"], now["reward_std"]):
         return None
-    return Alarm(
-        "reward_scale",
-        f"From reward version {before['reward_version']} to {now['reward_version']}, the standard deviation of the raw reward "
-        f"changed from {before['reward_std']:.3g} to {now['reward_std']:.3g}.",
-        "One fit should not change the reward this much. Lower reward_model.updates or reward_model.learning_rate, or raise "
-        "reward_model.weight_decay.",
-    )
+    return {"before": before, "now": now}
 
 
-@check
-def ensemble_collapse(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def ensemble_collapse(rows: Rows) -> Figures:
     """The ensemble members are practically identical."""
     fits = _newest(rows, 1, "disagreement")
     if not fits or fits[0]["disagreement"] >= COLLAPSED_DISAGREEMENT or _nothing_decided(rows):
         return None
-    return Alarm(
-        "ensemble_collapse",
-        f"The predicted probabilities of the ensemble members differ by only {fits[0]['disagreement']:.1e}.",
-        "The members act as one model, so selection by disagreement is random. Collect more comparisons per fit, lower "
-        "reward_model.initial_updates or reward_model.updates, or set reward_model.bootstrap to True.",
-    )
+    return {"disagreement": fits[0]["disagreement"]}
 
 
-@check_of_task
-def entropy_collapse(rows: Rows, task: Task) -> Alarm | None:
+@check(WORDS)
+def entropy_collapse(rows: Rows, task: Task) -> Figures:
     """The policy has practically stopped exploring."""
     seen = _newest(rows, SETTLED_FOR, "policy_entropy")
     if len(seen) < SETTLED_FOR:
@@ -210,95 +187,54 @@ def entropy_collapse(rows: Rows, task: Task) -> Alarm | None:
     entropy = max(row["policy_entropy"] for row in seen)
     if choices := choices_of(task.action_space):
         left, threshold = entropy / max(math.log(2), sum(map(math.log, choices))), ENTROPY_LEFT
-        what = f"entropy is {100 * left:.2g} % of the maximum"
     else:
         start = next(row["policy_entropy"] for row in rows if _has(row, "policy_entropy"))
         left, threshold = math.exp((entropy - start) / math.prod(task.action_space.shape or (1,))), SPREAD_LEFT
-        what = f"action standard deviation is {100 * left:.2g} % of its initial value"
-    if left >= threshold:
-        return None
-    return Alarm(
-        "entropy_collapse",
-        f"For {SETTLED_FOR} iterations, the policy's {what}.",
-        "The policy no longer explores and will hardly change. If it is not good yet, raise ppo.entropy_coefficient, or lower "
-        "ppo.learning_rate or ppo.epochs (with agent=sac, raise sac.target_entropy).",
-    )
+    return {"iterations": SETTLED_FOR, "choices": choices, "left": left} if left < threshold else None
 
 
-@check
-def one_sided_answers(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def one_sided_answers(rows: Rows) -> Figures:
     """Nearly all recent answers of an annotator are for the fragment shown on one side, although sides are random."""
-    odd = {name: of for name, of in presses_of(rows).items() if of.one_sided}
-    if not odd:
-        return None
-    told = [
-        f"{max(of.left, of.right)} of the last {of.decided} answers of {name} (ties excluded) are for the fragment shown on the "
-        f"{of.one_sided}"
-        for name, of in odd.items()
-    ]
-    return Alarm(
-        "one_sided_answers",
-        f"{'; '.join(told)}.",
-        f"Sides are random, so about half should be. They may press the same button every time: {talk_to(odd)}. Check "
-        "that the page shows both clips.",
-    )
+    presses = {name: each for name, each in presses_of(rows).items() if each.one_sided}
+    return {"presses": presses, "talk": talk_to(presses)} if presses else None
 
 
-@check
-def equal_answers(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def equal_answers(rows: Rows) -> Figures:
     """An annotator answers "equally good" nearly always, and others don't, so that it isn't the fragments."""
     presses = presses_of(rows)
-    equal = {name: of for name, of in presses.items() if of.mostly_equal}
-    others = [of for of in presses.values() if of.answers >= FEW_ANSWERS and not of.mostly_equal]
+    equal = {name: each for name, each in presses.items() if each.mostly_equal}
+    others = [each for each in presses.values() if each.answers >= FEW_ANSWERS and not each.mostly_equal]
     if not equal or not others or fragments_alike(rows) or labels_held_back(rows):
         return None  # the last two name the annotators
-    usual = sum(of.equal for of in others) / sum(of.answers for of in others)
-    told = [f"{of.equal} of the last {of.answers} answers of {name}" for name, of in equal.items()]
-    return Alarm(
-        "equal_answers",
-        f"{'; '.join(told)} are “equally good”; of the others' answers, {100 * usual:.0f} %.",
-        f"Ties teach little. They may press the same button every time: {talk_to(equal)}.",
-    )
+    usual = sum(each.equal for each in others) / sum(each.answers for each in others)
+    return {"presses": equal, "usual": usual, "talk": talk_to(equal)}
 
 
-@check
-def below_chance(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def below_chance(rows: Rows) -> Figures:
     """The reward model predicts answers that it was not fitted to worse than guessing."""
     fits = _newest(rows, 1, "held_out_accuracy", "held_out")
     if not fits:
         return None
     accuracy, answers = fits[0]["held_out_accuracy"], held_out_answers(fits[0])
-    if not held_out.below_chance(accuracy, answers):
-        return None
-    return Alarm(
-        "below_chance",
-        f"Held-out accuracy is {accuracy:.2f} on {answers} answers; guessing gives 0.5.",
-        "The answers contradict each other: annotators may answer at random, for one side, or against the instructions. Look at "
-        "the statistics page and at `rlhf-ray store show RUN answers.html`, and leave out whose answers are wrong: "
-        "`rlhf-ray store weigh RUN NAME 0`.",
-    )
+    return {"accuracy": accuracy, "answers": answers} if held_out.below_chance(accuracy, answers) else None
 
 
-@check
-def fragments_alike(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def fragments_alike(rows: Rows) -> Figures:
     """The fragments are duplicates, or the teacher sees no difference between them."""
     pools, fits = _newest(rows, 1, "distinct_fragments"), _newest(rows, 1, "ties", "comparisons")
-    if pools and pools[0]["distinct_fragments"] < DISTINCT_FRAGMENTS:
-        what = f"Only {100 * pools[0]['distinct_fragments']:.0f} % of the fragments in the pool are distinct."
-    elif held_back(rows[-1]) is not None:
-        return None  # `labels_held_back` reports it
-    elif _nothing_decided(rows):
-        what = f"All {fits[0]['comparisons']} answers are ties, held-out ones too: the reward model has learned nothing from them."
-    elif fits and fits[0]["comparisons"] >= FEW_ANSWERS and fits[0]["ties"] > TIES * fits[0]["comparisons"]:
-        what = f"{fits[0]['ties']:.0f} of {fits[0]['comparisons']} answers are ties."
-    else:
-        return None
-    return Alarm(
-        "fragments_alike",
-        what,
-        "Comparing similar fragments teaches nothing. Raise fragments.length, fragments.exploration_env_steps or "
-        f"ppo.entropy_coefficient.{_who_says_equal(rows)}",
-    )
+    distinct = pools[0]["distinct_fragments"] if pools else 1.0
+    ties, answers = (fits[0]["ties"], fits[0]["comparisons"]) if fits else (0, 0)
+    if distinct >= DISTINCT_FRAGMENTS:
+        distinct = None
+        if held_back(rows[-1]) is not None:
+            return None  # `labels_held_back` reports it
+        if not _nothing_decided(rows) and (answers < FEW_ANSWERS or ties <= TIES * answers):
+            return None
+    return {"distinct": distinct, "ties": ties, "answers": answers, **_equal_sayers(rows)}
 
 
 def _nothing_decided(rows: Rows) -> bool:
@@ -307,51 +243,33 @@ def _nothing_decided(rows: Rows) -> bool:
     return bool(fits) and 0 < fits[0]["comparisons"] <= fits[0]["ties"]
 
 
-@check
-def labels_held_back(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def labels_held_back(rows: Rows) -> Figures:
     """Due labels are held back, because the answers would be ties."""
-    said = held_back(rows[-1])
-    if said is None:
-        return None
-    return Alarm(
-        "labels_held_back",
-        said,
-        "The fragments hardly show the behaviour to learn. Start from --demonstrations or --policy-from, or raise "
-        f"fragments.length or fragments.exploration_env_steps.{_who_says_equal(rows)}",
-    )
+    held = held_back(rows[-1])
+    return None if held is None else {"held": held, **_equal_sayers(rows)}
 
 
-@check
-def labels_starving(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def labels_starving(rows: Rows) -> Figures:
     """Labels fall behind the schedule."""
     waiting = _newest(rows, STARVING_ITERATIONS, "labels_due", "comparisons")
     rounds = _newest(rows, STARVING_ROUNDS, "wanted", "answered", "comparisons")
-    enough, unit = (STARVING_ITERATIONS, "iterations") if waiting else (STARVING_ROUNDS, "labelling rounds")
     due = [(row["labels_due"], row["comparisons"]) for row in waiting]
     # The number wanted in a round includes those missed in earlier rounds.
     due = due or [(row["comparisons"] + row["wanted"] - row["answered"], row["comparisons"]) for row in rounds]
+    enough = STARVING_ITERATIONS if waiting else STARVING_ROUNDS
     if len(due) < enough or any(answered >= (1 - STARVING) * wanted for wanted, answered in due):
         return None
     wanted, answered = due[-1]
-    return Alarm(
-        "labels_starving",
-        f"Only {answered:.0f} of {wanted:.0f} due labels are answered, and too few for {len(due)} {unit}.",
-        "The reward model has fewer labels than planned. Add annotators, lower preferences.comparisons, or, if there are too few "
-        "fragments to pair, raise fragments.pool or fragments.initial_env_steps.",
-    )
+    return {"wanted": wanted, "answered": answered, "looks": len(due), "waiting": bool(waiting)}
 
 
-@check
-def nobody_answers(rows: Rows) -> Alarm | None:
+@check(WORDS)
+def nobody_answers(rows: Rows) -> Figures:
     """Questions are open for people, and none is answered."""
     silence = rows[-1].get("unanswered_seconds")
-    if silence is None or silence < NOBODY_AFTER:
-        return None
-    return Alarm(
-        "nobody_answers",
-        f"Nobody answered for {spoken(silence)} while questions were open.",
-        "Send the annotators their links (`rlhf-ray links RUN`) and check that they can reach the page.",
-    )
+    return None if silence is None or silence < NOBODY_AFTER else {"silence": spoken(silence)}
 
 
 def _has(row: Row, *names: str) -> bool:
@@ -376,13 +294,14 @@ def held_out_answers(row: Row) -> int:
     return int(row.get("held_out") or 0) if value is None else int(value)
 
 
-def _who_says_equal(rows: Rows) -> str:
-    """Name the annotators whose newest answers are nearly all ties; empty if there are none."""
-    equal = {name: of for name, of in presses_of(rows).items() if of.answers >= PROBE and of.equal > TIES * of.answers}
-    if not equal:
-        return ""
-    names = ", ".join(f"{name} ({of.equal} of the last {of.answers})" for name, of in equal.items())
-    return f" If fragments do differ: “equally good” is nearly the only answer of {names}; {talk_to(equal)}."
+def _equal_sayers(rows: Rows) -> dict[str, Any]:
+    """Return the annotators whose newest answers are nearly all ties, and what to do about them."""
+    equal = {
+        name: each
+        for name, each in presses_of(rows).items()
+        if each.answers >= PROBE and each.equal > TIES * each.answers
+    }
+    return {"equal": equal, "talk": talk_to(equal)}
 
 
 class _Moves:

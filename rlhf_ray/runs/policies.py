@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_ray.rllib.policy import CollectorPolicy
-from rlhf_ray.rllib.saved_policy import load_policy
+from rlhf_ray.rllib.policy import CollectorPolicy, load_policy
 from rlhf_ray.runs.folder import RunFolder
 
 

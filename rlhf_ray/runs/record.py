@@ -22,7 +22,8 @@ from rlhf_ray.agents.true_return import LONGEST, LastResort, ended
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import GAMMA, RecordedEpisode
-from rlhf_ray.data.recordings import Recording, RecordingWriter
+from rlhf_ray.data.recording_writer import RecordingWriter
+from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs import EnvCreator, check_spaces
 from rlhf_ray.rllib.policy import PolicyMaker
 

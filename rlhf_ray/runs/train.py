@@ -26,8 +26,8 @@ from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.env_runner import NoFaults
 from rlhf_ray.rllib.metrics import PREFERENCES, flat_metrics
+from rlhf_ray.rllib.policy import load_policy
 from rlhf_ray.rllib.reference import train_reference
-from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.health import Alarms

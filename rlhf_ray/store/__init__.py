@@ -14,8 +14,9 @@ describes the columns, and how to read them without this library.
 """
 
 from rlhf_ray.store.packs import DamagedFragmentError
+from rlhf_ray.store.reading import Tally
 from rlhf_ray.store.schema import LABELS, Event
 from rlhf_ray.store.snapshot import Snapshot
-from rlhf_ray.store.store import PreferenceStore, Tally
+from rlhf_ray.store.store import PreferenceStore
 
 __all__ = ["LABELS", "DamagedFragmentError", "Event", "PreferenceStore", "Snapshot", "Tally"]

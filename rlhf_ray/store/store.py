@@ -1,13 +1,10 @@
-"""The preference store: commits, reads, merges and copies."""
+"""The preference store: commits, merges and copies; what it reads is in `rlhf_ray.store.reading`."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,14 +15,13 @@ import pyarrow.compute
 
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.atomic import whole_folder
-from rlhf_ray.data.comparisons import Changes, Comparisons, Pairs
+from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.measure.agreement import AnnotatorAgreement
 from rlhf_ray.store import merges, upkeep, weights
-from rlhf_ray.store.answers import Presses, agreement_in, presses_in
 from rlhf_ray.store.contents import Contents, Marker, log
 from rlhf_ray.store.files import AMENDMENTS, LAST, LocalFiles, claim, copy_file, open_files
-from rlhf_ray.store.packs import DamagedFragmentError, Rows, gather
+from rlhf_ray.store.packs import Rows
+from rlhf_ray.store.reading import StoreReader
 from rlhf_ray.store.schema import (
     FORMAT,
     LABELS,
@@ -34,40 +30,15 @@ from rlhf_ray.store.schema import (
     UNDECIDED,
     Event,
     check_version,
-    holding,
-    rows_holding,
     scripted_event_id,
     take,
-    touched,
-    undecided,
 )
-from rlhf_ray.store.snapshot import Snapshot
 
 COMPACT_AT = 128
 """Number of small segments, or small packs, at which a commit compacts them."""
 
 
-@dataclass(frozen=True)
-class Tally:
-    """Summary counts of a store.
-
-    Attributes:
-        last: sequence number of the last event counted.
-        held: number of active comparisons.
-        ties: number of those with the answer "equally good".
-        by_annotator: number of those per annotator.
-        skipped: number of times that an annotator could not decide a pair. A pair that someone postponed at the labelling page,
-            and gets again, doesn't count.
-    """
-
-    last: int = 0
-    held: int = 0
-    ties: int = 0
-    by_annotator: Mapping[str, int] = field(default_factory=dict)
-    skipped: int = 0
-
-
-class PreferenceStore:
+class PreferenceStore(StoreReader):
     """The preferences in the folder or at the URL ``path``. One process writes, any number read.
 
     A comparison is *active* when its label was not retracted, superseded or undone: the latest answer of each annotator to each
@@ -89,27 +60,6 @@ class PreferenceStore:
         self._settled = False
         self._contents = Contents(self._files)
         self._contents.refresh()
-
-    def __len__(self) -> int:
-        """Return the number of active comparisons."""
-        return len(self.snapshot())
-
-    def __bool__(self) -> bool:
-        """Return True, also for an empty store. Without this, truth tests (Ray's, of actors that raised) would read the store."""
-        return True
-
-    @property
-    def problems(self) -> list[str]:
-        """Damage found so far, by this object or by the writer that quarantined it, and files that are gone.
-
-        `verify` looks for more.
-        """
-        problems = self._contents.problems()
-        try:
-            self.weights()
-        except ValueError as error:
-            problems.append(str(error))
-        return problems
 
     def commit(self, comparisons: Comparisons, *, annotator: str, annotator_type: str = "scripted") -> int:
         """Store the answers as those of ``annotator``. They are on disk when this returns.
@@ -199,95 +149,6 @@ class PreferenceStore:
         self._append(table)
         return len(new)
 
-    def snapshot(self, last: int | None = None) -> Snapshot:
-        """Return the active comparisons as of now, without reading fragments.
-
-        Args:
-            last: include only the newest ``last`` comparisons (a training window); all by default. Nothing is deleted.
-        """
-        self._contents.refresh()
-        return self._contents.snapshot(last)
-
-    def load(self, last: int | None = None) -> Comparisons | None:
-        """Load the active comparisons in the order they were stored.
-
-        Args:
-            last: load only the newest ``last`` comparisons; all by default.
-
-        Returns:
-            The comparisons with their fragments, or None if there are none.
-
-        Raises:
-            SettingError: the fragments differ in length, shape or kind of dtype; `undo` repairs that.
-        """
-        while len(snapshot := self.snapshot(last)):
-            with contextlib.suppress(DamagedFragmentError):  # the damage is now known: the next snapshot omits it
-                return snapshot.gather(slice(None))
-        return None
-
-    def tally(self, until: int | None = None) -> Tally:
-        """Count the active comparisons.
-
-        Args:
-            until: sequence number of the last event to count; all events by default.
-        """
-        self._contents.refresh()
-        events = self._contents.events()
-        if until is not None:
-            events = events.filter(pyarrow.compute.less_equal(events["sequence"], until))
-        snapshot = self._contents.snapshot(rows=rows_holding(events))  # events are in order, so row numbers stay valid
-        return Tally(
-            last=self._contents.last_number if until is None else until,
-            held=len(snapshot),
-            ties=int((snapshot.preferences == 0.5).sum()),
-            by_annotator=dict(Counter(snapshot.annotators)),
-            skipped=undecided(events),
-        )
-
-    def last_answer(self, pairs: Sequence[str], annotator: str) -> int:
-        """Return the sequence number of ``annotator``'s last scripted answer to any of ``pairs``; 0 if there is none."""
-        self._contents.refresh()
-        rows = self._contents.rows()
-        wanted = pa.array([scripted_event_id(pair, annotator) for pair in pairs])
-        sequences = rows.filter(pyarrow.compute.is_in(rows["event_id"], value_set=wanted))["sequence"].to_pylist()
-        return max(sequences, default=0)
-
-    def since(self, sequence: int, until: int | None = None) -> Changes:
-        """Return what changed after event number ``sequence``; with 0, everything.
-
-        A comparison whose fragment is missing or damaged is neither active nor withdrawn. Annotator weights are not events: the
-        result has the current ones, whatever ``sequence`` is.
-
-        Args:
-            sequence: sequence number of the last event the caller knows.
-            until: sequence number of the last event to consider; all events by default.
-
-        Returns:
-            The changed comparisons and the current weights.
-
-        Raises:
-            ValueError: see `weights`.
-            SettingError: see `load`.
-        """
-        while True:
-            self._contents.refresh()
-            rows, events = self._contents.rows(), self._contents.events()
-            if until is not None:
-                rows, events = (
-                    table.filter(pyarrow.compute.less_equal(table["sequence"], until)) for table in (rows, events)
-                )
-            keys, held = touched(rows, sequence), holding(events)
-            snapshot = self._contents.snapshot(
-                rows=np.array(sorted(held[key] for key in keys if key in held), np.int64)
-            )
-            with contextlib.suppress(DamagedFragmentError):  # see `load`
-                return Changes(
-                    last=max([sequence, *rows["sequence"].to_pylist()[-1:]]),
-                    held=snapshot.gather(slice(None)) if len(snapshot) else None,
-                    withdrawn=tuple(key for key in keys if key not in held),
-                    weights=self.weights(),
-                )
-
     def weigh(self, annotator: str, weight: float) -> None:
         """Set the weight of ``annotator``'s comparisons in the loss: 1 is the default, 0 excludes them. Deletes nothing.
 
@@ -308,32 +169,12 @@ class PreferenceStore:
             known = {}
         self._weigh(known | {annotator: float(weight)})
 
-    def weights(self) -> dict[str, float]:
-        """Return the weights that were set with `weigh`, by annotator. All other annotators have weight 1.
-
-        Raises:
-            ValueError: the weights file is damaged, or missing although weights were set.
-        """
-        marker = self._contents.marker
-        return weights.read(self._files, were_set=marker is not None and marker.weighs)
-
     def _weigh(self, all_weights: Mapping[str, float]) -> None:
         """Replace all weights."""
         weights.write(self._files, all_weights)
         self._contents.refresh()
         self._files.make()
         self._contents.mark(weighs=True)
-
-    def events(self) -> pa.Table:
-        """Return all events in order, without those that were undone, as a table with the columns `LABELS`."""
-        self._contents.refresh()
-        return self._contents.events()
-
-    def pairs(self) -> list[tuple[str, str]]:
-        """Return the fragment ids of the pairs that were asked about, answered or skipped, also of answers taken back."""
-        events = self.events()
-        sides = (events[side].to_pylist() for side in ("left_id", "right_id"))
-        return [(left, right) for left, right in zip(*sides, strict=True) if left and right]
 
     def import_from(self, path: Path | str, source: str | None = None) -> int:
         """Merge another store into this one: append the events that this one lacks, in the same order.
@@ -370,11 +211,6 @@ class PreferenceStore:
             self._weigh(mine | added)
         return len(self) - before
 
-    def merges(self) -> list[merges.MergeRecord]:
-        """Return the merges that were not undone, oldest first."""
-        self._contents.refresh()
-        return merges.merges(self._contents)
-
     def undo(self) -> str:
         """Revert the latest merge; or, if the store mixes fragments of several shapes, remove those that differ from the oldest.
 
@@ -402,10 +238,6 @@ class PreferenceStore:
             self._weigh(kept)
         self._append(merges.taken_back(last.id, []))
         return f"{last.comparisons} comparisons from {last.source}, merged {last.time:%Y-%m-%d %H:%M} UTC"
-
-    def families(self) -> dict[str, str]:
-        """Return the kinds (length, shapes, dtypes) of active comparisons' fragments, in words. More than one can't be loaded."""
-        return merges.families(self.snapshot())
 
     def replace_with(self, path: Path | str) -> None:
         """Replace the content of this store with that of the store at ``path``.
@@ -452,62 +284,6 @@ class PreferenceStore:
         """Join small files into larger ones. Safe to interrupt; commits do it automatically when there are many."""
         self._begin()
         upkeep.compact(self._contents, 2)
-
-    def verify(self) -> upkeep.Verification:
-        """Read all files and check them against their checksums."""
-        self._contents = Contents(self._files)  # nothing counts as read before
-        verification = upkeep.verify(self._contents)
-        problems = list(verification.problems)
-        if len(self.families()) > 1:
-            problems.append(
-                f"clips: active comparisons have fragments of several kinds; `rlhf-ray store undo {self.path}` repairs that"
-            )
-        try:
-            self.weights()
-        except ValueError as error:
-            problems.append(str(error))
-        return replace(verification, problems=tuple(problems))
-
-    def describe(self) -> dict[str, Any]:
-        """Return summary counts of the store, as JSON values."""
-        done = [
-            {"source": value.source, "time": value.time.isoformat(), "comparisons": value.comparisons}
-            for value in self.merges()
-        ]
-        return upkeep.describe(self._contents) | {
-            "weights": self.weights(),
-            "chosen": {name: asdict(value) for name, value in self.presses().items()},
-            "agreement": asdict(self.agreement()),
-            "merges": done,
-        }
-
-    def presses(self) -> dict[str, Presses]:
-        """Count, for each annotator of active comparisons, how often they chose the fragment shown left, right, and neither."""
-        return presses_in(self.snapshot().labels)
-
-    def agreement(self) -> AnnotatorAgreement:
-        """Measure how far people agree about pairs that several of them answered; see `rlhf_ray.store.answers.agreement_in`."""
-        return agreement_in(self.events(), self.weights())
-
-    def fragments(self, names: Sequence[str | None]) -> tuple[IntArray, Fragments | None]:
-        """Load the fragments with these ids that are stored and intact.
-
-        Args:
-            names: fragment ids; None is skipped.
-
-        Returns:
-            The positions in ``names`` of the fragments found, ``[m]`` int64, and the fragments in that order (None if ``m`` is 0).
-        """
-        while True:
-            self._contents.refresh()
-            where = self._contents.where(names)
-            there = np.flatnonzero(where[:, 0] >= 0)
-            if len(there) == 0:
-                return there, None
-            try:
-                return there, gather(list(self._contents.packs.values()), *where[there].T)
-            except DamagedFragmentError:  # now marked as damaged: the next round skips it
-                continue
 
     def _prepare(self, create: bool) -> None:
         if self._files.exists("store.json"):

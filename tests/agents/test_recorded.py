@@ -18,9 +18,10 @@ from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.recorded import SHARES, Windows, load_episodes, split_of, windows
 from rlhf_ray.agents.recording import record_inside
-from rlhf_ray.data import recordings
+from rlhf_ray.data import recording_writer
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.recordings import FORMAT, Recording, RecordingWriter, load_transitions
+from rlhf_ray.data.recording_writer import RecordingWriter
+from rlhf_ray.data.recordings import FORMAT, Recording, load_transitions
 from rlhf_ray.envs.gym_batch import GymBatch
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
@@ -44,7 +45,7 @@ def pole() -> GymBatch:
 @pytest.fixture
 def recorded(pole: GymBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """40 episodes, half of them with random actions, in several chunks."""
-    monkeypatch.setattr(recordings, "CHUNK_STEPS", 100)
+    monkeypatch.setattr(recording_writer, "CHUNK_STEPS", 100)
     acting = {"greedy": 0.5, "epsilon": 0.5}
     record_inside(agent_of(pole), pole, range(40), tmp_path / "r", acting=acting, epsilon=0.3, keep_states=True)
     return tmp_path / "r"

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_ray import cli
 from rlhf_ray.data.demonstrations import Demonstrations
-from rlhf_ray.data.recordings import save
+from rlhf_ray.data.recording_writer import save
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward.functions import load_reward
 

@@ -16,7 +16,8 @@ from rlhf_ray.data.conversion import open_episodes, write_episodes
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recorded_episode import RecordedEpisode
-from rlhf_ray.data.recordings import Recording, RecordingWriter, load_transitions
+from rlhf_ray.data.recording_writer import RecordingWriter
+from rlhf_ray.data.recordings import Recording, load_transitions
 from rlhf_ray.settings import SettingError
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS
 

@@ -23,7 +23,8 @@ from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recorded_episode import RecordedEpisode
-from rlhf_ray.data.recordings import Recording, RecordingWriter, load_transitions
+from rlhf_ray.data.recording_writer import RecordingWriter
+from rlhf_ray.data.recordings import Recording, load_transitions
 from rlhf_ray.envs import Viewed
 
 OBSERVED, CHOICES = gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(3)

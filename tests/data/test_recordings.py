@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rlhf_ray.data import imitation_files, recordings
+from rlhf_ray.data import imitation_files, recording_writer
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recorded_episode import RecordedEpisode, RewardNormaliser
-from rlhf_ray.data.recordings import Recording, RecordingWriter, load_transitions, save
+from rlhf_ray.data.recording_writer import RecordingWriter, save
+from rlhf_ray.data.recordings import Recording, load_transitions
 from rlhf_ray.data.transitions import Transitions
 from tests.made_up import CHOICES, FORCES, VECTORS
 
@@ -74,7 +75,7 @@ def same(one: Any, other: Any) -> None:
 def test_what_is_recorded_is_read_bit_for_bit(
     tmp_path: Path, spaces: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordings, "CHUNK_STEPS", 4)
+    monkeypatch.setattr(recording_writer, "CHUNK_STEPS", 4)
     episodes = written(tmp_path / "r", spaces)
     recording = Recording(tmp_path / "r")
     assert (recording.observation_space, recording.action_space) == spaces
@@ -151,7 +152,7 @@ class Killing:
 def test_a_writer_killed_at_any_write_continues_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordings, "CHUNK_STEPS", 4)
+    monkeypatch.setattr(recording_writer, "CHUNK_STEPS", 4)
     spaces = (VECTORS, FORCES)
     written(tmp_path / "whole", spaces)
     whole = {file.name: file.read_bytes() for file in (tmp_path / "whole").iterdir()}

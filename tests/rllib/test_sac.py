@@ -25,11 +25,11 @@ from rlhf_ray.rllib import PreferenceSAC, PreferenceSACConfig
 from rlhf_ray.rllib.agents import agent_of
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
+from rlhf_ray.rllib.policy import load_policy
 from rlhf_ray.rllib.rllib_internals import local_learner
 from rlhf_ray.rllib.sac_learner import SACLearner
 from rlhf_ray.rllib.sac_module import SoftActorCritic, SquashedGaussian
 from rlhf_ray.rllib.sac_replay import TransitionBuffer
-from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.runs.new_run import new_run
 from rlhf_ray.runs.train import train
 from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SACSettings, SettingError, to_json

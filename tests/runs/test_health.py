@@ -13,7 +13,8 @@ from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.queries.pool import CutFragments, FragmentPool
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.runs.health import QUIET, SETTLED_FOR, STARVING_ITERATIONS, Alarm, Health
+from rlhf_ray.runs.alarm import Alarm
+from rlhf_ray.runs.health import QUIET, SETTLED_FOR, STARVING_ITERATIONS, Health
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store.answers import Presses
 from rlhf_ray.teachers import Oracle, Teacher

@@ -14,7 +14,7 @@ import pytest
 
 from rlhf_ray import cli
 from rlhf_ray.actors.episode_player import EpisodePlayer
-from rlhf_ray.data import recordings
+from rlhf_ray.data import recording_writer
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import Recording, load_transitions
@@ -95,7 +95,7 @@ def test_steps_are_mixed_by_weight_and_nothing_of_an_episode_is_lost(
 def test_an_interrupted_recording_continues_to_the_same_bytes_and_no_other_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordings, "CHUNK_STEPS", 30)
+    monkeypatch.setattr(recording_writer, "CHUNK_STEPS", 30)
     plan = RecordingPlan(NAME, {"expert": 1.0, "random": 1.0}, seed=3, episodes=40)
     record(plan, tmp_path / "whole")
     play, played = EpisodePlayer.play, 0

@@ -16,7 +16,7 @@ from rlhf_ray.actors.inside_player import InsidePlayer
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.agents.recording import InsidePlan
-from rlhf_ray.data import recordings
+from rlhf_ray.data import recording_writer
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.gym_batch import GymBatch
@@ -57,7 +57,7 @@ def plan(**changes: Any) -> InsidePlan:
 def test_actors_record_the_same(
     ray_session: None, agent: NetworkAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordings, "CHUNK_STEPS", 60)
+    monkeypatch.setattr(recording_writer, "CHUNK_STEPS", 60)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     record_inside_with(plan(), agent, tmp_path / "alone")
@@ -70,7 +70,7 @@ def test_actors_record_the_same(
 def test_a_killed_recording_continues_where_it_was(
     agent: NetworkAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordings, "CHUNK_STEPS", 60)
+    monkeypatch.setattr(recording_writer, "CHUNK_STEPS", 60)
     record_inside_with(plan(), agent, tmp_path / "whole")
     play, played = InsidePlayer.play, []
 

@@ -14,8 +14,9 @@ import torch
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.recorded import load_episodes
-from rlhf_ray.data import recordings
-from rlhf_ray.data.recordings import Recording, RecordingWriter
+from rlhf_ray.data import recording_writer
+from rlhf_ray.data.recording_writer import RecordingWriter
+from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs import make_batch
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.steps import recording
@@ -73,7 +74,7 @@ def test_a_stopped_step_goes_on_to_the_same_bytes(
     work: Callable[..., AgentContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = work(POLE, "none", 0.02)
-    monkeypatch.setattr(recordings, "CHUNK_STEPS", 100)
+    monkeypatch.setattr(recording_writer, "CHUNK_STEPS", 100)
     recording.run(given)
     assert load_episodes(given.out).activations  # without memory, a layer to look into
     episodes = load_episodes(given.out)

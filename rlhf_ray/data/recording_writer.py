@@ -1,0 +1,210 @@
+"""Writes recordings (`rlhf_ray.data.recordings`), chunk by chunk."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+from rlhf_ray.data.atomic import left_over, whole_file, whole_folder, write_text
+from rlhf_ray.data.columns import to_column
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import Trajectory
+from rlhf_ray.data.recorded_episode import GAMMA, STATE, RecordedEpisode, RewardNormaliser, rows_of
+from rlhf_ray.data.recordings import FORMAT, FORMAT_INSIDE, MANIFEST, Recording, is_inside
+from rlhf_ray.data.spaces import space_to_json
+from rlhf_ray.data.transitions import Transitions
+
+CHUNK_BYTES = 16 * 2**20
+CHUNK_STEPS = 4096
+"""A chunk is written once its episodes have this many bytes of observations, or this many steps."""
+
+
+class RecordingWriter:
+    """Writes a recording chunk by chunk, and continues an interrupted one: a killed process loses at most the last chunk.
+
+    The same episodes give the same bytes, with or without interruptions.
+
+    Args:
+        path: the folder; created if it doesn't exist.
+        observation_space, action_space: the environment's spaces, Box or Discrete.
+        about: what the recording depends on, as JSON values. An interrupted recording is continued only with the same values.
+        gamma: discount factor of the return that normalises rewards: the agent's, if it is known.
+
+    Raises:
+        SettingError: the folder holds another recording, or something else.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        about: Mapping[str, Any],
+        gamma: float = GAMMA,
+    ):
+        self.path = Path(path)
+        self._manifest: dict[str, Any] = {
+            "format": FORMAT,
+            "about": json.loads(json.dumps(about)),
+            "observation_space": space_to_json(observation_space),
+            "action_space": space_to_json(action_space),
+            "complete": False,
+            "columns": {},
+            "chunks": [],
+        }
+        if "agent" in self._manifest["about"]:
+            self._manifest["format"] = FORMAT_INSIDE
+        self._waiting: list[RecordedEpisode] = []
+        self._waiting_bytes = 0
+        self._normaliser = RewardNormaliser(gamma)
+        if (self.path / MANIFEST).exists():
+            self._resume()
+        elif self.path.exists() and (not self.path.is_dir() or any(not left_over(e.name) for e in self.path.iterdir())):
+            raise SettingError(f"out is {path}, which exists and is not a recording; give another folder.")
+        self.path.mkdir(parents=True, exist_ok=True)
+        for entry in self.path.iterdir():
+            if left_over(entry.name):
+                entry.unlink()
+        self._write_manifest()
+
+    def _resume(self) -> None:
+        recording = Recording(self.path)
+        mine = self._manifest
+        theirs = json.loads((self.path / MANIFEST).read_text())
+        for name in ("observation_space", "action_space"):
+            if json.loads(json.dumps(mine[name])) != theirs[name]:
+                raise SettingError(f"out is {self.path}, a recording with another {name}; give another folder.")
+        if differing := [
+            n for n in {**recording.about, **mine["about"]} if recording.about.get(n) != mine["about"].get(n)
+        ]:
+            name = differing[0]
+            raise SettingError(
+                f"out is {self.path}, a recording with {name}={recording.about.get(name)!r}, not {mine['about'].get(name)!r}; "
+                "repeat its command to continue it, or give another folder."
+            )
+        self._manifest = theirs
+        if recording.chunks:
+            self._normaliser = RewardNormaliser(**recording.chunks[-1]["normaliser"])
+
+    @property
+    def complete(self) -> bool:
+        """Whether the recording is finished."""
+        return bool(self._manifest["complete"])
+
+    def add(self, episode: RecordedEpisode) -> None:
+        """Add the next episode. It is on disk once its chunk is full, or after `finish`."""
+        self._waiting.append(episode)
+        steps = sum(len(waiting.trajectory) for waiting in self._waiting)
+        self._waiting_bytes += episode.trajectory.observations.nbytes
+        self._waiting_bytes += sum(map(len, episode.env_states)) // 4  # compressed
+        if steps >= CHUNK_STEPS or self._waiting_bytes >= CHUNK_BYTES:
+            self._write()
+
+    def finish(self) -> None:
+        """Write the last chunk and mark the recording as complete."""
+        if self._waiting:
+            self._write()
+        if not self.complete:
+            self._manifest["complete"] = True
+            self._write_manifest()
+
+    def _write(self) -> None:
+        chunks, episodes = self._manifest["chunks"], self._waiting
+        first = sum(len(chunk["lengths"]) for chunk in chunks)
+        file = self.path / f"chunk-{len(chunks):06d}.arrow"
+        names = self._manifest["about"].get("policies") or []
+        columns = rows_of(episodes, first, self._normaliser, names)
+        for name, values in columns.items():
+            if name.startswith(STATE) or is_inside(name):
+                kind = [str(values.dtype), list(values.shape[1:])]
+                if self._manifest["columns"].setdefault(name, kind) != kind:
+                    raise SettingError(
+                        f"{name} was {self._manifest['columns'][name]} and is now {kind}; the environment's describe() must return "
+                        "arrays of one dtype and shape."
+                    )
+        table = pa.table({name: v if isinstance(v, pa.Array) else to_column(v) for name, v in columns.items()})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)  # one batch, so that each column is contiguous in the file
+        content = sink.getvalue()
+        with whole_file(file) as stream:
+            stream.write(content)
+        chunks.append(
+            {
+                "file": file.name,
+                "crc32": zlib.crc32(content),
+                "first_episode": first,
+                "lengths": [len(episode.trajectory) for episode in episodes],
+                "policies": [episode.policy for episode in episodes],
+                "levels": [int(episode.level_seed) for episode in episodes],
+                "normaliser": dict(vars(self._normaliser)),
+            }
+        )
+        self._waiting, self._waiting_bytes = [], 0
+        self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        write_text(self.path / MANIFEST, json.dumps(self._manifest) + "\n")
+
+
+def save(
+    transitions: Transitions,
+    path: Path | str,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Save whole episodes as a recording, with the columns that `Recording.transitions` returns.
+
+    Raises:
+        SettingError: the folder ``path`` exists.
+        ValueError: a step is missing within an episode.
+    """
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise SettingError(f"out is {path}, which exists; give another folder.")
+    with whole_folder(path) as new:
+        writer = RecordingWriter(new, observation_space, action_space, about or {})
+        for episode in episodes_of(transitions):
+            writer.add(episode)
+        writer.finish()
+
+
+def episodes_of(transitions: Transitions) -> Iterator[RecordedEpisode]:
+    """Split into episodes.
+
+    Raises:
+        ValueError: a step is missing within an episode.
+    """
+    bounds = np.flatnonzero(np.diff(transitions.episodes)) + 1
+    for begin, end in zip([0, *bounds], [*bounds, len(transitions)], strict=True):
+        part = transitions[int(begin) : int(end)]
+        if (np.diff(part.steps) != 1).any():
+            raise ValueError(f"Episode {part.episodes[0]} lacks steps; save transitions before sampling them.")
+        states = {
+            name.removeprefix(STATE): np.concatenate([values, part.columns[f"next_{name}"][-1:]])
+            for name, values in part.columns.items()
+            if name.startswith(STATE) and f"next_{name}" in part.columns
+        }
+        truncated = part.columns.get("truncated")
+        yield RecordedEpisode(
+            Trajectory(
+                np.concatenate([part.observations, part.next_observations[-1:]]),
+                part.actions,
+                part.rewards,
+                bool(part.terminated[-1]),
+                int(part.steps[0]),
+            ),
+            truncated=bool(truncated is not None and truncated[-1]),
+            policy=str(part.columns["policy"][0]) if "policy" in part.columns else "",
+            level_seed=int(part.columns["level_seed"][0]) if "level_seed" in part.columns else 0,
+            states=states,
+        )
