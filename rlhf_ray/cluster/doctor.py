@@ -14,11 +14,15 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+
+from rlhf_ray.study.words import Words
+
+WORDS = Words(__file__)
 
 PACKAGE = "rlhf-ray"
 GB = 1e9
@@ -101,16 +105,21 @@ def examine_machine() -> list[Finding]:
     ]
 
 
-def _judged(check: str, good: bool, seen: str, remedy: str, otherwise: Status = "warning") -> Finding:
-    return Finding(check, "ok", seen) if good else Finding(check, otherwise, seen, remedy)
+def _judged(check: str, good: bool, otherwise: Status = "warning", about: str = "", **facts: Any) -> Finding:
+    """Put a check into the words of ``doctor.toml``: NAME, NAME_seen and, unless it is good, NAME_remedy."""
+    facts["good"] = good
+    name, seen = (WORDS.text(key, **facts) for key in (check, f"{check}_seen"))
+    title = f"{name} on {about}" if about else name
+    return (
+        Finding(title, "ok", seen) if good else Finding(title, otherwise, seen, WORDS.text(f"{check}_remedy", **facts))
+    )
 
 
 def python(version: str, wanted: str) -> Finding:
     """Check that the package supports this Python."""
-    good = version in SpecifierSet(wanted)
-    seen = version if good else f"{version}, but {PACKAGE} needs {wanted}"
-    remedy = "Install a supported Python and run `make setup PYTHON=python3.11`."
-    return _judged("Python", good, seen, remedy, "problem")
+    return _judged(
+        "python", version in SpecifierSet(wanted), "problem", version=version, package=PACKAGE, wanted=wanted
+    )
 
 
 def installed(name: str) -> str | None:
@@ -124,9 +133,8 @@ def installed(name: str) -> str | None:
 def packages(requirements: Sequence[Requirement], version: Callable[[str], str | None]) -> Finding:
     """Check that the required packages are installed in supported versions."""
     wrong = _wrong(requirements, version)
-    if not wrong:
-        return Finding("packages", "ok", ", ".join(f"{r.name} {version(r.name)}" for r in requirements))
-    return Finding("packages", "problem", "; ".join(wrong), "Install rlhf-ray again; in a checkout, run `make setup`.")
+    there = [f"{requirement.name} {version(requirement.name)}" for requirement in requirements]
+    return _judged("packages", not wrong, "problem", wrong=wrong, there=there)
 
 
 def extras(
@@ -143,13 +151,8 @@ def extras(
         of_extra = [r for r in requirements if r.marker and r.marker.evaluate({"extra": name}) and r.name != PACKAGE]
         there = [version(r.name) is not None for r in of_extra]
         wrong = _wrong(of_extra, version)
-        if not wrong:
-            findings.append(Finding(f"extra {name}", "ok", "installed"))
-        elif not there[0] or sum(there) < len(there) / 2:
-            findings.append(Finding(f"extra {name}", "ok", "not installed (optional)"))
-        else:
-            again = f"`pip install '/path/to/rlhf_ray[{name}]'`, or `make setup EXTRAS={name}` in a checkout"
-            findings.append(Finding(f"extra {name}", "warning", "; ".join(wrong), f"Install the extra again: {again}."))
+        absent = bool(wrong) and (not there[0] or sum(there) < len(there) / 2)
+        findings.append(_judged("extra", not wrong or absent, name=name, wrong=wrong, absent=absent))
     return findings
 
 
@@ -164,139 +167,81 @@ def _wrong(requirements: Sequence[Requirement], version: Callable[[str], str | N
 
 def threads(count: int) -> Finding:
     """Check that torch uses one thread per process."""
-    remedy = (
-        "Actors with several threads each slow each other down on a small machine: unset OMP_NUM_THREADS or set "
-        "it to 1."
-    )
-    return _judged("torch threads", count == 1, f"{count} per process", remedy)
+    return _judged("threads", count == 1, count=count)
 
 
 def cpus(count: int) -> Finding:
     """Check that this machine has enough CPUs."""
-    remedy = f"A run keeps {CPUS} busy; with fewer it works, but takes longer."
-    return _judged("CPUs", count >= CPUS, f"{count} on this machine", remedy)
+    return _judged("cpus", count >= CPUS, count=count, cpus=CPUS)
 
 
 def memory(available: int | None) -> Finding:
     """Check that enough memory is free; ``available`` is None if unknown."""
-    if available is None:
-        return Finding("memory", "ok", "unknown: this system has no /proc/meminfo")
-    remedy = (
-        f"A run on images uses {_size(MEMORY)}, and Ray kills processes when memory runs out: close other programs, or reduce "
-        "ppo.num_envs and fragments.pool."
-    )
-    return _judged("memory", available >= MEMORY, f"{_size(available)} available", remedy)
+    size = None if available is None else _size(available)
+    return _judged("memory", available is None or available >= MEMORY, available=size, needed=_size(MEMORY))
 
 
 def disk(path: Path, free: int, writable: bool) -> Finding:
     """Check that a folder for runs is writable and has space."""
-    check = "disk for runs"
-    if not writable:
-        remedy = "Change to a folder that you own, or choose one with --run-dir."
-        return Finding(check, "problem", f"{path} is not writable", remedy)
-    remedy = "Free space, or choose a folder on another disk with --run-dir."
-    return _judged(check, free >= DISK, f"{path}: {_size(free)} free", remedy)
+    status: Status = "warning" if writable else "problem"
+    return _judged("disk", writable and free >= DISK, status, path=path, free=_size(free), writable=writable)
 
 
 def token_file(path: Path) -> Finding:
     """Check that other users can't read Ray's token."""
-    if not path.exists():
-        return Finding("token file", "ok", f"none yet at {path}; Ray creates one when needed")
-    open_to_others = path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
-    seen = f"others on this machine can read {path}" if open_to_others else str(path)
-    remedy = f"Anyone with the token can run code as you: `chmod 600 {path}`."
-    return _judged("token file", not open_to_others, seen, remedy)
+    exists = path.exists()
+    open_to_others = exists and bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
+    return _judged("token_file", not open_to_others, path=path, exists=exists)
 
 
 def temp_folder(node: str, path: str, free: int, total: int) -> Finding:
     """Check that Ray has disk space for logs and spilled objects."""
-    check, seen = f"Ray's folder on {node}", f"{path}: {_size(free)} of {_size(total)} free"
-    remedy = (
-        "Free space there, or start Ray with another folder (`ray start --temp-dir`, or RAY_TMPDIR for a local run)."
-    )
-    if free < (1 - FULL) * total:
-        return Finding(check, "problem", f"{seen}; Ray stops using a disk that is {FULL:.0%} full", remedy)
-    return _judged(check, free >= DISK, seen, remedy)
+    full = free < (1 - FULL) * total
+    facts = {"path": path, "free": _size(free), "total": _size(total), "full": FULL if full else None}
+    return _judged("temp_folder", free >= DISK and not full, "problem" if full else "warning", node, **facts)
 
 
 def object_store(node: str, size: float, shared_memory: int) -> Finding:
     """Check that the object store is large enough and fits in shared memory."""
-    check, seen = f"object store on {node}", f"{_size(size)}, with {_size(shared_memory)} of shared memory"
-    if size > shared_memory:
-        remedy = (
-            "Ray then keeps objects on disk, which is slow. In Docker, set --shm-size; elsewhere, use a larger /dev/shm or a "
-            "smaller --object-store-memory."
-        )
-        return Finding(check, "warning", seen, remedy)
-    remedy = f"Fragments of images may not fit: `ray start --object-store-memory={OBJECT_STORE:.0f}`."
-    return _judged(check, size >= OBJECT_STORE, seen, remedy)
+    fits = size <= shared_memory
+    facts = {"size": _size(size), "shared": _size(shared_memory), "fits": fits, "least": OBJECT_STORE}
+    return _judged("object_store", fits and size >= OBJECT_STORE, "warning", node, **facts)
 
 
 def gpus(node: str, ray_gpus: float, torch_gpus: int, devices: int) -> Finding:
     """Check that the operating system, torch and Ray agree on the number of GPUs."""
-    check, seen = f"GPUs on {node}", f"{devices} in the machine, {torch_gpus} visible to torch, {ray_gpus:g} to Ray"
-    if devices == torch_gpus == ray_gpus:
-        return Finding(check, "ok", seen if devices else "none; training runs on the CPU")
-    if ray_gpus > torch_gpus:
-        remedy = (
-            "A process that gets a GPU from Ray would find none: install a CUDA build of torch and a driver, or run "
-            "`ray start --num-gpus=0`."
-        )
-    elif torch_gpus > ray_gpus:
-        remedy = f"To train on them, start Ray with --num-gpus={torch_gpus}."
-    else:
-        remedy = (
-            "To train on them, install a CUDA build of torch and a matching driver, and check CUDA_VISIBLE_DEVICES."
-        )
-    return Finding(check, "problem" if ray_gpus > torch_gpus else "warning", seen, remedy)
+    status: Status = "problem" if ray_gpus > torch_gpus else "warning"
+    good = devices == torch_gpus == ray_gpus
+    return _judged("gpus", good, status, node, ray=ray_gpus, torch=torch_gpus, devices=devices)
 
 
 def versions(node: str, theirs: dict[str, str], mine: dict[str, str]) -> Finding:
     """Check that a node has the same versions of Python and packages as this machine."""
     different = [f"{name} {theirs[name]} (here {version})" for name, version in mine.items() if theirs[name] != version]
-    seen = ", ".join(different or [f"{name} {version}" for name, version in theirs.items()])
-    remedy = "Actors need the same versions on every node: install them."
-    return _judged(f"versions on {node}", not different, seen, remedy, "problem")
+    seen = different or [f"{name} {version}" for name, version in theirs.items()]
+    return _judged("versions", not different, "problem", node, seen=seen)
 
 
 def token(modes: Sequence[str]) -> Finding:
     """Check that every node requires a token before running code; ``modes`` are their RAY_AUTH_MODE."""
     without = sum(mode != "token" for mode in modes)
-    if not without:
-        return Finding("token", "ok", "Ray requires a token")
-    return Finding(
-        "token",
-        "problem" if len(modes) > 1 else "warning",
-        f"{without} of {len(modes)} nodes run code from anyone who can reach them (RAY_AUTH_MODE is not token)",
-        "Run `ray get-auth-token --generate` once, copy ~/.ray/auth_token to every node, and set RAY_AUTH_MODE=token before "
-        "`ray start` and before training.",
-    )
+    return _judged("token", not without, "problem" if len(modes) > 1 else "warning", without=without, nodes=len(modes))
 
 
 def dashboard(url: str | None) -> Finding:
     """Check that Ray's dashboard, which runs code for anyone who reaches it, listens on the loopback interface only."""
-    if not url:
-        return Finding("dashboard", "ok", "not started")
-    good = url.removeprefix("http://").rpartition(":")[0].strip("[]") in ("127.0.0.1", "localhost", "::1")
-    seen = f"{url}, reachable only from that machine" if good else f"{url} is reachable from other machines"
-    remedy = "Start the head with --dashboard-host=127.0.0.1 and reach it through an SSH tunnel: `ssh -L 8265:127.0.0.1:8265 HEAD`."
-    return _judged("dashboard", good, seen, remedy, "problem")
+    host = (url or "localhost:").removeprefix("http://").rpartition(":")[0].strip("[]")
+    return _judged("dashboard", host in ("127.0.0.1", "localhost", "::1"), "problem", url=url)
 
 
 def ports(taken: Sequence[int]) -> Finding:
     """Check that the ports of `ray start --head` are free."""
-    seen = f"something listens on {', '.join(map(str, taken))}" if taken else "free for a Ray head here"
-    remedy = (
-        "A local run needs none of them. To use the Ray head that listens there, set RAY_ADDRESS (or --address); otherwise start "
-        "yours on other ports: `ray start --head` with --port, --dashboard-port, --ray-client-server-port."
-    )
-    return _judged("ports", not taken, seen, remedy)
+    return _judged("ports", not taken, taken=taken)
 
 
 def cluster_cpus(count: float) -> Finding:
     """Check that Ray has the CPUs that a run claims."""
-    remedy = f"A run claims {CPUS} and would wait for them forever: add a node, or use `ray start --num-cpus={CPUS}`."
-    return _judged("CPUs in Ray", count >= CPUS, f"{count:g}", remedy, "problem")
+    return _judged("cluster_cpus", count >= CPUS, "problem", count=count, cpus=CPUS)
 
 
 def _available_memory() -> int | None:

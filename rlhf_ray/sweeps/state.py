@@ -17,13 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import tune
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 
 from rlhf_ray.data.atomic import find_folder, whole_file, whole_folder
-from rlhf_ray.data.checkpoints import MANIFEST, damaged_files
+from rlhf_ray.data.checkpoints import damaged_files
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.metrics_files import carry_on
 
@@ -126,8 +125,6 @@ def keep(folder: Path, source: Path, trials: dict[str, tuple[Path, str | None]])
     of_trials = {}
     for name, (place, checkpoint) in trials.items():
         rows = {file: (path.stat().st_size, _digest(path)) for file in ROWS if (path := place / file).exists()}
-        if checkpoint is not None and not (Path(checkpoint) / MANIFEST).exists():  # of an earlier version
-            checkpoint = None
         of_trials[name] = Kept(rows, checkpoint and os.path.relpath(checkpoint, folder))
     with whole_folder(folder / STATE) as new:
         for name, file in files.items():
@@ -154,13 +151,12 @@ def has_started(folder: Path) -> bool:
 
 
 def check(folder: Path) -> None:
-    """Check the files that a resumed sweep reads. Those of an earlier version have no checksums and are only parsed.
+    """Check the files that a resumed sweep reads, if there are checksums (`DamagedSweepError` may advise to delete them).
 
     Raises:
         DamagedSweepError: one is missing or damaged.
     """
     if not has_state(folder):
-        _check_unkept(folder)
         return
     kept = find_folder(folder / STATE)
     try:
@@ -208,37 +204,6 @@ def _check_trial(folder: Path, name: str, rows: dict[str, Any], checkpoint: str 
         older = [one for one in others if one.name < newest.name and not damaged_files(one)]
         remedy = f"Resume from the one before it: rm -rf {newest}; cp -r {older[-1]} {newest}" if older else AGAIN
         raise DamagedSweepError(newest / damage[0], _state_of(newest / damage[0]), remedy)
-
-
-def _check_unkept(folder: Path) -> None:
-    """Check the files of a sweep without `STATE` as far as reading them shows damage."""
-    if not (folder / TUNER).exists() and not has_started(folder):
-        return
-    others = [file for file in _saved(folder) if not file.match(SAVED[0])]
-    states = [file for file in _saved(folder) if file.match(SAVED[0])]
-    for file in (folder / TUNER, *states[-1:], *others):
-        with named(file):
-            _parse(file)
-    if not states:
-        if any(folder.glob("trial_*")):
-            raise DamagedSweepError(folder / SAVED[0], "is missing", AGAIN)
-        return
-    for trial in folder.glob("trial_*"):
-        rows, table = (trial / name for name in ROWS)
-        with named(rows, f"The same rows are in {table.name}: rm {rows}" if table.exists() else AGAIN):
-            for line in rows.read_text().rpartition("\n")[0].splitlines() if rows.exists() else ():
-                json.loads(line)
-
-
-def _parse(file: Path) -> None:
-    """Read a file as Tune does."""
-    if file.suffix == ".json" and file.match(SAVED[0]):
-        state = json.loads(file.read_text())
-        for trial, metadata in state["trial_data"]:
-            Trial.from_json_state(trial, stub=True).restore_run_metadata(metadata)
-        _ = state["runner_data"].keys()
-    else:
-        ray.cloudpickle.loads(file.read_bytes())
 
 
 @contextlib.contextmanager

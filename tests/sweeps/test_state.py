@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -123,28 +122,6 @@ def test_rows_after_the_state_are_kept_and_one_cut_by_the_kill_is_not(tmp_path: 
         "checkpoint_000001",
         "checkpoint_000002",
     ]
-
-
-@pytest.mark.parametrize("file", ["tuner.pkl", STATE, SEARCH, "sweep.json"])
-@pytest.mark.parametrize("damage", [empty, cut])
-def test_a_sweep_of_an_earlier_version_is_read_as_far_as_it_can_be(
-    tmp_path: Path, file: str, damage: Callable[[Path], None]
-) -> None:
-    folder = a_sweep(tmp_path / "sweep")
-    shutil.rmtree(folder / "state")
-    state.check(folder)
-    damage(folder / file)
-    with pytest.raises(SettingError, match=f"{file} is (empty|damaged); nothing was changed"):
-        read_plan(folder)
-
-
-@pytest.mark.parametrize("file", ["tuner.pkl", STATE])
-def test_a_sweep_of_an_earlier_version_needs_tunes_files(tmp_path: Path, file: str) -> None:
-    folder = a_sweep(tmp_path / "sweep")
-    shutil.rmtree(folder / "state")
-    (folder / file).unlink()
-    with pytest.raises(SettingError, match="is missing; nothing was changed"):
-        state.check(folder)
 
 
 def test_tune_starts_no_sweep_anew_that_it_cannot_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
