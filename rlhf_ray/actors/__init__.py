@@ -2,5 +2,5 @@
 
 if __name__ != "rlhf_ray.actors":  # a second copy of each module, whose classes are not the first's
     raise ImportError(
-        f"{__name__} is a link to rlhf_ray.actors for whoever looks for the folder: import rlhf_ray.actors."
+        f"{__name__} is a link to rlhf_ray.actors for readers of the folder list: import rlhf_ray.actors."
     )

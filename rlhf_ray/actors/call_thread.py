@@ -38,7 +38,7 @@ class CallThread:
         return future
 
     def end(self) -> None:
-        """Take no more calls, and none of those queued. The current one goes on."""
+        """Take no more calls, and none of those queued. The current one finishes."""
         self._ended = True
         self._calls.put(None)
 

@@ -1,4 +1,4 @@
-"""InsidePlayer: plays blocks of episodes for a recording of what goes on inside an agent."""
+"""InsidePlayer: plays blocks of episodes for a recording with an agent's internals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlhf_ray.envs.batch import EnvBatch
 
 
 class InsidePlayer:
-    """Plays the blocks of a plan, each the same whoever plays it.
+    """Plays the blocks of a plan, each the same on any player.
 
     Args:
         plan: the plan.

@@ -101,7 +101,7 @@ class LocalExecutor:
         return self._streams
 
     def stop(self, actor: Actor[Any]) -> None:
-        """See `Executor.stop`. The call that is running goes on."""
+        """See `Executor.stop`. A running call finishes."""
         assert isinstance(actor, _LocalActor)
         self._threads[actor.role].end()
         if (end := getattr(self.actors[actor.role], "end", None)) is not None:
@@ -158,7 +158,7 @@ class _Reference:
         return self._take(self._future.result(*(() if timeout is None else (timeout,))))
 
     def __await__(self) -> Generator[Any, None, Any]:
-        # Shielded: whoever stops waiting doesn't take the call back.
+        # Shielded: a caller that stops waiting doesn't cancel the call.
         future = self._future if isinstance(self._future, asyncio.Future) else asyncio.wrap_future(self._future)
         return self._take((yield from asyncio.shield(future).__await__()))
 

@@ -1,4 +1,4 @@
-"""Episodes: what an agent did and had in mind, as a struct of padded arrays."""
+"""Episodes: an agent's actions and activations, as a struct of padded arrays."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def load_episodes(
     """Load recorded episodes, padded to the longest.
 
     Args:
-        folder: of a recording of what goes on inside an agent.
+        folder: of a recording with an agent's internals.
         split: only episodes whose level is in this split.
         most: the first ones; None for all.
         frames: whether to load observations; without, they have the shape ``[n, T + 1, 0]``.
@@ -151,12 +151,10 @@ def _has_final(name: str) -> bool:
 
 
 def _of_agent(folder: Path | str, agent: Agent | None) -> Recording:
-    """Open the recording of what goes on inside ``agent``, or inside any agent."""
+    """Open the recording with the internals of ``agent``, or of any agent."""
     recording = Recording(folder)
     if "agent" not in recording.about:
-        raise SettingError(
-            f"{folder} does not hold what goes on inside an agent; record it with `rlhf-ray record --inside`."
-        )
+        raise SettingError(f"{folder} has no agent's internals; record it with `rlhf-ray record --inside`.")
     if agent is not None and recording.about["agent"] != agent.digest:
         raise SettingError(
             f"{folder} is a recording of the agent {recording.about['agent']}, not of {agent.name} ({agent.digest}): record this "
@@ -191,7 +189,7 @@ class Windows(WindowNumbers):
     end. Windows never cross episodes.
 
     Args:
-        folder: of a recording of what goes on inside an agent.
+        folder: of a recording with an agent's internals.
         length: observations of a window, at least 2.
         split: only windows of levels in this split.
         agent: the agent that the recording has to be of.

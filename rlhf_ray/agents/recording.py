@@ -43,7 +43,7 @@ class Block:
 
 @dataclass(frozen=True)
 class InsidePlan:
-    """What to record of an agent. The episodes depend on nothing else, whoever plays them.
+    """What to record of an agent. The episodes depend on nothing else.
 
     Attributes:
         environment: the environment's name.
@@ -75,7 +75,7 @@ class InsidePlan:
     def __post_init__(self) -> None:
         for name, share in self.acting.items():
             if name not in ACTING:
-                raise SettingError(f"mix names {name!r}; what goes on inside is recorded with {', '.join(ACTING)}.")
+                raise SettingError(f"mix names {name!r}; internals are recorded with {', '.join(ACTING)}.")
             if not 0 < share < float("inf"):
                 raise SettingError(f"mix gives {name} the share {share:g}; it must be above 0.")
         if not self.acting:
@@ -194,7 +194,7 @@ def record_inside(
 ) -> Recording:
     """Record one episode of each level, with everything that goes on inside the agent.
 
-    A recording that was interrupted is continued, to the same bytes.
+    An interrupted recording resumes bit for bit.
 
     Args:
         agent: the agent.

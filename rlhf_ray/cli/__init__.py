@@ -53,7 +53,7 @@ USAGE = Usage(
         ("convert SOURCE OUT [--to FORMAT]", "convert recorded episodes: ours, imitation's, Minari's"),
         ("label SOURCE --store STORE", "collect comparisons from people, without training"),
         ("links RUN [--revoke NAME]", "show, renew or revoke the annotators' links to a labelling page"),
-        ("pause RUN [--end]", "stop asking questions for a while; the training goes on"),
+        ("pause RUN [--end]", "stop asking questions for a while; training continues"),
         ("fit STORE [--out FOLDER]", "fit a reward model to stored labels"),
         ("interpret reward RUN", "report what a run's learned reward looks at"),
         ("interpret agent RUN", "report what a run's agent sees, remembers and uses"),

@@ -1,4 +1,4 @@
-"""`rlhf-ray interpret agent`: what goes on inside an agent?"""
+"""`rlhf-ray interpret agent`: What goes on inside an agent?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InterpretAgent:
-    """Report what goes on inside an agent: a page, its JSON twin, and a panel to explore. Finished steps are kept."""
+    """Report what an agent remembers, sees and uses: a page, its JSON twin, and a panel to explore. Finished steps are kept."""
 
     run: tyro.conf.Positional[Path]
     """A run folder, whose newest policy is examined; the folder of a saved agent (agent.json); or module:Name of your own agent."""

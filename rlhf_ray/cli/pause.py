@@ -1,4 +1,4 @@
-"""`rlhf-ray pause`: pause a run's collecting of comparisons, while its training goes on."""
+"""`rlhf-ray pause`: pause a run's collecting of comparisons, while it keeps training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_ray.runs.folder import RunFolder
 class Pause:
     """Pause collecting alone: from the next iteration on, a run asks no questions and takes no steps for clips of its own.
 
-    The training goes on with the answers it has. The labels that fall due meanwhile are asked for after the pause, about the
+    Training continues with the answers so far. The labels that fall due meanwhile are asked for after the pause, about the
     agent's newest behaviour; those of a pause that lasts to the end are not asked for. The first labels are always collected.
     """
 

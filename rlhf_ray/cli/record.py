@@ -49,7 +49,7 @@ class Record:
     epsilon: float = 0.1
     """Share of random actions of the policy epsilon."""
     inside: bool = False
-    """Record what goes on inside the agent too: all logits, values, memory, and causes of ends, for `rlhf-ray interpret agent` and
+    """Record the agent's internals too: all logits, values, memory, and causes of ends, for `rlhf-ray interpret agent` and
     rlhf_ray.agents.recorded."""
     layers: tuple[str, ...] = ()
     """With --inside: layers whose outputs to record, for example --layers encoder.0."""
@@ -78,7 +78,7 @@ class Record:
             return
         for name in ("layers", "states", "environment"):
             if getattr(self, name):
-                raise SettingError(f"--{name} is for recordings of what goes on inside an agent; add --inside.")
+                raise SettingError(f"--{name} is for recordings with an agent's internals; add --inside.")
 
     @property
     def shares(self) -> dict[str, float]:
@@ -117,7 +117,7 @@ def run(words: list[str]) -> None:
 
 
 def _record_inside(command: Record) -> None:
-    """Record what goes on inside an agent."""
+    """Record an agent's internals."""
     import torch
 
     from rlhf_ray.agents.recording import InsidePlan
@@ -147,7 +147,7 @@ def _record_inside(command: Record) -> None:
             plan, agent, command.out, actors=command.actors, watch=lambda done, total: bar.show(done, "")
         )
     print(
-        f"{command.out}: {len(recording)} steps in {episodes} episodes of {agent.name} ({agent.digest}), with what goes on inside"
+        f"{command.out}: {len(recording)} steps in {episodes} episodes of {agent.name} ({agent.digest}), with its internals"
     )
 
 

@@ -40,7 +40,7 @@ class Train(Experiment):
     """The run folder, for everything the run writes. None: a new folder under runs/."""
     fast: bool = False
     """Try the preset out in seconds, with tiny budgets and a scripted teacher: everything runs, and nothing is learned. Settings
-    given besides count."""
+    you pass still apply."""
     reference: bool = False
     """Also train the agent on the true reward, with the same settings and steps, as a reference."""
     true_reward: bool = False

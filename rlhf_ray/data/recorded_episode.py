@@ -31,7 +31,7 @@ class RecordedEpisode:
         level_seed: seed of its level, or of its reset if the environment has no levels.
         states: arrays ``[steps + 1, …]`` by name: what the environment says about its state, at each observation.
         cause: why it ended, for example saw or timeout; empty if unknown.
-        inside: what goes on inside the agent, by column: ``logits``, ``value`` and ``activation.NAME`` at each step,
+        inside: the agent's internals, by column: ``logits``, ``value`` and ``activation.NAME`` at each step,
             ``[steps, …]``; ``memory`` before each step and after the last, ``[steps + 1, …]``.
         env_states: the environment's state at each observation, ``steps + 1`` blobs; empty if not kept.
         infos: what imitation saved of the environment's infos, ``steps`` texts of jsonpickle, which are passed on and never read;
@@ -180,7 +180,7 @@ def _states(episodes: Sequence[RecordedEpisode]) -> dict[str, Array]:
 
 
 def _inside(episodes: Sequence[RecordedEpisode], of_steps: Callable[[Sequence[Array], Any], Array]) -> dict[str, Array]:
-    """The columns with what goes on inside the agent."""
+    """The columns with the agent's internals."""
     columns = {}
     for name in episodes[0].inside:
         parts = [episode.inside[name] for episode in episodes]

@@ -11,7 +11,7 @@ observation (``final`` is true) has no step: its ``action`` is 0 and its rewards
 ``level_seed``, and ``state.NAME`` for what the environment says about its state at this observation. Episodes of imitation
 also have ``infos``, its texts of jsonpickle.
 
-A recording of what goes on inside an agent (`rlhf_ray.agents.recorded`) also has ``logits`` (all inputs of the action
+A recording with an agent's internals (`rlhf_ray.agents.recorded`) also has ``logits`` (all inputs of the action
 distribution), ``value``, ``memory`` (before each step; in the final row, after the last one), ``activation.NAME`` of layers,
 ``cause`` (why the episode ended) and, if kept, ``env_state`` (the environment's state at each observation, compressed by zlib). Its
 manifest also has the agent's digest, and how levels are split into train, validation and test.
@@ -53,7 +53,7 @@ from rlhf_ray.data.transitions import Transitions
 
 FORMAT = "rlhf_ray.recording/1"
 FORMAT_INSIDE = "rlhf_ray.recording/2"
-"""With what goes on inside an agent; otherwise the same."""
+"""With an agent's internals; otherwise the same."""
 
 MANIFEST = "manifest.json"
 
@@ -69,7 +69,7 @@ class Recording:
         lengths: steps of each episode.
         policies: name of the policy of each episode.
         levels: level seed of each episode.
-        columns: dtype and shape of each ``state.NAME`` column, and of those of what goes on inside.
+        columns: dtype and shape of each ``state.NAME`` column, and of those of the internals.
 
     Raises:
         SettingError: there is no recording at ``path``, or its manifest is damaged.
@@ -224,7 +224,7 @@ class Recording:
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a column holds what goes on inside an agent."""
+    """Return whether a column holds an agent's internals."""
     return name in ("logits", "value", "memory") or name.startswith(ACTIVATION)
 
 

@@ -19,7 +19,7 @@ class BatchStep:
         observations: ``[n, …]``.
         rewards: true rewards, ``[n]``; 0 where the episode had ended before.
         terminated, truncated: whether the episode has ended, now or before, ``[n]``.
-        causes: why each episode ended, for example saw, pit, coin or timeout; empty if it goes on or the environment doesn't tell.
+        causes: why each episode ended, for example saw, pit, coin or timeout; empty if it has not or the cause is unknown.
     """
 
     observations: Array

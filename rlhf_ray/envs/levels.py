@@ -81,7 +81,7 @@ class LevelBatch(ABC):
 
     @abstractmethod
     def act(self, state: Array, actions: IntArray) -> tuple[FloatArray, IntArray]:
-        """Step ``state`` in place; return rewards and causes of ends, as indices of `causes` plus 1; 0 goes on."""
+        """Step ``state`` in place; return rewards and causes of ends, as indices of `causes` plus 1; 0: not ended."""
 
     @abstractmethod
     def codes(self, state: Array) -> IntArray:
@@ -124,7 +124,7 @@ class LevelBatch(ABC):
         return BatchStep(self.observe(), rewards, *self.ends(), self.ended_by())
 
     def advance(self, actions: Array) -> FloatArray:
-        """Step all copies whose episode goes on; return rewards ``[n]``.
+        """Step all copies whose episode has not ended; return rewards ``[n]``.
 
         Raises:
             ValueError: the actions have another shape or are out of range.
@@ -157,7 +157,7 @@ class LevelBatch(ABC):
         return (ends > 0) & ~truncated, truncated
 
     def ended_by(self) -> list[str]:
-        """Return why each episode ended, ``[n]``; empty if it goes on."""
+        """Return why each episode ended, ``[n]``; empty if it has not ended."""
         return [self._all_causes[end] for end in self.state["end"].tolist()]
 
     def observe(self) -> Array:

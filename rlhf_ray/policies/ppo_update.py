@@ -219,7 +219,7 @@ def shuffled(
 ) -> Tensor:
     """Return the rows of each minibatch of ``epochs`` passes over ``count`` rows: ``[minibatches, size]`` int64.
 
-    Minibatches have the same size; one that begins at the end of a pass goes on with the next. Randomness is torch's own.
+    All minibatches have the same size; one may span two passes. Randomness is torch's own.
 
     Args:
         count: number of rows.

@@ -37,7 +37,7 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         with seeded_without_compiler():
             try:
                 super().__init__(*arguments, **keywords)
-            except Exception as error:  # RLlib goes on without it, and fails later for another reason
+            except Exception as error:  # RLlib continues without it and fails later for another reason
                 if isinstance(fault := cause(error), Fault) and ray.is_initialized():
                     tell(keywords["config"].faults, fault)
                 raise

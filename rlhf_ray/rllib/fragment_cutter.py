@@ -48,7 +48,7 @@ class FragmentCutter(RLlibCallback):  # type: ignore[misc]
         if config.in_evaluation or not preferences.comparisons:  # no questions to ask
             return
         if config.checked.films and not is_image(env_runner.env.single_observation_space):
-            return  # whoever answers sees films, which the rollout collector renders
+            return  # the gatherer wants films, which the rollout collector renders
         failed = dropped = 0
         ring = self._ring = self._ring or executor_of(config.ring_name)
         if preferences.mode == "synchronous":

@@ -1,4 +1,4 @@
-"""Record what goes on inside an agent, in this process or over Ray actors: the same bytes."""
+"""Record an agent's internals, in this process or over Ray actors: the same bytes."""
 
 from __future__ import annotations
 

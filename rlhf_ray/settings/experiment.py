@@ -145,7 +145,7 @@ def env_steps_needed(
         fragments: fragment settings.
         preferences: preference settings.
         iteration: environment steps of an iteration.
-        films: whether fragments are filmed for whoever answers; None: if people do. A gatherer of your own may want films too.
+        films: whether fragments are filmed for the gatherer; None: if people answer. A gatherer of your own may want films too.
     """
     films = preferences.asks_people if films is None else films
     rounds = preferences.rounds

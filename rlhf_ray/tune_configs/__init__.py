@@ -15,7 +15,7 @@ from rlhf_ray.settings import Experiment
 
 if __name__ != "rlhf_ray.tune_configs":  # a second copy of each module, whose classes are not the first's
     raise ImportError(
-        f"{__name__} is a link to rlhf_ray.tune_configs for whoever looks for the folder: import rlhf_ray.tune_configs."
+        f"{__name__} is a link to rlhf_ray.tune_configs for readers of the folder list: import rlhf_ray.tune_configs."
     )
 
 

@@ -1,4 +1,4 @@
-"""Recordings of what goes on inside an agent: nothing is lost, nothing is mixed up, and any part is read fast."""
+"""Recordings of an agent's internals: nothing is lost, nothing is mixed up, and any part is read fast."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_a_recording_without_an_agent_opens_but_holds_nothing_inside(recorded: P
     assert manifest["format"] == FORMAT
     assert len(load_transitions(old)) == sum(len(each.trajectory) for each in episodes[:5])
     assert [each.level_seed for each in Recording(old)] == [each.level_seed for each in episodes[:5]]
-    with pytest.raises(SettingError, match="does not hold what goes on inside an agent"):
+    with pytest.raises(SettingError, match="has no agent's internals"):
         load_episodes(old)
     shutil.rmtree(old)
 

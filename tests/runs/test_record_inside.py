@@ -1,4 +1,4 @@
-"""`rlhf-ray record --inside`: what goes on inside an agent, the same whoever plays, and refusals in one line."""
+"""`rlhf-ray record --inside`: an agent's internals, the same whoever plays, and refusals in one line."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_an_agent_or_environment_that_is_not_there_is_one_line(
         (["--inside"], "name its environment with --environment"),
         (
             ["--inside", "--environment", POLE, "--mix", "expert=1"],
-            "mix names 'expert'; what goes on inside is recorded with",
+            "mix names 'expert'; internals are recorded with",
         ),
         (
             ["--inside", "--environment", POLE, "--layers", "decoder"],
@@ -160,7 +160,7 @@ def test_an_agent_or_environment_that_is_not_there_is_one_line(
         (["--inside", "--environment", POLE, "--env-steps", "100"], "with --inside, set --episodes"),
         (["--inside", "--environment", POLE, "--episodes", "0"], "episodes is 0; it must be 1 or more"),
         (["--inside", "--environment", "MountainCar-v0"], "but MountainCar-v0 has Box"),
-        (["--states"], "--states is for recordings of what goes on inside an agent; add --inside"),
+        (["--states"], "--states is for recordings with an agent's internals; add --inside"),
     ],
 )
 def test_what_cannot_be_recorded_is_one_line(

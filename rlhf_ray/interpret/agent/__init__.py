@@ -1,1 +1,1 @@
-"""What goes on inside an agent: its memory, its world, and what its actions and values depend on."""
+"""An agent's internals: its memory, its world, and what its actions and values depend on."""

@@ -22,7 +22,7 @@ def causes_of(episodes: Episodes) -> list[str]:
 
 @dataclass(frozen=True)
 class Change:
-    """A mean before and after, and the difference with its interval: paired by episode, over levels that count the same each."""
+    """A mean before and after, and the difference with its interval: paired by episode, each level weighted equally."""
 
     before: float
     after: float

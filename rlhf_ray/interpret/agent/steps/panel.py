@@ -1,4 +1,4 @@
-"""The panel, a static folder that shows what goes on inside the agent."""
+"""The panel, a static folder that shows the agent's internals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains a world model on windows of a recording. A training that was stopped goes on to the same bytes."""
+"""Trains a world model on windows of a recording. A stopped training resumes bit for bit."""
 
 from __future__ import annotations
 

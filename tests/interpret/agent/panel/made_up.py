@@ -61,7 +61,7 @@ def made_up(n=60, steps=12, k=8, side=16, quantities=("value", "jump log-odds"),
         ),
     ]
     return PanelData(
-        title="MiniRun: what goes on inside the agent",
+        title="MiniRun: the agent's internals",
         observations=frames,
         lengths=lengths,
         actions=actions,
