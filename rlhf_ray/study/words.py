@@ -39,6 +39,7 @@ from typing import Any
 import jinja2
 
 from rlhf_ray.data.plain import plain
+from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 
@@ -142,4 +143,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-_FILTERS = {"fmt": format} | {each.__name__: each for each in (share, percent, number, capital, listed, counted)}
+def estimate(value: MeanEstimate | None, digits: int = 2) -> str:
+    """Write a mean with its interval; a dash for None."""
+    return "–" if value is None else value.text(digits).replace("-", "\N{MINUS SIGN}")
+
+
+_FILTERS = {"fmt": format} | {
+    each.__name__: each for each in (share, percent, number, capital, listed, counted, estimate)
+}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,22 @@ from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
-from rlhf_ray.interpret.agent.comparison.pair import AgentPair, acts, correlation, mean_of, same_action, sites, text
+from rlhf_ray.interpret.agent.comparison.pair import (
+    AgentPair,
+    acts,
+    beside_untrained,
+    correlation,
+    mean_of,
+    same_action,
+    sites,
+)
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap, percentile_interval
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.words import Words, estimate
 
-NAME = "alike"
-TITLE = "What they do and hold on the same frames"
+WORDS = Words(__file__)
+
 WIDEST = 128
 """Principal components of what a wider layer holds."""
 SHUFFLES = 20
@@ -25,120 +35,135 @@ DRAWS = 100
 """Draws of the interval of a similarity."""
 
 
+@dataclass(frozen=True)
+class ActionAgreement:
+    """How often both choose the same most likely action.
+
+    Attributes:
+        same: on all frames, and ``chance``: with the second's actions shuffled among frames.
+        by_frames_of: on the frames of each one's episodes, and ``chance_by_frames_of``.
+        untrained: each with the other one's untrained twin.
+    """
+
+    same: MeanEstimate
+    chance: float
+    by_frames_of: tuple[MeanEstimate, MeanEstimate]
+    chance_by_frames_of: tuple[float, float]
+    untrained: tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
+class ValueAgreement:
+    """The correlation of both values; ``chance``: shuffled among frames; ``untrained``: its size beside untrained twins."""
+
+    correlation: MeanEstimate | None
+    chance: MeanEstimate | None
+    untrained: tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
+class SameFrames:
+    """What both do and hold on the same frames.
+
+    Attributes:
+        frames: how many.
+        actions: whether they act alike.
+        values: whether they expect alike.
+        held: similarity (linear CKA) of what both hold, and of its controls, by name; empty if one of them has nothing inside.
+    """
+
+    frames: int
+    actions: ActionAgreement
+    values: ValueAgreement
+    held: dict[str, MeanEstimate | None]
+
+    def twins(self, kind: str) -> float | None:
+        """Return the mean similarity over both agents of a control, "untrained" or "ceiling"."""
+        known = [self.held.get(f"{kind}_{who}") for who in (0, 1)]
+        return mean_of(one.mean for one in known if one is not None)
+
+
 def run(context: StepContext[AgentPair]) -> Section:
     """Compare actions, values and what both hold."""
     pair = context.subject
-    actions, acted = _actions(pair)
-    values, valued = _values(pair)
-    held, holds = _held(pair)
-    figures = {"frames": len(pair.frames.moments.rows), "actions": acted, "values": valued, "held": holds}
-    return Section(NAME, TITLE, _statements(pair, figures), tables=[actions, values, *held], values=figures)
+    figures = SameFrames(len(pair.frames.moments), _actions(pair), _values(pair), _held(pair))
+    return WORDS.section(_statements(figures), tables=_tables(pair, figures), figures=figures)
 
 
-def _actions(pair: AgentPair) -> tuple[Table, dict[str, Any]]:
+def _actions(pair: AgentPair) -> ActionAgreement:
     frames, space = pair.frames, pair.space
-    of = frames.moments.rows
-    one, other = (acts(frames.moments.cut(each.logits), space) for each in frames.thoughts)
-    rng = np.random.default_rng([pair.seed, 0xA1])
+    rows, rng = frames.moments.rows, np.random.default_rng([pair.seed, 0xA1])
+
+    def read(thoughts: Episodes) -> FloatArray:
+        return acts(frames.moments.cut(thoughts.logits), space)
+
+    def compare(one: FloatArray, other: FloatArray) -> float:
+        return bootstrap(same_action(one, other, space).astype(float), rows, pair.seed).mean
+
+    one, other = map(read, frames.thoughts)
     same = same_action(one, other, space).astype(float)
-    shuffled = np.mean(
-        [same_action(one, other[rng.permutation(len(other))], space) for _ in range(SHUFFLES)], axis=0, dtype=float
-    )
-    beside = []
-    for mine, twins in ((one, frames.untrained[1]), (other, frames.untrained[0])):
-        each = [same_action(mine, acts(frames.moments.cut(twin.logits), space), space).astype(float) for twin in twins]
-        beside.append(mean_of(bootstrap(same_of, of, pair.seed).mean for same_of in each))
-    found = {
-        "all frames": same,
-        f"frames of {pair.names[0]}": np.where(frames.by[of] == 0, same, np.nan),
-        f"frames of {pair.names[1]}": np.where(frames.by[of] == 1, same, np.nan),
-    }
-    rows: list[list[Any]] = []
-    estimates = {}
-    for name, values in found.items():
-        known = np.isfinite(values)
-        estimates[name] = bootstrap(values[known], of[known], pair.seed)
-        rows.append([name, text(estimates[name]), f"{bootstrap(shuffled[known], of[known]).mean:.2f}", *beside])
-    caption = (
-        "How often both choose the same most likely action, episode by episode"
-        + ("" if hasattr(space, "n") else ", to a tenth of its range in every dimension")
-        + ". Chance: the second's actions shuffled among frames. Intervals: 95 %, over episodes."
-    )
-    heads = ("", "same action", "chance", f"{pair.names[0]} and untrained", f"{pair.names[1]} and untrained")
-    about = {
-        "same": asdict(estimates["all frames"]),
-        "chance": bootstrap(shuffled, of).mean,
-        "untrained": beside,
-        "by_frames_of": [asdict(each) for each in list(estimates.values())[1:]],
-    }
-    return Table(heads, rows, caption), about
+    orders = [rng.permutation(len(other)) for _ in range(SHUFFLES)]
+    shuffled = np.mean([same_action(one, other[order], space) for order in orders], axis=0, dtype=float)
+    parts = [frames.by[rows] == who for who in (0, 1)]
+    first, second = (bootstrap(same[part], rows[part], pair.seed) for part in parts)
+    chance = bootstrap(shuffled[parts[0]], rows[parts[0]]).mean, bootstrap(shuffled[parts[1]], rows[parts[1]]).mean
+    untrained = beside_untrained(frames, read, compare)
+    every = bootstrap(same, rows, pair.seed), bootstrap(shuffled, rows).mean
+    return ActionAgreement(*every, (first, second), chance, untrained)
 
 
-def _values(pair: AgentPair) -> tuple[Table, dict[str, Any]]:
-    frames, of = pair.frames, pair.frames.moments.rows
-    one, other = (frames.moments.cut(each.values).astype(np.float64) for each in frames.thoughts)
-    found = correlation(one, other, of, pair.seed)
-    rng = np.random.default_rng([pair.seed, 0xA2])
-    shuffled = correlation(one, other[rng.permutation(len(other))], of, pair.seed)
-    beside = []
-    for mine, twins in ((one, frames.untrained[1]), (other, frames.untrained[0])):
-        each = [correlation(mine, frames.moments.cut(twin.values), of, pair.seed) for twin in twins]
-        beside.append(mean_of(abs(of.mean) for of in each if of is not None))
-    heads = ("", "correlation", "chance", f"{pair.names[0]} and untrained", f"{pair.names[1]} and untrained")
-    caption = "Correlation of the values of all frames. Chance: shuffled among frames. Untrained: its mean size."
-    rows = [["values", text(found), text(shuffled), *beside]]
-    about = {"correlation": None if found is None else asdict(found), "untrained": beside}
-    return Table(heads, rows, caption), about
+def _values(pair: AgentPair) -> ValueAgreement:
+    frames, rows = pair.frames, pair.frames.moments.rows
+
+    def read(thoughts: Episodes) -> FloatArray:
+        return frames.moments.cut(thoughts.values).astype(np.float64)
+
+    def compare(one: FloatArray, other: FloatArray) -> float | None:
+        value = correlation(one, other, rows, pair.seed)
+        return None if value is None else abs(value.mean)
+
+    one, other = map(read, frames.thoughts)
+    order = np.random.default_rng([pair.seed, 0xA2]).permutation(len(other))
+    both, shuffled = (correlation(one, values, rows, pair.seed) for values in (other, other[order]))
+    return ValueAgreement(both, shuffled, beside_untrained(frames, read, compare))
 
 
-def similarity(one: FloatArray, other: FloatArray) -> float | None:
-    """Return the linear CKA (Kornblith et al. 2019) of the same rows ``[n, size]``: 1 if equal up to rotation and scale."""
-    x, y = one - one.mean(0), other - other.mean(0)
-    own = float(np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y))
-    return None if own < 1e-12 else float(np.linalg.norm(x.T @ y) ** 2 / own)
-
-
-def _held(pair: AgentPair) -> tuple[list[Table], dict[str, Any]]:
+def _held(pair: AgentPair) -> dict[str, MeanEstimate | None]:
     """Compare what both hold, beside untrained twins, shuffled frames, and one half of an agent's units with the other."""
-    for agent, name in zip(pair.agents, pair.names, strict=True):
-        if not agent.memory_size and not agent.layers:
-            return [], {"skipped": f"{name} has neither memory nor layers to look into."}
-    frames, of = pair.frames, pair.frames.moments.rows
-    one, other = (_inside(pair, agent, each) for agent, each in zip(pair.agents, frames.thoughts, strict=True))
+    if not all(agent.memory_size or agent.layers for agent in pair.agents):
+        return {}
+    frames, rows = pair.frames, pair.frames.moments.rows
+    one, other = (_inside(pair, *each) for each in zip(pair.agents, frames.thoughts, strict=True))
     rng = np.random.default_rng([pair.seed, 0xA3])
-    rows: list[list[Any]] = []
-    about: dict[str, Any] = {}
-
-    def add(name: str, key: str, x: FloatArray, y: FloatArray, groups: IntArray) -> None:
-        found = _similarity_interval(x, y, groups, pair.seed)
-        rows.append([name, text(found)])
-        about[key] = None if found is None else asdict(found)
-
-    add("both agents", "both", one, other, of)
-    half = rng.permutation(np.unique(of))
-    within = np.isin(of, half[: len(half) // 2])
-    add("both, one half of the episodes", "half_a", one[within], other[within], of[within])
-    add("both, the other half", "half_b", one[~within], other[~within], of[~within])
-    for at, (mine, name) in enumerate(zip((one, other), pair.names, strict=True)):
-        if mine.shape[1] > 1:
-            units = rng.permutation(mine.shape[1])
-            left, right = mine[:, units[: len(units) // 2]], mine[:, units[len(units) // 2 :]]
-            add(f"{name}: one half of its units and the other", f"ceiling_{at}", left, right, of)
-        for twin in frames.untrained[at][:1]:
-            add(f"{name} and its untrained twin", f"untrained_{at}", mine, _inside(pair, pair.agents[at], twin), of)
-    add("frames shuffled", "shuffled", one, other[rng.permutation(len(other))], of)
-    caption = (
-        "Similarity of what they hold (linear CKA of memory, or of the last shared layer): 1 if the same up to rotation and scale. "
-        "The halves of one agent's own units say how alike two views of one agent are; untrained twins see the same frames, and "
-        "so are alike in part. Intervals: 95 %, over episodes."
-    )
-    return [Table(("", "CKA"), rows, caption)], about
+    episodes = rng.permutation(np.unique(rows))
+    half = np.isin(rows, episodes[: len(episodes) // 2])
+    compared = {
+        "both": (one, other, rows),
+        "half_a": (one[half], other[half], rows[half]),
+        "half_b": (one[~half], other[~half], rows[~half]),
+    }
+    for who, inside in enumerate((one, other)):
+        if inside.shape[1] > 1:
+            units = rng.permutation(inside.shape[1])
+            left, right = np.split(units, [len(units) // 2])
+            compared[f"ceiling_{who}"] = inside[:, left], inside[:, right], rows
+        for twin in frames.untrained[who][:1]:
+            compared[f"untrained_{who}"] = inside, _inside(pair, pair.agents[who], twin), rows
+    compared["shuffled"] = one, other[rng.permutation(len(other))], rows
+    return {name: _similarity_interval(*arrays, pair.seed) for name, arrays in compared.items()}
 
 
 def _inside(pair: AgentPair, agent: Agent, thoughts: Episodes) -> FloatArray:
     site = next(iter(sites(agent)), None)
     values: FloatArray = pair.frames.moments.cut(values_at(agent, thoughts, site)).astype(np.float64)
     return values
+
+
+def similarity(one: FloatArray, other: FloatArray) -> float | None:
+    """Return the linear CKA (Kornblith et al. 2019) of the same rows ``[n, size]``: 1 if equal up to rotation and scale."""
+    x, y = one - one.mean(0), other - other.mean(0)
+    scale = float(np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y))
+    return None if scale < 1e-12 else float(np.linalg.norm(x.T @ y) ** 2 / scale)
 
 
 def _narrow(values: FloatArray) -> FloatArray:
@@ -153,45 +178,57 @@ def _narrow(values: FloatArray) -> FloatArray:
 def _similarity_interval(x: FloatArray, y: FloatArray, groups: IntArray, seed: int) -> MeanEstimate | None:
     """Bootstrap a similarity over episodes, from each episode's sums of products."""
     x, y = _narrow(x), _narrow(y)
-    found = similarity(x, y)
-    if found is None:
+    value = similarity(x, y)
+    if value is None:
         return None
-    _, of = np.unique(groups, return_inverse=True)
-    count = int(of.max()) + 1
+    _, episode = np.unique(groups, return_inverse=True)
+    count = int(episode.max()) + 1
     if count < 2:
-        return MeanEstimate(found, None, None)
+        return MeanEstimate(value, None, None)
     both = np.concatenate([x - x.mean(0), y - y.mean(0)], 1)
-    order = np.split(np.argsort(of, kind="stable"), np.cumsum(np.bincount(of))[:-1])
+    order = np.split(np.argsort(episode, kind="stable"), np.cumsum(np.bincount(episode))[:-1])
     products = np.stack([both[rows].T @ both[rows] for rows in order])
-    sums, sizes = np.stack([both[rows].sum(0) for rows in order]), np.bincount(of).astype(float)
+    sums, sizes = np.stack([both[rows].sum(0) for rows in order]), np.bincount(episode).astype(float)
     rng, cut, drawn = np.random.default_rng([seed, 0xCA]), x.shape[1], []
     for _ in range(DRAWS):
         times = np.bincount(rng.integers(count, size=count), minlength=count).astype(float)
         mean = times @ sums
         product = np.tensordot(times, products, 1) - np.outer(mean, mean) / float(times @ sizes)
-        own = float(np.linalg.norm(product[:cut, :cut]) * np.linalg.norm(product[cut:, cut:]))
-        drawn.append(float(np.linalg.norm(product[:cut, cut:]) ** 2 / max(own, 1e-300)))
-    return MeanEstimate(found, *percentile_interval(drawn))
+        scale = float(np.linalg.norm(product[:cut, :cut]) * np.linalg.norm(product[cut:, cut:]))
+        drawn.append(float(np.linalg.norm(product[:cut, cut:]) ** 2 / max(scale, 1e-300)))
+    return MeanEstimate(value, *percentile_interval(drawn))
 
 
-def _statements(pair: AgentPair, figures: dict[str, Any]) -> list[Statement]:
-    same, beside = MeanEstimate(**figures["actions"]["same"]), figures["actions"]["untrained"]
-    untrained = mean_of(each for each in beside if each is not None)
-    said = f"On the same frames they choose the same action in {text(same)} of them; chance {figures['actions']['chance']:.2f}"
-    said += f", beside untrained agents {untrained:.2f}." if untrained is not None else "."
-    found = [Statement("uses", said, 2.0)]
-    if figures["values"]["correlation"] is not None:
-        value = MeanEstimate(**figures["values"]["correlation"])
-        found.append(Statement("uses", f"Their values of the same frames have a correlation of {text(value)}.", 1.0))
-    held = figures["held"]
-    if held.get("both"):
-        said = f"What they hold has a similarity (CKA) of {text(MeanEstimate(**held['both']))}"
-        twins = mean_of(held[f"untrained_{at}"]["mean"] for at in (0, 1) if held.get(f"untrained_{at}"))
-        views = mean_of(held[f"ceiling_{at}"]["mean"] for at in (0, 1) if held.get(f"ceiling_{at}"))
-        said += f"; agents and their untrained twins {twins:.2f}" if twins is not None else ""
-        said += f"; two halves of one agent's units {views:.2f}" if views is not None else ""
-        found.append(Statement("holds", f"{said}."))
-    return found
+def _statements(figures: SameFrames) -> Iterator[Statement]:
+    yield WORDS.statement("actions", 2.0, actions=figures.actions, untrained=mean_of(figures.actions.untrained))
+    if figures.values.correlation is not None:
+        yield WORDS.statement("values", 1.0, correlation=figures.values.correlation)
+    if figures.held.get("both") is not None:
+        untrained, ceiling = figures.twins("untrained"), figures.twins("ceiling")
+        yield WORDS.statement("held", both=figures.held["both"], untrained=untrained, ceiling=ceiling)
 
 
-STEP = Step(NAME, TITLE, run)
+def _tables(pair: AgentPair, figures: SameFrames) -> Iterator[Table]:
+    actions, values = figures.actions, figures.values
+    twins = [WORDS.text("untrained", name=name) for name in pair.names]
+    estimates = [(actions.same, actions.chance), *zip(actions.by_frames_of, actions.chance_by_frames_of, strict=True)]
+    heads = ["all frames", *(f"frames of {name}" for name in pair.names)]
+    rows: list[list[Any]] = [
+        [head, estimate(same), f"{chance:.2f}", *actions.untrained]
+        for head, (same, chance) in zip(heads, estimates, strict=True)
+    ]
+    yield WORDS.table("actions", rows, twins, discrete=hasattr(pair.space, "n"))
+    row = ["values", estimate(values.correlation), estimate(values.chance), *values.untrained]
+    yield WORDS.table("values", [row], twins)
+    if figures.held:
+        yield WORDS.table("held", _held_rows(pair.names, figures.held))
+
+
+def _held_rows(names: tuple[str, str], held: Mapping[str, MeanEstimate | None]) -> Iterator[list[str]]:
+    for key, value in held.items():
+        kind, _, who = key.rpartition("_")
+        name = names[int(who)] if who in ("0", "1") else ""
+        yield [WORDS.text(f"held_{kind}" if name else f"held_{key}", name=name), estimate(value)]
+
+
+STEP = Step(WORDS.name, WORDS.title, run)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,31 +15,30 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.interpret.agent import samples
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.candidates import concept_directions, concepts_at
-from rlhf_ray.interpret.agent.comparison.pair import LONGEST, AgentPair, acts, moved, sites, text
+from rlhf_ray.interpret.agent.comparison.pair import LEAST, LONGEST, AgentPair, Use, acts, moved, sites, use_of
 from rlhf_ray.interpret.agent.concepts import DecodedConcept, decode
 from rlhf_ray.interpret.agent.controls import COUNT, controlled, random_bases
 from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.study.figures import fields_of
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.words import Words, estimate
 
-NAME = "concepts"
-TITLE = "What each one holds, and what each one needs"
+WORDS = Words(__file__)
 
-PLAYED = 60
+PLAYED, FEWEST = 60, 12
 """Levels that are played without a concept."""
 ELEMENTS, MOST = 4, 6
 """Elements of an array that are concepts of their own; concepts that are tested for need, the best read first."""
 HELD = {"auc": 0.8, "r2": 0.5}
 """Score of a probe from which on a concept counts as held."""
-LEAST = 0.02
-"""How far actions have to move, in the mean, before a concept or an object counts as used."""
-UNSETTLED = "one uses it; whether the other does less is not settled"
 FRAME, UNTRAINED = "one frame", "untrained"
+HEADS = ("without it, actions move", "random", "return changes", "random")
 
 
 @dataclass(frozen=True)
-class Tested:
+class TestedConcept:
     """What was found for a concept in one agent.
 
     Attributes:
@@ -69,44 +67,59 @@ class Tested:
             return False
         low = self.acts.mean if self.acts.low is None else self.acts.low
         acts_change = low > max(LEAST, *self.acts_random, 0.0)
-        most = max((abs(each) for each in self.returns_random), default=0.0)
+        most = max(map(abs, self.returns_random), default=0.0)
         return acts_change or (abs(self.returns.mean) > most and not self.returns.holds_zero)
 
-    def values(self) -> dict[str, Any]:
+
+@dataclass(frozen=True)
+class ComparedConcept:
+    """A concept in both agents."""
+
+    name: str
+    first: TestedConcept
+    second: TestedConcept
+
+    @property
+    def both(self) -> tuple[TestedConcept, TestedConcept]:
+        """What was found for it in each."""
+        return self.first, self.second
+
+    @property
+    def held(self) -> list[bool]:
+        """Whether each holds it."""
+        return [one.held for one in self.both]
+
+    @property
+    def uses(self) -> tuple[bool, bool]:
+        """Whether each uses it."""
+        return self.first.used, self.second.used
+
+    @property
+    def use(self) -> Use:
+        """Who uses it. An effect that was not tested counts as none."""
+        none = MeanEstimate(0.0, 0.0, 0.0)
+        acts, returns = ([getattr(one, name) or none for one in self.both] for name in ("acts", "returns"))
+        return use_of(self.uses, apart(*acts) or apart(*returns))
+
+    def to_json(self) -> dict[str, Any]:
         """Return all figures."""
-        return asdict(self) | {"held": self.held, "used": self.used}
+        return fields_of(self) | {"use": self.use, "held": self.held}
 
 
-def verdict(first: Tested, second: Tested, names: tuple[str, str]) -> str:
-    """Return who uses a concept, in words."""
-    if first.used and second.used:
-        return "both use it"
-    if (first.used or second.used) and not _differ(first, second):
-        return UNSETTLED
-    if first.used or second.used:
-        user, other = (names[0], second) if first.used else (names[1], first)
-        return f"only {user} uses it" + ("; the other holds it" if other.held else "")
-    if first.held and second.held:
-        return "both hold it without need"
-    if first.held or second.held:
-        return f"only {names[0] if first.held else names[1]} holds it, without need"
-    return "neither holds it"
+@dataclass(frozen=True)
+class ComparedConcepts:
+    """What the step finds."""
 
-
-def _differ(first: Tested, second: Tested) -> bool:
-    """Return whether effects differ by more than their intervals; an untested one counts as none."""
-    none = MeanEstimate(0.0, 0.0, 0.0)
-    both = ((first.acts or none, second.acts or none), (first.returns or none, second.returns or none))
-    return any(apart(*each) for each in both)
+    features: list[ComparedConcept]
 
 
 def apart(one: MeanEstimate, other: MeanEstimate) -> bool:
     """Return whether two intervals have nothing in common."""
-    ends = [
+    (low, high), (other_low, other_high) = (
         (each.mean if each.low is None else each.low, each.mean if each.high is None else each.high)
         for each in (one, other)
-    ]
-    return ends[0][0] > ends[1][1] or ends[1][0] > ends[0][1]
+    )
+    return low > other_high or other_low > high
 
 
 def run(context: StepContext[AgentPair]) -> Section:
@@ -114,136 +127,115 @@ def run(context: StepContext[AgentPair]) -> Section:
     pair = context.subject
     for agent, name in zip(pair.agents, pair.names, strict=True):
         if not agent.memory_size and not agent.layers:
-            return Section(NAME, TITLE, skipped=f"{name} has neither memory nor layers to look into.")
+            return WORDS.skipped("nothing_inside", name=name)
     read = [_read(pair, who) for who in (0, 1)]
-    found = [{name: Tested(each) for name, each in of.items()} for _, _, of in read]
-    if not any(found):
-        return Section(NAME, TITLE, skipped="The environment says nothing that varies about its state.")
-    nothing = Tested(None)
+    tested = [{name: TestedConcept(one) for name, one in decoded.items()} for _, _, decoded in read]
+    if not any(tested):
+        return WORDS.skipped("no_concepts")
     scores: dict[str, float] = {}
-    for of in found:
-        for name, each in of.items():
-            if each.held and each.decoded is not None:
-                scores[name] = max(scores.get(name, 0.0), each.decoded.score)
-    tested = sorted(scores, key=lambda name: -scores[name])[:MOST]  # what one holds is taken away from both
+    for name, one in (item for concepts in tested for item in concepts.items()):
+        if one.held and one.decoded is not None:
+            scores[name] = max(scores.get(name, 0.0), one.decoded.score)
+    best = sorted(scores, key=lambda name: -scores[name])[:MOST]  # what one holds is taken away from both
     for who, (values, labels, decoded) in enumerate(read):
-        known = {name: labels[name] for name in tested if name in decoded}
+        known = {name: labels[name] for name in best if name in decoded}
         for name, basis in concept_directions(values, known, pair.seed).items():
             context.say(f"{pair.names[who]} without {name}")
-            found[who][name] = _without(pair, who, decoded[name], basis, values, labels[name])
-    rows: list[list[Any]] = []
-    features = []
-    for concept in dict.fromkeys([*found[0], *found[1]]):
-        both = found[0].get(concept, nothing), found[1].get(concept, nothing)
-        says = verdict(*both, pair.names)
-        rows.append([concept, *_cells(both[0]), *_cells(both[1]), says])
-        features.append(
-            {"name": concept, "first": both[0].values(), "second": both[1].values(), "verdict": says}
-            | {"used": [each.used for each in both], "held": [each.held for each in both]}
-        )
-    heads = ["concept"]
-    for name in pair.names:
-        heads += [f"{name}: read off", "without it, actions move", "random", "return changes", "random"]
-    caption = (
-        f"Read off: AUC (R² of numbers) of a linear probe on levels it was not fitted to (in brackets one frame, untrained "
-        f"twin). From {HELD['auc']} (R² {HELD['r2']}) on it counts as held; its direction is set to its midpoint, on the "
-        f"same frames, and in the environment at every step. Random: the most of {COUNT} random directions. Intervals: 95 %. "
-        "Concepts that go together have directions that overlap."
-    )
-    tables = [Table([*heads, "verdict"], rows, caption)]
-    return Section(NAME, TITLE, _statements(features), tables=tables, values={"features": features})
+            tested[who][name] = _without(pair, who, decoded[name], basis, values, labels[name])
+    nothing, names = TestedConcept(None), dict.fromkeys([*tested[0], *tested[1]])
+    features = [ComparedConcept(name, tested[0].get(name, nothing), tested[1].get(name, nothing)) for name in names]
+    figures = ComparedConcepts(features)
+    return WORDS.section(_statements(pair, features), tables=[_table(pair, features)], figures=figures)
 
 
 def _read(pair: AgentPair, who: int) -> tuple[FloatArray, dict[str, Array], dict[str, DecodedConcept]]:
     """Return what an agent holds at the frames, ``[n, size]``, the labels of all concepts, and how well each is read off."""
     agent, frames = pair.agents[who], pair.frames
     thoughts, site = frames.thoughts[who], next(iter(sites(agent)), None)
-    labels = {name: frames.moments.cut(each) for name, each in concepts_of(thoughts).items()}
+    labels = {name: frames.moments.cut(concept) for name, concept in concepts_of(thoughts).items()}
     values = frames.moments.cut(values_at(agent, thoughts, site)).astype(np.float64)
     if float(values.std(0).max(initial=0.0)) < 1e-9:
         return values, labels, {}
     levels = np.asarray(thoughts.levels)[frames.moments.rows]
-    found = samples.Samples(frames.moments.rows, frames.moments.steps, values, levels)
-    controls: dict[str, FloatArray] = {}
-    if (seen := samples.frames(thoughts, found)) is not None:
-        controls[FRAME] = seen
-    if (fresh := samples.untrained(agent, frames.episodes, found, site, pair.seed + 1)) is not None:
-        controls[UNTRAINED] = fresh
-    return values, labels, {each.concept: each for each in decode(values, labels, levels, controls, pair.seed)}
+    inside = samples.Samples(frames.moments.rows, frames.moments.steps, values, levels)
+    inputs = {
+        FRAME: samples.frames(thoughts, inside),
+        UNTRAINED: samples.untrained(agent, frames.episodes, inside, site, pair.seed + 1),
+    }
+    controls = {name: seen for name, seen in inputs.items() if seen is not None}
+    return values, labels, {one.concept: one for one in decode(values, labels, levels, controls, pair.seed)}
 
 
 def concepts_of(episodes: Episodes) -> Mapping[str, FloatArray]:
     """Return what the environment says about its state, ``[n, T]`` by name; of vectors without that, their features."""
-    said = concepts_at(episodes, ELEMENTS)
-    if said or episodes.observations.ndim != 3:
-        return said
+    known = concepts_at(episodes, ELEMENTS)
+    if known or episodes.observations.ndim != 3:
+        return known
     steps = episodes.actions.shape[1]
     return {
-        f"feature {at}": episodes.observations[:, :steps, at].astype(np.float64)
-        for at in range(min(MOST, episodes.observations.shape[2]))
+        f"feature {number}": episodes.observations[:, :steps, number].astype(np.float64)
+        for number in range(min(MOST, episodes.observations.shape[2]))
     }
 
 
 def _without(
     pair: AgentPair, who: int, decoded: DecodedConcept, basis: Basis, values: FloatArray, labels: Array
-) -> Tested:
-    agent, frames = pair.agents[who], pair.frames
-    site = site_of(agent)
+) -> TestedConcept:
+    agent, rows, site = pair.agents[who], pair.frames.moments.rows, site_of(pair.agents[who])
 
-    def make(of: Basis, components: Sequence[int]) -> Intervention:
-        return Intervention(of, components, "ablate_midpoint", site=site)
+    def removal(direction: Basis, components: Sequence[int]) -> Intervention:
+        return Intervention(direction, components, "ablate_midpoint", site=site)
 
-    plain = acts(pair.decide(who), pair.space)
-    steps, rows = np.zeros(len(frames.moments.rows), np.int64), np.arange(len(frames.moments.rows))
+    plain, steps = acts(pair.decide(who), pair.space), np.zeros(len(rows), np.int64)
 
-    def change(of: Basis) -> FloatArray:
-        edits = edits_at([make(of, [0])], steps, rows)
+    def change(direction: Basis) -> FloatArray:
+        edits = edits_at([removal(direction, [0])], steps, np.arange(len(rows)))
         return moved(plain, acts(pair.decide(who, edits=edits), pair.space), pair.space)
 
-    random = random_bases(basis, [0], values, labels, seed=pair.seed)
-    levels = pair.levels(3, pair.count(PLAYED, 12))
-    cut = {"max_steps": LONGEST}
-    before = pair.play(agent, levels, frames=False, **cut)
-    effect = controlled(
-        agent, pair.make_batch, levels, partial(make), basis, [0], values, labels=labels, plain=before, seed=pair.seed
+    levels = pair.levels(3, pair.count(PLAYED, FEWEST))
+    before = pair.play(agent, levels, frames=False, max_steps=LONGEST)
+    result = controlled(
+        agent, pair.make_batch, levels, removal, basis, [0], values, labels=labels, plain=before, seed=pair.seed
     )
-    return Tested(
+    return TestedConcept(
         decoded,
-        bootstrap(change(basis), frames.moments.rows, pair.seed),
-        [float(change(each).mean()) for each in random],
-        effect.effect.returns.difference,
-        [each.returns.difference.mean for each in effect.random],
+        bootstrap(change(basis), rows, pair.seed),
+        [float(change(random).mean()) for random in random_bases(basis, [0], values, labels, seed=pair.seed)],
+        result.effect.returns.difference,
+        [random.returns.difference.mean for random in result.random],
     )
 
 
-def _cells(tested: Tested) -> list[str]:
+def _verdict(pair: AgentPair, concept: ComparedConcept) -> str:
+    return WORDS.text("verdict", names=pair.names, use=concept.use, held=concept.held)
+
+
+def _table(pair: AgentPair, features: Sequence[ComparedConcept]) -> Table:
+    heads = [WORDS.text("read", name=pair.names[0]), *HEADS, WORDS.text("read", name=pair.names[1]), *HEADS, "verdict"]
+    rows = [[one.name, *_cells(one.first), *_cells(one.second), _verdict(pair, one)] for one in features]
+    return WORDS.table("concepts", rows, heads, least=HELD, count=COUNT)
+
+
+def _cells(tested: TestedConcept) -> list[str]:
     decoded = tested.decoded
     if decoded is None:
-        return ["–"] * 5
-    beside = ", ".join(f"{decoded.controls[name]:.2f}" for name in (FRAME, UNTRAINED) if name in decoded.controls)
-    interval = "" if decoded.interval is None else f" [{decoded.interval[0]:.2f}, {min(1.0, decoded.interval[1]):.2f}]"
-    random = [f"{max(map(abs, of), default=0.0):.2f}" for of in (tested.acts_random, tested.returns_random)]
-    read = f"{'AUC' if decoded.measure == 'auc' else 'R²'} {decoded.score:.2f}{interval}" + (
-        f" ({beside})" if beside else ""
-    )
+        return ["–"] * (1 + len(HEADS))
+    beside = [f"{decoded.controls[name]:.2f}" for name in (FRAME, UNTRAINED) if name in decoded.controls]
+    score = WORDS.text("score", one=decoded, beside=beside)
     if tested.acts is None:
-        return [read, "–", "–", "–", "–"]
-    return [read, text(tested.acts), random[0], text(tested.returns), random[1]]
+        return [score, *["–"] * len(HEADS)]
+    random = [f"{max(map(abs, sizes), default=0.0):.2f}" for sizes in (tested.acts_random, tested.returns_random)]
+    return [score, estimate(tested.acts), random[0], estimate(tested.returns), random[1]]
 
 
-def _statements(features: Sequence[dict[str, Any]]) -> list[Statement]:
+def _statements(pair: AgentPair, features: Sequence[ComparedConcept]) -> Iterator[Statement]:
     """Say which concepts have which verdict, one sentence for each verdict."""
-    said: dict[str, list[str]] = {}
-    for each in features:
-        said.setdefault(each["verdict"], []).append(each["name"])
-    return [
-        Statement(
-            "uses" if "use" in what and "without" not in what else "holds",
-            f"{', '.join(names)}: {what}.",
-            float(len(names)),
-        )
-        for what, names in said.items()
-    ]
+    verdicts: dict[str, list[ComparedConcept]] = {}
+    for one in features:
+        verdicts.setdefault(_verdict(pair, one), []).append(one)
+    for verdict, same in verdicts.items():
+        names, kind = [one.name for one in same], "holds" if same[0].use == "neither" else "uses"
+        yield WORDS.statement(kind, float(len(same)), names=names, verdict=verdict)
 
 
-STEP = Step(NAME, TITLE, run)
+STEP = Step(WORDS.name, WORDS.title, run)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -38,6 +38,8 @@ TWINS = 2
 """Untrained twins of each agent."""
 NEAR = 0.1
 """Share of a Box action's range within which two actions are the same."""
+LEAST = 0.02
+"""How far actions have to move, in the mean, before a concept or an object counts as used."""
 FIRST_LEVEL = 2_000_000
 
 
@@ -258,15 +260,33 @@ def correlation(
     return None if math.isnan(estimate.mean) else estimate
 
 
-def text(estimate: MeanEstimate | None, digits: int = 2) -> str:
-    """Return an estimate for a table; a dash for none."""
-    return "–" if estimate is None else estimate.text(digits).replace("-", "\N{MINUS SIGN}")
+Use = Literal["both", "differently", "first", "second", "unsettled", "neither"]
+"""Who uses a feature: both, perhaps differently; one of them; one of them, and whether the other does less is not settled."""
 
 
-def mean_of(values: Iterable[float]) -> float | None:
-    """Return a mean; None of nothing."""
-    found = list(values)
-    return float(np.mean(found)) if found else None
+def use_of(uses: tuple[bool, bool], differ: bool) -> Use:
+    """Return who uses a feature. ``differ``: whether the effects on both differ by more than their intervals."""
+    if all(uses):
+        return "both"
+    if any(uses) and not differ:
+        return "unsettled"
+    return "first" if uses[0] else "second" if uses[1] else "neither"
+
+
+def beside_untrained(
+    frames: Frames, read: Callable[[Episodes], FloatArray], compare: Callable[[FloatArray, FloatArray], float | None]
+) -> tuple[float | None, float | None]:
+    """Compare each agent with the other one's untrained twins: the control of a comparison of both. Means over twins."""
+    first, second = (
+        mean_of(compare(read(frames.thoughts[who]), read(twin)) for twin in frames.untrained[1 - who]) for who in (0, 1)
+    )
+    return first, second
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _distinct(episodes: Episodes, thoughts: Sequence[Episodes]) -> tuple[IntArray, IntArray]:

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from rlhf_ray.interpret.agent.comparison.pair import LEVELS, LONGEST, AgentPair, text
-from rlhf_ray.interpret.agent.effects import effect
-from rlhf_ray.measure.intervals import bootstrap
-from rlhf_ray.study.section import Section, Statement, Table
+from rlhf_ray.interpret.agent.comparison.pair import LEVELS, LONGEST, AgentPair
+from rlhf_ray.interpret.agent.effects import CausalEffect, Change, effect
+from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step, StepContext
+from rlhf_ray.study.words import Words, estimate
 
-NAME = "played"
-TITLE = "What they reach on the same levels"
+WORDS = Words(__file__)
+
+
+@dataclass(frozen=True)
+class SameLevels:
+    """What both reach on the same levels.
+
+    Attributes:
+        levels: how many.
+        first, second: true returns.
+        difference: first minus second, level by level.
+        random: random actions minus second.
+    """
+
+    levels: int
+    first: MeanEstimate
+    second: MeanEstimate
+    difference: CausalEffect
+    random: CausalEffect
 
 
 def run(context: StepContext[AgentPair]) -> Section:
@@ -22,59 +41,35 @@ def run(context: StepContext[AgentPair]) -> Section:
     how: dict[str, Any] = {"max_steps": LONGEST, "frames": False}
     context.say("both play the same levels")
     first, second = (pair.play(agent, levels, **how) for agent in pair.agents)
-    random = pair.play(pair.first, levels, epsilon=1.0, **how)
-    found = effect(second, first, pair.space, pair.action_names, pair.seed)
-    chance = effect(second, random, pair.space, pair.action_names, pair.seed)
-    one, other = pair.names
-    mean = {who: bootstrap(of.returns, levels, pair.seed) for who, of in ((one, first), (other, second))}
-    rows: list[list[Any]] = [
-        [
-            "true return",
-            text(mean[one]),
-            text(mean[other]),
-            text(found.returns.difference),
-            f"{chance.returns.after:.2f}",
-        ],
-        [
-            "steps",
-            f"{found.lengths.after:.1f}",
-            f"{found.lengths.before:.1f}",
-            text(found.lengths.difference, 1),
-            f"{chance.lengths.after:.1f}",
-        ],
-    ]
-    for head, changes, others in (
-        ("ends by", found.outcomes, chance.outcomes),
-        ("action", found.actions, chance.actions),
-    ):
-        for name, change in changes.items():
-            beside = f"{others[name].after:.2f}" if name in others else "0.00"
-            rows.append(
-                [
-                    f"{head} {name}",
-                    f"{change.after:.2f}",
-                    f"{change.before:.2f}",
-                    text(change.difference),
-                    beside,
-                ]
-            )
-    caption = (
-        f"Both play the same {len(levels)} levels greedily. Difference: first minus second, level by level, with 95 % interval. "
-        "Shares of episodes, and of an episode's steps (Box: mean actions)."
+    played = {"difference": first, "random": pair.play(pair.first, levels, epsilon=1.0, **how)}
+    effects = {name: effect(second, of, pair.space, pair.action_names, pair.seed) for name, of in played.items()}
+    returns = [bootstrap(episodes.returns, levels, pair.seed) for episodes in (first, second)]
+    figures = SameLevels(len(levels), returns[0], returns[1], **effects)
+    statement = WORDS.statement("returns", names=pair.names, figures=figures)
+    table = WORDS.table(
+        "played", _rows(figures), levels=len(levels), columns=(*pair.names, "difference", "random actions")
     )
-    difference = found.returns.difference
-    told = "the same within the interval" if difference.holds_zero else f"a difference of {text(difference)}"
-    said = (
-        f"On the same {len(levels)} levels {one} reaches a true return of {text(mean[one])} and {other} of {text(mean[other])}: "
-        f"{told}; random actions reach {chance.returns.after:.2f}."
-    )
-    values = {
-        "levels": len(levels),
-        "returns": {"first": asdict(mean[one]), "second": asdict(mean[other]), "random": chance.returns.after},
-        "difference": asdict(found),
-    }
-    heads = ("", one, other, "difference", "random actions")
-    return Section(NAME, TITLE, [Statement("uses", said)], tables=[Table(heads, rows, caption)], values=values)
+    return WORDS.section([statement], tables=[table], figures=figures)
 
 
-STEP = Step(NAME, TITLE, run)
+def _rows(figures: SameLevels) -> Iterator[list[str]]:
+    difference, random = figures.difference, figures.random
+    change = estimate(difference.returns.difference)
+    yield [
+        "true return", estimate(figures.first), estimate(figures.second), change, f"{random.returns.after:.2f}"
+    ]  # fmt: skip
+    yield from _compared("", {"steps": difference.lengths}, {"steps": random.lengths}, 1)
+    yield from _compared("ends by ", difference.outcomes, random.outcomes, 2)
+    yield from _compared("action ", difference.actions, random.actions, 2)
+
+
+def _compared(
+    head: str, changes: Mapping[str, Change], random: Mapping[str, Change], digits: int
+) -> Iterator[list[str]]:
+    for name, change in changes.items():
+        chance = random[name].after if name in random else 0.0
+        first, second, by_chance = (f"{value:.{digits}f}" for value in (change.after, change.before, chance))
+        yield [f"{head}{name}", first, second, estimate(change.difference, digits), by_chance]
+
+
+STEP = Step(WORDS.name, WORDS.title, run)
