@@ -35,13 +35,8 @@ from benchmarks.kernels import KERNELS
 SEEDS, FEW_SEEDS = 5, 3
 FIRST_SEED, DEFAULTS_FIRST_SEED = 200, 300
 
-PENDULUM, CARTPOLE, ACROBOT, HOPPER, REACHER = (
-    "pendulum",
-    "cartpole",
-    "acrobot",
-    "rlhf_ray/HopperFixed-v0",
-    "Reacher-v5",
-)
+PENDULUM, CARTPOLE, ACROBOT = "pendulum", "cartpole", "acrobot"
+HOPPER, REACHER = "rlhf_ray/HopperFixed-v0", "Reacher-v5"
 MUJOCO = ("Hopper", "Walker2d", "reacher", "-v5", "coinrun")
 """What the names of tasks with three seeds contain: those that MuJoCo simulates, and the slowest one."""
 

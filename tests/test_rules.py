@@ -18,7 +18,7 @@ from rlhf_ray.runs.all_metrics import DECLARE
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = "rlhf_ray"
-MAX_LINES = 600
+MAX_LINES = 450
 INTERNALS = ("rlhf_ray/actors/ray_internals.py", "rlhf_ray/rllib/rllib_internals.py")
 """The only files that use private names of Ray."""
 RLLIB = ("rlhf_ray/rllib/", "rlhf_ray/sweeps/", "rlhf_ray/runs/", "rlhf_ray/cli/", "rlhf_ray/tune_configs/")

@@ -277,11 +277,6 @@ def test_members_are_fitted_as_if_each_were_alone() -> None:
     np.testing.assert_allclose(fitted[0][1], fitted[1][1], rtol=1e-4, atol=1e-5)
 
 
-def test_parts_of_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert named(IMITATION, TRAINERS, "minibatch_size") == ()
-    preference_cases.test_gradient_accumulation(monkeypatch)
-
-
 # Regularisation
 
 

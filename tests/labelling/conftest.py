@@ -1,13 +1,17 @@
-"""A browser, and the page of a fake desk in it."""
+"""A browser, and the page of a fake desk in it; and clients of its app."""
 
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page
 
+from rlhf_ray.labelling.app import create_app
+from rlhf_ray.labelling.sessions import Sessions
 from tests.browsers import chromium
+from tests.labelling.at_the_app import enter
 from tests.labelling.at_the_page import wait_for_pair
 from tests.labelling.fake_desk import FakeDesk, Served, served
 
@@ -90,3 +94,28 @@ def visit(browser: Browser, context: BrowserContext, site: Served) -> Iterator[C
         context.pages[0].remove_listener("pageerror", pageerror)
         context.pages[0].remove_listener("console", console)
     assert not wrong
+
+
+@pytest.fixture
+def sessions() -> Sessions:
+    return Sessions.create(["ada", "grace"])
+
+
+@pytest.fixture
+def app(desk: FakeDesk, sessions: Sessions) -> Any:
+    return create_app(desk, sessions, hosts=["label.example.org"], title="T", instructions="<script>alert(1)</script>")
+
+
+@pytest.fixture
+def stranger(app: Any) -> TestClient:
+    return TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+
+
+@pytest.fixture
+def ada(app: Any, sessions: Sessions) -> TestClient:
+    return enter(app, sessions, "ada")
+
+
+@pytest.fixture
+def grace(app: Any, sessions: Sessions) -> TestClient:
+    return enter(app, sessions, "grace")

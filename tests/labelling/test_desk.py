@@ -12,9 +12,8 @@ import pytest
 from PIL import Image
 
 from rlhf_ray.labelling import leases
-from rlhf_ray.labelling.open_pages import OPEN_FOR, OpenPages
 from rlhf_ray.labelling.showing import Given, Showing
-from rlhf_ray.labelling.situation import Situation, about
+from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.office import Office, pairs_of
@@ -377,117 +376,6 @@ def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> N
     assert checks
     assert all(json.loads(row["extra"])["catch"] in ("same", "repeat") for row in checks)
     assert len(office.store) == 20 - len(checks)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (3, "a few seconds"),
-        (34, "about 30 s"),
-        (55, "about 1 min"),
-        (150, "about 2 min"),
-        (5000, "about 83 min"),
-        (9e3, "about 2 h"),
-    ],
-)
-def test_an_estimate_is_as_exact_as_it_is(seconds: float, words: str) -> None:
-    assert about(seconds) == words
-
-
-def test_somebody_alone_does_not_read_of_others(tmp_path: Path) -> None:
-    office = Office(tmp_path / "store", overlap_share=1.0)
-
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        shown = (await office.desk.next("ada", 1, []))[0]
-        office.local.delay = 0.05
-        saving = asyncio.create_task(office.give("ada", shown, "left"))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert (await office.desk.progress("ada"))["reason"] == "Your answers are being saved. More pairs will come."
-        await saving
-        assert "waiting for" in str(
-            (await office.desk.progress("ada"))["reason"]
-        )  # nobody is there for a second opinion
-
-    asyncio.run(session())
-
-
-def test_who_waits_for_a_second_opinion_is_told_so(tmp_path: Path) -> None:
-    office = Office(tmp_path / "store", overlap_share=1.0)
-
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        await office.desk.next("bob", 0, [])  # bob is there, and holds nothing
-        await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
-        assert "You have answered all open pairs" in str((await office.desk.progress("ada"))["reason"])
-        await office.desk.next("bob", 1, [])
-        assert "with other annotators" in str((await office.desk.progress("cora"))["reason"])
-
-    asyncio.run(session())
-
-
-def test_why_there_is_nothing_to_label_is_said_in_words(office: Office) -> None:
-    async def reason(who: str) -> str | None:
-        office.desk._count = None
-        why: str | None = (await office.desk.progress(who))["reason"]
-        return why
-
-    async def session() -> None:
-        assert "waiting for the agent's first clips" in str(await reason("ada"))
-        await office.ask(0, pairs_of(1))
-        assert await reason("ada") is None
-        shown = (await office.desk.next("ada", 1, []))[0]
-        assert "with other annotators or already answered by you" in str(await reason("bob"))
-        await office.give("ada", shown, "left")
-        office.desk.tell(Situation(wanted=5, waiting_for="rain", next_question=time.time() + 125))
-        assert await reason("ada") == "Nothing to label right now: waiting for rain. Next pair in about 2 min."
-        office.desk.tell(Situation(wanted=5, waiting_for="rain", next_question=time.time() - 1))
-        assert await reason("ada") == "Nothing to label right now: waiting for rain."
-
-    asyncio.run(session())
-
-
-def test_pages_are_told_that_labelling_is_over_and_counted_until_they_are(office: Office) -> None:
-    async def session() -> None:
-        desk, one, two = office.desk, "1" * 32, "2" * 32
-        await office.ask(0, pairs_of(3))
-        shown = (await desk.next("ada", 1, [], one))[0]
-        other = (await desk.next("bob", 1, [], two))[0]
-        for page in (one, two):
-            assert await desk.over(page, 1) == {"ended": False, "over": None}
-        assert (desk.pages.open, desk.pages.untold) == (2, 2)
-        await office.give("ada", shown, "left")
-        desk._count = None
-        desk.tell(Situation(wanted=1, env_steps=100))
-        said = await desk.over(one)
-        assert (said["ended"], "All 1 labels are in, and training continues" in said["over"]) == (False, True)
-        await desk.over(two, 1)  # it has a question on screen, whose answer still counts
-        assert desk.pages.untold == 1
-        await office.give("bob", other, "left")
-        desk.tell(Situation(wanted=1, env_steps=100, ending="over"))
-        assert (await desk.progress("ada"))["labels"] == 2  # counted anew, although counted a moment ago
-        assert await desk.next("bob", 3, [other.lease], two) == []
-        assert "training is over" in (await desk.over(two))["over"]
-        assert (desk.pages.open, desk.pages.untold) == (2, 0)
-        await desk.release("bob", [], two)
-        assert desk.pages.open == 1
-        desk.tell(Situation(wanted=3))  # an answer was taken back: more is to do
-        assert await desk.over(one) == {"ended": False, "over": None}
-        assert desk.pages.untold == 1
-
-    asyncio.run(session())
-
-
-def test_a_page_in_the_background_is_open_for_longer_than_browsers_let_it_sleep() -> None:
-    now = 0.0
-    pages = OpenPages(clock=lambda: now)
-    pages.heard("a", told=False)
-    pages.heard(None, told=False)  # a program without an id
-    now = 61.0  # a tab in the background may ask once a minute
-    assert (pages.open, pages.untold) == (1, 1)
-    now = 61.0 + OPEN_FOR
-    assert (pages.open, pages.untold) == (0, 0)
 
 
 def test_statistics_and_weights_are_the_stores(office: Office) -> None:

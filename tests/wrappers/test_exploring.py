@@ -13,7 +13,7 @@ from rlhf_ray.settings import FragmentSettings, SettingError
 from rlhf_ray.wrappers.session import WINDOW
 from tests.made_up import Walk
 from tests.wrappers import test_vector
-from tests.wrappers.test_single import act, make
+from tests.wrappers.walking import act, make
 
 UP = np.array([0.5], np.float32)
 

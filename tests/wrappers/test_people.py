@@ -17,7 +17,7 @@ from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
 from rlhf_ray.wrappers.session import WINDOW
 from tests.labelling.person import Person
 from tests.made_up import Drawn, Walk
-from tests.wrappers.test_single import act
+from tests.wrappers.walking import act
 
 PEOPLE = PreferenceSettings(
     mode="asynchronous", teacher="human", comparisons=12, initial_comparisons=6, rounds=2, schedule="constant"

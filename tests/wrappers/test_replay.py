@@ -16,7 +16,8 @@ from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.wrappers import relabel_replay_buffer
 from rlhf_ray.wrappers.session import WINDOW
 from tests.made_up import Walk
-from tests.wrappers.test_single import Views, make
+from tests.wrappers.test_single import Views
+from tests.wrappers.walking import make
 
 ONE_VERSION = PreferenceSettings(comparisons=10, initial_comparisons=10, rounds=1)
 SMALL: dict[str, Any] = {"learning_starts": 100_000, "device": "cpu", "buffer_size": 2_000}

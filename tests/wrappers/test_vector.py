@@ -13,7 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rlhf_ray.settings import PreferenceSettings, SettingError
 from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
 from tests.made_up import Walk
-from tests.wrappers.test_single import FRAGMENTS, REWARD_MODEL, Missions, Views, _variable
+from tests.wrappers.test_single import Missions, Views, _variable
+from tests.wrappers.walking import FRAGMENTS, REWARD_MODEL
 
 LENGTHS = [(20, 7), (9, 16), (30, 1)]
 

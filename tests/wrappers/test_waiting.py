@@ -17,7 +17,7 @@ from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesVectorEnv
 from rlhf_ray.wrappers.session import WINDOW
 from tests.made_up import Drawn, Walk
-from tests.wrappers.test_single import FRAGMENTS, PREFERENCES, REWARD_MODEL, act, make
+from tests.wrappers.walking import FRAGMENTS, PREFERENCES, REWARD_MODEL, act, make
 
 SLOW = dataclasses.replace(PREFERENCES, answer_seconds=0.01, teacher="stochastic", selection="disagreement")
 

@@ -21,7 +21,7 @@ from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesVectorEnv
 from rlhf_ray.wrappers.session import WINDOW
 from tests.made_up import Walk
-from tests.wrappers.test_single import FRAGMENTS, REWARD_MODEL, act, make
+from tests.wrappers.walking import FRAGMENTS, REWARD_MODEL, act, make
 
 
 def _until(condition: Callable[[], bool], env: Any, within_s: float = 300.0) -> None:
@@ -102,7 +102,7 @@ def test_the_training_waits_for_no_teacher_however_slow() -> None:
 ALONE = """
 import ray
 from tests.made_up import Walk
-from tests.wrappers.test_single import act, make
+from tests.wrappers.walking import act, make
 
 first, second = make(), make()
 act(first, 100)
