@@ -18,9 +18,9 @@ from torch import Tensor
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.play import play
 from rlhf_ray.envs import make_batch
-from rlhf_ray.interpret.agent import bases
+from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.controls import controlled
-from rlhf_ray.interpret.agent.interventions import Intervention
+from rlhf_ray.interpret.directions.interventions import Intervention
 
 make = partial(make_batch, "rlhf_ray/CueRun-v0")
 
@@ -41,7 +41,7 @@ def decide(frame: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([push * (1 - on_ground), 0 * push + 1, push * on_ground], 1), 10 - memory[:, 1]
 
 
-def ablate(basis: bases.Basis, components: Sequence[int]) -> Intervention:
+def ablate(basis: directions.Directions, components: Sequence[int]) -> Intervention:
     """Set what the memory says of something to halfway between its two ends, at every step."""
     return Intervention(basis, components, "ablate_midpoint")
 
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     memory = seen.memory[:, 1:][late]
     for name in ("cue", "x"):
         concept = seen.states[name][:, :-1][late]
-        probe = bases.fit("probe", memory, 1, labels={name: concept})
+        probe = directions.fit("probe", memory, 1, labels={name: concept})
         found = controlled(agent, make, range(10_000, 10_200), ablate, probe, [0], memory, labels=concept)
         needed = f"{found.effect.returns.difference.text()}: {'needed' if found.changes else 'not needed'}"
         print(f"without the {name} in its memory, the return changes by {needed}")

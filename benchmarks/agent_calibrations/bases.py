@@ -13,7 +13,8 @@ from benchmarks.calibrations import Row
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.envs import make_batch
-from rlhf_ray.interpret.agent import bases, concepts, dynamics, samples
+from rlhf_ray.interpret import directions
+from rlhf_ray.interpret.agent import concepts, dynamics, samples
 from rlhf_ray.interpret.agent.behaviours import behaviours
 
 MINIRUN = "rlhf_ray/MiniRun-v0"
@@ -64,7 +65,7 @@ def _minirun(seed: int) -> list[Row]:
         better = each.score >= max(each.single["ica"], each.single["pca"])
         result.append(Row("AT14", f"{each.concept}, seed {seed}", _rounded(figures), "probe >= best IC and PC", better))
     labels = {name: found.cut(library[name])[some] for name in ("saw_ahead", "pit_ahead", "coin_distance")}
-    for kind in bases.KINDS:
+    for kind in directions.KINDS:
         result.append(_contract(kind, found.values[some], labels, seed))
     return result
 
@@ -73,17 +74,17 @@ def _contract(kind: str, values: Array, labels: dict[str, Array], seed: int) -> 
     """Projector contract on real memories, with a unit that never varies."""
     values = values.copy()
     values[:, 0] = 0.5
-    basis = bases.fit(kind, values, 8, seed, labels)
-    off = float(np.abs(basis.transform(values) - basis.sources).max())
+    basis = directions.fit(kind, values, 8, seed, labels)
+    off = float(np.abs(basis.encode(values) - basis.sources).max())
     weights = np.random.default_rng(seed).normal(size=(20, values.shape[1]))
-    scores = torch.as_tensor(basis.transform(values[:20])).requires_grad_()
+    scores = torch.as_tensor(basis.encode(values[:20])).requires_grad_()
     rebuilt = torch.as_tensor(basis.center) + scores @ torch.as_tensor(basis.patterns)
-    same = float(np.abs(rebuilt.detach().numpy() - basis.inverse(scores.detach().numpy())).max())
+    same = float(np.abs(rebuilt.detach().numpy() - basis.decode(scores.detach().numpy())).max())
     (torch.as_tensor(weights) * rebuilt).sum().backward()
     assert scores.grad is not None
     slope = float(np.abs(basis.gradient(weights) - scores.grad.numpy()).max())
     figures = {"transform": off, "inverse": same, "gradient": slope}
-    finite = all(np.isfinite(each).all() for each in (basis.patterns, basis.filters, basis.transform(values)))
+    finite = all(np.isfinite(each).all() for each in (basis.patterns, basis.filters, basis.encode(values)))
     passed = off <= 1e-4 and max(same, slope) <= 1e-5 and finite and len(basis) > 0
     return Row("AT20", f"{kind}, seed {seed}", figures, "transform <= 1e-4, gradient <= 1e-5, no NaN", passed)
 
@@ -112,7 +113,7 @@ def _dynamics(seed: int) -> list[Row]:
     at = np.random.default_rng(seed).permutation(series.labels.size)[:200]
     chosen = series.labels.ravel()[at]
     memory = series.scores.reshape(-1, planted.SIZE)
-    basis = bases.fit("ica", memory, planted.SIZE, seed)
+    basis = directions.fit("ica", memory, planted.SIZE, seed)
     jacobians = dynamics.step_jacobians(agent, basis, planted.seen(chosen, rules), memory[at])
     off = float(np.abs(jacobians - np.einsum("ki,nij,lj->nkl", basis.filters, rules[chosen], basis.patterns)).max())
     return [

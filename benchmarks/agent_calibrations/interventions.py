@@ -15,11 +15,12 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.envs.batches import make_batch
-from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.bases import Basis
-from rlhf_ray.interpret.agent.controls import controlled, moved_as_far, random_bases
+from rlhf_ray.interpret import directions
+from rlhf_ray.interpret.agent.controls import controlled
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
-from rlhf_ray.interpret.agent.interventions import Intervention, Op, Vector
+from rlhf_ray.interpret.directions import Directions
+from rlhf_ray.interpret.directions.controls import moved_as_far, random_bases
+from rlhf_ray.interpret.directions.interventions import Intervention, Op, Vector
 from rlhf_ray.measure.intervals import bootstrap
 
 AGENTS = ("cuerun",)
@@ -74,15 +75,15 @@ def _causal(agent: Agent, known: Episodes, seed: int) -> list[Row]:
     `moved_as_far`.
     """
     values, cue = after_the_cue(known, "cue")
-    direction = bases.fit("mean_difference", values, 1, seed, {"cue": cue})
-    components = bases.fit("ica", values, COMPONENTS, seed)
-    scores = components.transform(values)
+    direction = directions.fit("mean_difference", values, 1, seed, {"cue": cue})
+    components = directions.fit("ica", values, COMPONENTS, seed)
+    scores = components.encode(values)
     best = int(np.argmax([abs(roc_auc_score(cue, scores[:, at]) - 0.5) for at in range(len(components))]))
 
-    def after(basis: Basis, component: int, op: Op, vector: Vector = "pattern") -> float:
+    def after(basis: Directions, component: int, op: Op, vector: Vector = "pattern") -> float:
         return wins(agent, [Intervention(basis, [component], op, vector=vector)])
 
-    def planned(basis: Basis, op: Op, episodes: int = EPISODES, *, greedy: bool = False) -> float:
+    def planned(basis: Directions, op: Op, episodes: int = EPISODES, *, greedy: bool = False) -> float:
         when = ONCE if op == "reflect" else None
         return wins(agent, [Intervention(basis, [0], op, when=when)], episodes, greedy=greedy)
 
@@ -138,7 +139,7 @@ def _not_needed(agent: Agent, known: Episodes, seed: int) -> list[Row]:
     direction costs wins: the test has the power to see an effect.
     """
     values, cue = after_the_cue(known, "cue")
-    direction = bases.fit("mean_difference", values, 1, seed, {"cue": cue})
+    direction = directions.fit("mean_difference", values, 1, seed, {"cue": cue})
     levels = range(MEASURED, MEASURED + RANDOM_EPISODES)
     episodes = play(agent, make_batch(CUERUN, COPIES), levels, keep_states=True, frames=False)
     gates, hidden = episodes.states["gates_passed"][:, :-1], ~episodes.states["cue_visible"][:, :-1].astype(bool)
@@ -153,7 +154,7 @@ def _not_needed(agent: Agent, known: Episodes, seed: int) -> list[Row]:
             agent, partial(make_batch, CUERUN), snapshots, interventions=[Intervention(direction, [0], "reflect")]
         )
         found[name] = change = bootstrap(turned.returns - plain.returns, plain.levels, seed)
-        scores = direction.transform(episodes.memory[:, 1:][there])[:, 0]
+        scores = direction.encode(episodes.memory[:, 1:][there])[:, 0]
         auc = float(roc_auc_score(episodes.states["cue"][:, :-1][there], scores))
         measured |= {f"{name}: auc": auc, "change of return": change.mean} if not measured else {f"{name}: auc": auc}
     behind = found["behind the last gate"]
@@ -175,9 +176,9 @@ def _not_needed(agent: Agent, known: Episodes, seed: int) -> list[Row]:
 def _place(agent: Agent, known: Episodes, seed: int) -> Row:
     """Where the agent is can be read off its memory, but it acts on what it sees: the picture moves with it."""
     values, x = after_the_cue(known, "x")
-    basis = bases.fit("probe", values, 1, seed, {"x": x})
+    basis = directions.fit("probe", values, 1, seed, {"x": x})
     other, places = after_the_cue(play(agent, make_batch(CUERUN, COPIES), range(CHOSEN, CHOSEN + 300)), "x")
-    auc = float(roc_auc_score(places > np.median(x), basis.transform(other)[:, 0]))
+    auc = float(roc_auc_score(places > np.median(x), basis.encode(other)[:, 0]))
     found = controlled(
         agent,
         lambda n: make_batch(CUERUN, n),

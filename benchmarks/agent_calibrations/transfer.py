@@ -17,18 +17,19 @@ from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.envs.batches import make_batch
-from rlhf_ray.interpret.agent import bases, concepts
-from rlhf_ray.interpret.agent.bases import Basis
+from rlhf_ray.interpret import directions
+from rlhf_ray.interpret.agent import concepts
 from rlhf_ray.interpret.agent.candidates import concept_directions
-from rlhf_ray.interpret.agent.controls import random_bases
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import action_shares
-from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
 from rlhf_ray.interpret.agent.world_model.training import WorldTraining, train_world
 from rlhf_ray.interpret.agent.world_model.windows import EpisodeWindows
 from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.directions import Directions
+from rlhf_ray.interpret.directions.controls import random_bases
+from rlhf_ray.interpret.directions.interventions import Intervention
 
 AGENTS = ("minirun",)
 
@@ -88,7 +89,7 @@ def transfer_rows(world: World, untrained: RecurrentWorld, agent: Agent, fitted:
     ]  # fmt: skip
 
 
-def directions_of(agent: Agent, episodes: Episodes, seed: int) -> list[tuple[Basis, int]]:
+def directions_of(agent: Agent, episodes: Episodes, seed: int) -> list[tuple[Directions, int]]:
     """Return directions of all sorts: of concepts and of the actions, independent components, random ones."""
     rng = np.random.default_rng([seed, 0x7A])
     values = episodes.memory[:, 1:][episodes.real].astype(np.float64)
@@ -96,7 +97,7 @@ def directions_of(agent: Agent, episodes: Episodes, seed: int) -> list[tuple[Bas
     library = concepts.library(episodes)
     labels = {name: each[:, :-1][episodes.real][some] for name, each in library.items()}
     found = [(basis, 0) for basis in concept_directions(values[some], labels, seed).values()]
-    free = bases.fit("ica", values[some], FREE, seed)
+    free = directions.fit("ica", values[some], FREE, seed)
     found += [(free, at) for at in range(len(free))]
     found += [(each, 0) for each in random_bases(free, [0], values[some], None, RANDOM, seed)]
     return found
@@ -125,7 +126,7 @@ class Effects:
 
 
 def transferred(
-    worlds: Sequence[World], agent: Agent, episodes: Episodes, directions: Sequence[tuple[Basis, int]], seed: int
+    worlds: Sequence[World], agent: Agent, episodes: Episodes, directions: Sequence[tuple[Directions, int]], seed: int
 ) -> list[Effects]:
     """Set each direction to its midpoint from the same moments on: in reality, then in each of ``worlds``."""
     rng = np.random.default_rng([seed, 0x7B])

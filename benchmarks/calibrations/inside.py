@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from benchmarks.calibrations import Row
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs.planted import SIDE, PlantedImage
-from rlhf_ray.interpret import factors, probes
-from rlhf_ray.interpret.layers import layers_of
+from rlhf_ray.interpret.directions.stability import match
+from rlhf_ray.interpret.reward import factors
+from rlhf_ray.interpret.reward.layer_probes import probe_layer
+from rlhf_ray.interpret.reward.layers import layers_of
 from rlhf_ray.interpret.reward.manifold import Manifold, frames_of, total_variation
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise
 from rlhf_ray.reward.functions import RewardFunction, TorchReward
@@ -145,7 +147,7 @@ def planted_factors(seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, An
 
 def _factors(seed: int) -> Row:
     values, directions = planted_factors(seed)
-    cosines = factors.match(directions, factors.fit(values, 3, "nmf", seed).directions)
+    cosines = match(directions, factors.fit(values, 3, seed).directions)
     return Row(
         "N1",
         f"planted NMF directions, seed {seed}",
@@ -162,7 +164,7 @@ def _probes(reward: ThreeConvolutions, data: Transitions, seed: int) -> list[Row
     near = {"up to 6 pixels": np.minimum(distance, 6.0), "any": distance}
     found = []
     for name in ("3", "5"):
-        one, any_distance = probes.probe(reward, data, layers[name], near, "linear", seed)
+        one, any_distance = probe_layer(reward, data, layers[name], near, "linear", seed)
         figures = {"trained": one.trained, "untrained": one.untrained or 0.0, "shuffled": one.shuffled}
         figures |= {"any distance": any_distance.trained, "any distance, untrained": any_distance.untrained or 0.0}
         rounded = {key: round(value, 3) for key, value in figures.items()}

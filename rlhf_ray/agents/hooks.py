@@ -13,7 +13,7 @@ from rlhf_ray.data.errors import SettingError
 
 
 class Hook(Protocol):
-    """A change of one site of an agent. `rlhf_ray.interpret.agent.interventions.Intervention` is one."""
+    """A change of one site of an agent. `rlhf_ray.interpret.directions.interventions.Intervention` is one."""
 
     @property
     def site(self) -> str:

@@ -13,11 +13,10 @@ from torch import Tensor
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
-from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.bases import Basis
-from rlhf_ray.interpret.agent.bases.labels import classes, rows, usable
-from rlhf_ray.interpret.agent.bases.linear import Linear
+from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.concepts import ELAPSED
+from rlhf_ray.interpret.directions import Directions
+from rlhf_ray.interpret.directions.labels import classes, rows, usable
 from rlhf_ray.measure import statistics
 
 FITTED, GRADIENTS = 6000, 1000
@@ -45,7 +44,7 @@ class Candidate:
         auc: how well its score tells the concept's classes apart, on other levels; None without a concept.
     """
 
-    basis: Basis
+    basis: Directions
     component: int
     name: str
     sensitivity: float
@@ -53,7 +52,9 @@ class Candidate:
     auc: float | None = None
 
 
-def sensitivities(agent: Agent, episodes: Episodes, site: str, basis: Basis, rng: np.random.Generator) -> FloatArray:
+def sensitivities(
+    agent: Agent, episodes: Episodes, site: str, basis: Directions, rng: np.random.Generator
+) -> FloatArray:
     """Return `Candidate.sensitivity` of each component, ``[k]``, at some steps of ``episodes``, which hold observations."""
     at = np.argwhere(episodes.real)
     chosen = at[np.sort(rng.permutation(len(at))[:GRADIENTS])]
@@ -82,7 +83,7 @@ def sensitivities(agent: Agent, episodes: Episodes, site: str, basis: Basis, rng
                 flat = slope.flatten(2).sum(2) if image else slope.flatten(1)
                 by = np.abs(basis.gradient(flat.double().numpy()))
                 sizes[ahead] += (by * counts).sum(0) / max(int(counts.sum()), 1)
-    spread = basis.transform(_vectors(leaves[0].detach())).std(0)
+    spread = basis.encode(_vectors(leaves[0].detach())).std(0)
     found: FloatArray = sizes.max(0) * spread
     return found
 
@@ -103,7 +104,7 @@ def _slope(told: Tensor, by: Tensor) -> Tensor:
     return torch.zeros_like(by) if slope is None else slope
 
 
-def concept_directions(values: FloatArray, concepts: Mapping[str, Array], seed: int = 0) -> dict[str, Basis]:
+def concept_directions(values: FloatArray, concepts: Mapping[str, Array], seed: int = 0) -> dict[str, Directions]:
     """Fit a direction for each concept on its own: the difference of its classes' mean values.
 
     Args:
@@ -111,16 +112,16 @@ def concept_directions(values: FloatArray, concepts: Mapping[str, Array], seed: 
         concepts: ``[n]`` by name: yes or no, or numbers; NaN where not defined.
         seed: seeds the fit.
     """
-    found: dict[str, Basis] = {}
+    found: dict[str, Directions] = {}
     for name, labels in concepts.items():
         if usable(np.asarray(labels, np.float64)):
-            basis = bases.fit("mean_difference", values, 1, seed, {name: labels})
+            basis = directions.fit("mean_difference", values, 1, seed, {name: labels})
             if len(basis):
                 found[name] = basis
     return found
 
 
-def separate_directions(values: FloatArray, concepts: Mapping[str, BoolArray | FloatArray]) -> dict[str, Linear]:
+def separate_directions(values: FloatArray, concepts: Mapping[str, BoolArray | FloatArray]) -> dict[str, Directions]:
     """Fit a direction for each concept that holds the others still: one component each.
 
     The pattern is how the values' mean differs between the concept's classes at equal values of all other concepts, by least
@@ -136,7 +137,7 @@ def separate_directions(values: FloatArray, concepts: Mapping[str, BoolArray | F
     covariance = centred.T @ centred / max(len(values), 1)
     ridge = 1e-3 * float(np.trace(covariance)) / max(len(covariance), 1) + 1e-12
     inverse = np.linalg.inv(covariance + ridge * np.eye(len(covariance)))
-    fitted: dict[str, Linear] = {}
+    fitted: dict[str, Directions] = {}
     filled = {name: _filled(each) for name, each in concepts.items()}
     for name, labels in concepts.items():
         known = np.isfinite(np.asarray(labels, np.float64))
@@ -154,7 +155,7 @@ def separate_directions(values: FloatArray, concepts: Mapping[str, BoolArray | F
         filters = reader / float(reader @ pattern)
         scores = centred @ filters
         middle = 0.5 * (scores[known][own > 0.5].mean() + scores[known][own < 0.5].mean())
-        fitted[name] = Linear(
+        fitted[name] = Directions(
             "concept", [name], center, pattern[None], filters[None], scores[:, None], np.array([middle])
         )
     return fitted
@@ -172,12 +173,12 @@ def _residual(own: FloatArray, others: Sequence[FloatArray]) -> FloatArray:
     return found
 
 
-def auc(basis: Basis, component: int, values: FloatArray, labels: Array) -> float | None:
+def auc(basis: Directions, component: int, values: FloatArray, labels: Array) -> float | None:
     """Return how well a score tells the classes of ``labels`` ``[n]`` apart, 0.5 to 1; None if only one class is there."""
     known, upper = rows(labels), classes(labels)
     if not known.any() or len(np.unique(upper[known])) < 2:
         return None
-    area = statistics.auc(basis.transform(values[known])[:, component], upper[known])
+    area = statistics.auc(basis.encode(values[known])[:, component], upper[known])
     return max(area, 1.0 - area)
 
 
@@ -202,8 +203,8 @@ def ranked(
     agent: Agent,
     episodes: Episodes,
     site: str,
-    given: Sequence[Basis],
-    directions: Mapping[str, tuple[Basis, float | None]],
+    given: Sequence[Directions],
+    directions: Mapping[str, tuple[Directions, float | None]],
     counts: tuple[int, int],
     rng: np.random.Generator,
 ) -> list[Candidate]:

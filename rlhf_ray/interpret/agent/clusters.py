@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.bases.linear import enough_of, spectrum
+from rlhf_ray.interpret.directions.components import enough_of, spectrum
 
 Kind = Literal["kmeans", "hdbscan", "ward"]
 KINDS: tuple[Kind, ...] = ("kmeans", "ward", "hdbscan")

@@ -11,10 +11,10 @@ from sklearn.decomposition import PCA
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
-from rlhf_ray.interpret import probes
-from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.bases import labels as labelled
-from rlhf_ray.interpret.agent.bases.probe import direction
+from rlhf_ray.interpret import directions
+from rlhf_ray.interpret.directions import labels as labelled
+from rlhf_ray.interpret.directions.labelled import direction
+from rlhf_ray.interpret.directions.probes import held_out, scores
 from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.measure.statistics import auc
 
@@ -134,9 +134,9 @@ def decode(
     """
     rng = np.random.default_rng([seed, 0xC0])
     inputs = {name: _narrow(each, seed) for name, each in {"": values, **controls}.items()}
-    parts = _folds(groups, folds, rng)
+    parts = held_out(groups, folds, rng)
     # These see no labels, so they may see all rows.
-    small = {kind: bases.fit(kind, values, COMPONENTS, seed).transform(values) for kind in SMALL_BASES}
+    small = {kind: directions.fit(kind, values, COMPONENTS, seed).encode(values) for kind in SMALL_BASES}
     components = {"unit": values, **small}
     found = []
     for name, concept in concepts.items():
@@ -188,7 +188,7 @@ def _probe(
     if labelled.yes_no(labels):
         return auc(inputs[test] @ direction(inputs[fitted], labels[fitted]), labels[test] == 1, 0.5)
     rng = np.random.default_rng([seed, 0x72])
-    return float(probes.scores(inputs, labels[:, None], groups, fitted, test, "linear", rng)[0])
+    return float(scores(inputs, labels[:, None], groups, fitted, test, "linear", rng)[0])
 
 
 def _best_single(scores: FloatArray, labels: FloatArray, fitted: IntArray, test: IntArray) -> float:
@@ -219,16 +219,3 @@ def _narrow(inputs: FloatArray, seed: int) -> FloatArray:
     narrow: FloatArray = PCA(count, svd_solver="randomized", random_state=seed).fit_transform(inputs)
     # Directions that carry nothing would be blown up by scaling.
     return narrow[:, narrow.std(0) > 1e-6 * max(float(narrow.std(0).max()), 1e-12)]
-
-
-def _folds(groups: IntArray, folds: int, rng: np.random.Generator) -> list[tuple[IntArray, IntArray]]:
-    """Return rows to fit to and rows to test on, of other groups; halves of the rows if there is one group."""
-    names = rng.permutation(np.unique(groups))
-    if len(names) < 2:
-        half = len(groups) // 2
-        return [(np.arange(half), np.arange(half, len(groups)))] if half else []
-    found: list[tuple[IntArray, IntArray]] = []
-    for part in np.array_split(names, min(folds, len(names))):
-        held = np.isin(groups, part)
-        found.append((np.flatnonzero(~held), np.flatnonzero(held)))
-    return found

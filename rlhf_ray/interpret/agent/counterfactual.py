@@ -15,7 +15,7 @@ from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.interventions import Intervention
+from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.study.step import Mapper
 
 COPIES = 64

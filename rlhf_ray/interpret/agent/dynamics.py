@@ -15,9 +15,9 @@ from torch import Tensor
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.world_model.simulate import Cut, Estimator, simulate
 from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.measure.statistics import discoveries, pearson
 
 PERMUTATIONS = 200
@@ -108,7 +108,7 @@ def lagged(found: LaggedPairs, permutations: int = PERMUTATIONS, seed: int = 0) 
     return Lagged(n, correlation, regression, p, discoveries(p, RATE))
 
 
-def step_jacobians(agent: Agent, basis: Basis, observations: Array, memory: Array) -> FloatArray:
+def step_jacobians(agent: Agent, basis: Directions, observations: Array, memory: Array) -> FloatArray:
     """Return how the scores after a step depend on those before it, through the agent's memory alone: ``[n, k, k]``.
 
     Args:
@@ -132,7 +132,7 @@ def step_jacobians(agent: Agent, basis: Basis, observations: Array, memory: Arra
 def world_jacobians(
     world: World,
     agent: Agent,
-    basis: Basis,
+    basis: Directions,
     observations: Tensor,
     actions: Tensor,
     memory: Tensor,
@@ -161,7 +161,7 @@ def world_jacobians(
     return _jacobians(basis, run.memory[:, steps], lambda target: run.gradients(target).memory[:, 0])
 
 
-def _jacobians(basis: Basis, after: Tensor, gradient: Callable[[Tensor], Tensor]) -> FloatArray:
+def _jacobians(basis: Directions, after: Tensor, gradient: Callable[[Tensor], Tensor]) -> FloatArray:
     filters = torch.as_tensor(basis.filters, dtype=after.dtype)
     rows = [basis.gradient(gradient(after @ each).detach().double().numpy()) for each in filters]
     k = len(basis)

@@ -21,10 +21,9 @@ from rlhf_ray.agents.hooks import edits_at
 from rlhf_ray.agents.moments import Moments
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.interpret.agent.action_groups import Behaviour
-from rlhf_ray.interpret.agent.bases import Basis
-from rlhf_ray.interpret.agent.bases.linear import Linear
-from rlhf_ray.interpret.agent.controls import COUNT, random_bases
-from rlhf_ray.interpret.agent.interventions import Intervention
+from rlhf_ray.interpret.directions import Directions
+from rlhf_ray.interpret.directions.controls import COUNT, random_bases
+from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 from rlhf_ray.study.figures import fields_of
 
@@ -251,7 +250,7 @@ def measure(
     moments: ChainMoments,
     holds: BoolArray,
     behaviours: Sequence[Behaviour],
-    basis: Basis,
+    basis: Directions,
     values: FloatArray,
     auc: tuple[float, float],
     *,
@@ -283,7 +282,7 @@ def measure(
     scores = _scores(agent, moments, basis, site)
     present, absent = float(scores[on].mean()), float(scores[off].mean())
 
-    def change(direction: Basis, score: float, rows: IntArray) -> FloatArray:
+    def change(direction: Directions, score: float, rows: IntArray) -> FloatArray:
         """Return the change of frequencies with the score held at ``score``."""
         held = Intervention(direction, [0], "ablate_mean", amount=np.array([score]), site=site)
         return respond(rows, [held]) - plain[rows]
@@ -310,7 +309,7 @@ def measure(
             steered = Intervention(steepest, [0], "steer", amount=np.array([sign]), site=site)
             controls.append(bootstrap((respond(every, [steered]) - plain)[:, k], moments.levels, seed))
         gradient, *gradient_random = (
-            float((slopes @ direction.patterns[0]).mean()) * float(direction.transform(values)[:, 0].std())
+            float((slopes @ direction.patterns[0]).mean()) * float(direction.encode(values)[:, 0].std())
             for direction in (basis, *random)
         )
         shares = float(plain[off, k].mean()), float(plain[on, k].mean())
@@ -337,13 +336,13 @@ def slope(agent: Agent, moments: ChainMoments, behaviour: Behaviour, site: str =
     return flat
 
 
-def _scores(agent: Agent, moments: ChainMoments, basis: Basis, site: str) -> FloatArray:
+def _scores(agent: Agent, moments: ChainMoments, basis: Directions, site: str) -> FloatArray:
     """Return the direction's score at each moment, ``[n]``."""
     seen: list[FloatArray] = []
 
     def look(values: Tensor) -> Tensor:
         pooled = values.flatten(2).mean(2) if values.dim() > 2 and values[0].numel() != len(basis.center) else values
-        seen.append(basis.transform(pooled.flatten(1).double().numpy())[:, 0])
+        seen.append(basis.encode(pooled.flatten(1).double().numpy())[:, 0])
         return values
 
     with torch.no_grad():
@@ -351,10 +350,10 @@ def _scores(agent: Agent, moments: ChainMoments, basis: Basis, site: str) -> Flo
     return seen[-1]
 
 
-def _steepest(basis: Basis, slopes: FloatArray) -> Linear:
+def _steepest(basis: Directions, slopes: FloatArray) -> Directions:
     """Return the direction that the behaviour's log-odds depend on most, with a pattern as long as the basis's."""
     mean = slopes.mean(0)
     length = max(float(np.linalg.norm(mean)), 1e-12)
     pattern = mean / length * float(np.linalg.norm(basis.patterns[0]))
     filters = np.linalg.pinv(pattern[None]).T
-    return Linear("steepest", ["steepest"], basis.center, pattern[None], filters, np.zeros((0, 1)), np.zeros(1))
+    return Directions("steepest", ["steepest"], basis.center, pattern[None], filters, np.zeros((0, 1)), np.zeros(1))

@@ -14,9 +14,9 @@ from torch import Tensor
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.layers import Arguments, Layer
 from rlhf_ray.interpret.reward.codes import codes_of, search
 from rlhf_ray.interpret.reward.data_range import DataBox
+from rlhf_ray.interpret.reward.layers import Arguments, Layer
 from rlhf_ray.interpret.reward.manifold import Distance, Frame, Manifold, frames_of
 from rlhf_ray.interpret.reward.parametrisation import (
     Decoded,

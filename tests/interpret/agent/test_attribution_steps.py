@@ -10,7 +10,7 @@ from rlhf_ray.agents.moments import action_size
 from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.envs import make_batch
-from rlhf_ray.interpret.agent import bases
+from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.questions.samples import GradientSamples
 from rlhf_ray.interpret.agent.steps import attribution, quality, search
 from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality
@@ -37,7 +37,7 @@ def recorded(tmp_path_factory):
     )
     memory = load_episodes(folder / "recording").memory.reshape(-1, agent.memory_size)
     (folder / "bases").mkdir()
-    bases.fit("pca", memory, 3).save(folder / "bases" / "pca.npz")
+    directions.fit("pca", memory, 3).save(folder / "bases" / "pca.npz")
     (folder / "world_model").mkdir()
     (folder / "quality").mkdir()
     curve, unknown = HorizonCurve(*np.zeros((3, 3))), (0.5, 0.5, 0.5)

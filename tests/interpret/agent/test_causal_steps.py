@@ -11,10 +11,10 @@ from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.interpret.agent.candidates import Candidate
 from rlhf_ray.interpret.agent.controls import Controlled
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change
-from rlhf_ray.interpret.agent.interventions import Op
 from rlhf_ray.interpret.agent.steps import counterfactuals, interventions
 from rlhf_ray.interpret.agent.steps.interventions import ComponentEffect
 from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.interpret.directions.interventions import Op
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.directions import linear

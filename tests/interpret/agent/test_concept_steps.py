@@ -12,7 +12,7 @@ import torch
 from rlhf_ray.agents.moments import action_size
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.envs import make_batch
-from rlhf_ray.interpret.agent import bases
+from rlhf_ray.interpret import directions
 from rlhf_ray.study import kept
 from tests.interpret.agent.linear_world import ImageWorld, network_agent
 from tests.interpret.contexts import context_of
@@ -63,11 +63,11 @@ def test_concepts_stand_beside_their_controls(chain):
 
 def test_bases_are_kept_one_file_each(chain):
     folder, sections = chain
-    found = {path.stem: bases.load(path) for path in (folder / "bases").glob("*.npz")}
+    found = {path.stem: directions.load(path) for path in (folder / "bases").glob("*.npz")}
     assert {"pca", "ica", "nmf"} <= set(found)
     assert all(basis.kind == name for name, basis in found.items())
     rows = {row[0]: row for row in sections["bases"].tables[0].rows}
-    assert set(rows) == {bases.TITLES[name] for name in found}
+    assert set(rows) == {directions.TITLES[name] for name in found}
 
 
 def test_behaviours_rule_the_dynamics(chain):

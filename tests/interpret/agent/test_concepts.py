@@ -12,13 +12,14 @@ from sklearn.metrics import adjusted_rand_score
 from benchmarks.agent_calibrations import planted
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent import bases, clusters, concepts, embeddings, samples
+from rlhf_ray.interpret import directions
+from rlhf_ray.interpret.agent import clusters, concepts, embeddings, samples
 from rlhf_ray.interpret.agent.behaviours import behaviours, shares, windows
 from rlhf_ray.interpret.agent.overlap import overlap
 from rlhf_ray.interpret.agent.questions.quantities import value
-from rlhf_ray.interpret.agent.stability import stability
 from rlhf_ray.interpret.agent.steps import attribution as attribution_step
 from rlhf_ray.interpret.agent.steps import concepts as concepts_step
+from rlhf_ray.interpret.directions.stability import stability
 
 
 def episodes_of(lengths: list[int], seed: int = 0) -> Episodes:
@@ -105,12 +106,12 @@ def test_planted_sources_are_stable_and_noise_is_not():
     rng = np.random.default_rng(0)
     sources = rng.laplace(size=(1500, 4))
     mixed = sources @ rng.normal(size=(4, 10)) + 0.01 * rng.normal(size=(1500, 10))
-    found = bases.fit("ica", mixed, 4)
-    agreed = np.abs(np.corrcoef(found.transform(mixed).T, sources.T)[:4, 4:])
+    found = directions.fit("ica", mixed, 4)
+    agreed = np.abs(np.corrcoef(found.encode(mixed).T, sources.T)[:4, 4:])
     assert agreed.max(1).min() >= 0.95
     assert stability(found, mixed).stable.all()
     noise = rng.normal(size=(1500, 10))
-    assert not stability(bases.fit("ica", noise, 4), noise, seeds=2).stable.any()
+    assert not stability(directions.fit("ica", noise, 4), noise, seeds=2).stable.any()
 
 
 def test_clusters_find_planted_ones_and_say_when_there_are_none():

@@ -12,10 +12,11 @@ import pytest
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.controls import Controlled, controlled, random_bases
+from rlhf_ray.interpret.agent.controls import Controlled, controlled
 from rlhf_ray.interpret.agent.counterfactual import counterfact, go_on, repeats, snapshots_of
 from rlhf_ray.interpret.agent.effects import Change, effect
-from rlhf_ray.interpret.agent.interventions import Intervention
+from rlhf_ray.interpret.directions.controls import random_bases
+from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import bootstrap
 from tests.agents.test_play import LEVELS, agent_of
 from tests.interpret.agent.corridor import Corridors

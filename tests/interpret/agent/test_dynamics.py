@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from benchmarks.agent_calibrations import planted
-from rlhf_ray.interpret.agent import bases, dynamics
+from rlhf_ray.interpret import directions
+from rlhf_ray.interpret.agent import dynamics
 from rlhf_ray.interpret.agent.steps.dynamics import _statements as statements_of
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 
@@ -63,14 +64,14 @@ def test_noise_has_no_dynamics():
 def test_jacobians_of_a_linear_memory_are_its_rules(found):
     series, real, _ = found
     agent = planted.LinearMemory(RULES)
-    basis = bases.fit("pca", series.scores.reshape(-1, planted.SIZE), planted.SIZE)
+    basis = directions.fit("pca", series.scores.reshape(-1, planted.SIZE), planted.SIZE)
 
     def jacobians(rows, steps):
         return dynamics.step_jacobians(
             agent, basis, planted.seen(series.labels[rows, steps], RULES), series.scores[rows, steps]
         )
 
-    scores = basis.transform(series.scores.reshape(-1, planted.SIZE)).reshape(series.scores.shape)
+    scores = basis.encode(series.scores.reshape(-1, planted.SIZE)).reshape(series.scores.shape)
     every = dynamics.dynamics(scores, real, series.labels, {"memory": jacobians}, most=20, permutations=50)
     assert len(every) == 4
     for each in every:
@@ -106,7 +107,7 @@ class _Loop:
 
 def test_jacobians_through_the_world_add_the_path_of_actions():
     agent = planted.LinearMemory(RULES)
-    basis = bases.fit("pca", np.random.default_rng(0).normal(size=(100, 5)), 5)
+    basis = directions.fit("pca", np.random.default_rng(0).normal(size=(100, 5)), 5)
     memory = torch.as_tensor(np.random.default_rng(1).normal(size=(3, 5)), dtype=torch.float32)
     context = torch.zeros(3, 1, 9), torch.zeros(3, 0, 2), memory
     world = _Loop()
@@ -176,8 +177,8 @@ def test_a_common_driver_correlates_and_its_jacobian_says_no():
     signal = rng.normal(size=(40, 31))
     scores = np.stack([signal[:, 1:], signal[:, :-1]], 2)
     agent = Driven(np.zeros((1, 2, 2)))
-    basis = bases.fit("pca", scores.reshape(-1, 2), 2)
-    own = basis.transform(scores.reshape(-1, 2)).reshape(scores.shape)
+    basis = directions.fit("pca", scores.reshape(-1, 2), 2)
+    own = basis.encode(scores.reshape(-1, 2)).reshape(scores.shape)
 
     def jacobians(rows, steps):
         return dynamics.step_jacobians(agent, basis, scores[rows, steps], np.zeros((len(rows), 2)))

@@ -20,10 +20,8 @@ from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent import concepts
-from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.candidates import auc, concept_directions, concepts_at, ranked, sensitivities
 from rlhf_ray.interpret.agent.effects import effect
-from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.questions import objects
 from rlhf_ray.interpret.agent.questions import quantities as of
 from rlhf_ray.interpret.agent.questions.objects import masks_at
@@ -31,6 +29,8 @@ from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from rlhf_ray.interpret.agent.questions.samples import through_time
 from rlhf_ray.interpret.agent.steps import attribution, counterfactuals, interventions
 from rlhf_ray.interpret.attribution import make_methods
+from rlhf_ray.interpret.directions import Directions
+from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from tests.interpret.agent.directions import linear
 from tests.interpret.agent.lamps import ACTED, AGENTS, OBSERVED, Lamps, planted
@@ -46,7 +46,7 @@ def played() -> Mapping[str, Episodes]:
     return {rule: play(agent, Lamps(60, rule), range(60), keep_states=True) for rule, agent in AGENTS.items()}
 
 
-def units(size: int) -> Linear:
+def units(size: int) -> Directions:
     return linear(np.eye(size), np.zeros(size))
 
 

@@ -16,12 +16,12 @@ from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.interpret.agent.action_groups import Behaviour, behaviours_of
-from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.candidates import separate_directions
-from rlhf_ray.interpret.agent.controls import moved_as_far, random_bases
-from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.steps import story as step
 from rlhf_ray.interpret.agent.story import CausalChain, ChainMoments, Link, measure
+from rlhf_ray.interpret.directions import Directions
+from rlhf_ray.interpret.directions.controls import moved_as_far, random_bases
+from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import MeanEstimate
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
@@ -184,7 +184,7 @@ def test_random_directions_can_be_moved_as_far() -> None:
     basis = separate_directions(values, {"one": one})["one"]
     near = random_bases(basis, [0], values, one)
 
-    def moves(of: Linear) -> float:
+    def moves(of: Directions) -> float:
         change = Intervention(of, [0], "ablate_midpoint").edit(0)(torch.as_tensor(values)).numpy() - values
         return float(np.sqrt((change**2).sum(1).mean()))
 

@@ -17,8 +17,8 @@ from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.envs.batch import BatchStep
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
-from rlhf_ray.interpret.agent.interventions import Intervention, patch_from
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
+from rlhf_ray.interpret.directions.interventions import Intervention, patch_from
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.policies.env_actions import to_policy_actions
 from tests.interpret.agent.directions import linear, oblique

@@ -8,8 +8,11 @@ import torch
 from benchmarks.calibrations.inside import planted_factors
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret import editing, factors, probes
-from rlhf_ray.interpret.layers import Layer, hidden_layers, layers_of
+from rlhf_ray.interpret.directions import probes
+from rlhf_ray.interpret.directions.stability import match
+from rlhf_ray.interpret.reward import editing, factors
+from rlhf_ray.interpret.reward.layer_probes import probe_layer
+from rlhf_ray.interpret.reward.layers import Layer, hidden_layers, layers_of
 from rlhf_ray.interpret.reward.steps import inside
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward import RewardEnsemble
@@ -62,28 +65,26 @@ def test_layers_put_the_batch_first_and_join_members():
 def test_factors_never_mix_channels_with_positions():
     values, directions = planted_factors(0)
     for transposed in (values, np.ascontiguousarray(values.transpose(0, 1, 3, 2))):
-        made = factors.fit(transposed, 3, "nmf", 0)
-        assert factors.match(directions, made.directions).min() > 0.98
+        made = factors.fit(transposed, 3, 0)
+        assert match(directions, made.directions).min() > 0.98
     mixed = values.reshape(64, 6, 6, 8).transpose(0, 3, 1, 2)  # reshape without moving the axis, the defect
-    assert factors.match(directions, factors.fit(mixed, 3, "nmf", 0).directions).max() < 0.9
-    made = factors.fit(values, 3, "nmf", 0)
-    weights = made.transform(values)
+    assert match(directions, factors.fit(mixed, 3, 0).directions).max() < 0.9
+    made = factors.fit(values, 3, 0)
+    weights = made.encode(values)
     assert weights.shape == (64, 3, 6, 6)
-    assert np.abs(made.inverse(weights) - values).max() < 0.05 * values.max()
+    assert np.abs(made.decode(weights) - values).max() < 0.05 * values.max()
     assert factors.stability(values, made, [1]).min() > 0.98
 
 
-def test_signed_factors_and_pca_are_inverted():
+def test_signed_factors_are_inverted():
     rng = np.random.default_rng(1)
     directions = np.array([[1.0, 0, 0, -1], [0, 1, -1, 0]])
     values = np.einsum("nkh,kc->nch", rng.exponential(size=(50, 2, 3)), directions)
-    signed = factors.fit(values, 2, "nmf", 0, signed=True)
-    assert factors.match(directions, signed.directions).min() > 0.98
-    assert np.abs(signed.inverse(signed.transform(values)) - values).max() < 0.05
-    pca = factors.fit(values, 2, "pca", 0)
-    assert np.allclose(pca.inverse(pca.transform(values)), values, atol=1e-8)
-    with pytest.raises(ValueError, match="signed=True"):
-        factors.fit(values, 2, "nmf")
+    signed = factors.fit(values, 2, 0, signed=True)
+    assert match(directions, signed.directions).min() > 0.98
+    assert np.abs(signed.decode(signed.encode(values)) - values).max() < 0.05
+    with pytest.raises(ValueError, match="0 or more"):
+        factors.fit(values, 2)
 
 
 def test_attributions_are_those_of_the_layer():
@@ -98,7 +99,7 @@ def test_attributions_are_those_of_the_layer():
 def test_probes_share_one_scale_and_test_on_other_episodes():
     reward, data = EnsembleReward(ensemble()), steps_of()
     layer = hidden_layers(reward)[0]
-    found = {each.concept: each for each in probes.probe(reward, data, layer, splits=2)}
+    found = {each.concept: each for each in probe_layer(reward, data, layer, folds=2)}
     assert set(found) == {"true reward", "sum", "place[0]"}  # what is constant is no concept
     assert found["true reward"].trained > 0.5
     assert found["true reward"].untrained > 0.5
@@ -108,7 +109,7 @@ def test_probes_share_one_scale_and_test_on_other_episodes():
     noise = rng.standard_normal((len(data), 0))
     doubled = np.stack([data.rewards, 10.0 * data.rewards], 1)  # a mean over several labels would not change the scale
     assert np.all(probes.scores(noise, doubled, data.episodes, rows, rows, "linear", rng) == 0.0)  # the mean, exactly
-    (nonlinear,) = probes.probe(reward, data, layer, {"square": data.observations[:, 0] ** 2.0}, "mlp", splits=1)
+    (nonlinear,) = probe_layer(reward, data, layer, {"square": data.observations[:, 0] ** 2.0}, "mlp", folds=2)
     assert np.isfinite(nonlinear.trained)
     assert nonlinear.shuffled < 0.15
 

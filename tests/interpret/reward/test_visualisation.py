@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.layers import hidden_layers
+from rlhf_ray.interpret.reward.layers import hidden_layers
 from rlhf_ray.interpret.reward.manifold import Manifold, total_variation
 from rlhf_ray.interpret.reward.parametrisation import Fourier, Transformation
 from rlhf_ray.interpret.reward.prior import fit_prior

@@ -13,12 +13,13 @@ from rlhf_ray.agents.hooks import edits_at
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.interpret.agent import samples
-from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.candidates import concept_directions, concepts_at
 from rlhf_ray.interpret.agent.comparison.pair import LEAST, LONGEST, AgentPair, Use, acts, moved, sites, use_of
 from rlhf_ray.interpret.agent.concepts import DecodedConcept, decode
-from rlhf_ray.interpret.agent.controls import COUNT, controlled, random_bases
-from rlhf_ray.interpret.agent.interventions import Intervention
+from rlhf_ray.interpret.agent.controls import controlled
+from rlhf_ray.interpret.directions import Directions
+from rlhf_ray.interpret.directions.controls import COUNT, random_bases
+from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 from rlhf_ray.study.figures import fields_of
 from rlhf_ray.study.section import Section, Statement, Table
@@ -179,16 +180,16 @@ def concepts_of(episodes: Episodes) -> Mapping[str, FloatArray]:
 
 
 def _without(
-    pair: AgentPair, who: int, decoded: DecodedConcept, basis: Basis, values: FloatArray, labels: Array
+    pair: AgentPair, who: int, decoded: DecodedConcept, basis: Directions, values: FloatArray, labels: Array
 ) -> TestedConcept:
     agent, rows, site = pair.agents[who], pair.frames.moments.rows, site_of(pair.agents[who])
 
-    def removal(direction: Basis, components: Sequence[int]) -> Intervention:
+    def removal(direction: Directions, components: Sequence[int]) -> Intervention:
         return Intervention(direction, components, "ablate_midpoint", site=site)
 
     plain, steps = acts(pair.decide(who), pair.space), np.zeros(len(rows), np.int64)
 
-    def change(direction: Basis) -> FloatArray:
+    def change(direction: Directions) -> FloatArray:
         edits = edits_at([removal(direction, [0])], steps, np.arange(len(rows)))
         return moved(plain, acts(pair.decide(who, edits=edits), pair.space), pair.space)
 

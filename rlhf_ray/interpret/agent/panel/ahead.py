@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from rlhf_ray.agents.moments import Stretches
-from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.panel.data import PanelSaliency
 from rlhf_ray.interpret.agent.panel.samples import StepEffects
 from rlhf_ray.interpret.agent.questions.paths import WAYS
 from rlhf_ray.interpret.agent.questions.samples import GradientSamples
+from rlhf_ray.interpret.directions import Directions
 
 WAY_NAMES = tuple(WAYS.values())
 
 
-def effects_ahead(samples: GradientSamples, pieces: Stretches, basis: Basis) -> StepEffects:
+def effects_ahead(samples: GradientSamples, pieces: Stretches, basis: Directions) -> StepEffects:
     """Return the attribution's gradients at those steps of the panel's samples that it asked about.
 
     Each panel sample takes the first attribution sample that starts in it. Steps beyond the world model's valid horizon stay empty.
@@ -54,6 +54,6 @@ def effects_ahead(samples: GradientSamples, pieces: Stretches, basis: Basis) -> 
     return StepEffects(gradients, saliency, paths)
 
 
-def _title(quantity: str, basis: Basis) -> str:
+def _title(quantity: str, basis: Directions) -> str:
     kind, _, number = quantity.partition("_")
     return str(basis.names[int(number)]) if kind == "loading" else quantity.replace("_", " ")

@@ -13,11 +13,11 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Stretches
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
-from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.embeddings import tsne
 from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import end_of
 from rlhf_ray.interpret.agent.panel.samples import SOURCES, StepEffects, actions_of, effects_of
+from rlhf_ray.interpret.directions import Directions
 
 BASE = 1200
 """Grey points of the scatter."""
@@ -53,7 +53,7 @@ def collect(
     agent: Agent,
     episodes: Episodes,
     pieces: Stretches,
-    basis: Basis,
+    basis: Directions,
     site: str,
     rng: np.random.Generator,
     *,
@@ -115,9 +115,9 @@ def collect(
     )
 
 
-def _scores(basis: Basis, inside: FloatArray) -> FloatArray:
+def _scores(basis: Directions, inside: FloatArray) -> FloatArray:
     """Scores ``[n, T, k]`` of what is inside, ``[n, T, size]``."""
-    flat = basis.transform(inside.reshape(-1, inside.shape[-1]).astype(np.float64))
+    flat = basis.encode(inside.reshape(-1, inside.shape[-1]).astype(np.float64))
     return flat.reshape(*inside.shape[:2], -1)
 
 

@@ -16,14 +16,14 @@ from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.bases.basis import Basis
-from rlhf_ray.interpret.agent.controls import random_bases
 from rlhf_ray.interpret.agent.counterfactual import counterfact, snapshots_of
-from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.panel.data import PanelPair, PanelRollout
 from rlhf_ray.interpret.agent.panel.samples import actions_of
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation, simulate
 from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.directions import Directions
+from rlhf_ray.interpret.directions.controls import random_bases
+from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.study.step import Mapper
 
 LEVELS = 8
@@ -43,7 +43,7 @@ def intervention_pairs(
     make_batch: Callable[[int], EnvBatch],
     episodes: Episodes,
     pieces: Stretches,
-    basis: Basis,
+    basis: Directions,
     site: str,
     most: int,
     told: Callable[[str], None] = lambda text: None,
@@ -59,7 +59,7 @@ def intervention_pairs(
     values = values_at(agent, episodes, site)[episodes.real]
     batch = make_batch(len(rows))
 
-    def without(directions: Basis, component: int) -> Episodes:
+    def without(directions: Directions, component: int) -> Episodes:
         held = Intervention(directions, [component], "ablate_mean", site=site)
         return play(agent, batch, levels, hooks=[held], max_steps=STEPS)
 
@@ -123,7 +123,7 @@ def simulated_pairs(
     world: World,
     episodes: Episodes,
     pieces: Stretches,
-    basis: Basis,
+    basis: Directions,
     site: str,
     components: Sequence[int],
 ) -> list[PanelPair]:

@@ -15,8 +15,8 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Stretches
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.panel.data import PanelSaliency
+from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.policies.env_actions import to_policy_actions
 
 BATCH = 256
@@ -53,7 +53,7 @@ class StepEffects:
     paths: Mapping[str, FloatArray]
 
 
-def effects_of(agent: Agent, episodes: Episodes, pieces: Stretches, basis: Basis, site: str) -> StepEffects:
+def effects_of(agent: Agent, episodes: Episodes, pieces: Stretches, basis: Directions, site: str) -> StepEffects:
     """Compute the gradients of value and likeliest action at each step of the samples, the first ones' maps too."""
     n, steps = len(pieces.rows), pieces.most
     names = _quantities(agent)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation
+from rlhf_ray.interpret.directions import Directions
 
 Read = Callable[[Agent, Simulation, int], Tensor]
 
@@ -117,7 +117,7 @@ def action_mean(space: gym.Space[Any], dimension: int) -> Quantity:
     return Quantity(f"mean_{dimension}", f"mean of action dimension {dimension}", read)
 
 
-def loading(basis: Basis, component: int, site: str = MEMORY) -> Quantity:
+def loading(basis: Directions, component: int, site: str = MEMORY) -> Quantity:
     """Return the score of a component of a basis in the agent's memory after step ``k``, or in a layer's output.
 
     Args:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.interpret.agent import bases, concepts, samples
-from rlhf_ray.interpret.agent.bases import Basis
+from rlhf_ray.interpret import directions
+from rlhf_ray.interpret.agent import concepts, samples
 from rlhf_ray.interpret.agent.splits import recorded
-from rlhf_ray.interpret.agent.stability import SEEDS, STABLE, stability
 from rlhf_ray.interpret.agent.steps.concepts import Concepts
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
+from rlhf_ray.interpret.directions import Directions
+from rlhf_ray.interpret.directions.stability import SEEDS, STABLE, stability
 from rlhf_ray.study.plots import bars
 from rlhf_ray.study.section import Check, Picture, Section, Statement
 from rlhf_ray.study.step import Step
@@ -43,7 +44,7 @@ class FittedBasis:
     Attributes:
         names: its components.
         explained: share of the variance that it reproduces.
-        seeds, halves, stable: see `rlhf_ray.interpret.agent.stability.Stability`.
+        seeds, halves, stable: see `rlhf_ray.interpret.directions.stability.Stability`.
     """
 
     names: list[str]
@@ -58,18 +59,18 @@ class FittedBasis:
         return len(self.stable) - sum(self.stable)
 
 
-def fitted_basis(context: AgentContext, kinds: Sequence[str], size: int) -> Basis | None:
+def fitted_basis(context: AgentContext, kinds: Sequence[str], size: int) -> Directions | None:
     """Load the first of some kinds of bases that this step fitted to vectors of length ``size``; None if there is none."""
     folder = context.folders.get(WORDS.name)
     for kind in kinds:
         if folder is not None and (folder / f"{kind}.npz").exists():
-            basis = bases.load(folder / f"{kind}.npz")
+            basis = directions.load(folder / f"{kind}.npz")
             if len(basis) and len(basis.center) == size:
                 return basis
     return None
 
 
-def basis_of(context: AgentContext) -> Basis | None:
+def basis_of(context: AgentContext) -> Directions | None:
     """Load a basis of the agent's memory whose components are worth asking about; None if there is none."""
     return fitted_basis(context, PREFERRED, context.subject.agent.memory_size)
 
@@ -83,19 +84,24 @@ def run(context: AgentContext) -> Section:
     few = np.sort(np.random.default_rng(subject.seed).permutation(len(inside))[:REFITTED])
     some = {name: label[few] for name, label in labels.items()}
     fitted: dict[str, FittedBasis] = {}
-    for kind in bases.KINDS:
-        if (kind in bases.LABELLED and not labels) or (kind == "sparse" and subject.effort < 1.0):
+    for kind in directions.KINDS:
+        if (kind in directions.LABELLED and not labels) or (kind == "sparse" and subject.effort < 1.0):
             continue
         context.say(f"basis {kind}")
-        count = len(labels) if kind in bases.LABELLED else SPARSE if kind == "sparse" else COMPONENTS
-        basis = bases.fit(kind, inside.values, count, subject.seed, labels)
+        count = len(labels) if kind in directions.LABELLED else SPARSE if kind == "sparse" else COMPONENTS
+        basis = directions.fit(kind, inside.values, count, subject.seed, labels)
         basis.save(context.out / f"{kind}.npz")
         refits = REFITS if kind == "sparse" or subject.effort < QUICK else SEEDS
         again = stability(basis, inside.values[few], inside.rows[few], some, refits, subject.seed)
         explained = _explained(basis, inside.values)
         fitted[kind] = FittedBasis(list(basis.names), explained, again.seeds, again.halves, again.stable.tolist())
     rows = [
-        [bases.TITLES[kind], len(basis.names), f"{basis.explained:.0%}", f"{sum(basis.stable)} of {len(basis.stable)}"]
+        [
+            directions.TITLES[kind],
+            len(basis.names),
+            f"{basis.explained:.0%}",
+            f"{sum(basis.stable)} of {len(basis.stable)}",
+        ]
         for kind, basis in fitted.items()
     ]
     table = WORDS.table("bases", rows, site=subject.site_name)
@@ -112,24 +118,24 @@ def _readable(context: AgentContext, labels: dict[str, FloatArray]) -> dict[str,
     return {concept.concept: labels[concept.concept] for concept in readable}
 
 
-def _explained(basis: Basis, values: FloatArray) -> float:
+def _explained(basis: Directions, values: FloatArray) -> float:
     """Return the share of the variance that the basis reproduces."""
     total = float(((values - values.mean(0)) ** 2).sum())
-    left = float(((values - basis.inverse(basis.transform(values))) ** 2).sum())
+    left = float(((values - basis.decode(basis.encode(values))) ** 2).sum())
     return 1.0 - left / total if total > 1e-12 else 1.0
 
 
 def _statements(fitted: dict[str, FittedBasis]) -> Iterator[Statement]:
     basis = fitted.get("ica")
     if basis is not None and basis.lost > (1.0 - LEAST_STABLE) * len(basis.stable):
-        yield WORDS.statement("unstable", basis.lost / len(basis.stable), basis=basis, name=bases.TITLES["ica"])
+        yield WORDS.statement("unstable", basis.lost / len(basis.stable), basis=basis, name=directions.TITLES["ica"])
 
 
 def _checks(fitted: dict[str, FittedBasis]) -> Iterator[Check]:
     for kind in CHECKED:
         if kind in fitted and fitted[kind].stable:
             share = float(np.mean(fitted[kind].stable))
-            yield WORDS.check("stable", share >= LEAST_STABLE, share, basis=fitted[kind], name=bases.TITLES[kind])
+            yield WORDS.check("stable", share >= LEAST_STABLE, share, basis=fitted[kind], name=directions.TITLES[kind])
 
 
 def _pictures(fitted: dict[str, FittedBasis]) -> Iterator[Picture]:
@@ -137,7 +143,7 @@ def _pictures(fitted: dict[str, FittedBasis]) -> Iterator[Picture]:
         if basis.names:
             series = {WORDS.text(name): getattr(basis, name)[:SHOWN] for name in ("seeds", "halves")}
             image = bars(basis.names[:SHOWN], series, WORDS.text("stability"), STABLE)
-            yield WORDS.picture("stability", image, f"stability_{kind}", name=bases.TITLES[kind])
+            yield WORDS.picture("stability", image, f"stability_{kind}", name=directions.TITLES[kind])
 
 
 STEP = Step(WORDS.name, WORDS.title, run, needs=("recording", "concepts"), why_not=nothing_inside)

@@ -13,8 +13,7 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import moments_of
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
-from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.bases import Basis
+from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.dynamics import (
     RATE,
     STRONG,
@@ -29,6 +28,7 @@ from rlhf_ray.interpret.agent.steps.behaviours import behaviour_labels
 from rlhf_ray.interpret.agent.steps.world_model import world_of
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.study.plots import matrices
 from rlhf_ray.study.section import Section, Statement
 from rlhf_ray.study.step import Step
@@ -73,9 +73,9 @@ def run(context: AgentContext) -> Section:
     inside = values_at(subject.agent, episodes)
     values = inside[episodes.real].astype(np.float64)
     chosen = np.sort(context.rng(WORDS.name).permutation(len(values))[:FITTED])
-    basis = bases.fit("ica", values[chosen], COMPONENTS, subject.seed)
+    basis = directions.fit("ica", values[chosen], COMPONENTS, subject.seed)
     scores = np.zeros((*episodes.real.shape, len(basis)))
-    scores[episodes.real] = basis.transform(values)
+    scores[episodes.real] = basis.encode(values)
     labels = behaviour_labels(context, episodes)
     world = world_of(context) if subject.agent.memory_size else None
     steps = max(FEWEST, round(STEPS * min(1.0, subject.effort)))
@@ -101,7 +101,7 @@ def run(context: AgentContext) -> Section:
 
 
 def _jacobians(
-    context: AgentContext, episodes: Episodes, basis: Basis, world: World | None, lag: int
+    context: AgentContext, episodes: Episodes, basis: Directions, world: World | None, lag: int
 ) -> Mapping[str, Jacobian]:
     """Return the Jacobians that there are for a lag. The score at step t is that of the memory after its observation."""
     agent, jacobians = context.subject.agent, dict[str, Jacobian]()

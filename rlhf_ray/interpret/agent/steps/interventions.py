@@ -16,19 +16,20 @@ from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.agents.play import NotANumberError, play
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.bases import Basis
+from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.candidates import AHEAD as STEPS_ON
 from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, auc, concept_directions, concepts_at, ranked
-from rlhf_ray.interpret.agent.controls import COUNT, Controlled, controlled, random_bases
+from rlhf_ray.interpret.agent.controls import Controlled, controlled
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import action_shares
-from rlhf_ray.interpret.agent.interventions import Intervention, Op
 from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.steps.bases import fitted_basis
 from rlhf_ray.interpret.agent.steps.world_model import world_of
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
+from rlhf_ray.interpret.directions import Directions
+from rlhf_ray.interpret.directions.controls import COUNT, random_bases
+from rlhf_ray.interpret.directions.interventions import Intervention, Op
 from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.study.figures import fields_of
 from rlhf_ray.study.plots import png
@@ -179,7 +180,7 @@ def run(context: AgentContext) -> Section:
     return WORDS.section(statements, checks, [_table(effects)], [WORDS.picture("effects", _draw(effects))], figures)
 
 
-def _intervention(op: Op, site: str, basis: Basis, components: Sequence[int]) -> Intervention:
+def _intervention(op: Op, site: str, basis: Directions, components: Sequence[int]) -> Intervention:
     return Intervention(basis, components, op, site=site)
 
 
@@ -194,21 +195,21 @@ def _candidates(
     """Choose components of the step "bases" (or an ICA), and directions of what the environment says about itself."""
     rng, seed = context.rng(WORDS.name), context.subject.seed
     chosen = np.sort(rng.permutation(len(values))[:FITTED])
-    free = fitted_basis(context, FREE, values.shape[1]) or bases.fit("ica", values[chosen], 16, seed)
+    free = fitted_basis(context, FREE, values.shape[1]) or directions.fit("ica", values[chosen], 16, seed)
     labels = {name: concept[fitted.real][chosen] for name, concept in concepts_at(fitted).items()}
     other, known = _values(context, test, site), concepts_at(test)
-    directions = {
+    of_concepts = {
         name: (basis, auc(basis, 0, other, known[name][test.real]))
         for name, basis in concept_directions(values[chosen], labels, seed).items()
         if name in known
     }
-    return ranked(context.subject.agent, test, site, [free], directions, (COMPONENTS, CONCEPTS), rng)
+    return ranked(context.subject.agent, test, site, [free], of_concepts, (COMPONENTS, CONCEPTS), rng)
 
 
 def _same_direction(candidate: Candidate, others: Sequence[Candidate]) -> tuple[str, ...]:
     """Return the other concepts whose direction is nearly the same: an effect may be theirs."""
 
-    def unit(basis: Basis, component: int) -> FloatArray:
+    def unit(basis: Directions, component: int) -> FloatArray:
         pattern = np.asarray(basis.patterns, np.float64)[component]
         scaled: FloatArray = pattern / max(float(np.linalg.norm(pattern)), 1e-12)
         return scaled

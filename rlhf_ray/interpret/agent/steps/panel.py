@@ -14,8 +14,7 @@ from rlhf_ray.agents.moments import Stretches
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.bases.basis import Basis
+from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.behaviours import action_inputs, behaviours
 from rlhf_ray.interpret.agent.panel import write_panel
 from rlhf_ray.interpret.agent.panel.ahead import WAY_NAMES, effects_ahead
@@ -29,6 +28,7 @@ from rlhf_ray.interpret.agent.steps.bases import basis_of
 from rlhf_ray.interpret.agent.steps.quality import valid_horizon
 from rlhf_ray.interpret.agent.steps.world_model import world_of
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
+from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step
 from rlhf_ray.study.words import Words
@@ -66,7 +66,12 @@ def run(context: AgentContext) -> Section:
     basis = _basis(context, episodes, site)
     ahead, estimator = _ahead(context, pieces, basis, site)
     pairs = _pairs(context, episodes, pieces, basis, site, rng)
-    about = {"subject": subject, "basis": bases.TITLES[basis.kind], "components": len(basis), "estimator": estimator}
+    about = {
+        "subject": subject,
+        "basis": directions.TITLES[basis.kind],
+        "components": len(basis),
+        "estimator": estimator,
+    }
     notes = {name: WORDS.text(f"note {name}", **about) for name in NOTES if estimator or name != NOTES[-1]}
     extras = PanelExtras(
         pairs=pairs, labels=_behaviours(context, episodes), ahead=ahead, way_names=WAY_NAMES if ahead else (),
@@ -85,18 +90,18 @@ def run(context: AgentContext) -> Section:
     return WORDS.section(tables=[WORDS.table("panel", [row])], figures=figures)
 
 
-def _basis(context: AgentContext, episodes: Episodes, site: str) -> Basis:
+def _basis(context: AgentContext, episodes: Episodes, site: str) -> Directions:
     """The basis of the step "bases"; without one, independent components. Names are short: "component 3"."""
     basis = basis_of(context) if site == MEMORY else None
     if basis is None:
         inside = values_at(context.subject.agent, episodes, site)[episodes.real].astype(np.float64)
-        basis = bases.fit("ica", inside, COMPONENTS, seed=context.subject.seed)
-    if basis.kind in bases.LABELLED:
+        basis = directions.fit("ica", inside, COMPONENTS, seed=context.subject.seed)
+    if basis.kind in directions.LABELLED:
         return basis
-    return cast(Basis, replace(cast(Any, basis), names=[f"component {number}" for number in range(len(basis))]))
+    return cast(Directions, replace(cast(Any, basis), names=[f"component {number}" for number in range(len(basis))]))
 
 
-def _ahead(context: AgentContext, pieces: Stretches, basis: Basis, site: str) -> tuple[StepEffects | None, str]:
+def _ahead(context: AgentContext, pieces: Stretches, basis: Directions, site: str) -> tuple[StepEffects | None, str]:
     """What quantities some steps on depend on, from the step "attribution", and its estimator."""
     folder = context.folders.get("attribution")
     if folder is None or site != MEMORY:
@@ -109,7 +114,7 @@ def _ahead(context: AgentContext, pieces: Stretches, basis: Basis, site: str) ->
 
 
 def _pairs(
-    context: AgentContext, episodes: Episodes, pieces: Stretches, basis: Basis, site: str, rng: np.random.Generator
+    context: AgentContext, episodes: Episodes, pieces: Stretches, basis: Directions, site: str, rng: np.random.Generator
 ) -> list[PanelPair]:
     agent, make_batch = context.subject.agent, context.subject.make_batch
     pairs, components = intervention_pairs(agent, make_batch, episodes, pieces, basis, site, PAIRS, context.say)

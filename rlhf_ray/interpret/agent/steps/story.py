@@ -14,17 +14,17 @@ from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.action_groups import Behaviour, behaviours_of
-from rlhf_ray.interpret.agent.bases import labels
-from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS, auc, concepts_at, separate_directions
 from rlhf_ray.interpret.agent.concepts import ELAPSED
-from rlhf_ray.interpret.agent.controls import COUNT, controlled, random_bases
+from rlhf_ray.interpret.agent.controls import controlled
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, snapshots_of
-from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.story import READ, CausalChain, ChainMoments, EditedLevel, Link, Response, measure
 from rlhf_ray.interpret.agent.story_diagram import diagram
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
+from rlhf_ray.interpret.directions import Directions, labels
+from rlhf_ray.interpret.directions.controls import COUNT, random_bases
+from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import bootstrap
 from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step
@@ -105,7 +105,7 @@ class Classes:
 class ReadConcept:
     """A concept that can be read off: its direction, the AUC of it and of the best random direction, and its classes."""
 
-    basis: Linear
+    basis: Directions
     auc: float
     auc_random: float
     classes: Classes
@@ -253,7 +253,7 @@ def _edit_levels(
                 continue
             levels = pair.plain.levels[rows]
             holds = [values_at(subject.agent, side, site)[rows, 0].astype(np.float64) for side in sides]
-            scores = [concept.basis.transform(values)[:, 0] for values in holds]
+            scores = [concept.basis.encode(values)[:, 0] for values in holds]
             score = bootstrap((scores[1] - scores[0]) * flips[rows], levels, subject.seed)
             for behaviour in behaviours:
                 acts = [behaviour.frequency(side.select(rows)) for side in sides]

@@ -14,9 +14,9 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.hooks import check, edits_for
 from rlhf_ray.agents.moments import Moments, WorldMoments, moments_of
 from rlhf_ray.data.arrays import FloatArray, IntArray
-from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation, simulate
 from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.policies.env_actions import to_env_actions
 
 END = "end"

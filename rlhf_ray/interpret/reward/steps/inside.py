@@ -10,9 +10,11 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret import editing, factors, probes
-from rlhf_ray.interpret.layers import Layer, hidden_layers
+from rlhf_ray.interpret.directions.labelled import direction
+from rlhf_ray.interpret.reward import editing, factors
 from rlhf_ray.interpret.reward.gallery import Tile, gallery
+from rlhf_ray.interpret.reward.layer_probes import LayerProbe, concepts_of, features, probe_layer
+from rlhf_ray.interpret.reward.layers import Layer, hidden_layers
 from rlhf_ray.interpret.reward.manifold import Manifold, frames_of
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, seen_frames
@@ -52,7 +54,7 @@ STABLE = 0.8
 class TakenOut:
     """A concept's direction that was taken out of a layer, and what that changes."""
 
-    probe: probes.Probe
+    probe: LayerProbe
     edit: editing.Edit
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +86,7 @@ class Inside:
     """What the step finds: shapes of the layers, probes, factors of the last layer, and what taking directions out changes."""
 
     layers: dict[str, tuple[int, ...]]
-    probes: list[probes.Probe]
+    probes: list[LayerProbe]
     factors: dict[str, LayerFactors]
     taken_out: list[TakenOut]
 
@@ -153,36 +155,36 @@ def _layers(reward: TorchReward) -> list[Layer]:
     return chosen[-LAYERS:]
 
 
-def _probes(reward: TorchReward, data: Transitions, layers: list[Layer], seed: int) -> list[probes.Probe]:
-    concepts = probes.concepts_of(data)
+def _probes(reward: TorchReward, data: Transitions, layers: list[Layer], seed: int) -> list[LayerProbe]:
+    concepts = concepts_of(data)
     if not concepts or len(np.unique(data.episodes)) < 4:
         return []
-    found = [each for layer in layers for each in probes.probe(reward, data, layer, concepts, "linear", seed)]
-    return found + probes.probe(reward, data, layers[-1], concepts, "mlp", seed, splits=2)
+    found = [each for layer in layers for each in probe_layer(reward, data, layer, concepts, "linear", seed)]
+    return found + probe_layer(reward, data, layers[-1], concepts, "mlp", seed, folds=2)
 
 
 def _take_out(
-    reward: TorchReward, data: Transitions, layers: list[Layer], found: list[probes.Probe], seed: int
+    reward: TorchReward, data: Transitions, layers: list[Layer], found: list[LayerProbe], seed: int
 ) -> list[TakenOut]:
     """Take the direction of each well represented concept out of the layer where training added most."""
-    best: dict[str, probes.Probe] = {}
+    best: dict[str, LayerProbe] = {}
     for probe in found:
         if probe.kind == "linear" and probe.trained >= REPRESENTED:
             known = best.get(probe.concept)
             if known is None or (probe.gain or 0.0, probe.trained) > (known.gain or 0.0, known.trained):
                 best[probe.concept] = probe
-    concepts, by_name = probes.concepts_of(data), {layer.name: layer for layer in layers}
+    concepts, by_name = concepts_of(data), {layer.name: layer for layer in layers}
     taken = []
     for probe in sorted(best.values(), key=lambda each: -(each.gain or each.trained))[:EDITED]:
         layer = by_name[probe.layer]
-        way = probes.direction(probes.features(reward, layer, data), concepts[probe.concept])
+        way = direction(features(reward, layer, data), concepts[probe.concept])
         if np.any(way):
             taken.append(TakenOut(probe, editing.verify(reward, layer, way, data, seed)))
     return taken
 
 
 def _factorise(values: FloatArray, seed: int, signed: bool) -> tuple[factors.Factors, FloatArray]:
-    made = factors.fit(values, FACTORS, "nmf", seed, signed or bool(values.min() < 0.0))
+    made = factors.fit(values, FACTORS, seed, signed or bool(values.min() < 0.0))
     return made, factors.stability(values, made, [seed + 1, seed + 2])
 
 
@@ -227,7 +229,7 @@ def _tables(figures: Inside) -> Iterator[Table]:
         yield WORDS.table("taken_out", map(_edit_row, figures.taken_out))
 
 
-def _probe_row(probe: probes.Probe) -> list[str]:
+def _probe_row(probe: LayerProbe) -> list[str]:
     trained = f"{probe.trained:.2f} ± {probe.spread:.2f}"
     untrained = "none" if probe.untrained is None else f"{probe.untrained:.2f}"
     return [probe.concept, probe.layer, probe.kind, trained, untrained, f"{probe.shuffled:.2f}", "0.00"]
@@ -245,7 +247,7 @@ def _pictures(subject: Subject, data: Transitions, last: Layer, made: factors.Fa
     frames = seen_frames(subject.reward)
     if not frames or data.observations.ndim != 4 or data.observations.dtype != np.uint8:
         return []
-    weights = made.transform(last.activations(subject.reward, data))
+    weights = made.encode(last.activations(subject.reward, data))
     strength = weights.reshape(*weights.shape[:2], -1).mean(2)
     manifold = Manifold(data, frames, seed)
     settings = VisualisationSettings(steps=max(10, round(60 * subject.effort)))

@@ -17,8 +17,7 @@ from rlhf_ray.agents.play import play
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.interventions import Intervention
+from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.panel import PanelData, packing, write_panel
 from rlhf_ray.interpret.agent.panel.ahead import effects_ahead
 from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
@@ -30,6 +29,7 @@ from rlhf_ray.interpret.agent.questions import quantities
 from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from rlhf_ray.interpret.agent.questions.samples import sample_gradients
 from rlhf_ray.interpret.agent.steps import panel
+from rlhf_ray.interpret.directions.interventions import Intervention
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.panel.made_up import made_up
@@ -44,7 +44,7 @@ def corridor_panel(memory: str = "gru", box: bool = False):
     agent = agent_of(memory, box)
     episodes = play(agent, make(16), range(40), epsilon=0.3, keep_states=True)
     site = site_of(agent)
-    basis = bases.fit("pca", values_at(agent, episodes, site)[episodes.real], 3)
+    basis = directions.fit("pca", values_at(agent, episodes, site)[episodes.real], 3)
     rng = np.random.default_rng(0)
     pieces = pieces_of(episodes, 30, 4, rng)
     pairs, _ = intervention_pairs(agent, make, episodes, pieces, basis, site, 2)

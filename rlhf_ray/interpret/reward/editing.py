@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.layers import Layer
+from rlhf_ray.interpret.directions.controls import random_directions
+from rlhf_ray.interpret.reward.layers import Layer
 from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.reward.functions import TorchReward
 
@@ -109,30 +110,6 @@ def verify(
 
 def _change(before: FloatArray, after: FloatArray, spread: float) -> float:
     return float(np.sqrt(np.mean((after - before) ** 2)) / spread) if spread > 1e-9 else 0.0
-
-
-def random_directions(
-    rows: FloatArray, wanted: float, rng: np.random.Generator, count: int, steepest: float = 12.0
-) -> list[FloatArray]:
-    """Draw unit vectors ``[size]`` along which ``rows`` ``[n, size]`` have the variance ``wanted``, or as near as possible.
-
-    They are random weights of the principal axes, tilted until the variance fits. ``steepest`` bounds the tilt: at 0,
-    they are uniform where a larger variance is wanted; at the default, a variance out of reach makes all of them the first axis.
-    """
-    centred = (rows - rows.mean(0)).astype(np.float64)
-    variances, axes = np.linalg.eigh(centred.T @ centred / len(centred))
-    relative = np.maximum(variances, 0.0) / max(float(variances[-1]), 1e-12) + 1e-9
-    found = []
-    for _ in range(count):
-        drawn = rng.standard_normal(len(variances))
-        low, high = -4.0, steepest
-        for _ in range(40):
-            middle = (low + high) / 2
-            weights = drawn * relative**middle
-            weights /= max(float(np.linalg.norm(weights)), 1e-300)
-            low, high = (middle, high) if (weights**2 * variances).sum() < wanted else (low, middle)
-        found.append(axes @ weights)
-    return found
 
 
 def _unit(direction: FloatArray, layer: Layer) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Stability of a basis: are its components found again with other seeds, and in halves of the data?"""
+"""Stability of directions: are components found again with other seeds, and in halves of the data?"""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
-from rlhf_ray.interpret import factors
-from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.bases import Basis
+from rlhf_ray.interpret import directions
+from rlhf_ray.interpret.directions.directions import Directions
 
 SEEDS = 5
 STABLE = 0.9
@@ -23,7 +23,7 @@ space: for 4 random directions in 4 dimensions it is about 0.7.
 
 @dataclass(frozen=True)
 class Stability:
-    """How well the components of a basis are found again, each beside its best partner (Hungarian matching).
+    """How well the components are found again, each beside its best partner (Hungarian matching).
 
     Attributes:
         names: the components.
@@ -43,35 +43,35 @@ class Stability:
 
 
 def stability(
-    basis: Basis,
+    basis: Directions,
     values: FloatArray,
     groups: Array | None = None,
     labels: Mapping[str, Array] | None = None,
     seeds: int = SEEDS,
     seed: int = 0,
 ) -> Stability:
-    """Fit the basis again and match its components.
+    """Fit the directions again and match its components.
 
     Args:
-        basis: the basis.
-        values: what it was fitted to, ``[n, size]``.
+        basis: the directions.
+        values: what they were fitted to, ``[n, size]``.
         groups: ``[n]``: rows of one group, for example an episode, stay in one half; None: single rows.
-        labels: as for `bases.fit`.
+        labels: as for `directions.fit`.
         seeds: further fits with other seeds, and fits to halves, each.
         seed: draws.
     """
     groups = np.arange(len(values)) if groups is None else np.asarray(groups)
-    scores = basis.transform(values)
+    scores = basis.encode(values)
     count = max(len(basis), 1)
     found: dict[str, list[FloatArray]] = {"seeds": [], "halves": []}
     for at in range(seeds):
         rng = np.random.default_rng([seed, at, 0x57AB])
         other = int(rng.integers(2**31))
-        found["seeds"].append(_matched(scores, bases.fit(basis.kind, values, count, other, labels).transform(values)))
+        found["seeds"].append(_matched(scores, directions.fit(basis.kind, values, count, other, labels).encode(values)))
         half = np.isin(groups, _half(np.unique(groups), rng))
         some = {name: np.asarray(each)[half] for name, each in (labels or {}).items()}
-        again = bases.fit(basis.kind, values[half], count, other, some) if half.any() else None
-        found["halves"].append(np.zeros(len(basis)) if again is None else _matched(scores, again.transform(values)))
+        again = directions.fit(basis.kind, values[half], count, other, some) if half.any() else None
+        found["halves"].append(np.zeros(len(basis)) if again is None else _matched(scores, again.encode(values)))
     means = {name: np.mean(each, 0) if each else np.zeros(len(basis)) for name, each in found.items()}
     return Stability(list(basis.names), means["seeds"], means["halves"])
 
@@ -85,4 +85,21 @@ def _matched(scores: FloatArray, others: FloatArray) -> FloatArray:
     first, second = (each - each.mean(0) for each in (scores, others))
     if second.shape[1] < first.shape[1]:
         second = np.pad(second, [(0, 0), (0, first.shape[1] - second.shape[1])])
-    return factors.match(first.T, second.T) if first.shape[1] else np.zeros(0)
+    return match(first.T, second.T) if first.shape[1] else np.zeros(0)
+
+
+def match(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Pair directions of two sets so that they agree best, and return the absolute cosine of each pair.
+
+    Args:
+        first: ``[k, channels]``.
+        second: ``[m, channels]``, m at least k.
+
+    Returns:
+        ``[k]``, in the order of ``first``.
+    """
+    lengths = [np.maximum(np.linalg.norm(of, axis=1, keepdims=True), 1e-12) for of in (first, second)]
+    cosines = np.abs((first / lengths[0]) @ (second / lengths[1]).T)
+    rows, columns = linear_sum_assignment(-cosines)
+    agreement: FloatArray = cosines[rows, columns]
+    return agreement

@@ -1,4 +1,4 @@
-"""Labels of concepts for bases that are fitted to them: yes or no, or numbers; NaN where a concept is not defined."""
+"""Labels of concepts for directions that are fitted to them: yes or no, or numbers; NaN where a concept is not defined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TypeAlias
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
-from rlhf_ray.data.errors import SettingError
 
 Labels: TypeAlias = Mapping[str, Array]
 """Labels ``[n]`` by concept: bool, or numbers with NaN for unknown."""
@@ -46,20 +45,6 @@ def classes(labels: Array) -> BoolArray:
 def rows(labels: Array) -> BoolArray:
     """Return where labels are known."""
     return np.isfinite(np.asarray(labels, np.float64))
-
-
-def chosen(labels: Labels | None, kind: str, count: int) -> dict[str, FloatArray]:
-    """Return the first ``count`` concepts that can be learned.
-
-    Raises:
-        SettingError: there are no labels.
-    """
-    if not labels:
-        raise SettingError(
-            f"A basis of kind {kind!r} needs labels: pass labels={{name: values}}, one for each component."
-        )
-    good = {name: np.asarray(each, np.float64) for name, each in labels.items() if usable(each)}
-    return dict(list(good.items())[:count])
 
 
 def _known(labels: Array) -> FloatArray:

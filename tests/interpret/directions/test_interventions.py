@@ -9,15 +9,13 @@ import torch
 from rlhf_ray.agents.hooks import edits_for
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.bases import fit
-from rlhf_ray.interpret.agent.bases.nmf import Parts
-from rlhf_ray.interpret.agent.bases.sparse import Sparse
-from rlhf_ray.interpret.agent.interventions import (
+from rlhf_ray.interpret.agent.world_model.simulate import simulate
+from rlhf_ray.interpret.directions import Directions, fit
+from rlhf_ray.interpret.directions.interventions import (
     Intervention,
     midpoints,
     patch_from,
 )
-from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from tests.agents.test_play import LEVELS, agent_of
 from tests.interpret.agent import toy_world
 from tests.interpret.agent.corridor import Corridors
@@ -30,7 +28,7 @@ VALUES = RNG.standard_normal((20, 16)).astype(np.float32)
 def scores_after(op: str, components: list[int], vector: str = "pattern", **given: object) -> np.ndarray:
     basis = oblique()
     change = Intervention(basis, components, op, vector=vector, **given)  # type: ignore[arg-type]
-    return basis.transform(change.edit(0)(torch.as_tensor(VALUES)).numpy())
+    return basis.encode(change.edit(0)(torch.as_tensor(VALUES)).numpy())
 
 
 @pytest.mark.parametrize(
@@ -44,7 +42,7 @@ def scores_after(op: str, components: list[int], vector: str = "pattern", **give
     ],
 )
 def test_operations_change_the_chosen_score_and_no_other(op: str, amount: float | None, expected: object) -> None:
-    before = oblique().transform(VALUES)
+    before = oblique().encode(VALUES)
     after = scores_after(op, [1], amount=amount)
     np.testing.assert_allclose(after[:, 1], expected(before[:, 1]), atol=1e-5)  # type: ignore[operator]
     np.testing.assert_allclose(after[:, [0, 2]], before[:, [0, 2]], atol=1e-5)
@@ -54,7 +52,7 @@ def test_operations_change_the_chosen_score_and_no_other(op: str, amount: float 
 
 
 def test_swap_moves_exactly_one_component_onto_the_other() -> None:
-    before, after = oblique().transform(VALUES), scores_after("swap", [2, 0])
+    before, after = oblique().encode(VALUES), scores_after("swap", [2, 0])
     np.testing.assert_allclose(after, before[:, [2, 1, 0]], atol=1e-5)
     assert np.abs(after - before).max() > 0.5
     # What the vectors move by is the a-component, taken from a's pattern and put on b's.
@@ -71,7 +69,7 @@ def test_swap_and_reflect_twice_are_the_identity(op: str, components: list[int],
 
 
 def test_when_is_steps_or_a_predicate() -> None:
-    values, before = torch.as_tensor(VALUES), oblique().transform(VALUES)[:, 0]
+    values, before = torch.as_tensor(VALUES), oblique().encode(VALUES)[:, 0]
     steps = np.arange(20)
     some = Intervention(oblique(), [0], "steer", amount=1.0, when=range(3, 6)).edit(steps)(values)
     changed = (some != values).any(1).numpy()
@@ -88,8 +86,8 @@ def test_several_interventions_are_made_in_order_and_are_differentiable() -> Non
     edits = edits_for([steer, double], start=4)
     assert edits is not None
     after = edits(2)["memory"](values)
-    before = oblique().transform(VALUES)
-    np.testing.assert_allclose(oblique().transform(after.detach().numpy())[:, 0], 2 * (before[:, 0] + 1), atol=1e-5)
+    before = oblique().encode(VALUES)
+    np.testing.assert_allclose(oblique().encode(after.detach().numpy())[:, 0], 2 * (before[:, 0] + 1), atol=1e-5)
     (gradient,) = torch.autograd.grad(after.sum(), values)
     wanted = 1.0 + oblique().filters[0] * oblique().patterns[0].sum()  # d(sum)/dx for a doubled score
     np.testing.assert_allclose(gradient, np.broadcast_to(wanted, VALUES.shape), atol=1e-4)
@@ -109,10 +107,10 @@ def test_layers_of_images_are_changed_at_each_position() -> None:
     after = Intervention(oblique(), [0], "ablate_midpoint", amount=0.5, site="encoder.2").edit(0)(images)
     assert after.shape == images.shape
     flat = after.permute(0, 2, 3, 1).reshape(-1, 16).numpy()
-    np.testing.assert_allclose(oblique().transform(flat)[:, 0], 0.5, atol=1e-5)
+    np.testing.assert_allclose(oblique().encode(flat)[:, 0], 0.5, atol=1e-5)
     whole = oblique(96, 2)
     after = Intervention(whole, [1], "ablate_mean", site="encoder.2").edit(0)(images)
-    np.testing.assert_allclose(whole.transform(after.flatten(1).numpy())[:, 1], 0.0, atol=1e-4)
+    np.testing.assert_allclose(whole.encode(after.flatten(1).numpy())[:, 1], 0.0, atol=1e-4)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
@@ -146,8 +144,8 @@ def test_a_patch_takes_the_scores_of_another_episode_at_the_same_step() -> None:
     edited = play(agent, Corridors(4), LEVELS, hooks=[patch])
     for row, source in enumerate(sources):
         both = min(edited.lengths[row], plain.lengths[source])
-        got = basis.transform(edited.memory[row, 1 : both + 1])[:, 1]
-        np.testing.assert_allclose(got, basis.transform(plain.memory[source, 1 : both + 1])[:, 1], atol=1e-5)
+        got = basis.encode(edited.memory[row, 1 : both + 1])[:, 1]
+        np.testing.assert_allclose(got, basis.encode(plain.memory[source, 1 : both + 1])[:, 1], atol=1e-5)
     alone = play(agent, Corridors(1), [LEVELS[5]], hooks=[patch], indices=[5])
     assert alone.lengths[0] == edited.lengths[5]
     assert alone.causes[0] == edited.causes[5]
@@ -159,26 +157,23 @@ def test_defaults_are_the_means_and_midpoints_of_the_basis() -> None:
     basis = fit("mean_difference", values, 1, labels={"early": labels})
     edit = Intervention(basis, [0], "ablate_midpoint").edit(0)(torch.as_tensor(values)).numpy()
     half = 0.5 * (values[labels].mean(0) + values[~labels].mean(0))
-    np.testing.assert_allclose(basis.transform(edit)[:, 0], basis.transform(half[None])[0, 0], atol=1e-9)
+    np.testing.assert_allclose(basis.encode(edit)[:, 0], basis.encode(half[None])[0, 0], atol=1e-9)
     mirrored = Intervention(basis, [0], "reflect").edit(0)(torch.as_tensor(values)).numpy()
-    np.testing.assert_allclose(
-        basis.transform(mirrored)[labels].mean(), basis.transform(values)[~labels].mean(), atol=1e-9
-    )
+    np.testing.assert_allclose(basis.encode(mirrored)[labels].mean(), basis.encode(values)[~labels].mean(), atol=1e-9)
     averaged = Intervention(basis, [0], "ablate_mean").edit(0)(torch.as_tensor(values)).numpy()
-    np.testing.assert_allclose(basis.transform(averaged)[:, 0], basis.transform(values).mean(), atol=1e-9)
+    np.testing.assert_allclose(basis.encode(averaged)[:, 0], basis.encode(values).mean(), atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["nmf", "sparse"])
 def test_components_that_are_not_linear_are_read_as_they_are(kind: str) -> None:
     values, base = np.abs(VALUES).astype(np.float64), oblique(16, 4)
     encoder, none = RNG.standard_normal((4, 16)), np.zeros((0, 4))
-    basis = {
-        "nmf": Parts(base.names, base.center, np.abs(base.patterns), none),
-        "sparse": Sparse(base.names, base.center, base.patterns, encoder, none, active=2),
-    }[kind]
+    patterns = np.abs(base.patterns) if kind == "nmf" else base.patterns
+    filters = np.linalg.pinv(patterns).T if kind == "nmf" else encoder
+    basis = Directions(kind, base.names, base.center, patterns, filters, none, np.zeros(4), active=2)
     tensor = torch.as_tensor(values).requires_grad_()
     off = Intervention(basis, [0], "scale", amount=0.0).edit(0)(tensor)
-    scores = basis.transform(values)[:, :1]
+    scores = basis.encode(values)[:, :1]
     np.testing.assert_allclose(off.detach(), values - scores * basis.patterns[0], atol=1e-9)
     (gradient,) = torch.autograd.grad(off.sum(), tensor)
     np.testing.assert_allclose(gradient[0], 1.0 - basis.patterns[0].sum() * basis.filters[0], atol=1e-9)
@@ -193,7 +188,7 @@ def test_the_same_intervention_works_inside_a_world_model() -> None:
     when = Intervention(basis, [1], "ablate_midpoint", amount=0.4, when=range(6, 8))
     plain = simulate(world, agent, *context, 4)
     edited = simulate(world, agent, *context, 4, edits=edits_for([when], start=np.array([5, 5, 9])))
-    scores = basis.transform(edited.memory.detach().double().numpy().reshape(-1, 8)).reshape(3, 5, 2)
+    scores = basis.encode(edited.memory.detach().double().numpy().reshape(-1, 8)).reshape(3, 5, 2)
     # Memory t + 1 is that after step t; steps count from 5 in the first two rows.
     np.testing.assert_allclose(scores[:2, 2:4, 1], 0.4, atol=1e-5)
     assert np.abs(scores[:2, 4, 1] - 0.4).min() > 1e-3

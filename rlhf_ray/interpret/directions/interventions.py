@@ -15,18 +15,14 @@ from rlhf_ray.agents.agent import MEMORY, Edit
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.bases import Basis
-from rlhf_ray.interpret.agent.bases.labels import usable
-from rlhf_ray.interpret.agent.bases.linear import halfway
-from rlhf_ray.interpret.agent.bases.probe import midpoints_of
+from rlhf_ray.interpret.directions.directions import NOT_LINEAR, Directions, halfway
+from rlhf_ray.interpret.directions.labelled import midpoints_of
+from rlhf_ray.interpret.directions.labels import usable
 
 Op = Literal["ablate_mean", "ablate_midpoint", "swap", "reflect", "scale", "steer", "patch"]
 Vector = Literal["pattern", "filter"]
 When = Collection[int] | Callable[[IntArray, FloatArray], BoolArray] | None
 """None: always; some steps of the episode; or a predicate on steps ``[n]`` and the components' scores ``[n, k]``."""
-
-NOT_LINEAR = ("nmf", "sparse")
-"""Kinds of bases whose scores are not those of their filters."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +30,16 @@ class Intervention:
     """A change of some components of a basis. A `Hook` of `play` and, by `edits_for`, of `simulate`.
 
     A component's score is read by its filter, and changed by a move along its pattern, which leaves the scores of all other
-    components of a linear basis as they are. NMF and sparse features are read by `Basis.transform`, with the filter's gradient. In
-    a layer of images, a basis of channels is applied at each position on its own.
+    components of a linear kind as they are. NMF and sparse features are read by `Directions.encode`, with the filter's gradient.
+    In a layer of images, directions of channels are applied at each position on its own.
 
     Attributes:
         basis: the basis; its components have the size of the memory or the layer (channels, or all values).
         components: the numbers of the components to change.
-        op: * ablate_mean: set the scores to ``amount``, by default their mean, `Basis.means`.
-            * ablate_midpoint: set them to ``amount``, by default halfway between two classes, `Basis.midpoints`.
+        op: * ablate_mean: set the scores to ``amount``, by default their mean, `Directions.means`.
+            * ablate_midpoint: set them to ``amount``, by default halfway between two classes, `Directions.midpoints`.
             * swap: exchange the scores of two components.
-            * reflect: mirror them about ``amount``, by default `Basis.midpoints`.
+            * reflect: mirror them about ``amount``, by default `Directions.midpoints`.
             * scale: multiply them by ``amount``.
             * steer: add ``amount``.
             * patch: set them to those of another episode at the same step, ``amount`` ``[episodes, steps, components]``
@@ -55,7 +51,7 @@ class Intervention:
             components; it is there to be compared with (Haufe et al. 2014).
     """
 
-    basis: Basis
+    basis: Directions
     components: Sequence[int]
     op: Op
     _: KW_ONLY
@@ -113,7 +109,7 @@ class Intervention:
             scores = (arranged - center) @ filters.T
             if self.basis.kind in NOT_LINEAR:
                 flat = arranged.detach().cpu().numpy().reshape(-1, arranged.shape[-1])
-                exact = self.basis.transform(flat)[:, list(self.components)].reshape(scores.shape)
+                exact = self.basis.encode(flat)[:, list(self.components)].reshape(scores.shape)
                 scores = scores + (torch.as_tensor(exact, device=values.device) - scores.detach())
             change = self._target(scores, steps, np.arange(n) if rows is None else rows) - scores
             on = self._on(steps, scores)
@@ -184,13 +180,13 @@ class Intervention:
         return arranged.reshape(like.shape) if arranged.dim() == 2 else arranged.movedim(-1, 1)
 
 
-def midpoints(basis: Basis, values: FloatArray, labels: Array | None = None) -> FloatArray:
-    """Return the score ``[k]`` of each component that is between its two ends, like `Basis.midpoints`.
+def midpoints(basis: Directions, values: FloatArray, labels: Array | None = None) -> FloatArray:
+    """Return the score ``[k]`` of each component that is between its two ends, like `Directions.midpoints`.
 
     With ``labels`` ``[n]`` (two classes, or numbers above and below their median; NaN where unknown), it is halfway between the
     classes' mean scores. Without, halfway between the scores' 5 % and 95 % quantiles, however often each end occurs.
     """
-    scores = basis.transform(np.asarray(values, np.float64))
+    scores = basis.encode(np.asarray(values, np.float64))
     if labels is None:
         return halfway(scores)
     if not usable(labels):
@@ -199,7 +195,11 @@ def midpoints(basis: Basis, values: FloatArray, labels: Array | None = None) -> 
 
 
 def patch_from(
-    episodes: Episodes, basis: Basis, components: Sequence[int], sources: IntArray | None = None, site: str = MEMORY
+    episodes: Episodes,
+    basis: Directions,
+    components: Sequence[int],
+    sources: IntArray | None = None,
+    site: str = MEMORY,
 ) -> FloatArray:
     """Return the ``amount`` of a patch ``[episodes, steps, components]``: the scores at each step, NaN after an episode's end.
 
@@ -212,6 +212,6 @@ def patch_from(
     """
     values = episodes.memory[:, 1:] if site == MEMORY else episodes.activations[site]
     flat = values.reshape(-1, int(np.prod(values.shape[2:], dtype=np.int64)))
-    scores = basis.transform(flat.astype(np.float64))[:, list(components)].reshape(*values.shape[:2], -1)
+    scores = basis.encode(flat.astype(np.float64))[:, list(components)].reshape(*values.shape[:2], -1)
     scores[~episodes.real] = np.nan
     return scores if sources is None else scores[np.asarray(sources, np.int64)]

@@ -1,4 +1,4 @@
-"""Bases: every kind keeps the projector's contract."""
+"""Directions: every kind keeps the projector's contract."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.bases.linear import spectrum
+from rlhf_ray.interpret.directions import KINDS, LABELLED, enough, fit, load, sparse
+from rlhf_ray.interpret.directions.components import spectrum
+from rlhf_ray.interpret.directions.directions import NOT_LINEAR
 
 ROWS, SIZE = 600, 12
 
@@ -30,18 +31,18 @@ def labels(values: np.ndarray) -> dict[str, np.ndarray]:
     return {"yes": values[:, 1] > 3.0, "number": unknown, "always": np.ones(ROWS, bool), "again": values[:, 1] > 3.0}
 
 
-@pytest.mark.parametrize("kind", bases.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_projector_contract(kind, values, labels, tmp_path, monkeypatch):
     """Upstream transformed with other scales than it had fitted with: the projector must give the fit's own sources."""
-    monkeypatch.setattr(bases.sparse, "UPDATES", 100)
-    basis = bases.fit(kind, values, 4, 0, labels)
-    again = bases.fit(kind, values, 4, 0, labels)
+    monkeypatch.setattr(sparse, "UPDATES", 100)
+    basis = fit(kind, values, 4, 0, labels)
+    again = fit(kind, values, 4, 0, labels)
     basis.save(tmp_path / "a.npz")
     again.save(tmp_path / "b.npz")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-    loaded = bases.load(tmp_path / "a.npz")
+    loaded = load(tmp_path / "a.npz")
     assert (loaded.kind, list(loaded.names), len(loaded)) == (kind, list(basis.names), len(basis))
-    np.testing.assert_allclose(loaded.transform(values), basis.sources, atol=1e-4)
+    np.testing.assert_allclose(loaded.encode(values), basis.sources, atol=1e-4)
     for found in (loaded.patterns, loaded.filters, loaded.center, loaded.means, loaded.midpoints):
         assert np.isfinite(found).all()
     assert loaded.means == pytest.approx(basis.sources.mean(0), abs=1e-6)
@@ -53,34 +54,59 @@ def test_projector_contract(kind, values, labels, tmp_path, monkeypatch):
     # The inverse as torch sees it: affine, checked against `inverse` first.
     patterns, center = torch.as_tensor(loaded.patterns), torch.as_tensor(loaded.center)
     rebuilt = center + scores @ patterns
-    np.testing.assert_allclose(rebuilt.detach().numpy(), loaded.inverse(basis.sources[:5]), atol=1e-9)
+    np.testing.assert_allclose(rebuilt.detach().numpy(), loaded.decode(basis.sources[:5]), atol=1e-9)
     (torch.as_tensor(weights) * rebuilt).sum().backward()
     np.testing.assert_allclose(loaded.gradient(weights), scores.grad.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in bases.KINDS if kind not in ("nmf", "sparse")])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("nmf", "sparse")])
 def test_linear_bases_have_dual_vectors(kind, values, labels):
-    basis = bases.fit(kind, values, 4, 0, labels)
+    basis = fit(kind, values, 4, 0, labels)
     np.testing.assert_allclose(basis.filters @ basis.patterns.T, np.eye(len(basis)), atol=1e-9)
     scores = np.random.default_rng(2).normal(size=(3, len(basis)))
-    np.testing.assert_allclose(basis.transform(basis.inverse(scores)), scores, atol=1e-9)
+    np.testing.assert_allclose(basis.encode(basis.decode(scores)), scores, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", bases.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(1, 3), (6, 3), (5, 1)])
 def test_values_that_never_vary_give_no_nan(kind, shape):
     constant = np.full(shape, 0.5)
-    basis = bases.fit(kind, constant, 4, 0, {"concept": np.arange(len(constant)) % 2})
-    scores = basis.transform(constant + 0.1)
-    for found in (scores, basis.inverse(scores), basis.filters, basis.means, basis.midpoints):
+    basis = fit(kind, constant, 4, 0, {"concept": np.arange(len(constant)) % 2})
+    scores = basis.encode(constant + 0.1)
+    for found in (scores, basis.decode(scores), basis.filters, basis.means, basis.midpoints):
         assert np.isfinite(found).all()
 
 
 def test_concepts_without_both_classes_or_held_by_others_are_left_out(values, labels):
-    for kind in bases.LABELLED:
-        assert list(bases.fit(kind, values, 9, 0, labels).names) == ["yes", "number"]
-    with pytest.raises(SettingError, match="needs labels"):
-        bases.fit("probe", values, 2)
+    for kind in LABELLED:
+        assert list(fit(kind, values, 9, 0, labels).names) == ["yes", "number"]
+    with pytest.raises(SettingError, match="need labels"):
+        fit("probe", values, 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_removed_has_its_mean_score_and_the_rest_stays(kind, values, labels):
+    basis = fit(kind, values, 2, 0, labels)
+    removed = basis.remove(values, [0])
+    move = removed - values
+    assert np.linalg.matrix_rank(move, tol=1e-6) == 1, "along the pattern alone"
+    if kind not in NOT_LINEAR:
+        scores = basis.encode(removed)
+        np.testing.assert_allclose(scores[:, 0], basis.means[0], atol=1e-9)
+        np.testing.assert_allclose(scores[:, 1], basis.sources[:, 1], atol=1e-6)
+
+
+def test_files_of_earlier_versions_are_opened(values, tmp_path):
+    for kind, stored in (
+        ("nmf", ("center", "patterns", "sources")),
+        ("sparse", ("center", "patterns", "filters", "sources", "active")),
+    ):
+        basis = fit(kind, values, 3)
+        arrays = {name: np.array(getattr(basis, name)) for name in stored}
+        np.savez(tmp_path / kind, kind=np.array(kind), names=np.array(basis.names), **arrays)
+        opened = load(tmp_path / f"{kind}.npz")
+        np.testing.assert_array_equal(opened.encode(values[:20]), basis.encode(values[:20]))
+        np.testing.assert_array_equal(opened.midpoints, basis.midpoints)
 
 
 def test_probe_pattern_is_covariance_times_filter():
@@ -88,7 +114,7 @@ def test_probe_pattern_is_covariance_times_filter():
     rng = np.random.default_rng(3)
     signal, noise = rng.normal(size=(2, 4000))
     seen = np.stack([signal + noise, noise], 1)
-    basis = bases.fit("probe", seen, 1, 0, {"signal": signal > 0})
+    basis = fit("probe", seen, 1, 0, {"signal": signal > 0})
     assert basis.filters[0, 1] < -0.8  # the filter subtracts the noise
     assert abs(basis.patterns[0, 1]) < 0.1 < 0.8 < basis.patterns[0, 0]  # which the signal does not change
     assert basis.midpoints[0] == pytest.approx(0.0, abs=0.1)
@@ -98,8 +124,8 @@ def test_mean_difference_goes_from_class_to_class():
     rng = np.random.default_rng(4)
     upper = rng.random(1000) < 0.2
     values = rng.normal(size=(1000, 5)) + 3.0 * upper[:, None] * np.arange(5)
-    basis = bases.fit("mean_difference", values, 1, 0, {"upper": upper})
-    scores = basis.transform(values)[:, 0]
+    basis = fit("mean_difference", values, 1, 0, {"upper": upper})
+    scores = basis.encode(values)[:, 0]
     assert scores[upper].mean() - scores[~upper].mean() == pytest.approx(1.0)
     assert basis.midpoints[0] == pytest.approx(0.5 * (scores[upper].mean() + scores[~upper].mean()))
 
@@ -120,16 +146,16 @@ def test_enough_components_explain_the_share():
     values = axes * np.sqrt([80.0, 14.0, 4.0, 2.0])
     spread = values.var(0) / values.var(0).sum()
     assert spread.cumsum()[1] < 0.95 < spread.cumsum()[2]
-    assert bases.enough(values, 0.95) == 3
-    assert bases.enough(values, 1.0) == 4
-    assert bases.enough(np.ones((3, 2))) == 1
+    assert enough(values, 0.95) == 3
+    assert enough(values, 1.0) == 4
+    assert enough(np.ones((3, 2))) == 1
 
 
-def test_damaged_and_missing_bases_say_so_in_one_line(tmp_path):
+def test_damaged_and_missing_files_say_so_in_one_line(tmp_path):
     (tmp_path / "bad.npz").write_bytes(b"no zip")
     with pytest.raises(SettingError, match="can't be read"):
-        bases.load(tmp_path / "bad.npz")
-    with pytest.raises(SettingError, match="There is no basis at"):
-        bases.load(tmp_path / "none.npz")
-    with pytest.raises(SettingError, match="no basis of kind 'tsne'"):
-        bases.fit("tsne", np.ones((3, 2)), 1)
+        load(tmp_path / "bad.npz")
+    with pytest.raises(SettingError, match="There are no directions at"):
+        load(tmp_path / "none.npz")
+    with pytest.raises(SettingError, match="no directions of kind 'tsne'"):
+        fit("tsne", np.ones((3, 2)), 1)

@@ -1,0 +1,125 @@
+"""Directions of concepts, one for each: what a regression reads it off with, or the difference of its classes' means."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.directions.directions import Directions
+from rlhf_ray.interpret.directions.labels import Labels, classes, rows, usable, yes_no
+
+STRENGTH = 1.0
+"""Inverse of the L2 penalty of standardised values, for logistic regression; ridge regression has one tenth of a row's weight."""
+OWN_VARIANCE, OWN_LENGTH = 0.05, 0.3
+"""Share of its variance that a probe's score needs beside the others'; of its length that a mean difference needs."""
+
+
+def fit_probe(values: FloatArray, count: int, seed: int = 0, labels: Labels | None = None) -> Directions:
+    """Fit one component for each of the first ``count`` concepts: logistic regression for yes or no, ridge regression for numbers.
+
+    The filter is the regression's weights, scaled so that scores have unit variance. Patterns are covariance times filter, divided
+    by the covariance of the scores (Haufe et al. 2014, equation 6): alone, the covariance of values and score. A concept whose
+    filter the others (nearly) hold already is left out.
+
+    Raises:
+        SettingError: there are no labels.
+    """
+    found = _learnable(labels, "probe", count)
+    center = values.mean(0)
+    centred = values - center
+    names: list[str] = []
+    filters, sources = np.zeros((0, values.shape[1])), np.zeros((len(values), 0))
+    for name, each in found.items():
+        weights = direction(values, each)
+        score = centred @ weights
+        spread = float(score.std())
+        if spread < 1e-9:
+            continue
+        score = score / spread
+        left = score - sources @ np.linalg.lstsq(sources, score, rcond=None)[0] if names else score
+        if float((left**2).mean()) < OWN_VARIANCE:
+            continue
+        names.append(name)
+        filters, sources = np.vstack([filters, weights / spread]), np.column_stack([sources, score])
+    # Covariances of n rows: n cancels.
+    patterns = np.linalg.solve(sources.T @ sources, sources.T @ centred) if names else filters
+    middle = midpoints_of(sources, [found[name] for name in names])
+    return Directions("probe", names, center, patterns, filters, sources, middle)
+
+
+def fit_mean_difference(values: FloatArray, count: int, seed: int = 0, labels: Labels | None = None) -> Directions:
+    """Fit one component for each of the first ``count`` concepts (of numbers: above against below the median).
+
+    The pattern is the difference of both means: score 1 more goes from one class to the other. Filters are the pseudo-inverse
+    of the patterns: alone, the projection onto the pattern. A concept whose pattern the others (nearly) hold already is left out.
+
+    Raises:
+        SettingError: there are no labels.
+    """
+    found = _learnable(labels, "mean_difference", count)
+    center = values.mean(0)
+    names: list[str] = []
+    patterns = np.zeros((0, values.shape[1]))
+    for name, each in found.items():
+        known, upper = rows(each), classes(each)
+        pattern = values[known & upper].mean(0) - values[known & ~upper].mean(0)
+        length = float(np.linalg.norm(pattern))
+        left = pattern - np.linalg.pinv(patterns) @ (patterns @ pattern) if names else pattern
+        if length < 1e-9 or np.linalg.norm(left) < OWN_LENGTH * length:
+            continue
+        names.append(name)
+        patterns = np.vstack([patterns, pattern])
+    filters = np.linalg.pinv(patterns).T if names else patterns
+    sources = (values - center) @ filters.T
+    middle = midpoints_of(sources, [found[name] for name in names])
+    return Directions("mean_difference", names, center, patterns, filters, sources, middle)
+
+
+def direction(values: FloatArray, labels: Array) -> FloatArray:
+    """Return the weights ``[size]`` of a regression of ``labels`` ``[n]`` on ``values`` ``[n, size]``; zeros if nothing varies."""
+    known = rows(labels)
+    inputs, wanted = values[known], np.asarray(labels, np.float64)[known]
+    mean, spread = inputs.mean(0), inputs.std(0)
+    varies = spread > 1e-9
+    weights = np.zeros(values.shape[1])
+    if not varies.any():
+        return weights
+    standard = (inputs[:, varies] - mean[varies]) / spread[varies]
+    if yes_no(labels):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # of classes that can be separated exactly
+            model = LogisticRegression(C=STRENGTH, max_iter=100, tol=1e-3, solver="newton-cholesky").fit(
+                standard, wanted == 1
+            )
+        weights[varies] = model.coef_[0] / spread[varies]
+    else:
+        weights[varies] = Ridge(alpha=0.1 * len(standard) ** 0.5).fit(standard, wanted).coef_ / spread[varies]
+    return weights
+
+
+def midpoints_of(sources: FloatArray, labels: list[Array]) -> FloatArray:
+    """Return, for each component, the score halfway between the means of both classes of its labels."""
+    found = []
+    for at, each in enumerate(labels):
+        known, upper = rows(each), classes(each)
+        found.append(0.5 * (sources[known & upper, at].mean() + sources[known & ~upper, at].mean()))
+    return np.array(found, np.float64)
+
+
+def _learnable(labels: Labels | None, kind: str, count: int) -> dict[str, FloatArray]:
+    """Return the first ``count`` concepts that can be learned.
+
+    Raises:
+        SettingError: there are no labels.
+    """
+    if not labels:
+        raise SettingError(
+            f"Directions of kind {kind!r} need labels: pass labels={{name: values}}, one for each component."
+        )
+    good = {name: np.asarray(each, np.float64) for name, each in labels.items() if usable(each)}
+    return dict(list(good.items())[:count])
