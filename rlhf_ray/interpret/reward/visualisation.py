@@ -40,7 +40,7 @@ class Objective:
 
     Attributes:
         layer: layer to look into; None for the reward itself.
-        direction: direction in the layer's channels (`unit`, or a component of `rlhf_ray.interpret.factors.Factors`),
+        direction: direction in the layer's channels (`unit`, or a component of `rlhf_ray.interpret.reward.factors.Factors`),
             ``[channels]``. The objective is the mean over positions of the activations along it.
         low: whether to look for low values.
         name: for captions.
