@@ -2,19 +2,22 @@
 
 A policy that does badly has one of two causes, and the remedies differ:
 
-* a shifted *level*: the learned reward ranks behaviours as the true one does, but has a constant added. Between episodes of one
+* a shifted *level*: the learned reward ranks steps as the true one does, but has a constant added. Between episodes of one
   length it changes nothing; where episodes can end early, it pays for staying alive or for ending. Subtract the constant, or let
   episodes have one length;
-* a changed *ranking*: the learned reward prefers other behaviour, and no constant mends it. Collect comparisons there.
+* a changed *ranking*: the learned reward prefers other behaviour. Collect comparisons there.
 
-The test tells them apart by training once more on the learned reward without the constant.
+The test tells them apart by solving once more without constants: in tables, all that can matter are searched, and the interval that
+mends is reported; a short PPO tries a few. Where ending early is the task, a large enough cost of each step mends any reward; so a
+level is only said of a reward that correlates with the true one (`RELATED`).
 
-A short PPO may fail to learn on the true reward, too. Then its gain over random actions is mostly noise: nothing is decided.
+Returns of PPO are compared by start: each of its policies, and random actions, play from the same ones. More episodes are played
+until the comparison is decided. It stays undecided if PPO does not learn on the true reward either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -33,14 +36,28 @@ from rlhf_ray.study.figures import fields_of
 
 GOOD, GOOD_PPO = 0.9, 0.7
 """A policy does well if it gets this share of what the best one gains over random actions; less with PPO, which is noisy."""
+RELATED = 0.5
+"""Linear correlation with the true reward from which a constant that mends is called a shifted level."""
+SHIFTED = 0.1
+"""A level is told from this share of the true reward's range on."""
 STEPS, EPISODES = 24_000, 32
 """Environment steps of each PPO and episodes of each judgement at effort 1."""
 SURE = 2.0
-"""Standard errors by which PPO's gain on the true reward may be wrong."""
+"""Standard errors within which a mean may be wrong."""
+LONGER = 4
+"""Times that the episodes of a judgement are doubled while it is undecided."""
+CONSTANTS = 64
+"""Constants that are searched in a table, before the ends of the interval that mends are bisected."""
+HALVINGS = 12
+QUANTILES = (0.5, 0.05, 0.95)
+"""Quantiles of the learned reward that PPO tries as constants, after the level."""
 
 EXACT = "value iteration"
 
 Finding = Literal["same", "level", "ranking", "nothing to gain", "undecided"]
+
+Interval = tuple[float | None, float | None]
+"""From and to; None: there is no such end."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +80,18 @@ class Incentive:
         solver: "value iteration" (discounted returns, exact) or "PPO" (undiscounted, measured).
         best: return after training on the true reward.
         learned: return after training on the learned one.
-        without_level: return after training on the learned one less its level.
+        without_level: return after training on the learned one less the constant that mends it best.
         random: return of random actions.
         level: the constant that the learned reward adds, in units of the true reward; None if the rewards are unrelated.
         level_matters: whether episodes end early, so that a constant changes what pays.
         starc: STARC distance of the rewards (value iteration only); None if not computed.
         finding: same, level, ranking, or nothing to gain; undecided if PPO did not learn enough on the true reward.
-        gain_error: standard error of ``best - random``; 0 where they are exact.
+        correlation: linear correlation of the two rewards, over all possible moves or on random rollouts.
+        shifted: whether ``level`` is at least `SHIFTED` of the true reward's range, and the rewards are `RELATED`.
+        mends: the constants, on the learned reward's scale, that subtracted make it teach the task: from and to, each None if
+            there is no such end; None if no constant does, or none was searched because it teaches the task as it is.
+        gain_error: standard error of ``best - random``, by start; 0 where they are exact.
+        share_error: standard error of `share`; 0 where it is exact.
     """
 
     world: TrialWorld
@@ -82,7 +104,11 @@ class Incentive:
     level_matters: bool
     starc: float | None
     finding: Finding
+    correlation: float
+    shifted: bool
+    mends: Interval | None = None
     gain_error: float = 0.0
+    share_error: float = 0.0
 
     @property
     def exact(self) -> bool:
@@ -90,9 +116,14 @@ class Incentive:
         return self.solver == EXACT
 
     @property
+    def gains(self) -> bool:
+        """Whether there is a sure gain over random actions, so that shares of it can be told."""
+        return self.exact or self.best - self.random > SURE * self.gain_error
+
+    @property
     def share(self) -> float | None:
-        """Share of the possible gain over random actions that the learned reward teaches; may be negative. None if undecided."""
-        return None if self.finding == "undecided" else _share(self.learned, self.best, self.random)
+        """Share of the possible gain over random actions that the learned reward teaches; may be negative. None without a gain."""
+        return _share(self.learned, self.best, self.random) if self.gains else None
 
     @property
     def share_without_level(self) -> float:
@@ -146,11 +177,20 @@ def in_tables(learned: FloatArray, tables: Tables, world: TrialWorld) -> Incenti
         world: its name.
     """
     mdp = tables.mdp
-    factor, level = level_of(learned, tables)
-    mended_reward = learned - level if factor > 0 else learned
-    policies = [mdp.optimal_policy(table) for table in (tables.reward, learned, mended_reward)]
-    best, taught, mended = (mdp.policy_return(tables.reward, policy) for policy in policies)
+    fit = level_of(learned, tables)
+    best, taught = (mdp.policy_return(tables.reward, mdp.optimal_policy(table)) for table in (tables.reward, learned))
     chance = mdp.policy_return(tables.reward, mdp.uniform())
+
+    def share(constant: float) -> float:
+        policy = mdp.optimal_policy(learned - constant)
+        return _share(mdp.policy_return(tables.reward, policy), best, chance)
+
+    mends, mended = None, taught
+    if best - chance > 1e-6 * max(1.0, abs(best)) and _share(taught, best, chance) < GOOD:
+        possible = np.broadcast_to((mdp.transitions > 0) & ~mdp.terminal[:, None, None], learned.shape)
+        rewards = np.broadcast_to(learned, possible.shape)[possible]
+        mends, most = mending(share, float(rewards.min()), float(rewards.max()), mdp.gamma, fit.level)
+        mended = chance + most * (best - chance)
     return Incentive(
         world,
         EXACT,
@@ -158,15 +198,87 @@ def in_tables(learned: FloatArray, tables: Tables, world: TrialWorld) -> Incenti
         taught,
         mended,
         chance,
-        level / factor if factor > 0 else None,
+        fit.in_true_units,
         bool(mdp.terminal.any()),
         starc(tables.reward, learned, mdp),
-        _finding(best, taught, mended, chance),
+        _finding(best, taught, chance, mends is not None and fit.correlation >= RELATED),
+        fit.correlation,
+        fit.shifted,
+        mends,
     )
 
 
-def level_of(learned: FloatArray, tables: Tables) -> tuple[float, float]:
-    """Fit ``learned = factor * true + level`` over all possible steps: factor and level, on the learned reward's scale.
+def mending(
+    share: Callable[[float], float], low: float, high: float, gamma: float, level: float
+) -> tuple[Interval | None, float]:
+    """Search the constants that mend a reward when subtracted.
+
+    A policy is indifferent between ending with reward e and going on with r for ever at the constant (r - (1 - gamma) e) / gamma:
+    outside the range of such values, all constants make the same policy optimal.
+
+    Args:
+        share: maps a constant to the share of the possible gain that the reward less the constant teaches.
+        low: smallest reward.
+        high: largest reward.
+        gamma: discount.
+        level: the constant to look at besides a grid.
+
+    Returns:
+        From and to of the constants nearest to ``level`` with a share of at least `GOOD`, or None if there are none; and the
+        largest share found.
+    """
+    beyond = (1 - gamma) / gamma * (high - low) + 1e-3 * max(high - low, abs(high), abs(low), 1e-12)
+    grid = np.unique([*np.linspace(low - beyond, high + beyond, CONSTANTS), level])
+    shares = np.array([share(float(constant)) for constant in grid])
+    good = np.flatnonzero(shares >= GOOD)
+    if not len(good):
+        return None, float(shares.max())
+    first = last = int(good[np.argmin(np.abs(grid[good] - level))])
+    while first > 0 and shares[first - 1] >= GOOD:
+        first -= 1
+    while last < len(grid) - 1 and shares[last + 1] >= GOOD:
+        last += 1
+
+    def edge(inside: float, outside: float) -> float:
+        for _ in range(HALVINGS):
+            middle = (inside + outside) / 2
+            inside, outside = (middle, outside) if share(middle) >= GOOD else (inside, middle)
+        return inside
+
+    start = float(edge(grid[first], grid[first - 1])) if first > 0 else None
+    end = float(edge(grid[last], grid[last + 1])) if last < len(grid) - 1 else None
+    return (start, end), float(shares.max())
+
+
+@dataclass(frozen=True)
+class LevelFit:
+    """The fit ``learned = factor * true + level``.
+
+    Attributes:
+        factor, level: on the learned reward's scale.
+        correlation: linear correlation; 1 if the true reward is constant.
+        true_range: largest less smallest true reward.
+    """
+
+    factor: float
+    level: float
+    correlation: float
+    true_range: float
+
+    @property
+    def in_true_units(self) -> float | None:
+        """The level in units of the true reward; None if the rewards are unrelated."""
+        return self.level / self.factor if self.factor > 0 else None
+
+    @property
+    def shifted(self) -> bool:
+        """Whether there is a level worth telling."""
+        level = self.in_true_units
+        return level is not None and self.correlation >= RELATED and abs(level) >= SHIFTED * self.true_range
+
+
+def level_of(learned: FloatArray, tables: Tables) -> LevelFit:
+    """Fit the level over all possible steps.
 
     The rewards are compared as they are. After canonicalisation, "1 for the end" and "-0.01 for each other step" are the same
     reward, and no level can be told.
@@ -176,64 +288,93 @@ def level_of(learned: FloatArray, tables: Tables) -> tuple[float, float]:
     return _fitted(learned, tables.reward, weights / weights.sum())
 
 
-def _fitted(learned: FloatArray, true: FloatArray, weights: FloatArray) -> tuple[float, float]:
-    means = [float((weights * rewards).sum()) for rewards in (learned, true)]
-    spread = float((weights * (true - means[1]) ** 2).sum())
-    if spread <= 1e-12 * max(1.0, means[1] ** 2):  # the true reward is constant: take the scales to be the same
-        return 1.0, means[0] - means[1]
-    factor = float((weights * (true - means[1]) * learned).sum() / spread)
-    return factor, means[0] - factor * means[1]
+def _fitted(learned: FloatArray, true: FloatArray, weights: FloatArray) -> LevelFit:
+    mean, true_mean = (float((weights * rewards).sum()) for rewards in (learned, true))
+    spread = float((weights * (true - true_mean) ** 2).sum())
+    counted = np.broadcast_to(true, weights.shape)[weights > 0]
+    if spread <= 1e-12 * max(1.0, true_mean**2):  # the true reward is constant: take the scales to be the same
+        return LevelFit(1.0, mean - true_mean, 1.0, float(np.abs(counted).max(initial=0.0)))
+    shared = float((weights * (true - true_mean) * (learned - mean)).sum())
+    own_spread = float((weights * (learned - mean) ** 2).sum())
+    correlation = shared / (spread * own_spread) ** 0.5 if own_spread > 0 else 0.0
+    factor = shared / spread
+    return LevelFit(factor, mean - factor * true_mean, correlation, float(np.ptp(counted)))
 
 
 def _by_ppo(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, effort: float) -> Incentive:
     options: dict[str, Any] = {"options": world.options, "seed": seed}
     steps, episodes = max(4096, int(STEPS * effort)), max(16, int(EPISODES * effort))
 
-    def judged(policy: short_ppo.ShortPolicy | None) -> tuple[float, float]:
-        returns = short_ppo.true_returns(world.name, policy, episodes=episodes, **options)
-        return float(returns.mean()), float(returns.std(ddof=1) / len(returns) ** 0.5)
+    def trained(rewarding: RewardFunction | None, shift: float = 0.0) -> short_ppo.ShortPolicy:
+        return short_ppo.train(world.name, rewarding, steps=steps, gamma=gamma, shift=shift, **options)
 
-    def trained(rewarding: RewardFunction | None, shift: float = 0.0) -> tuple[float, float]:
-        return judged(short_ppo.train(world.name, rewarding, steps=steps, gamma=gamma, shift=shift, **options))
-
-    factor, level, early = _level_on_rollouts(reward, world, seed)
-    (chance, chance_error), (best, best_error), (taught, _) = judged(None), trained(None), trained(reward)
-    error = float(np.hypot(chance_error, best_error))
-    decided = learned_enough(best - chance, error)
-    mended = taught
-    if decided and early and factor > 0 and level and _share(taught, best, chance) < GOOD_PPO:
-        mended, _ = trained(reward, level)
+    fit, quantiles, early = _level_on_rollouts(reward, world, seed)
+    policies = [None, trained(None), trained(reward)]
+    for doubled in range(LONGER + 1):
+        count = episodes * 2**doubled
+        chance, best, taught = (
+            short_ppo.true_returns(world.name, policy, episodes=count, **options) for policy in policies
+        )
+        well = well_taught(chance, best, taught)
+        if well is not None:
+            break
+    random, most, learned = (float(returns.mean()) for returns in (chance, best, taught))
+    mends, mended = None, learned
+    if well is False and early:
+        constants = [fit.level, *quantiles] if fit.factor > 0 else list(quantiles)
+        for constant in constants:
+            returns = short_ppo.true_returns(world.name, trained(reward, constant), episodes=count, **options)
+            mended = max(mended, float(returns.mean()))
+            if well_taught(chance, best, returns):
+                mends = (constant, constant)
+                break
+    level = mends is not None and fit.correlation >= RELATED
+    finding: Finding = "undecided" if well is None else "same" if well else "level" if level else "ranking"
+    gain = most - random
+    share = _share(learned, most, random)
     return Incentive(
         world,
         "PPO",
-        best,
-        taught,
+        most,
+        learned,
         mended,
-        chance,
-        level / factor if factor > 0 else None,
+        random,
+        fit.in_true_units,
         early,
         None,
-        _finding(best, taught, mended, chance, GOOD_PPO) if decided else "undecided",
-        error,
+        finding,
+        fit.correlation,
+        fit.shifted,
+        mends,
+        _standard_error(best - chance),
+        _standard_error(taught - chance - share * (best - chance)) / gain if gain > 0 else 0.0,
     )
 
 
-def learned_enough(gain: float, error: float) -> bool:
-    """Return whether PPO's gain on the true reward is known well enough to be the 100 % of the other shares.
-
-    Its error must not move a share of 100 % below `GOOD_PPO`. Without a gain, PPO can't tell whether there is one.
+def well_taught(chance: FloatArray, best: FloatArray, taught: FloatArray) -> bool | None:
+    """Return whether a policy gets `GOOD_PPO` of the gain of the best one over random actions; None if that is not sure.
 
     Args:
-        gain: true return above that of random actions.
-        error: standard error of ``gain``.
+        chance: true returns of random actions, by start, ``[episodes]``.
+        best: those of the policy that was trained on the true reward.
+        taught: those of the policy to judge.
     """
-    return gain > 0 and SURE * error <= (1 - GOOD_PPO) * gain
+    gain = best - chance
+    if gain.mean() <= SURE * _standard_error(gain):  # PPO did not learn: it can't tell what there is to gain
+        return None
+    beyond = taught - chance - GOOD_PPO * gain
+    error = _standard_error(beyond)
+    return None if abs(float(beyond.mean())) < SURE * error else bool(beyond.mean() >= 0)
+
+
+def _standard_error(values: FloatArray) -> float:
+    return float(values.std(ddof=1) / len(values) ** 0.5)
 
 
 def _level_on_rollouts(
     reward: RewardFunction, world: TrialWorld, seed: int, steps: int = 2000
-) -> tuple[float, float, bool]:
-    """Fit ``learned = factor * true + level`` on random actions; also return whether an episode terminated."""
+) -> tuple[LevelFit, list[float], bool]:
+    """Fit the level on random actions; also return `QUANTILES` of the learned reward, and whether an episode terminated."""
     env = make_env(world.name, **world.options)
     env.action_space.seed(seed)
     rows: list[tuple[Any, Any, Any, bool]] = []
@@ -241,27 +382,28 @@ def _level_on_rollouts(
     observation, _ = env.reset(seed=seed)
     for _ in range(steps):
         action = env.action_space.sample()
-        after, given, terminated, truncated, _ = env.step(action)
+        after, rewarded, terminated, truncated, _ = env.step(action)
         rows.append((observation, action, after, terminated))
-        true.append(float(given))
+        true.append(float(rewarded))
         observation = env.reset()[0] if terminated or truncated else after
     env.close()  # type: ignore[no-untyped-call]
-    parts = [np.array([row[at] for row in rows]) for at in range(4)]
-    learned = reward(parts[0], parts[1], parts[2], parts[3].astype(bool))
+    observations, actions, nexts, terminated_steps = (np.array([row[part] for row in rows]) for part in range(4))
+    learned = reward(observations, actions, nexts, terminated_steps.astype(bool))
     fitted = _fitted(learned, np.array(true), np.full(len(true), 1 / len(true)))
-    return *fitted, bool(parts[3].any())
+    quantiles = [float(value) for value in np.quantile(learned, QUANTILES)]
+    return fitted, quantiles, bool(terminated_steps.any())
 
 
 def _share(value: float, best: float, chance: float) -> float:
     return (value - chance) / (best - chance) if best > chance else 0.0
 
 
-def _finding(best: float, taught: float, mended: float, chance: float, good: float = GOOD) -> Finding:
+def _finding(best: float, taught: float, chance: float, level: bool) -> Finding:
     if best - chance <= 1e-6 * max(1.0, abs(best)):
         return "nothing to gain"
-    if _share(taught, best, chance) >= good:
+    if _share(taught, best, chance) >= GOOD:
         return "same"
-    return "level" if _share(mended, best, chance) >= good else "ranking"
+    return "level" if level else "ranking"
 
 
 def shifted(environment: str) -> list[TrialWorld]:

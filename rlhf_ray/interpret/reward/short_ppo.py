@@ -179,15 +179,20 @@ def true_returns(
     seed: int,
     options: dict[str, Any] | None = None,
 ) -> FloatArray:
-    """Measure the undiscounted true returns of the first episodes of each copy; of random actions without a policy."""
+    """Measure the undiscounted true returns of the first episodes of each copy, by start; of random actions without a policy.
+
+    Returns:
+        ``[episodes]``, rounded up to a multiple of the copies: the returns of all copies' first episodes, then of their second,
+        and so on. With one seed, episodes in one place have the same start if the environment draws nothing but starts.
+    """
     copies = min(COPIES, episodes)
     envs = make_vector_env(environment, copies, **(options or {}))
     envs.action_space.seed(seed)
     drawing = torch.Generator().manual_seed(seed) if policy is not None and policy.network.discrete else None
     observations, _ = envs.reset(seed=seed + 10_000)
-    returns, done, fresh = np.zeros(copies), list[float](), np.zeros(copies, bool)
-    counted = np.zeros(copies, int)
+    returns, fresh, counted = np.zeros(copies), np.zeros(copies, bool), np.zeros(copies, int)
     per_copy = -(-episodes // copies)
+    ended = np.zeros((per_copy, copies))
     while (counted < per_copy).any():
         if policy is None:
             actions = np.asarray(envs.action_space.sample())
@@ -197,7 +202,7 @@ def true_returns(
         returns = np.where(fresh, 0, returns + rewards)
         fresh = terminated | truncated
         for copy in np.flatnonzero(fresh & (counted < per_copy)):
-            done.append(float(returns[copy]))
+            ended[counted[copy], copy] = returns[copy]
             counted[copy] += 1
     envs.close()
-    return np.array(done)
+    return ended.flatten()

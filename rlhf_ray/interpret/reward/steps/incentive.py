@@ -42,18 +42,24 @@ def run(context: StepContext[Subject]) -> Section:
 
 def _statement(one: Incentive) -> Statement:
     weight = 0.0 if one.share is None else one.share if one.finding == "same" else 1 - one.share
-    return WORDS.statement(one.finding, weight, one=one)
+    return WORDS.statement(one.finding, weight, one=one, least=_least(one))
 
 
 def _check(one: Incentive) -> Check:
     passed = None if one.finding == "undecided" else one.finding == "same"
-    return WORDS.check("teaches", passed, one.share, one=one, least=GOOD if one.exact else GOOD_PPO)
+    return WORDS.check("teaches", passed, one.share, one=one, least=_least(one))
+
+
+def _least(one: Incentive) -> float:
+    return GOOD if one.exact else GOOD_PPO
 
 
 def _row(one: Incentive) -> list[str]:
     returns = (one.random, one.best, one.learned, one.without_level)
     level = "unrelated" if one.level is None else f"{one.level:.2g}"
-    return [str(one.world), one.solver, *(f"{value:.3g}" for value in returns), level, WORDS.text(one.finding)]
+    constants = "–" if one.mends is None else WORDS.text("constants", one=one)
+    names = [str(one.world), one.solver]
+    return [*names, *(f"{value:.3g}" for value in returns), constants, level, WORDS.text(one.finding)]
 
 
 STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)
