@@ -45,7 +45,9 @@ STEPS, EPISODES = 24_000, 32
 SURE = 2.0
 """Standard errors within which a mean may be wrong."""
 LONGER = 4
-"""Times that the episodes of a judgement are doubled while it is undecided."""
+"""Factor of PPO's steps if it has not learned on the true reward."""
+DOUBLINGS = 2
+"""How often the episodes of a judgement are doubled while it is undecided."""
 CONSTANTS = 64
 """Constants that are searched in a table, before the ends of the interval that mends are bisected."""
 HALVINGS = 12
@@ -308,13 +310,18 @@ def _by_ppo(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, 
     def trained(rewarding: RewardFunction | None, shift: float = 0.0) -> short_ppo.ShortPolicy:
         return short_ppo.train(world.name, rewarding, steps=steps, gamma=gamma, shift=shift, **options)
 
+    def played(policy: short_ppo.ShortPolicy | None, count: int) -> FloatArray:
+        return short_ppo.true_returns(world.name, policy, episodes=count, **options)
+
     fit, quantiles, early = _level_on_rollouts(reward, world, seed)
-    policies = [None, trained(None), trained(reward)]
-    for doubled in range(LONGER + 1):
+    on_truth = trained(None)
+    if not _gains(played(on_truth, episodes), played(None, episodes)):
+        steps *= LONGER
+        on_truth = trained(None)
+    policies = [None, on_truth, trained(reward)]
+    for doubled in range(DOUBLINGS + 1):
         count = episodes * 2**doubled
-        chance, best, taught = (
-            short_ppo.true_returns(world.name, policy, episodes=count, **options) for policy in policies
-        )
+        chance, best, taught = (played(policy, count) for policy in policies)
         well = well_taught(chance, best, taught)
         if well is not None:
             break
@@ -323,7 +330,7 @@ def _by_ppo(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, 
     if well is False and early:
         constants = [fit.level, *quantiles] if fit.factor > 0 else list(quantiles)
         for constant in constants:
-            returns = short_ppo.true_returns(world.name, trained(reward, constant), episodes=count, **options)
+            returns = played(trained(reward, constant), count)
             mended = max(mended, float(returns.mean()))
             if well_taught(chance, best, returns):
                 mends = (constant, constant)
@@ -359,12 +366,15 @@ def well_taught(chance: FloatArray, best: FloatArray, taught: FloatArray) -> boo
         best: those of the policy that was trained on the true reward.
         taught: those of the policy to judge.
     """
-    gain = best - chance
-    if gain.mean() <= SURE * _standard_error(gain):  # PPO did not learn: it can't tell what there is to gain
+    if not _gains(best, chance):  # PPO did not learn: it can't tell what there is to gain
         return None
-    beyond = taught - chance - GOOD_PPO * gain
+    beyond = taught - chance - GOOD_PPO * (best - chance)
     error = _standard_error(beyond)
     return None if abs(float(beyond.mean())) < SURE * error else bool(beyond.mean() >= 0)
+
+
+def _gains(best: FloatArray, chance: FloatArray) -> bool:
+    return bool((best - chance).mean() > SURE * _standard_error(best - chance))
 
 
 def _standard_error(values: FloatArray) -> float:

@@ -64,7 +64,7 @@ def test_the_section_reports_and_skips() -> None:
     assert why_not(section, subject) is None
     found = run_step(section, subject)
     assert [of.passed for of in found.checks] == [False]
-    assert "No constant mends it" in found.statements[0].text
+    assert "No episode ends early" in found.statements[0].text
     assert why_not(section, Subject(reward, None)) is not None  # type: ignore[arg-type]
 
 
