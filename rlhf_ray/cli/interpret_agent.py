@@ -86,14 +86,8 @@ def _compare(command: InterpretAgent, against: Path) -> None:
     study = comparison_study(pair, writable(run_path(command.out or default_out / f"against_{name}")))
     sections = run_shown(study, (), processes=False)
     page, result = write_comparison(pair, sections, study.folder, {"from": str(command.run), "against": str(against)})
-    failed = [
-        Told(f"{section.title}: {check.says}", section.name, section.title)
-        for section in sections
-        for check in section.checks
-        if check.passed is False
-    ]
-    sentences = [Told(text, "", "") for text in result.sentences]
-    print_lists({"Do they use the same features?": sentences, "Failed checks": failed}, {"report": page})
+    sentences = [Told(result.sentence, "", ""), *result.verdict.statements["uses"]]
+    print_lists({"Do they use the same features?": sentences, "Failed checks": result.verdict.failed}, {"report": page})
 
 
 def _load(command: InterpretAgent) -> tuple[Agent, str, Path]:

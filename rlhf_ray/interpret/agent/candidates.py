@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import draw_steps
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.concepts import ELAPSED
@@ -56,15 +57,14 @@ def sensitivities(
     agent: Agent, episodes: Episodes, site: str, basis: Directions, rng: np.random.Generator
 ) -> FloatArray:
     """Return `Candidate.sensitivity` of each component, ``[k]``, at some steps of ``episodes``, which hold observations."""
-    at = np.argwhere(episodes.real)
-    chosen = at[np.sort(rng.permutation(len(at))[:GRADIENTS])]
+    chosen = draw_steps(episodes.real, GRADIENTS, rng)
     leaves: list[Tensor] = []
 
     def leaf(values: Tensor) -> Tensor:
         leaves.append(values.detach().requires_grad_())
         return leaves[-1]
 
-    rows, times = chosen.T
+    rows, times = chosen.rows, chosen.steps
     sizes = np.zeros((1 + AHEAD * (site == MEMORY), len(basis)))
     with torch.enable_grad():
         memory = torch.as_tensor(episodes.memory[rows, times])

@@ -187,15 +187,16 @@ def strip(
     return png(figure)
 
 
-def frames_picture(frames: Array, rows: Sequence[str], columns: Sequence[str], faded: BoolArray) -> bytes:
+def frames_picture(frames: Array, rows: Sequence[str], columns: Sequence[str], faded: BoolArray | None = None) -> bytes:
     """Draw frames, or bars for vectors, below and beside each other, as a PNG.
 
     Args:
         frames: ``[rows, columns, …]``.
         rows: captions.
         columns: captions.
-        faded: ``[rows, columns]``: beyond the valid horizon: grey, and marked.
+        faded: ``[rows, columns]``: beyond the valid horizon: grey, and marked; None: none is.
     """
+    faded = np.zeros(frames.shape[:2], bool) if faded is None else faded
     if frames.ndim != 5:
         return _features(frames, rows, columns, "value", faded)
     images = np.asarray(np.clip(np.rint(frames), 0, 255), np.uint8)

@@ -172,7 +172,7 @@ def test_a_verdict_is_told_with_the_change_that_it_rests_on() -> None:
     assert (chain.verdict, step._decisive(chain)) == ("necessary", ["back"])
     statement = step._statement(chain, "memory")
     assert (statement.kind, statement.weight) == ("uses", 0.8)
-    assert "-80 [-90, -70] points (2 random directions, moved as far: at most 4 %)" in statement.text
+    assert "−80 [−90, −70] points (2 random directions, moved as far: at most 4)" in statement.text
     for verdict in (*step.USES, *step.HOLDS):  # every template has all that it names
         assert "memory" in step.WORDS.statement(verdict, chain=chain, site="memory", links=["moved"]).text
 

@@ -202,10 +202,11 @@ def _similarity_interval(x: FloatArray, y: FloatArray, groups: IntArray, seed: i
 def _statements(figures: SameFrames) -> Iterator[Statement]:
     yield WORDS.statement("actions", 2.0, actions=figures.actions, untrained=mean_of(figures.actions.untrained))
     if figures.values.correlation is not None:
-        yield WORDS.statement("values", 1.0, correlation=figures.values.correlation)
+        yield WORDS.statement("values", 1.0, values=figures.values, untrained=mean_of(figures.values.untrained))
     if figures.held.get("both") is not None:
         untrained, ceiling = figures.twins("untrained"), figures.twins("ceiling")
-        yield WORDS.statement("held", both=figures.held["both"], untrained=untrained, ceiling=ceiling)
+        both, shuffled = figures.held["both"], figures.held["shuffled"]
+        yield WORDS.statement("held", both=both, shuffled=shuffled, untrained=untrained, ceiling=ceiling)
 
 
 def _tables(pair: AgentPair, figures: SameFrames) -> Iterator[Table]:

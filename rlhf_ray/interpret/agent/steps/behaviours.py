@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Moments
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent import concepts
 from rlhf_ray.interpret.agent.behaviours import Behaviours, action_inputs, behaviours, shares
 from rlhf_ray.interpret.agent.clusters import STABLE
@@ -19,7 +19,7 @@ from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.steps.world_model import world_of
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.agent.world_model.played import world_states
-from rlhf_ray.study.plots import draw_observation, png
+from rlhf_ray.interpret.attribution.drawing import frames_picture
 from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step
 from rlhf_ray.study.words import Words
@@ -92,7 +92,7 @@ def run(context: AgentContext) -> Section:
     ]
     check = WORDS.check("stable", stability >= STABLE or None, stability, least=STABLE)
     pictures = []
-    if episodes.observations.ndim == 5 and len(clustered):
+    if is_image(subject.agent.observation_space) and len(clustered):
         image = _draw(episodes, clustered)
         pictures = [WORDS.picture("behaviours", image, shown=SHOWN, length=clustered.length)]
     return WORDS.section((), [check], [WORDS.table("behaviours", rows, figures=figures)], pictures, figures)
@@ -124,18 +124,13 @@ def _describe(library: Mapping[str, FloatArray], clustered: Behaviours) -> dict[
 def _draw(episodes: Episodes, clustered: Behaviours) -> bytes:
     """Draw the most typical windows of each behaviour, one below the other."""
     length, starts = clustered.length, clustered.starts
-    figure = Figure((0.9 * length * SHOWN + 1.0, 0.3 + 1.0 * len(clustered)), layout="constrained")
-    grid = figure.subplots(len(clustered), length * SHOWN, squeeze=False)
-    for axes in grid.flat:
-        axes.set_axis_off()
+    frames = np.full((len(clustered), SHOWN * length, *episodes.observations.shape[2:]), 255, np.uint8)
     for row, examples in enumerate(clustered.examples):
         for place, example in enumerate(_distinct(starts.rows, examples)):
-            for step in range(length):
-                axes = grid[row, place * length + step]
-                axes.set_axis_on()
-                draw_observation(axes, episodes.observations[starts.rows[example], starts.steps[example] + step])
-        grid[row, 0].set_ylabel(f"B{row}", fontsize=10, rotation=0, labelpad=14)
-    return png(figure)
+            steps = starts.steps[example] + np.arange(length)
+            frames[row, place * length : (place + 1) * length] = episodes.observations[starts.rows[example], steps]
+    rows = [f"B{row}" for row in range(len(clustered))]
+    return frames_picture(frames, rows, [f"+{step}" for step in range(length)] * SHOWN)
 
 
 def _distinct(rows: IntArray, examples: IntArray) -> Sequence[int]:

@@ -11,9 +11,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.moments import draw_steps
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, repeats, snapshots_of
+from rlhf_ray.interpret.agent.counterfactual import Counterfact, counterfact, go_on, repeats, snapshots_of
 from rlhf_ray.interpret.agent.effects import CausalEffect, effect
 from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.subject import WORDS as SHARED
@@ -23,7 +24,7 @@ from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.plots import COLOURS, png
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step
-from rlhf_ray.study.words import Words
+from rlhf_ray.study.words import Words, estimate
 
 WORDS = Words(__file__)
 
@@ -96,7 +97,8 @@ def why_not(context: AgentContext) -> str | None:
 def run(context: AgentContext) -> Section:
     """Make each edit at moments of held-out levels."""
     subject, episodes = context.subject, _episodes(context)
-    snapshots = _draw(context, episodes)
+    moments = draw_steps(episodes.real, subject.count(MOMENTS, FEWEST), context.rng(WORDS.name))
+    snapshots = snapshots_of(episodes, moments.rows, moments.steps)
     context.say(f"going on from {len(snapshots)} moments")
     batch = subject.make_batch(min(COPIES, len(snapshots)))
     edits, repeating = dict(batch.edits), float(repeats(batch, episodes, snapshots).mean())
@@ -127,12 +129,6 @@ def _episodes(context: AgentContext) -> Episodes:
         return play(context.subject.agent, batch, episodes.levels, max_steps=LONGEST, keep_states=True)
     finally:
         batch.close()
-
-
-def _draw(context: AgentContext, episodes: Episodes) -> Snapshots:
-    steps = np.argwhere(episodes.real)
-    chosen = np.sort(context.rng(WORDS.name).permutation(len(steps))[: context.subject.count(MOMENTS, FEWEST)])
-    return snapshots_of(episodes, steps[chosen, 0], steps[chosen, 1])
 
 
 def _effect(context: AgentContext, about: str, pair: Counterfact) -> EditEffect:
@@ -169,9 +165,9 @@ def _table(effects: Mapping[str, EditEffect | None]) -> Table:
             rows.append([edit, 0, *[""] * 5, WORDS.text("nothing")])
             continue
         returns, (cause, share) = one.effect.returns, one.effect.largest_outcome
-        reaction = [estimate.text() for estimate in (one.action, one.value, one.value_size)]
+        reaction = [estimate(change) for change in (one.action, one.value, one.value_size)]
         outcome = f"{cause} {share.before:.0%} to {share.after:.0%}"
-        change = [f"{returns.before:.2f} to {returns.after:.2f}", returns.difference.text(), outcome]
+        change = [f"{returns.before:.2f} to {returns.after:.2f}", estimate(returns.difference), outcome]
         rows.append([edit, one.effect.episodes, *reaction, *change])
     return WORDS.table("edits", rows)
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
-from matplotlib.figure import Figure
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import draw_moments
@@ -32,10 +31,10 @@ from rlhf_ray.interpret.directions.controls import COUNT, random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention, Op
 from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.study.figures import fields_of
-from rlhf_ray.study.plots import png
+from rlhf_ray.study.plots import Effect, draw_effects
 from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step
-from rlhf_ray.study.words import Words
+from rlhf_ray.study.words import Words, estimate
 
 WORDS = Words(__file__)
 
@@ -304,7 +303,7 @@ def _table(effects: Sequence[ComponentEffect]) -> Table:
             [
                 candidate.name, WORDS.text(one.op), "" if candidate.auc is None else f"{candidate.auc:.2f}",
                 f"{candidate.sensitivity:.2f}", f"{effect.returns.before:.2f} to {effect.returns.after:.2f}",
-                effect.returns.difference.text(),
+                estimate(effect.returns.difference),
                 f"{max(map(abs, one.random_returns)):.2f}" if one.random_returns else "–",
                 f"{cause} {share.before:.0%} to {share.after:.0%}", f"{effect.acts.mean:.2f}", one.verdict,
             ]
@@ -315,23 +314,16 @@ def _table(effects: Sequence[ComponentEffect]) -> Table:
 
 
 def _draw(effects: Sequence[ComponentEffect]) -> bytes:
-    figure = Figure((7.0, 0.6 + 0.32 * len(effects)), layout="constrained")
-    axes = figure.subplots()
-    for height, one in enumerate(reversed(effects)):
-        change = one.result.effect.returns.difference
-        axes.plot(one.random_returns, [height] * len(one.random_returns), "|", color="0.6", ms=9, mew=1.5)
-        ends = (
-            None
-            if change.low is None or change.high is None
-            else ([change.mean - change.low], [change.high - change.mean])
+    rows = [
+        Effect(
+            f"{one.candidate.name}, {WORDS.text(one.op)}",
+            one.result.effect.returns.difference,
+            one.random_returns,
+            one.verdict == "matters",
         )
-        colour = "#0072b2" if one.verdict == "matters" else "#e69f00"
-        axes.errorbar(change.mean, height, xerr=ends, fmt="o", color=colour, capsize=3)
-    axes.axvline(0.0, color="0.3", linewidth=0.8)
-    labels = [f"{one.candidate.name}, {WORDS.text(one.op)}" for one in reversed(effects)]
-    axes.set_yticks(range(len(effects)), labels, fontsize=8)
-    axes.set_xlabel("change of the true return")
-    return png(figure)
+        for one in effects
+    ]
+    return draw_effects(rows, WORDS.text("axis"))
 
 
 STEP = Step(WORDS.name, WORDS.title, run, ("recording", "world_model", "bases", "concepts"), nothing_inside)

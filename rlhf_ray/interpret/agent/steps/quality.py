@@ -19,7 +19,8 @@ from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, load_worl
 from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality, measure
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.agent.world_model.windows import as_policy_actions, cut_out
-from rlhf_ray.study.plots import draw_observation, png
+from rlhf_ray.interpret.attribution.drawing import frames_picture
+from rlhf_ray.study.plots import png
 from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step
 from rlhf_ray.study.words import Words
@@ -133,9 +134,10 @@ def _draw_strips(world: RecurrentWorld, agent: Agent, episodes: Episodes, steps:
     rng = np.random.default_rng([seed, 12])
     long = np.flatnonzero(episodes.lengths >= world.context)
     drawn = rng.permutation(long)[: 8 * STRIPS]
-    rows = drawn[np.argsort(-episodes.lengths[drawn], kind="stable")][:STRIPS]
-    firsts = np.maximum(0, np.minimum(episodes.lengths[rows] // 4, episodes.lengths[rows] - world.context))
-    windows = cut_out(episodes, rows, firsts, world.context + steps + 1)
+    chosen = drawn[np.argsort(-episodes.lengths[drawn], kind="stable")][:STRIPS]
+    lengths = episodes.lengths[chosen]
+    firsts = np.maximum(0, np.minimum(lengths // 4, lengths - world.context))
+    windows = cut_out(episodes, chosen, firsts, world.context + steps + 1)
     last = world.context - 1
     actions = as_policy_actions(windows.actions, agent.action_space)
     context = torch.as_tensor(windows.observations[:, : world.context]), actions[:, :last]
@@ -143,22 +145,13 @@ def _draw_strips(world: RecurrentWorld, agent: Agent, episodes: Episodes, steps:
     with torch.no_grad():
         simulated = simulate(world, agent, *context, memory, steps, given=actions[:, last:])
     predicted = simulated.observations.clamp(0, 255).round().byte().numpy()
-    shown = [step for step in SHOWN if step <= steps]
-    figure = Figure((0.95 * len(shown) + 0.4, 2.1 * len(rows)), layout="constrained")
-    grid = figure.subplots(2 * len(rows), len(shown), squeeze=False)
-    for number, length in enumerate(windows.lengths):
-        pair = {"real": grid[2 * number], "model": grid[2 * number + 1]}
-        frames = {"real": windows.observations[number, last:], "model": predicted[number]}
-        for side, axes in pair.items():
-            axes[0].set_ylabel(side, fontsize=8)
-            for place, step in zip(axes, shown, strict=True):
-                if last + step > length:
-                    place.set_axis_off()
-                else:
-                    draw_observation(place, frames[side][step])
-    for axes, step in zip(grid[0], shown, strict=True):
-        axes.set_title(f"step {step}", fontsize=8)
-    return png(figure)
+    shown = np.array([step for step in SHOWN if step <= steps])
+    frames = np.stack(
+        [windows.observations[:, last + shown], predicted[:, shown]], 1
+    )  # [episodes, real and model, shown, …]
+    frames[np.broadcast_to((last + shown > windows.lengths[:, None])[:, None], frames.shape[:3])] = 255  # after the end
+    rows = [side for _ in windows.lengths for side in ("real", "model")]
+    return frames_picture(frames.reshape(-1, *frames.shape[2:]), rows, [f"step {step}" for step in shown])
 
 
 STEP = Step(WORDS.name, WORDS.title, run, needs=("recording", "world_model"), why_not=no_world)

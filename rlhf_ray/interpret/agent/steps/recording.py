@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.episodes import Episodes
@@ -23,8 +22,8 @@ from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.effects import causes_of
 from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.interpret.attribution.drawing import frames_picture
 from rlhf_ray.measure.intervals import mean_interval
-from rlhf_ray.study.plots import draw_observation, png
 from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step
 from rlhf_ray.study.words import Words
@@ -201,11 +200,7 @@ def _draw(episode: Episodes) -> bytes:
     """Draw frames of the first episode, evenly spaced from the first to the last."""
     length = int(episode.lengths[0])
     steps = np.unique(np.linspace(0, length, min(SHOWN, length + 1)).round().astype(int))
-    figure = Figure((1.2 * len(steps), 1.5), layout="constrained")
-    for axes, step in zip(figure.subplots(1, len(steps), squeeze=False)[0], steps, strict=True):
-        draw_observation(axes, episode.observations[0, step])
-        axes.set_title(f"step {step}")
-    return png(figure)
+    return frames_picture(episode.observations[:1, steps], [""], [f"step {step}" for step in steps])
 
 
 STEP = Step(WORDS.name, WORDS.title, run)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import Moments
+from rlhf_ray.agents.moments import Moments, draw_steps
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import site_of, values_at
-from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.action_groups import Behaviour, behaviours_of
 from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS, auc, concepts_at, separate_directions
@@ -20,15 +20,15 @@ from rlhf_ray.interpret.agent.controls import controlled
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, snapshots_of
 from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.story import READ, CausalChain, ChainMoments, EditedLevel, Link, Response, measure
-from rlhf_ray.interpret.agent.story_diagram import diagram
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.directions import Directions, labels
 from rlhf_ray.interpret.directions.controls import COUNT, random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import bootstrap
+from rlhf_ray.study.plots import Effect, draw_effects
 from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step
-from rlhf_ray.study.words import Words
+from rlhf_ray.study.words import Words, estimate
 
 WORDS = Words(__file__)
 
@@ -49,7 +49,7 @@ SAME = 0.98
 CHANGED = 0.5
 """Share of levels in which an edit at the start has to change a concept."""
 SHOWN = 6
-"""Chains in the diagram."""
+"""Chains in the picture."""
 ORDER = ("both", "necessary", "sufficient", "contributes", "spurious", "decodable only", "not settled", "not read off")
 USES, HOLDS = ORDER[:4], ORDER[4:6]
 """Verdicts that the report says something of."""
@@ -121,7 +121,7 @@ def run(context: AgentContext) -> Section:
         return WORDS.skipped("one_behaviour")
     if not concepts:
         return WORDS.skipped("nothing_read", site=subject.site_name, least=READ)
-    moments = _draw(context, "moments", test.real, subject.count(MOMENTS, FEWEST_MOMENTS))
+    moments = draw_steps(test.real, subject.count(MOMENTS, FEWEST_MOMENTS), context.rng("moments"))
     edited = _edit_levels(context, test, concepts, behaviours, site)
     chains: list[CausalChain] = []
     for number, (name, concept) in enumerate(concepts.items()):
@@ -148,14 +148,14 @@ def run(context: AgentContext) -> Section:
         concepts[name].basis.save(context.out / file)
     figures = Story(site, len(moments), COUNT, directions, chains)
     statements = [_statement(chain, subject.site_name) for chain in chains if chain.verdict in (*USES, *HOLDS)]
-    picture = WORDS.picture("story", diagram(chains[:SHOWN], subject.site_name))
+    picture = WORDS.picture("story", _draw(chains[:SHOWN]))
     return WORDS.section(statements, [_check(chains)], [_table(chains)], [picture], figures)
 
 
 def _read_concepts(context: AgentContext, test: Episodes, site: str) -> tuple[FloatArray, dict[str, ReadConcept]]:
     """Return what the site holds, and the concepts that can be read off it on held-out levels, the best read first."""
     agent, train = context.subject.agent, recorded(context, "train")
-    moments = _draw(context, WORDS.name, train.real, FITTED)
+    moments = draw_steps(train.real, FITTED, context.rng(WORDS.name))
     values = moments.cut(values_at(agent, train, site)).astype(np.float64)
     known = {name: moments.cut(concept) for name, concept in concepts_at(train).items()}
     classes = {name: Classes.fit(concept) for name, concept in known.items() if labels.usable(concept)}
@@ -174,13 +174,6 @@ def _read_concepts(context: AgentContext, test: Episodes, site: str) -> tuple[Fl
     # Every agent can count its steps, and no reward depends on that by itself: it is always asked about.
     clock = [ELAPSED] * (ELAPSED in best[count:])
     return values, {name: read[name] for name in [*best[: count - len(clock)], *clock]}
-
-
-def _draw(context: AgentContext, purpose: str, steps: BoolArray, count: int) -> Moments:
-    """Draw some of the steps ``[n, T]``."""
-    every = np.argwhere(steps)
-    chosen = every[np.sort(context.rng(purpose).permutation(len(every))[:count])]
-    return Moments(chosen[:, 0], chosen[:, 1])
 
 
 def _distinct(classes: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
@@ -278,7 +271,7 @@ def _counterfacts(context: AgentContext, test: Episodes) -> list[tuple[str, bool
     starts = snapshots_of(again, np.arange(len(again)), np.zeros(len(again), np.int64))
     counterfacts = []
     for edit in edits:
-        moments = _draw(context, f"edit {edit}", again.real, 3 * count)
+        moments = draw_steps(again.real, 3 * count, context.rng(f"edit {edit}"))
         later = snapshots_of(again, moments.rows, moments.steps)
         conditions: tuple[tuple[bool, Snapshots, int], ...] = ((True, starts, LONGEST), (False, later, 1))
         for at_start, snapshots, steps in conditions:
@@ -303,6 +296,17 @@ def _decisive(chain: CausalChain) -> list[str]:
     return [max(kind, key=lambda name: (links[name].stands_out, abs(links[name].change.mean))) for kind in asked]
 
 
+def _draw(chains: Sequence[CausalChain]) -> bytes:
+    rows = [
+        Effect(
+            f"{chain.concept}: {chain.behaviour}, {WORDS.text(name)}", link.change, link.random, chain.verdict in USES
+        )
+        for chain in chains
+        for name, link in (("removed", chain.removed), ("back", chain.back), ("moved", chain.moved))
+    ]
+    return draw_effects(rows, WORDS.text("axis"))
+
+
 def _check(chains: Sequence[CausalChain]) -> Check:
     blind = sum(chain.without_power for chain in chains)
     return WORDS.check("power", not blind, 1.0 - blind / len(chains))
@@ -312,9 +316,9 @@ def _table(chains: Sequence[CausalChain]) -> Table:
     rows = [
         [
             chain.concept, chain.behaviour, f"{chain.auc:.2f} ({chain.auc_random:.2f})",
-            f"{chain.shares[0]:.0%}, {chain.shares[1]:.0%}", chain.removed.change.text(), chain.back.change.text(),
-            chain.moved.change.text(), f"{max(link.random_most for link in (chain.removed, chain.back, chain.moved)):.2f}",
-            "" if chain.success is None else chain.success.change.text(), f"{chain.gradient:.2f}", chain.verdict,
+            f"{chain.shares[0]:.0%}, {chain.shares[1]:.0%}", estimate(chain.removed.change), estimate(chain.back.change),
+            estimate(chain.moved.change), f"{max(link.random_most for link in (chain.removed, chain.back, chain.moved)):.2f}",
+            "" if chain.success is None else estimate(chain.success.change), f"{chain.gradient:.2f}", chain.verdict,
         ]
         for chain in chains
     ]  # fmt: skip
