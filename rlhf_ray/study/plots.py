@@ -48,7 +48,7 @@ def draw_observation(axes: Axes, observation: Array, grid: tuple[int, int] | Non
 
 
 @dataclass(frozen=True)
-class Effect:
+class EffectRow:
     """A row of `draw_effects`: a change with its interval, beside those with random directions; blue if it is ``marked``."""
 
     name: str
@@ -57,7 +57,7 @@ class Effect:
     marked: bool = False
 
 
-def draw_effects(rows: Sequence[Effect], label: str) -> bytes:
+def draw_effects(rows: Sequence[EffectRow], label: str) -> bytes:
     """Draw changes with their intervals below each other, the first at the top; grey ticks: random directions."""
     figure = Figure((7.0, 0.6 + 0.32 * len(rows)), layout="constrained")
     axes = figure.subplots()

@@ -31,7 +31,7 @@ from rlhf_ray.interpret.directions.controls import COUNT, random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention, Op
 from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.study.figures import fields_of
-from rlhf_ray.study.plots import Effect, draw_effects
+from rlhf_ray.study.plots import EffectRow, draw_effects
 from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step
 from rlhf_ray.study.words import Words, estimate
@@ -315,7 +315,7 @@ def _table(effects: Sequence[ComponentEffect]) -> Table:
 
 def _draw(effects: Sequence[ComponentEffect]) -> bytes:
     rows = [
-        Effect(
+        EffectRow(
             f"{one.candidate.name}, {WORDS.text(one.op)}",
             one.result.effect.returns.difference,
             one.random_returns,

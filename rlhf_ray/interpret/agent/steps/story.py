@@ -25,7 +25,7 @@ from rlhf_ray.interpret.directions import Directions, labels
 from rlhf_ray.interpret.directions.controls import COUNT, random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import bootstrap
-from rlhf_ray.study.plots import Effect, draw_effects
+from rlhf_ray.study.plots import EffectRow, draw_effects
 from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step
 from rlhf_ray.study.words import Words, estimate
@@ -298,7 +298,7 @@ def _decisive(chain: CausalChain) -> list[str]:
 
 def _draw(chains: Sequence[CausalChain]) -> bytes:
     rows = [
-        Effect(
+        EffectRow(
             f"{chain.concept}: {chain.behaviour}, {WORDS.text(name)}", link.change, link.random, chain.verdict in USES
         )
         for chain in chains
