@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 import ray
 
+from rlhf_ray.actors.cluster import hold_ray, release_ray
 from rlhf_ray.actors.handles import Actor, RayActor, Ref
 from rlhf_ray.actors.host import AT_ONCE, ActorHost, Hosted
 from rlhf_ray.actors.placement import CPUS, HOST, of_ring, one_machine
@@ -159,6 +161,21 @@ class RayExecutor:
             and self._host is not None
         ):
             ray.kill(self._host)
+
+
+@contextlib.contextmanager
+def players(kind: type[T], count: int, *arguments: Any) -> Iterator[tuple[RayExecutor, list[Actor[T]]]]:
+    """Context manager: ``count`` actors in Ray, one CPU each on any node, and their executor. They end with it."""
+    hold_ray(cpus=count)
+    executor, actors = RayExecutor(f"players-{uuid.uuid4().hex[:12]}"), list[Actor[T]]()
+    try:
+        for i in range(count):
+            actors.append(executor.start(kind, f"player{i}", *arguments, anywhere=True))
+        yield executor, actors
+    finally:
+        for actor in actors:
+            executor.stop(actor)
+        release_ray()
 
 
 def look_up(name: str, role: str) -> Actor[Any]:

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from ray.rllib.core import DEFAULT_MODULE_ID
@@ -17,17 +16,17 @@ from rlhf_ray.actors.cluster import join_cluster, start_ray
 from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.agents.true_return import evaluate
 from rlhf_ray.data.atomic import append
-from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
+from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.plain import plain
 from rlhf_ray.rllib.env_runner import raise_fault
 from rlhf_ray.rllib.expert import EXPERTS
-from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.policy import load_policy
 from rlhf_ray.rllib.rllib_internals import forget_env_runners
 from rlhf_ray.rllib.seeding import reset_and_reseed
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interruption import Interrupted, interruptible
 from rlhf_ray.runs.outcome import Outcome
+from rlhf_ray.runs.train import close, save
 from rlhf_ray.settings import Experiment
 
 Watch = Callable[[dict[str, Any]], None]
@@ -86,13 +85,11 @@ def train_expert(
                 append(folder.metrics, (json.dumps(metrics) + "\n").encode())
                 watch(metrics)
                 if algorithm.training_iteration % experiment.checkpoint_every == 0:
-                    _save(algorithm, folder)
+                    save(algorithm, folder)
             whole = algorithm.training_iteration >= iterations
-            _save(algorithm, folder)
+            save(algorithm, folder)
         finally:
-            algorithm.stop()
-            with contextlib.suppress(OSError):
-                Path(algorithm.logdir).rmdir()  # RLlib's folder under ~/ray_results, which is empty
+            close(algorithm)
         random = trained = None
         with contextlib.suppress(Interrupted), interrupted.at_once():
             if whole:
@@ -116,10 +113,6 @@ def train_expert(
     )
     folder.finish(asdict(outcome), interrupted=outcome.interrupted)
     return outcome
-
-
-def _save(algorithm: Any, folder: RunFolder) -> None:
-    save_checkpoint(folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path, unlisted=PREFERENCES)
 
 
 def _metrics(result: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Write a run's metrics to files after each iteration."""
+"""Write a run's metrics to files after each iteration, and its report at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.data.atomic import append, write_text
 from rlhf_ray.data.metrics import RENAMED
@@ -16,6 +16,9 @@ from rlhf_ray.data.plain import plain
 from rlhf_ray.runs.all_metrics import all_metrics
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.runs.events import EventFile
+
+if TYPE_CHECKING:
+    from rlhf_ray.runs.outcome import Outcome
 
 
 class MetricsFile(Callback):
@@ -90,6 +93,21 @@ class TensorBoard(Callback):
         values = numbers(metrics)
         with carry_on("TensorBoard events"):
             self._events.add(int(values.pop("env_steps")), values)
+
+
+class Reporting(Callback):
+    """Writes the report if the run has an outcome."""
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Remember the folder."""
+        self._path = run.folder.path
+
+    def on_end(self, outcome: Outcome | None) -> None:
+        """Write the report."""
+        if outcome is not None:
+            from rlhf_ray.runs.report.run_report import write_report  # imports matplotlib, which training does not need
+
+            write_report(self._path)
 
 
 def numbers(metrics: dict[str, Any]) -> dict[str, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from rlhf_ray.actors.cluster import hold_ray, release_ray
 from rlhf_ray.actors.episode_player import EpisodePlayer
-from rlhf_ray.actors.executor import Executor, RayExecutor
+from rlhf_ray.actors.executor import Executor, players
 from rlhf_ray.actors.handles import Actor
 from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.agents.true_return import LONGEST, LastResort, ended
@@ -221,22 +219,14 @@ def _episodes(
         here = LocalExecutor()
         yield from _played(plan, here, [here.start(EpisodePlayer, "player", *arguments)], 1, steps, episodes)
         return
-    hold_ray(cpus=actors)
-    ray = RayExecutor(f"recording-{uuid.uuid4().hex[:12]}")
-    players: list[Any] = []
-    try:
-        players += [ray.start(EpisodePlayer, f"player{i}", *arguments, anywhere=True) for i in range(actors)]
-        yield from _played(plan, ray, players, AHEAD * actors, steps, episodes)
-    finally:
-        for player in players:
-            ray.stop(player)
-        release_ray()
+    with players(EpisodePlayer, actors, *arguments) as (ray, playing):
+        yield from _played(plan, ray, playing, AHEAD * actors, steps, episodes)
 
 
 def _played(
     plan: RecordingPlan,
     executor: Executor,
-    players: Sequence[Actor[EpisodePlayer]],
+    actors: Sequence[Actor[EpisodePlayer]],
     ahead: int,
     steps_before: Mapping[str, int],
     episodes_before: Mapping[str, int],
@@ -253,8 +243,8 @@ def _played(
             key = policy, numbers[policy]
             if key not in playing and (i == 0 or len(playing) < 2 * ahead):
                 busy = Counter(player for player, reference in playing.values() if not executor.ready(reference))
-                player = min(range(len(players)), key=busy.__getitem__)
-                playing[key] = player, players[player].call(EpisodePlayer.play, *key)
+                player = min(range(len(actors)), key=busy.__getitem__)
+                playing[key] = player, actors[player].call(EpisodePlayer.play, *key)
             numbers[policy] += 1
             expected[policy] += max(1, round(steps[policy] / max(1, episodes[policy])))
         policy = plan.turn(steps)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from rlhf_ray.actors.cluster import hold_ray, release_ray
-from rlhf_ray.actors.executor import RayExecutor
+from rlhf_ray.actors.executor import players
 from rlhf_ray.actors.inside_player import InsidePlayer
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.recording import Block, InsidePlan, write_blocks
@@ -66,25 +65,15 @@ def record_inside_with(
     def together(blocks: Sequence[Block]) -> Iterator[list[RecordedEpisode]]:
         if not blocks:
             return
-        hold_ray(cpus=actors)
-        ray = RayExecutor(f"recording-{uuid.uuid4().hex[:12]}")
-        players = []
-        try:
-            for i in range(min(actors, len(blocks))):
-                players.append(ray.start(InsidePlayer, f"player{i}", plan, agent, make, anywhere=True))
-            playing = deque(
-                players[i % len(players)].call(InsidePlayer.play, each)
-                for i, each in enumerate(blocks[: AHEAD * actors])
-            )
-            for i in range(len(blocks)):
-                episodes: list[RecordedEpisode] = ray.get(playing.popleft())
-                if i + AHEAD * actors < len(blocks):
-                    following = i + AHEAD * actors
-                    playing.append(players[following % len(players)].call(InsidePlayer.play, blocks[following]))
-                yield episodes
-        finally:
-            for player in players:
-                ray.stop(player)
-            release_ray()
+        with players(InsidePlayer, min(actors, len(blocks)), plan, agent, make) as (ray, playing):
+
+            def play(number: int) -> Any:
+                return playing[number % len(playing)].call(InsidePlayer.play, blocks[number])
+
+            ahead = deque(map(play, range(min(AHEAD * actors, len(blocks)))))
+            for following in range(len(ahead), len(blocks) + len(ahead)):
+                yield ray.get(ahead.popleft())
+                if following < len(blocks):
+                    ahead.append(play(following))
 
     return write_blocks(plan, agent, folder, together if actors > 1 else alone, watch)

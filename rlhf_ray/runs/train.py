@@ -32,12 +32,11 @@ from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.health import Alarms
 from rlhf_ray.runs.interruption import Interrupted, Interruption, interruptible
-from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile, TensorBoard, carry_on
+from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile, Reporting, TensorBoard, carry_on
 from rlhf_ray.runs.new_run import sources
 from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.runs.pausing import Pausing
 from rlhf_ray.runs.probe import Probing
-from rlhf_ray.runs.report.reporting import Reporting
 from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
 
@@ -191,9 +190,7 @@ def _train(
         if algorithm.ring.version:
             algorithm.reward_model().save(folder.reward_model)
     finally:
-        algorithm.stop()
-        with contextlib.suppress(OSError):
-            Path(algorithm.logdir).rmdir()  # RLlib's folder under ~/ray_results, which is empty
+        close(algorithm)
     return finished, time.perf_counter() - started
 
 
@@ -298,7 +295,14 @@ def _outcome(
     return replace(outcome, normalised=share_of_the_way(numbers), verdicts=verdicts(numbers))
 
 
-def save(algorithm: LearnsFromPreferences, folder: RunFolder) -> None:
+def close(algorithm: Any) -> None:
+    """Stop an algorithm, and remove RLlib's folder under ~/ray_results, which is empty."""
+    algorithm.stop()
+    with contextlib.suppress(OSError):
+        Path(algorithm.logdir).rmdir()
+
+
+def save(algorithm: Any, folder: RunFolder) -> None:
     """Save a checkpoint into the run folder. Its manifest omits the preference store, which has its own checksums."""
     save_checkpoint(folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path, unlisted=PREFERENCES)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup, escape
 
 from rlhf_ray import pages
 from rlhf_ray.data.atomic import write_text
@@ -73,7 +76,7 @@ def render(template: Path, about: dict[str, Any], sections: Sequence[Section], *
     }
     return pages.render(
         template,
-        {"figure": figure, "data_uri": data_uri},
+        {"figure": figure, "code": code, "data_uri": data_uri},
         beside=Path(__file__).parent,
         about=facts,
         most=MOST,
@@ -99,6 +102,11 @@ def figure(value: Any) -> str:
             return f"{value:.{min(digits, 4)}f}".replace("-", "−")
         return f"{value:.1e}".replace("-", "−")
     return str(value)
+
+
+def code(text: str) -> Markup:
+    """Escape a text, and show what is in backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
 
 
 def data_uri(image: bytes) -> str:

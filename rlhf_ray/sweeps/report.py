@@ -152,7 +152,7 @@ def setting_plot(sweep: Sweep, name: str, space: dict[str, Any]) -> bytes | None
     shown = [t for t in sweep.ranked if t["objective"] is not None and t["settings"].get(name) is not None]
     if not shown:
         return None
-    drawing = Figure(figsize=(6, 3), layout="constrained")
+    drawing = Figure(figsize=(4.8, 3), layout="constrained")
     axes = drawing.subplots()
     values = [trial["settings"][name] for trial in shown]
     if "values" not in space and all(isinstance(value, int | float) for value in values):
@@ -173,7 +173,7 @@ def setting_plot(sweep: Sweep, name: str, space: dict[str, Any]) -> bytes | None
 
 def curves_plot(trials: Trials, best: str | None, objective: str) -> bytes:
     """Plot the objective of each trial over its environment steps, the best one in its own colour."""
-    drawing = Figure(figsize=(6, 4), layout="constrained")
+    drawing = Figure(figsize=(4.8, 3.5), layout="constrained")
     axes = drawing.subplots()
     for trial in reversed(trials):  # draw the best last, on top
         steps, values = np.array(trial["curve"]).T

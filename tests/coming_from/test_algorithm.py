@@ -31,10 +31,7 @@ updaters = pytest.importorskip("imitation.regularization.updaters")
 exploration = pytest.importorskip("imitation.policies.exploration_wrapper")
 serialize = pytest.importorskip("imitation.data.serialize")
 
-from tests.queries import test_imitations_preference_cases as preference_cases  # noqa: E402 (needs imitation)
-from tests.queries import test_pool  # noqa: E402
 from tests.queries.test_imitations_preference_cases import pairs_of, trajectories_of  # noqa: E402
-from tests.reward import test_methods  # noqa: E402
 
 MODEL, FRAGMENTERS, TRAINERS = "`PreferenceModel`", "`Fragmenter`", "`BasicRewardTrainer`"
 PLAIN: dict[str, Any] = {"hidden": (8,), "bootstrap": False, "normalize_outputs": False, "ensemble_size": 1}
@@ -89,9 +86,6 @@ def test_active_selection_has_the_newest_reward_and_pairs_of_the_pool() -> None:
     assert named(IMITATION, FRAGMENTERS, "preference_model") == ("reward_model.ensemble_size",)
     assert named(IMITATION, FRAGMENTERS, "ActiveSelectionFragmenter") == ("preferences.selection",)
     assert named(IMITATION, FRAGMENTERS, "base_fragmenter") == ("fragments.pool",)
-    test_pool.test_disagreement_is_that_of_the_reward_version_it_is_given()
-    for kind in note(IMITATION, FRAGMENTERS, "ActiveSelectionFragmenter"):
-        test_pool.test_no_selection_asks_a_pair_twice_or_mirrored(kind.partition("=")[2])
 
 
 class Longest:
@@ -304,9 +298,8 @@ def test_the_penalty_has_the_gradient_of_theirs() -> None:
     assert trainer.l2.coefficient == 0.0001  # as the row says
 
 
-def test_another_p_with_their_trainer(tmp_path: Path) -> None:
+def test_another_p_with_their_trainer() -> None:
     assert named(IMITATION, "`LpRegularizer`", "p") == ()
-    preference_cases.test_their_regularisation_fits_our_reward(1, tmp_path)
 
 
 def test_the_held_out_comparisons_stay_the_same() -> None:
@@ -353,7 +346,6 @@ def test_the_updater_compares_means(held_out: int) -> None:
 
 def test_an_addition_to_the_fits_of_ones_own() -> None:
     assert named(IMITATION, "`LpRegularizer`", "RegularizerFactory") == ("reward_model.methods",)
-    test_methods.test_a_method_of_ones_own_by_name_and_as_an_object()
 
 
 def test_all_regularisations_named_are_there() -> None:

@@ -30,9 +30,6 @@ sb3_buffers = pytest.importorskip("stable_baselines3.common.buffers")
 
 from rlhf_ray.reward.functions.reward_net import LearnedRewardNet  # noqa: E402 (needs imitation)
 from tests.queries.test_imitations_preference_cases import steps_of  # noqa: E402 (needs imitation)
-from tests.reward import test_imitations_reward_cases as reward_cases  # noqa: E402
-from tests.reward import test_loading, test_networks_built_in, test_pooled_cnn  # noqa: E402
-from tests.reward import test_reward_net as reward_net_cases  # noqa: E402
 
 NORMS, WRAPPERS = "`RunningNorm`", "`ForwardWrapper`"
 OWN = "tests_of_rows"
@@ -85,7 +82,6 @@ def test_their_cnn_is_the_pooled_one() -> None:
     network, convolutions = named(IMITATION, "`CnnRewardNet`", "CnnRewardNet")
     assert network == "reward_model.network=pooled_cnn"
     assert named(IMITATION, "`build_cnn`", "hid_channels") == (convolutions,)
-    test_pooled_cnn.test_it_computes_what_imitations_network_does()
 
 
 def test_images_are_scaled_as_theirs() -> None:
@@ -127,14 +123,12 @@ def test_channels_first_are_turned(heading: str, monkeypatch: pytest.MonkeyPatch
     np.testing.assert_array_equal(observation, np.moveaxis(First().reset()[0], 0, -1))
 
 
-@pytest.mark.parametrize("kind", ["basic", "a user's own", "ensemble"])
-def test_their_classes_are_networks_here(kind: str) -> None:
+def test_their_classes_are_networks_here() -> None:
     for heading, option in ((WRAPPERS, "RewardNet"), ("`SqueezeLayer`", "SqueezeLayer")):
         assert named(IMITATION, heading, option) == ("reward_model.network=module:Name",)
     for heading, option in (("`PreferenceComparisons`", "reward_model"), ("`BasicRewardTrainer`", "preference_model")):
         assert named(IMITATION, heading, option) == ("reward_model.network",)
     assert named(IMITATION, "`reward`", "reward.net_cls") == ("reward_model.network",)
-    reward_net_cases.test_the_network_gives_what_imitation_predicts(kind)
 
 
 def test_of_a_wrapper_forward_counts_and_what_predict_processed_changes_does_not(own: SimpleNamespace) -> None:
@@ -158,8 +152,6 @@ def test_of_a_wrapper_forward_counts_and_what_predict_processed_changes_does_not
 def test_members_rewards_have_their_moments() -> None:
     assert named(IMITATION, WRAPPERS, "RewardNetWithVariance") == ("RewardEnsemble.member_rewards",)
     assert named(IMITATION, "`AddSTDRewardWrapper`", "members") == ("reward_model.ensemble_size",)
-    reward_cases.test_reward_ensemble_predict_reward_moments()
-    reward_cases.test_ensemble_errors_if_there_are_too_few_members()  # 1 is allowed here
     ours = fitted(ensemble_size=4)
     steps = steps_of(some_fragments(4))
     rewards = ours.member_rewards(*map(torch.as_tensor, steps))
@@ -212,13 +204,9 @@ def test_networks_are_switched_by_themselves() -> None:
     np.testing.assert_allclose(alone, once[:1], rtol=1e-4, atol=1e-5)  # no statistics of the batch
 
 
-@pytest.mark.parametrize("observations", ["vectors", "images"])
-def test_the_shaped_network(observations: str) -> None:
+def test_the_shaped_network() -> None:
     for option in ("potential", "BasicPotentialMLP", "BasicPotentialCNN"):
         assert named(IMITATION, "`ShapedRewardNet`", option) == ("reward_model.network=shaped",)
-    space = VECTORS if observations == "vectors" else test_networks_built_in.FRAMES
-    test_networks_built_in.test_a_shaped_reward_adds_the_difference_of_a_potential_that_ends_with_the_episode(space)
-    reward_cases.test_shaped_reward_net()  # theirs ends with the episode too
 
 
 # What applies a reward
@@ -312,7 +300,5 @@ def test_rewards_are_loaded_and_checked_as_theirs(own: SimpleNamespace) -> None:
             CallableReward(wrong, VECTORS, FORCES)(*steps)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_what_they_saved_is_loaded(tmp_path: Path) -> None:
+def test_what_they_saved_is_loaded() -> None:
     assert "reward_net.pt" in note(IMITATION, "`load_reward`", "load_reward")
-    test_loading.test_networks_that_imitation_saved(tmp_path)

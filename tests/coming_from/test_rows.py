@@ -36,7 +36,6 @@ nets = pytest.importorskip("imitation.rewards.reward_nets")
 norms = pytest.importorskip("imitation.util.networks")
 
 from tests.queries import test_imitations_preference_cases as preference_cases  # noqa: E402 (needs imitation)
-from tests.reward import test_reward_net as reward_net_cases  # noqa: E402
 
 
 def depends(model: RewardEnsemble) -> list[bool]:
@@ -148,12 +147,9 @@ def test_shaping_discount() -> None:
     torch.testing.assert_close(model.networks(encoded), base + 0.9 * after - potential[..., :-1])
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.3])
-@pytest.mark.parametrize("discount", [1.0, 0.8])
-def test_preference_model(noise: float, discount: float) -> None:
+def test_preference_model() -> None:
     assert named(IMITATION, "PreferenceModel", "noise_prob")[0] == "reward_model.label_noise"
     assert named(IMITATION, "`PreferenceModel`", "discount_factor") == ("reward_model.discount",)
-    reward_net_cases.test_the_loss_of_a_network_of_imitation_is_imitations(noise, discount)
 
 
 def test_threshold() -> None:

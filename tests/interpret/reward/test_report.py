@@ -69,7 +69,7 @@ def test_the_verdict_says_the_strongest_first_and_what_failed(tmp_path):
     assert "A &lt;step&gt;" in page
     assert "the &lt;rest&gt;" in page
     assert "Don't trust this picture: it failed" in page
-    assert page.index("It seems to reward") < page.index("Evidence")
+    assert page.index("It seems to reward") < page.index('<section class="step"')
     twin = json.loads((tmp_path / "report.json").read_text())
     assert [each["text"] for each in twin["verdict"]["ignores"]] == ["the <rest>"]
     assert twin["sections"][0]["values"] == {"figure": 1.5, "list": [0, 1, 2]}

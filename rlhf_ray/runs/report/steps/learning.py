@@ -111,9 +111,9 @@ def series(rows: Sequence[dict[str, Any]], metric: str, plot: str = "") -> tuple
 def _plot(
     rows: Sequence[dict[str, Any]], name: str, panels: Sequence[Panel], levels: dict[str, dict[str, Any]]
 ) -> Figure:
-    figure = Figure(figsize=(6, 0.6 + 1.6 * len(panels)))
+    figure = Figure(figsize=(4.8, 0.6 + 1.5 * len(panels)))
     figure.subplots_adjust(
-        0.13, 0.5 / figure.get_figheight(), 0.98, 0.97
+        0.15, 0.5 / figure.get_figheight(), 0.98, 0.97
     )  # a layout engine takes as long as the drawing
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for panel, place in zip(panels, axes, strict=True):
@@ -145,8 +145,8 @@ def steps_axis(axes: Axes, over: str | None = None) -> None:
 
 def _reliability(curve: Sequence[ReliabilityBin]) -> Figure:
     """Draw the share of answers for the side that the reward model prefers, by its confidence, with intervals and counts."""
-    figure = Figure(figsize=(6, 3))
-    figure.subplots_adjust(0.13, 0.17, 0.98, 0.97)
+    figure = Figure(figsize=(4.8, 3))
+    figure.subplots_adjust(0.15, 0.17, 0.98, 0.97)
     axes = figure.subplots()
     axes.plot([0.5, 1], [0.5, 1], color=MUTED, linewidth=1, linestyle=":")
     for step in curve:
