@@ -158,17 +158,17 @@ def _write_codes(ax: Axes, codes: Array, colours: FloatArray, corner: Array) -> 
 
 def strip(
     frames: Array,
-    maps: FloatArray,
+    maps: FloatArray | None,
     rows: Sequence[str],
     columns: Sequence[str],
-    unit: str,
+    unit: str = "value",
     faded: BoolArray | None = None,
 ) -> bytes:
-    """Draw maps over their frames, for example samples below each other and time to the right, as a PNG with one legend.
+    """Draw frames, with maps over them, for example samples below each other and time to the right, as a PNG with one legend.
 
     Args:
         frames: ``[rows, columns, height, width, channels]``, 0..255, or vectors ``[rows, columns, features]``.
-        maps: the same shape; channels are added. Vectors become bars.
+        maps: the same shape; channels are added. Vectors become bars. None: the frames alone.
         rows: captions.
         columns: captions.
         unit: of the legend.
@@ -176,34 +176,24 @@ def strip(
     """
     faded = np.zeros(frames.shape[:2], bool) if faded is None else faded
     if frames.ndim != 5:
-        return _features(maps, rows, columns, unit, faded)
-    planes = plane(maps) if maps.ndim == 5 else maps
-    scale = saturating(planes[~faded])
-    bytes_of = np.clip(frames, 0, 255).astype(np.uint8)
-    images = np.stack([overlay(bytes_of[i], planes[i], scale, faded[i]) for i in range(len(frames))])
-    figure, ax, corners = _mosaic(images, rows, columns)
-    _mark(ax, corners, faded, frames.shape[2:4])
-    _legend(figure, ax, scale, True, unit)
-    return png(figure)
-
-
-def frames_picture(frames: Array, rows: Sequence[str], columns: Sequence[str], faded: BoolArray | None = None) -> bytes:
-    """Draw frames, or bars for vectors, below and beside each other, as a PNG.
-
-    Args:
-        frames: ``[rows, columns, …]``.
-        rows: captions.
-        columns: captions.
-        faded: ``[rows, columns]``: beyond the valid horizon: grey, and marked; None: none is.
-    """
-    faded = np.zeros(frames.shape[:2], bool) if faded is None else faded
-    if frames.ndim != 5:
-        return _features(frames, rows, columns, "value", faded)
+        values = frames if maps is None else maps
+        flat = values.reshape(*values.shape[:2], -1)
+        return png(_bars(flat, rows, columns, [f"feature {k}" for k in range(flat.shape[2])], unit, faded))
     images = np.asarray(np.clip(np.rint(frames), 0, 255), np.uint8)
-    colours = images[..., -3:] if images.shape[-1] % 3 == 0 else np.repeat(images[..., -1:], 3, -1)
-    grey_ones = np.repeat(colours.mean(-1, keepdims=True) * 0.4 + 75.0, 3, -1).astype(np.uint8)
-    figure, ax, corners = _mosaic(np.where(faded[:, :, None, None, None], grey_ones, colours), rows, columns)
-    _mark(ax, corners, faded, frames.shape[2:4])
+    if maps is None:
+        colours = images[..., -3:] if images.shape[-1] % 3 == 0 else np.repeat(images[..., -1:], 3, -1)
+        pale = np.repeat(colours.mean(-1, keepdims=True) * 0.4 + 75.0, 3, -1).astype(np.uint8)
+        figure, ax, corners = _mosaic(np.where(faded[:, :, None, None, None], pale, colours), rows, columns)
+    else:
+        planes = plane(maps) if maps.ndim == 5 else maps
+        scale = saturating(planes[~faded])
+        drawn = [overlay(*each) for each in zip(images, planes, [scale] * len(rows), faded, strict=True)]
+        figure, ax, corners = _mosaic(np.stack(drawn), rows, columns)
+        _legend(figure, ax, scale, True, unit)
+    height, width = frames.shape[2:4]
+    for top, left in corners[faded]:
+        ax.text(left + width / 2, top + height / 2, "beyond the\nvalid horizon", ha="center", va="center", fontsize=6,
+                color="white", bbox={"facecolor": "black", "alpha": 0.5, "pad": 1})  # fmt: skip
     return png(figure)
 
 
@@ -257,12 +247,6 @@ def _mosaic(
     return figure, ax, corners
 
 
-def _mark(ax: Axes, corners: Array, faded: BoolArray, size: tuple[int, ...]) -> None:
-    for top, left in corners[faded]:
-        ax.text(left + size[1] / 2, top + size[0] / 2, "beyond the\nvalid horizon", ha="center", va="center", fontsize=6,
-                color="white", bbox={"facecolor": "black", "alpha": 0.5, "pad": 1})  # fmt: skip
-
-
 def _legend(figure: Figure, ax: Axes, scale: float, signed: bool, unit: str) -> None:
     norm, colours = Normalize(-scale if signed else 0.0, scale), SIGNED if signed else UNSIGNED
     bar = figure.colorbar(
@@ -270,11 +254,6 @@ def _legend(figure: Figure, ax: Axes, scale: float, signed: bool, unit: str) -> 
     )
     bar.set_label(f"{unit}\n(red raises, blue lowers)" if signed else unit, fontsize=7)
     bar.ax.tick_params(labelsize=6)
-
-
-def _features(values: FloatArray, rows: Sequence[str], columns: Sequence[str], unit: str, faded: BoolArray) -> bytes:
-    flat = values.reshape(*values.shape[:2], -1)
-    return png(_bars(flat, rows, columns, [f"feature {k}" for k in range(flat.shape[2])], unit, faded))
 
 
 def _bars(

@@ -75,11 +75,12 @@ def test_attribution_without_a_world_model(recorded, tmp_path, monkeypatch):
     section = attribution.run(work)
     samples = GradientSamples.load(tmp_path)
     assert samples.observations.shape == (8, 5, 16, 16, 3)
-    assert samples.saliency["value"].shape == (8, 5, 16, 16)
-    assert samples.memory_gradients["action"].shape == (8, 5, 8)
-    assert samples.saliency["value"].dtype == np.float16
-    assert samples.saliency["value"].any()
-    assert np.isnan(samples.paths["value"]).all()
+    assert samples.quantities == ("value", "advantage", "action")
+    assert samples.saliency.shape == (8, 3, 5, 16, 16)
+    assert samples.memory_gradients.shape == (8, 3, 5, 8)
+    assert samples.saliency.dtype == np.float16
+    assert samples.saliency.any()
+    assert np.isnan(samples.paths).all()
     assert not samples.simulated
     assert samples.estimator == "recording"
     assert {picture.name for picture in section.pictures} == {
@@ -106,9 +107,9 @@ def test_attribution_in_a_world_model_greys_what_lies_beyond_its_horizon(recorde
     samples = GradientSamples.load(tmp_path)
     assert samples.simulated
     assert samples.horizon == 2
-    assert set(samples.saliency) == {"value", "advantage", "action", "loading_0"}
-    assert np.allclose(np.nansum(samples.paths["value"].astype(float), 2), 1.0, atol=5e-3)
-    assert np.isnan(samples.paths["loading_0"]).all()
+    assert samples.quantities == ("value", "advantage", "action", "loading_0")
+    assert np.allclose(np.nansum(samples.paths[:, 0].astype(float), 2), 1.0, atol=5e-3)
+    assert np.isnan(samples.paths[:, 3]).all()
     assert section.values["paths"]["value/3"]["beyond"]
     assert not section.values["paths"]["value/2"]["beyond"]
     assert any("trusted for 2 steps" in statement.text for statement in section.statements)

@@ -24,7 +24,7 @@ def effects_ahead(samples: GradientSamples, pieces: Stretches, basis: Directions
         pieces: the panel's samples.
         basis: of the agent's memory.
     """
-    n, steps = len(pieces.rows), next(iter(samples.saliency.values())).shape[1]
+    n, steps = len(pieces.rows), samples.saliency.shape[2]
     taken: dict[int, int] = {}
     for number, (row, time) in enumerate(zip(samples.rows, samples.steps, strict=True)):
         if (piece := pieces.containing(int(row), int(time))) is not None:
@@ -32,9 +32,9 @@ def effects_ahead(samples: GradientSamples, pieces: Stretches, basis: Directions
     rows = np.array(sorted(taken), np.int64)
     trusted = steps if samples.horizon is None or not samples.simulated else min(steps, samples.horizon + 1)
     gradients, saliency, paths = {}, {}, {}
-    for quantity in samples.saliency:
+    for index, quantity in enumerate(samples.quantities):
         name = f"{_title(quantity, basis)}, {steps - 1} steps on"
-        maps = np.full((len(rows), pieces.most, *samples.saliency[quantity].shape[2:]), np.nan, np.float32)
+        maps = np.full((len(rows), pieces.most, *samples.saliency.shape[3:]), np.nan, np.float32)
         by_score = np.full((n, pieces.most, len(basis)), np.nan, np.float32)
         ways = np.full((n, pieces.most, len(WAY_NAMES)), np.nan, np.float32)
         for at, piece in enumerate(rows):
@@ -42,10 +42,10 @@ def effects_ahead(samples: GradientSamples, pieces: Stretches, basis: Directions
             first = int(samples.steps[number] - pieces.steps[piece])
             span = min(trusted, int(pieces.lengths[piece]) - first)
             here = slice(first, first + span)
-            maps[at, here] = samples.saliency[quantity][number, :span]
-            ways[piece, here] = samples.paths[quantity][number, :span]
+            maps[at, here] = samples.saliency[number, index, :span]
+            ways[piece, here] = samples.paths[number, index, :span]
             # The memory before a step is that after the step before, which is where scores are read.
-            after = samples.memory_gradients[quantity][number, int(first == 0) : span].astype(np.float64)
+            after = samples.memory_gradients[number, index, int(first == 0) : span].astype(np.float64)
             if after.size:
                 by_score[piece, max(first - 1, 0) : first - 1 + span] = basis.gradient(after)
         gradients[name], saliency[name] = by_score, PanelSaliency(rows, maps)

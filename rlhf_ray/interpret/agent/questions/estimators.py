@@ -64,15 +64,15 @@ def compare(question: AgentQuestion, moments: WorldMoments, source: Source, rng:
         rng: draws the other moments.
     """
     found = {each: _gradient(replace(question, estimator=each), moments, source) for each in ESTIMATORS}
-    own = question.inputs(moments)[source]
+    own, before = question.arrays(moments)[source], question.values(moments)
     predicted: dict[str, list[FloatArray]] = {name: [] for name in found}
     effects = []
     for _ in range(MOVES):
         others = (np.arange(len(moments)) + rng.integers(1, max(2, len(moments)), len(moments))) % len(moments)
         move = REACH * (own[others] - own)
-        effects.append(_effect(question, moments, source, move))
+        effects.append(question.changed(moments, source, (own + move)[None])[0] - before)
         for name, gradient in found.items():
-            predicted[name].append((gradient * move.double().numpy()).sum(1))
+            predicted[name].append((gradient * move).sum(1))
     happened = np.stack(effects)
     large = np.abs(happened) >= np.median(np.abs(happened))
     said = {name: np.stack(of) for name, of in predicted.items()}
@@ -100,16 +100,15 @@ def against_differences(
         epsilon: half the length of the differences.
     """
     gradient = _gradient(question, moments, source)
-    own = question.inputs(moments)[source]
-    flat = own.flatten(1)
-    differences = np.zeros(tuple(flat.shape))
-    with torch.no_grad():
-        for unit in range(flat.shape[1]):
-            step = torch.zeros_like(flat)
-            step[:, unit] = epsilon
-            step = step.view_as(own)
-            sides = [question.ask(moments, {source: own + sign * step}).double().numpy() for sign in (1, -1)]
-            differences[:, unit] = (sides[0] - sides[1]) / (2.0 * epsilon)
+    own = question.arrays(moments)[source]
+    differences = np.zeros(gradient.shape)
+    for unit in range(gradient.shape[1]):
+        step = np.zeros(gradient.shape, own.dtype)
+        step[:, unit] = epsilon
+        up, down = question.changed(
+            moments, source, np.stack([own + step.reshape(own.shape), own - step.reshape(own.shape)])
+        )
+        differences[:, unit] = (up - down) / (2.0 * epsilon)
     worst: FloatArray = np.abs(gradient - differences).max(1) / np.maximum(np.abs(gradient).max(1), 1e-9)
     return worst
 
@@ -121,14 +120,6 @@ def _gradient(question: AgentQuestion, moments: WorldMoments, source: Source) ->
     values = torch.zeros_like(inputs[source]) if found is None else found
     array: FloatArray = values.double().flatten(1).numpy()
     return array
-
-
-def _effect(question: AgentQuestion, moments: WorldMoments, source: Source, move: torch.Tensor) -> FloatArray:
-    with torch.no_grad():
-        inputs = question.inputs(moments)
-        after = question.ask(moments, {**inputs, source: inputs[source] + move})
-        effect: FloatArray = (after - question.ask(moments, inputs)).double().numpy()
-    return effect
 
 
 def _cosines(one: FloatArray, other: FloatArray) -> FloatArray:

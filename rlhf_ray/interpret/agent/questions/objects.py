@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from scipy.ndimage import distance_transform_edt
 
 from rlhf_ray.agents.episodes import Episodes
@@ -26,8 +25,6 @@ TRIES = 64
 """Places tried for a patch of the background."""
 OBJECT = 0.12
 """Kinds of objects cover at most this share of the frames, on average. The rest is scenery; what moves is the agent."""
-
-
 TRAINED, TIMES = 1.2, 4.0
 """Least ratio of concentrations, trained over untrained; an object matters if it changes a quantity this many times as much as
 background does."""
@@ -81,12 +78,10 @@ class Removal:
         changes: for each kind of object ``[n]``; NaN where none is in view.
         control: for each kind: the change when a patch of the background of the same shape and size is painted with the
             frame's mean colour instead, ``[n]``; NaN where there was no place for it.
-        values: the quantity before, ``[n]``.
     """
 
     changes: Mapping[str, FloatArray]
     control: Mapping[str, FloatArray]
-    values: FloatArray
 
 
 def states_of(episodes: Episodes, moments: WorldMoments) -> list[bytes]:
@@ -99,12 +94,18 @@ def states_of(episodes: Episodes, moments: WorldMoments) -> list[bytes]:
 def masks_at(batch: EnvBatch, states: Sequence[bytes]) -> dict[str, BoolArray]:
     """Return the masks of all kinds of things at some states, ``[n, height, width]`` by name; empty if unknown."""
     found: dict[str, list[BoolArray]] = {}
-    for start in range(0, len(states), batch.n):
-        part = list(states[start : start + batch.n])
-        batch.restore(part + [part[0]] * (batch.n - len(part)))
+    for chunk in _restored(batch, states):
         for name, mask in batch.masks().items():
-            found.setdefault(name, []).append(mask[: len(part)])
+            found.setdefault(name, []).append(mask[: chunk.stop - chunk.start])
     return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def _restored(batch: EnvBatch, states: Sequence[bytes]) -> Iterator[slice]:
+    """Restore a batch to some states, as many at a time as it has copies; return which these are."""
+    for start in range(0, len(states), batch.n):
+        some = list(states[start : start + batch.n])
+        batch.restore(some + some[:1] * (batch.n - len(some)))
+        yield slice(start, start + len(some))
 
 
 def objects_of(masks: Mapping[str, BoolArray]) -> tuple[dict[str, BoolArray], BoolArray | None]:
@@ -166,7 +167,7 @@ def by_painting(
     """Paint each kind of object over in the moments' frames, with the agent's real memory, and see what changes.
 
     Args:
-        question: now, without a world model, or with the frame as a source.
+        question: now, without a world model.
         moments: with images.
         masks: where each kind of object is in the moments' frames, ``[n, height, width]`` by name.
         rng: draws the control's places.
@@ -178,8 +179,7 @@ def by_painting(
     frames = moments.frames
     if frames.ndim != 4:
         raise SettingError("Objects can be painted over in images only; use edits of the level for vectors.")
-    with torch.no_grad():
-        before = question.ask(moments).double().numpy()
+    before = question.values(moments)
     taken = things = np.any(list(masks.values()), axis=0)
     if background is not None:
         taken = taken | ~background
@@ -187,11 +187,15 @@ def by_painting(
     changes, control = {}, {}
     for name, mask in masks.items():
         there = mask.any((1, 2))
-        changes[name] = np.where(there, _change(question, moments, repaint(frames, mask, things), before), np.nan)
+        changes[name] = np.where(
+            there, question.changed(moments, "frame", repaint(frames, mask, things)[None])[0] - before, np.nan
+        )
         beside = patch_beside(mask, taken, rng)
         painted = np.where(beside[..., None], mean, frames)
-        control[name] = np.where(beside.any((1, 2)), _change(question, moments, painted, before), np.nan)
-    return Removal(changes, control, before)
+        control[name] = np.where(
+            beside.any((1, 2)), question.changed(moments, "frame", painted[None])[0] - before, np.nan
+        )
+    return Removal(changes, control)
 
 
 def by_editing(
@@ -209,28 +213,15 @@ def by_editing(
     Returns:
         For each edit, the quantity after minus before, ``[n]``; NaN where the edit changes nothing to be seen.
     """
-    with torch.no_grad():
-        before = question.ask(moments).double().numpy()
+    before = question.values(moments)
     found = {}
     for edit in edits:
         frames = moments.frames.copy()
-        for start in range(0, len(moments), batch.n):
-            part = list(states[start : start + batch.n])
-            count = len(part)
-            batch.restore(part + [part[0]] * (batch.n - count))
-            frames[start : start + count] = np.asarray(batch.edit(edit))[:count]
+        for chunk in _restored(batch, states):
+            frames[chunk] = np.asarray(batch.edit(edit))[: chunk.stop - chunk.start]
         changed = (frames != moments.frames).reshape(len(frames), -1).any(1)
-        found[edit] = np.where(changed, _change(question, moments, frames, before), np.nan)
+        found[edit] = np.where(changed, question.changed(moments, "frame", frames[None])[0] - before, np.nan)
     return found
-
-
-def _change(question: AgentQuestion, moments: WorldMoments, frames: Array, before: FloatArray) -> FloatArray:
-    observations = moments.observations.clone()
-    observations[:, -1] = torch.as_tensor(frames, dtype=torch.float32)
-    frame = observations if question.world is not None else observations[:, -1]
-    with torch.no_grad():
-        changed: FloatArray = question.ask(moments, {"frame": frame}).double().numpy() - before
-    return changed
 
 
 def object_figures(

@@ -128,7 +128,6 @@ class AgentQuestion(Question):
         moments: WorldMoments,
         inputs: Mapping[str, Tensor],
         cut: frozenset[Cut] | None = None,
-        world: World | None = None,
     ) -> Simulation:
         """Compute the steps that the quantity reads.
 
@@ -136,7 +135,6 @@ class AgentQuestion(Question):
             moments: where.
             inputs: values of some sources, instead of the moments' own.
             cut: instead of the question's.
-            world: instead of the question's.
         """
         memory = inputs.get("memory", moments.memory)
         cut = self.cut if cut is None else cut
@@ -145,7 +143,7 @@ class AgentQuestion(Question):
                 self.agent, moments, inputs.get("frame", moments.observations[:, -1]), memory, self.ahead, cut
             )
         return simulate(
-            world or self.world, self.agent, inputs.get("frame", moments.observations), moments.actions, memory, self.ahead,
+            self.world, self.agent, inputs.get("frame", moments.observations), moments.actions, memory, self.ahead,
             estimator=self.estimator, cut=cut, start=inputs.get("world"),
         )  # fmt: skip
 
@@ -199,7 +197,10 @@ class AgentQuestion(Question):
     def changed(self, moments: WorldMoments, name: str, values: Array) -> FloatArray:
         """See `Question.changed`."""
         with torch.no_grad():
-            asked = [self.ask(moments, {name: torch.as_tensor(each, dtype=torch.float32)}) for each in values]
+            asked = [
+                self.ask(moments, {name: torch.as_tensor(each, dtype=torch.float32 if name == "frame" else None)})
+                for each in values
+            ]
         changed: FloatArray = torch.stack(asked).double().numpy()
         return changed
 

@@ -409,8 +409,8 @@ def _strips(samples: GradientSamples, asked: Sequence[Quantity], rng: np.random.
     faded: BoolArray = np.zeros((len(rows), steps), bool)
     if samples.horizon is not None:
         faded |= np.arange(steps)[None] > samples.horizon
-    for quantity in asked:
-        maps = samples.saliency[quantity.name][rows].astype(np.float64)
+    for index, quantity in enumerate(asked):
+        maps = samples.saliency[rows, index].astype(np.float64)
         image = strip(samples.observations[rows], maps, captions, columns, "per unit of the frame", faded)
         caption = WORDS.text("strip", title=quantity.title, step=steps - 1, samples=samples)
         yield Picture(f"saliency_{quantity.name}", image, caption)

@@ -19,7 +19,7 @@ from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.steps.world_model import world_of
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.agent.world_model.played import world_states
-from rlhf_ray.interpret.attribution.drawing import frames_picture
+from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step
 from rlhf_ray.study.words import Words
@@ -130,7 +130,7 @@ def _draw(episodes: Episodes, clustered: Behaviours) -> bytes:
             steps = starts.steps[example] + np.arange(length)
             frames[row, place * length : (place + 1) * length] = episodes.observations[starts.rows[example], steps]
     rows = [f"B{row}" for row in range(len(clustered))]
-    return frames_picture(frames, rows, [f"+{step}" for step in range(length)] * SHOWN)
+    return strip(frames, None, rows, [f"+{step}" for step in range(length)] * SHOWN)
 
 
 def _distinct(rows: IntArray, examples: IntArray) -> Sequence[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 import numpy as np
 
@@ -98,7 +97,7 @@ def _basis(context: AgentContext, episodes: Episodes, site: str) -> Directions:
         basis = directions.fit("ica", inside, COMPONENTS, seed=context.subject.seed)
     if basis.kind in directions.LABELLED:
         return basis
-    return cast(Directions, replace(cast(Any, basis), names=[f"component {number}" for number in range(len(basis))]))
+    return replace(basis, names=[f"component {number}" for number in range(len(basis))])
 
 
 def _ahead(context: AgentContext, pieces: Stretches, basis: Directions, site: str) -> tuple[StepEffects | None, str]:

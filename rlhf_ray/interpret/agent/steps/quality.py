@@ -19,7 +19,7 @@ from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, load_worl
 from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality, measure
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.agent.world_model.windows import as_policy_actions, cut_out
-from rlhf_ray.interpret.attribution.drawing import frames_picture
+from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.study.plots import png
 from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step
@@ -151,7 +151,7 @@ def _draw_strips(world: RecurrentWorld, agent: Agent, episodes: Episodes, steps:
     )  # [episodes, real and model, shown, …]
     frames[np.broadcast_to((last + shown > windows.lengths[:, None])[:, None], frames.shape[:3])] = 255  # after the end
     rows = [side for _ in windows.lengths for side in ("real", "model")]
-    return frames_picture(frames.reshape(-1, *frames.shape[2:]), rows, [f"step {step}" for step in shown])
+    return strip(frames.reshape(-1, *frames.shape[2:]), None, rows, [f"step {step}" for step in shown])
 
 
 STEP = Step(WORDS.name, WORDS.title, run, needs=("recording", "world_model"), why_not=no_world)

@@ -22,7 +22,7 @@ from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.effects import causes_of
 from rlhf_ray.interpret.agent.subject import AgentContext
-from rlhf_ray.interpret.attribution.drawing import frames_picture
+from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step
@@ -200,7 +200,7 @@ def _draw(episode: Episodes) -> bytes:
     """Draw frames of the first episode, evenly spaced from the first to the last."""
     length = int(episode.lengths[0])
     steps = np.unique(np.linspace(0, length, min(SHOWN, length + 1)).round().astype(int))
-    return frames_picture(episode.observations[:1, steps], [""], [f"step {step}" for step in steps])
+    return strip(episode.observations[:1, steps], None, [""], [f"step {step}" for step in steps])
 
 
 STEP = Step(WORDS.name, WORDS.title, run)

@@ -22,7 +22,7 @@ from rlhf_ray.interpret.agent.steps.quality import valid_horizon
 from rlhf_ray.interpret.agent.steps.world_model import world_of
 from rlhf_ray.interpret.agent.subject import AgentContext, no_world
 from rlhf_ray.interpret.agent.world_model.world import World
-from rlhf_ray.interpret.attribution.drawing import frames_picture
+from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.study.section import Check, Picture, Section
 from rlhf_ray.study.step import Step
@@ -181,7 +181,7 @@ def _pictures(
         frames = np.stack([result.frames_before, result.frames], 1)[most].reshape(-1, *result.frames.shape[1:])
         beyond = np.broadcast_to(np.arange(rollout + 1) > (rollout if horizon is None else horizon), frames.shape[:2])
         columns = [f"step {step}" for step in range(rollout + 1)]
-        image = frames_picture(frames, ["recorded\nstart", "found\nstart"] * len(most), columns, beyond)
+        image = strip(frames, None, ["recorded\nstart", "found\nstart"] * len(most), columns, "value", beyond)
         yield WORDS.picture("rollouts", image, name, rise=figures[name].rise, quantity=figures[name].quantity)
 
 

@@ -42,19 +42,8 @@ def test_two_steps_on_the_parts_are_the_products_of_the_matrices():
     assert np.allclose(sum(found.parts.values()), found.total, atol=1e-12)
     assert found.gap < 1e-10
     assert np.allclose(sum(found.shares.values()), 1.0)
-    assert np.allclose(found.step_shares.sum(1), 1.0)
     # The first frame that shows it: at step 2 only the world has carried it on.
     assert np.allclose(found.by_step[:, 2], frame, atol=1e-7)
-
-
-def test_the_agents_memory_is_carried_on_or_acted_on():
-    agent, world, (m, e, p, v), (_a, b, c, _r) = linear()
-    question, moments = asked(agent, world, quantities.value(), 1)
-    found = ways(question, moments, "memory")
-    assert np.allclose(found.parts["memory"], v @ m @ m, atol=1e-7)
-    assert np.allclose(found.parts["action"], v @ e @ c @ b @ p @ m, atol=1e-7)
-    assert found.gap < 1e-6
-    assert np.allclose(found.rest, v @ m @ m, atol=1e-6)
 
 
 @pytest.mark.parametrize("estimator", ["straight_through", "softmax"])
@@ -62,16 +51,11 @@ def test_the_agents_memory_is_carried_on_or_acted_on():
 def test_with_a_network_the_steps_add_up_to_the_total(estimator, memory):
     agent, world = agent_of(memory), ToyWorld()
     question, moments = asked(agent, world, quantities.advantage(), 3, estimator=estimator)
-    for source in ("world", "memory") if memory == "gru" else ("world",):
-        found = ways(question, moments, source)
-        assert found.total.any()
-        assert found.gap <= 1e-4
-        assert np.allclose(sum(found.parts.values()), found.total, atol=1e-6)
-        assert found.about["estimator"] == estimator
-    if memory == "none":
-        assert not found.parts["memory"].any()
-        with pytest.raises(SettingError, match="has no memory"):
-            ways(question, moments, "memory")
+    found = ways(question, moments)
+    assert found.total.any()
+    assert found.gap <= 1e-4
+    assert np.allclose(sum(found.parts.values()), found.total, atol=1e-6)
+    assert found.parts["memory"].any() == (memory != "none")
 
 
 def test_now_a_cut_changes_nothing_but_what_it_cuts():
