@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,9 +95,8 @@ class GradientSamples:
 
 def join(parts: Sequence[GradientSamples]) -> GradientSamples:
     """Put samples behind each other."""
-    return replace(
-        parts[0], **{name: np.concatenate([part.arrays[name] for part in parts]) for name in parts[0].arrays}
-    )
+    joined: dict[str, Any] = {name: np.concatenate([part.arrays[name] for part in parts]) for name in parts[0].arrays}
+    return replace(parts[0], **joined)
 
 
 def sample_gradients(
