@@ -24,7 +24,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.spaces import check_choices, one_line
+from rlhf_ray.data.spaces import check_recorded
 from rlhf_ray.data.transitions import Transitions
 
 
@@ -140,18 +140,8 @@ class Demonstrations:
         Raises:
             SettingError: they don't match, or hold NaN or infinite values.
         """
-        shapes = self.observations.shape[1:], self.actions.shape[1:]
-        if shapes != (observation_space.shape, action_space.shape):
-            raise SettingError(
-                f"The demonstrations in {where} have observations of shape {shapes[0]} and actions of shape {shapes[1]}; the "
-                f"environment has {one_line(observation_space)} and {one_line(action_space)}. Use the "
-                "environment they were recorded in."
-            )
-        check_choices(self.actions, action_space, f"The demonstrations in {where}")
-        for name in ("observations", "actions"):
-            values = getattr(self, name)
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise SettingError(f"The demonstrations in {where} have {name} that are NaN or infinite; remove them.")
+        spaces = observation_space, action_space
+        check_recorded(self.observations, self.actions, spaces, f"The demonstrations in {where}")
 
     def trajectories(self) -> list[Trajectory]:
         """Split into episodes, for `rlhf_ray.data.fragments.cut_fragments`. The last one may be unfinished.

@@ -105,6 +105,33 @@ def check_choices(actions: Array, space: gym.Space[Any], what: str) -> None:
         )
 
 
+def check_recorded(
+    observations: Array, actions: Array, spaces: tuple[gym.Space[Any], gym.Space[Any]], what: str, axes: int = 1
+) -> None:
+    """Check that recorded observations and actions are those of an environment.
+
+    Args:
+        observations: with any ``axes`` before the observations' own.
+        actions: with as many before the actions' own.
+        spaces: the environment's observation and action space.
+        what: has them, for the error.
+        axes: leading axes of the arrays.
+
+    Raises:
+        SettingError: shapes differ, values are NaN or infinite, or actions are none of a Discrete or MultiDiscrete space.
+    """
+    shapes = observations.shape[axes:], actions.shape[axes:]
+    if shapes != (spaces[0].shape, spaces[1].shape):
+        raise SettingError(
+            f"{what} have observations of shape {shapes[0]} and actions of shape {shapes[1]}; the environment has "
+            f"{one_line(spaces[0])} and {one_line(spaces[1])}. Use the environment they were recorded in."
+        )
+    for name, values in (("observations", observations), ("actions", actions)):
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise SettingError(f"{what} have {name} that are NaN or infinite; remove them.")
+    check_choices(actions, spaces[1], what)
+
+
 def one_line(space: gym.Space[Any]) -> str:
     """Describe a space in one line; a large Box prints in several."""
     return " ".join(str(space).split())

@@ -13,7 +13,7 @@ import numpy as np
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.data.spaces import check_choices, spaces_of
+from rlhf_ray.data.spaces import check_recorded, spaces_of
 from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.fit_report import FitReport
@@ -134,13 +134,6 @@ def check_fragments(
     Raises:
         SettingError: the shapes differ, actions are none of a Discrete or MultiDiscrete space, or some values are not finite.
     """
-    clips = comparisons.pairs.left
-    shapes = clips.observations.shape[2:], clips.actions.shape[2:]
-    if shapes != (observation_space.shape, action_space.shape):
-        raise SettingError(
-            f"The fragments in {where} have observations of shape {shapes[0]} and actions of shape {shapes[1]}; the environment "
-            f"has {observation_space} and {action_space}. Use the environment that the labels were collected in."
-        )
-    for side in (clips, comparisons.pairs.right):
-        check_choices(side.actions, action_space, f"The fragments in {where}")
-        side.check_finite(where)
+    spaces = observation_space, action_space
+    for side in (comparisons.pairs.left, comparisons.pairs.right):
+        check_recorded(side.observations, side.actions, spaces, f"The fragments in {where}", axes=2)

@@ -16,7 +16,7 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.rollout import Act, rollout
-from rlhf_ray.data.spaces import choices_of, one_line
+from rlhf_ray.data.spaces import check_recorded
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.runs.folder import RunFolder
@@ -115,25 +115,10 @@ def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
     Raises:
         SettingError: they are not.
     """
-    for name, values, space in (
-        ("observations", data.observations, reward.observation_space),
-        ("actions", data.actions, reward.action_space),
-    ):
-        if values.shape[1:] != space.shape:
-            raise SettingError(
-                f"The steps in {where} have {name} of shape {values.shape[1:]}; the reward {reward.name!r} is for "
-                f"{one_line(space)}. Give steps of the environment it was made for."
-            )
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise SettingError(f"The steps in {where} have {name} that are NaN or infinite; remove them.")
-    if (choices := choices_of(reward.action_space)) and len(data):
-        least = np.asarray(reward.action_space.start).reshape(-1)  # type: ignore[attr-defined]  # both kinds have it
-        lowest, highest = (of.reshape(-1) for of in (data.actions.min(0), data.actions.max(0)))
-        for at in np.flatnonzero((lowest < least) | (highest > least + choices - 1))[:1]:
-            raise SettingError(
-                f"The steps in {where} have actions from {lowest[at]} to {highest[at]}; the reward {reward.name!r} "
-                f"is for {least[at]} to {least[at] + choices[at] - 1}."
-            )
+    if len(data):
+        check_recorded(
+            data.observations, data.actions, (reward.observation_space, reward.action_space), f"The steps in {where}"
+        )
     try:
         given = reward.of(data[:: max(1, len(data) // TRIED)])
     except SettingError:

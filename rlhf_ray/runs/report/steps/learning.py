@@ -113,7 +113,7 @@ def _plot(
 ) -> Figure:
     figure = Figure(figsize=(4.8, 0.6 + 1.5 * len(panels)))
     figure.subplots_adjust(
-        0.15, 0.5 / figure.get_figheight(), 0.98, 0.97
+        0.17, 0.5 / figure.get_figheight(), 0.98, 0.97
     )  # a layout engine takes as long as the drawing
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for panel, place in zip(panels, axes, strict=True):
@@ -146,7 +146,7 @@ def steps_axis(axes: Axes, over: str | None = None) -> None:
 def _reliability(curve: Sequence[ReliabilityBin]) -> Figure:
     """Draw the share of answers for the side that the reward model prefers, by its confidence, with intervals and counts."""
     figure = Figure(figsize=(4.8, 3))
-    figure.subplots_adjust(0.15, 0.17, 0.98, 0.97)
+    figure.subplots_adjust(0.17, 0.17, 0.98, 0.97)
     axes = figure.subplots()
     axes.plot([0.5, 1], [0.5, 1], color=MUTED, linewidth=1, linestyle=":")
     for step in curve:
