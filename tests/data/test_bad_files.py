@@ -76,7 +76,7 @@ def test_observations_that_are_not_finite_are_named(tmp_path: Path) -> None:
     comparisons.pairs.left.observations[0, 0, 0] = np.nan
     store = PreferenceStore(tmp_path / "store")
     store.commit(comparisons, annotator="a")
-    with pytest.raises(SettingError, match="store has observations that are NaN"):
+    with pytest.raises(SettingError, match="store have observations that are NaN"):
         fit(store, VECTORS, FORCES)
 
 
