@@ -42,8 +42,8 @@ class InterpretAgent:
 
     def __post_init__(self) -> None:
         check_amounts(self.effort, self.seed)
-        if self.against is not None and self.steps:
-            raise SettingError("--steps chooses steps of one agent's report; leave it out with --against.")
+        if self.against is not None and (self.steps or self.methods):
+            raise SettingError("--steps and --methods are of one agent's report; leave them out with --against.")
 
 
 def agent_command(words: list[str]) -> None:

@@ -89,24 +89,28 @@ class Question(ABC):
         """Return the function's output ``[n]`` with gradients. ``inputs`` take the place of the moments' own."""
 
     @abstractmethod
-    def arrays(self, moments: Any) -> dict[str, Array]:
-        """Return the inputs as they are, in their own types, ``[n, …]``."""
-
-    @abstractmethod
-    def usual(self, name: str) -> FloatArray:
-        """Return an input's typical value as an array."""
-
-    @abstractmethod
-    def values(self, moments: Any) -> FloatArray:
-        """Return the function's output ``[n]`` float64. Needs no gradients."""
-
-    @abstractmethod
-    def changed(self, moments: Any, name: str, values: Array) -> FloatArray:
-        """Return the output ``[draws, n]`` with other values ``[draws, n, …]`` of an input, rounded to its own type."""
-
-    @abstractmethod
     def parts(self, name: str) -> tuple[tuple[str, ...], BoolArray]:
         """Return the parts of an input: their names, and masks ``[parts, *shape]`` of the shape of its maps."""
+
+    def arrays(self, moments: Any) -> dict[str, Array]:
+        """Return the inputs as they are, in their own types, ``[n, …]``."""
+        return {name: own.numpy() for name, own in self.inputs(moments).items()}
+
+    def usual(self, name: str) -> FloatArray:
+        """Return an input's typical value as an array."""
+        return np.asarray(self.typical[name][0].numpy())
+
+    def values(self, moments: Any) -> FloatArray:
+        """Return the function's output ``[n]`` float64. Needs no gradients."""
+        with torch.no_grad():
+            return np.asarray(self.ask(moments).double().numpy())
+
+    def changed(self, moments: Any, name: str, values: Array) -> FloatArray:
+        """Return the output ``[draws, n]`` with other values ``[draws, n, …]`` of an input, rounded to its own type."""
+        kind = torch.float32 if name in self.images else None
+        with torch.no_grad():
+            outputs = [self.ask(moments, {name: torch.as_tensor(each, dtype=kind)}) for each in values]
+        return np.asarray(torch.stack(outputs).double().numpy())
 
     def maps(self, tensors: Mapping[str, Tensor]) -> Maps:
         """Convert attributions to the arguments of `ask` to maps."""

@@ -44,7 +44,7 @@ class Intervention:
             * steer: add ``amount``.
             * patch: set them to those of another episode at the same step, ``amount`` ``[episodes, steps, components]``
               (`patch_from`); NaN leaves the score as it is, and so does a step beyond the last.
-        amount: see ``op``: a number, or one per component.
+        amount: see ``op``: a number, or one per component, or in a layer of images ``[*positions, components]``.
         when: when to change them.
         site: `MEMORY`, changed after the step's update and before actor and critic read it; or a layer's name.
         vector: "filter" moves along the filters instead, by the smallest change that gives the same scores. It disturbs other
@@ -75,16 +75,11 @@ class Intervention:
         if self.op in ("scale", "steer", "patch") and self.amount is None:
             raise SettingError(f"amount is None; {self.op} needs one.")
         if self.amount is not None:
-            shape = np.shape(self.amount)
-            wanted = len(shape) == 3 if self.op == "patch" else len(shape) <= 1
-            if not wanted or (shape and shape[-1] != len(given)):
-                needed = "[episodes, steps, components]" if self.op == "patch" else "a number or one per component"
-                raise SettingError(
-                    f"amount has shape {shape}; {self.op} of {len(given)} components needs {needed}, and `patch_from` makes "
-                    "those of episodes."
-                    if self.op == "patch"
-                    else f"amount has shape {shape}; {self.op} of {len(given)} components needs {needed}."
-                )
+            shape, needed = np.shape(self.amount), "a number or one per component"
+            if self.op == "patch":
+                needed = "[episodes, steps, components], and `patch_from` makes those of episodes"
+            if (self.op == "patch" and len(shape) != 3) or (shape and shape[-1] != len(given)):
+                raise SettingError(f"amount has shape {shape}; {self.op} of {len(given)} components needs {needed}.")
 
     @property
     def name(self) -> str:

@@ -6,13 +6,13 @@ import copy
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import random_directions
+from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.interpret.reward.layers import Layer
 from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.reward.functions import TorchReward
@@ -31,18 +31,15 @@ def without(reward: TorchReward, layer: Layer, direction: FloatArray, data: Tran
         data: steps that give the mean, at each position.
     """
     unit = _unit(direction, layer)
-    mean = torch.as_tensor(_along(layer.activations(reward, data), unit).mean(0)).float()
-    along = torch.as_tensor(unit).float()
+    mean = _along(layer.activations(reward, data), unit).mean(0)
+    one = Directions(
+        "removed", ["direction"], np.zeros(len(unit)), unit[None], unit[None], np.zeros((0, 1)), np.zeros(1)
+    )
+    amount = mean[..., None] if mean.size > 1 else mean.reshape(1)
+    edit = Intervention(one, [0], "ablate_mean", amount=amount, site=layer.name).edit(0)
     edited = copy.deepcopy(reward)
     edited.name = f"{reward.name}, edited"
-
-    def project(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        values = layer.arrange(output)
-        excess = torch.tensordot(values, along, dims=([1], [0])) - mean
-        shaped = along.view(1, -1, *[1] * (values.dim() - 2))
-        return layer.restore(values - excess.unsqueeze(1) * shaped, output)
-
-    layer.module(edited).register_forward_hook(project)
+    layer.module(edited).register_forward_hook(lambda _, __, output: layer.restore(edit(layer.arrange(output)), output))
     return edited
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.moments import WorldMoments
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.questions.quantities import Quantity
@@ -178,31 +178,6 @@ class AgentQuestion(Question):
         """Mean absolute difference of the quantity to that of typical sources."""
         nothing = {name: np.zeros((len(self.background), 1)) for name in self.names}
         return float(self.gap(self.background, nothing).mean())
-
-    def arrays(self, moments: WorldMoments) -> dict[str, Array]:
-        """See `Question.arrays`."""
-        return {name: of.numpy() for name, of in self.inputs(moments).items()}
-
-    def usual(self, name: str) -> FloatArray:
-        """See `Question.usual`."""
-        usual: FloatArray = self.typical[name][0].numpy()
-        return usual
-
-    def values(self, moments: WorldMoments) -> FloatArray:
-        """See `Question.values`."""
-        with torch.no_grad():
-            values: FloatArray = self.ask(moments).double().numpy()
-        return values
-
-    def changed(self, moments: WorldMoments, name: str, values: Array) -> FloatArray:
-        """See `Question.changed`."""
-        with torch.no_grad():
-            asked = [
-                self.ask(moments, {name: torch.as_tensor(each, dtype=torch.float32 if name == "frame" else None)})
-                for each in values
-            ]
-        changed: FloatArray = torch.stack(asked).double().numpy()
-        return changed
 
     def parts(self, name: str) -> tuple[tuple[str, ...], BoolArray]:
         """Return the parts of a source: patches or features of a frame, up to `BLOCKS` blocks of a memory."""
