@@ -38,13 +38,21 @@ from docs import generated
 from rlhf_ray import cli
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.options import documented
 from rlhf_ray.data import modules
 from rlhf_ray.envs import make_batch
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from rlhf_ray.queries.gatherers import GATHERERS
+from rlhf_ray.queries.label_rates import LABEL_RATES
+from rlhf_ray.queries.selection import SELECTIONS
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.likelihood import LOSSES
+from rlhf_ray.reward.methods import METHODS
+from rlhf_ray.reward.networks import NETWORKS
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, RewardModelSettings, save_experiment
 from rlhf_ray.store import PreferenceStore
+from rlhf_ray.teachers import TEACHERS
 from tests.made_up import some_comparisons
 
 ROOT = Path(__file__).parent.parent
@@ -366,3 +374,14 @@ def test_links_lead_somewhere_on_github_too(page: Path) -> None:
         file = (page.parent / path).resolve() if path else page
         assert "://" in target or file.exists(), target
         assert not anchor or file.suffix != ".md" or anchor in anchors(file), target
+
+
+def test_each_built_in_part_is_named_in_the_help_and_in_the_docs() -> None:
+    registries = [TEACHERS, GATHERERS, SELECTIONS, LABEL_RATES, NETWORKS, LOSSES, METHODS]
+    page = (ROOT / "docs" / "your_own_parts.md").read_text()
+    for registry in registries:
+        group, _, name = registry.setting.partition(".")
+        help_text = documented(type(getattr(Experiment(), group)))[name]
+        for part in registry.parts:
+            assert part in help_text, f"{registry.setting}: the help does not name {part}"
+            assert f"`{part}`" in page, f"{registry.setting}: docs/your_own_parts.md does not name {part}"

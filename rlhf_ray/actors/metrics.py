@@ -19,10 +19,7 @@ declare(
 )
 declare(
     "labels",
-    Metric("round", "The labelling round before this iteration.", kind=int),
     Metric("rounds", "Labelling rounds so far.", kind=int),
-    Metric("wanted", "Comparisons requested in the round.", "comparisons", int),
-    Metric("answered", "Comparisons answered in the round.", "comparisons", int),
     Metric("skipped", "Pairs that an annotator skipped, because they couldn't decide.", kind=int),
     Metric("labels_due", "Comparisons due so far (asynchronous).", "comparisons"),
     Metric("label_seconds", "Time from request to stored answer, for the newest labels (asynchronous).", "s"),

@@ -13,6 +13,7 @@ from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.queries.fitting import check_fragments
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
@@ -51,6 +52,21 @@ class RoundReport:
     comparisons: int
     fit: FitReport | None
     new_reward: bool
+
+    def metrics(self) -> dict[str, float]:
+        """Return `OF_ROUND` and the fit's metrics, by name."""
+        values: dict[str, float] = {"round": self.round_number, "wanted": self.wanted, "answered": self.answered}
+        return values | {"gradient_steps": 0} | (self.fit.metrics() if self.fit is not None else {})
+
+
+OF_ROUND = (
+    Metric("round", "The labelling round before this iteration.", kind=int),
+    Metric("wanted", "Comparisons requested in the round.", "comparisons", int),
+    Metric("answered", "Comparisons answered in the round.", "comparisons", int),
+)
+"""Metrics of a round, with or without a fit."""
+
+declare("labels", *OF_ROUND)
 
 
 class Pretrained(NamedTuple):

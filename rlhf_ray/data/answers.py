@@ -1,7 +1,7 @@
 """The answers that people can give to a pair, each declared once.
 
 The labelling page's buttons and keys, the events that the store keeps, what fits learn from, and the annotators' statistics all
-derive from `ANSWERS`: another answer is another line there.
+derive from `ANSWERS`: another answer is another line there, with its texts in `rlhf_ray/labelling/languages/`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class AnswerKind:
         preference: the probability, for fits, that the clip shown on the left is better; None: it trains nothing.
         returns: whether the pair may be shown again.
         broken: whether it says that a clip is broken: nobody gets the pair again.
-        undecided: whether it counts as a pair that the annotator can't decide (`Tally.skipped`).
+        undecided: whether it counts as a pair that the annotator can't decide (`Tally.skipped`): another is asked in its place, up
+            to the limits of `rlhf_ray.queries.skips`.
         counted: the name of its count in the statistics; empty if it is not counted.
         title: title of that count.
         means: what is counted.

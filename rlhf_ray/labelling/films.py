@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.settings.labelling import Channels
 
@@ -209,7 +210,7 @@ class Camera:
         self.pixelated = is_image(env.observation_space)
         if not self.pixelated and env.render_mode != "rgb_array":
             raise ValueError(
-                f"{env} can't be shown to people: its observations are not images and its render_mode is "
+                f"{env} can't be filmed: its observations are not images and its render_mode is "
                 f"{env.render_mode!r}. Use an environment that supports render_mode='rgb_array'; your own environment must "
                 "accept and pass on that option."
             )
@@ -224,6 +225,18 @@ class Camera:
         if self.pixelated:
             return np.array(picture(observation, self.env.metadata.get(SHOWN, "auto")))
         return np.array(self.env.render())  # a copy: some environments reuse their arrays
+
+
+def camera_for(viewer: str, env: gym.Env[Any, Any]) -> Camera:
+    """Return a camera for the setting because of which films are needed, such as "preferences.teacher is human".
+
+    Raises:
+        SettingError: the environment can't be filmed.
+    """
+    try:
+        return Camera(env)
+    except ValueError as error:
+        raise SettingError(f"{viewer}, but {error}") from error
 
 
 def camera_options(env: gym.Env[Any, Any]) -> dict[str, Any]:

@@ -320,15 +320,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         """Pass the newest reward version to the learner if there is a new one, and log the round."""
         if report.new_reward:
             self._publish()
-        values: dict[str, Any] = {
-            "iteration": self.training_iteration + 1,
-            "round": report.round_number,
-            "wanted": report.wanted,
-            "answered": report.answered,
-            "gradient_steps": 0,
-        }
-        if report.fit is not None:
-            values |= report.fit.metrics()
+        values = {"iteration": self.training_iteration + 1} | report.metrics()
         self.metrics.log_dict(values, key=(PREFERENCES, "round"), window=1)
 
     def _publish(self) -> None:

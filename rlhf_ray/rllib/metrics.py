@@ -16,6 +16,7 @@ from ray.rllib.utils.metrics import (
 from ray.util.metrics import Gauge
 
 from rlhf_ray.actors import metrics as _of_the_ring  # noqa: F401 (declares the ring's metrics)
+from rlhf_ray.actors.ring import OF_ROUND
 from rlhf_ray.data.metrics import METRICS, Metric, declare, declared, described, metric_of
 from rlhf_ray.data.plain import plain
 
@@ -79,9 +80,6 @@ declare(
 PREFERENCES = "preferences"
 """Key of the ring's metrics in results and of its state in checkpoints; also the name of the store's folder."""
 
-_OF_ROUND = ("round", "wanted", "answered")
-"""Metrics of a round without a fit."""
-
 
 def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
     """Flatten RLlib's nested result of one iteration to declared metrics: plain numbers by name.
@@ -96,7 +94,7 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
     if held.get("iteration") != result["training_iteration"]:  # no round before this iteration
         held = {}
     elif not held["gradient_steps"]:
-        held = {name: held[name] for name in _OF_ROUND}
+        held = {metric.name: held[metric.name] for metric in OF_ROUND}
     length = runners.get("episode_len_mean")
     logged = {name: value for name, value in {**runners, **learner}.items() if name in METRICS}
     told = declared({**stages, **held, **ring})

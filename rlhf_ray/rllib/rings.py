@@ -12,8 +12,7 @@ from rlhf_ray.actors.labelling_page import PageSettings
 from rlhf_ray.actors.listener import Listener
 from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.actors.ring import Ring, RingSettings
-from rlhf_ray.data.errors import SettingError
-from rlhf_ray.labelling.films import Camera
+from rlhf_ray.labelling.films import camera_for
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.texts import load_texts
@@ -92,9 +91,7 @@ def page_of(config: PreferenceConfig, run_id: str, folder: Path | str) -> PageSe
     warn_of_readers(labelling)
     env = config.make_env(film=True)()
     try:
-        fps = Camera(env).fps
-    except ValueError as error:
-        raise SettingError(f"preferences.teacher is human, but {error}") from error
+        fps = camera_for("preferences.teacher is human", env).fps
     finally:
         env.close()  # type: ignore[no-untyped-call]
     port_file = None if config.sessions is None else Path(config.sessions).with_suffix(".port")

@@ -8,6 +8,7 @@ from rlhf_ray.data.metrics import Metric, in_order
 
 DECLARE = (
     "rlhf_ray.actors.metrics",
+    "rlhf_ray.actors.ring",
     "rlhf_ray.measure.error_rates",
     "rlhf_ray.queries.schedule",
     "rlhf_ray.reward.fit_report",

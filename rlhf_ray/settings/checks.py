@@ -26,7 +26,8 @@ CHANGEABLE = "changeable"
 def changeable(default: T) -> T:
     """Return a field for a setting that may change during a training, as in population-based training.
 
-    A new value takes effect at the next iteration or fit. Checkpoints fix all other settings (networks, fragments, budgets).
+    A new value takes effect at the next iteration or fit. Checkpoints fix all other settings (networks, fragments, budgets). So
+    the code must read such a setting at each use: not once in a constructor, nor into a buffer that a checkpoint restores.
     """
     value: T = field(default=default, metadata={CHANGEABLE: True})
     return value

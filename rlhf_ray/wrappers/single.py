@@ -8,9 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray
-from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.seeds import generator
-from rlhf_ray.labelling.films import Camera
+from rlhf_ray.labelling.films import camera_for
 from rlhf_ray.wrappers.arguments import Transform, Wait
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.session import RewardSession
@@ -143,10 +142,7 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
         return np.asarray(transform(env.observation_space.sample()))
 
     def _check_shown(self, env: Any, viewer: str) -> None:
-        try:
-            Camera(env)
-        except ValueError as error:
-            raise SettingError(f"{viewer}, and {error}") from error
+        camera_for(viewer, env)
 
     def _rows(self, values: Array) -> Array:
         return values[None]

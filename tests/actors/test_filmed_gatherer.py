@@ -114,3 +114,10 @@ def test_films_need_an_environment_that_renders_and_steps_for_them(tmp_path: Pat
     config.fragments(film_env_steps=3_000)
     with pytest.raises(SettingError, match=r"filming for the gatherer in preferences.rounds=2"):
         config.check_environment()
+
+
+def test_an_environment_that_renders_nothing_is_refused_before_the_start() -> None:
+    config = PreferencePPOConfig().environment("rlhf_ray/MountainCar-v0")
+    config.preferences(gatherer=FarRight, comparisons=20, rounds=2, total_env_steps=100_000)
+    with pytest.raises(SettingError, match=r"FarRight wants films, but .* can't be filmed: .* render_mode"):
+        config.check_environment()
