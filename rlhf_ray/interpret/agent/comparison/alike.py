@@ -8,19 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
-from rlhf_ray.interpret.agent.comparison.pair import (
-    AgentPair,
-    acts,
-    beside_untrained,
-    correlation,
-    mean_of,
-    same_action,
-    sites,
-)
+from rlhf_ray.interpret.agent.comparison.pair import AgentPair, Viewer, correlation, mean_of, same_action
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap, percentile_interval
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
@@ -94,38 +83,35 @@ def _actions(pair: AgentPair) -> ActionAgreement:
     frames, space = pair.frames, pair.space
     rows, rng = frames.moments.rows, np.random.default_rng([pair.seed, 0xA1])
 
-    def read(thoughts: Episodes) -> FloatArray:
-        return acts(frames.moments.cut(thoughts.logits), space)
-
     def compare(one: FloatArray, other: FloatArray) -> float:
         return bootstrap(same_action(one, other, space).astype(float), rows, pair.seed).mean
 
-    one, other = map(read, frames.thoughts)
+    one, other = (viewer.acts for viewer in frames.agents)
     same = same_action(one, other, space).astype(float)
     orders = [rng.permutation(len(other)) for _ in range(SHUFFLES)]
     shuffled = np.mean([same_action(one, other[order], space) for order in orders], axis=0, dtype=float)
     parts = [frames.by[rows] == who for who in (0, 1)]
     first, second = (bootstrap(same[part], rows[part], pair.seed) for part in parts)
-    chance = bootstrap(shuffled[parts[0]], rows[parts[0]]).mean, bootstrap(shuffled[parts[1]], rows[parts[1]]).mean
-    untrained = beside_untrained(frames, read, compare)
+    by_chance = [bootstrap(shuffled[part], rows[part]).mean for part in parts]
+    untrained = frames.beside_twins((one, other), lambda viewer: viewer.acts, compare)
     every = bootstrap(same, rows, pair.seed), bootstrap(shuffled, rows).mean
-    return ActionAgreement(*every, (first, second), chance, untrained)
+    return ActionAgreement(*every, (first, second), (by_chance[0], by_chance[1]), untrained)
 
 
 def _values(pair: AgentPair) -> ValueAgreement:
     frames, rows = pair.frames, pair.frames.moments.rows
 
-    def read(thoughts: Episodes) -> FloatArray:
-        return frames.moments.cut(thoughts.values).astype(np.float64)
+    def read(viewer: Viewer) -> FloatArray:
+        return frames.moments.cut(viewer.thoughts.values).astype(np.float64)
 
     def compare(one: FloatArray, other: FloatArray) -> float | None:
         value = correlation(one, other, rows, pair.seed)
         return None if value is None else abs(value.mean)
 
-    one, other = map(read, frames.thoughts)
+    one, other = map(read, frames.agents)
     order = np.random.default_rng([pair.seed, 0xA2]).permutation(len(other))
     both, shuffled = (correlation(one, values, rows, pair.seed) for values in (other, other[order]))
-    return ValueAgreement(both, shuffled, beside_untrained(frames, read, compare))
+    return ValueAgreement(both, shuffled, frames.beside_twins((one, other), read, compare))
 
 
 def _held(pair: AgentPair) -> dict[str, MeanEstimate | None]:
@@ -133,7 +119,7 @@ def _held(pair: AgentPair) -> dict[str, MeanEstimate | None]:
     if not all(agent.memory_size or agent.layers for agent in pair.agents):
         return {}
     frames, rows = pair.frames, pair.frames.moments.rows
-    one, other = (_inside(pair, *each) for each in zip(pair.agents, frames.thoughts, strict=True))
+    one, other = (viewer.inside for viewer in frames.agents)
     rng = np.random.default_rng([pair.seed, 0xA3])
     episodes = rng.permutation(np.unique(rows))
     half = np.isin(rows, episodes[: len(episodes) // 2])
@@ -147,16 +133,10 @@ def _held(pair: AgentPair) -> dict[str, MeanEstimate | None]:
             units = rng.permutation(inside.shape[1])
             left, right = np.split(units, [len(units) // 2])
             compared[f"ceiling_{who}"] = inside[:, left], inside[:, right], rows
-        for twin in frames.untrained[who][:1]:
-            compared[f"untrained_{who}"] = inside, _inside(pair, pair.agents[who], twin), rows
+        for twin in frames.twins[who][:1]:
+            compared[f"untrained_{who}"] = inside, twin.inside, rows
     compared["shuffled"] = one, other[rng.permutation(len(other))], rows
     return {name: _similarity_interval(*arrays, pair.seed) for name, arrays in compared.items()}
-
-
-def _inside(pair: AgentPair, agent: Agent, thoughts: Episodes) -> FloatArray:
-    site = next(iter(sites(agent)), None)
-    values: FloatArray = pair.frames.moments.cut(values_at(agent, thoughts, site)).astype(np.float64)
-    return values
 
 
 def similarity(one: FloatArray, other: FloatArray) -> float | None:

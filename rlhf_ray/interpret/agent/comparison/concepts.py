@@ -10,11 +10,11 @@ import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.hooks import edits_at
-from rlhf_ray.agents.replay import site_of, values_at
+from rlhf_ray.agents.replay import site_of
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.interpret.agent import samples
 from rlhf_ray.interpret.agent.candidates import concept_directions, concepts_at
-from rlhf_ray.interpret.agent.comparison.pair import LEAST, LONGEST, AgentPair, Use, acts, moved, sites, use_of
+from rlhf_ray.interpret.agent.comparison.pair import LEAST, LONGEST, AgentPair, Use, moved, use_of
 from rlhf_ray.interpret.agent.concepts import DecodedConcept, decode
 from rlhf_ray.interpret.agent.controls import controlled
 from rlhf_ray.interpret.directions import Directions
@@ -151,17 +151,16 @@ def run(context: StepContext[AgentPair]) -> Section:
 
 def _read(pair: AgentPair, who: int) -> tuple[FloatArray, dict[str, Array], dict[str, DecodedConcept]]:
     """Return what an agent holds at the frames, ``[n, size]``, the labels of all concepts, and how well each is read off."""
-    agent, frames = pair.agents[who], pair.frames
-    thoughts, site = frames.thoughts[who], next(iter(sites(agent)), None)
-    labels = {name: frames.moments.cut(concept) for name, concept in concepts_of(thoughts).items()}
-    values = frames.moments.cut(values_at(agent, thoughts, site)).astype(np.float64)
+    viewer, moments = pair.frames.agents[who], pair.frames.moments
+    labels = {name: moments.cut(concept) for name, concept in concepts_of(viewer.thoughts).items()}
+    values = viewer.inside
     if float(values.std(0).max(initial=0.0)) < 1e-9:
         return values, labels, {}
-    levels = np.asarray(thoughts.levels)[frames.moments.rows]
-    inside = samples.Samples(frames.moments.rows, frames.moments.steps, values, levels)
+    levels = np.asarray(viewer.thoughts.levels)[moments.rows]
+    inside = samples.Samples(moments.rows, moments.steps, values, levels)
     inputs = {
-        FRAME: samples.frames(thoughts, inside),
-        UNTRAINED: samples.untrained(agent, frames.episodes, inside, site, pair.seed + 1),
+        FRAME: samples.frames(viewer.thoughts, inside),
+        UNTRAINED: next((twin.inside for twin in pair.frames.twins[who]), None),
     }
     controls = {name: seen for name, seen in inputs.items() if seen is not None}
     return values, labels, {one.concept: one for one in decode(values, labels, levels, controls, pair.seed)}
@@ -182,21 +181,21 @@ def concepts_of(episodes: Episodes) -> Mapping[str, FloatArray]:
 def _without(
     pair: AgentPair, who: int, decoded: DecodedConcept, basis: Directions, values: FloatArray, labels: Array
 ) -> TestedConcept:
-    agent, rows, site = pair.agents[who], pair.frames.moments.rows, site_of(pair.agents[who])
+    viewer, rows, site = pair.frames.agents[who], pair.frames.moments.rows, site_of(pair.agents[who])
 
     def removal(direction: Directions, components: Sequence[int]) -> Intervention:
         return Intervention(direction, components, "ablate_midpoint", site=site)
 
-    plain, steps = acts(pair.decide(who), pair.space), np.zeros(len(rows), np.int64)
+    plain, steps = viewer.react(), np.zeros(len(rows), np.int64)
 
     def change(direction: Directions) -> FloatArray:
         edits = edits_at([removal(direction, [0])], steps, np.arange(len(rows)))
-        return moved(plain, acts(pair.decide(who, edits=edits), pair.space), pair.space)
+        return moved(plain, viewer.react(edits=edits), pair.space)
 
     levels = pair.levels(3, pair.count(PLAYED, FEWEST))
-    before = pair.play(agent, levels, frames=False, max_steps=LONGEST)
+    before = pair.play(viewer.agent, levels, frames=False, max_steps=LONGEST)
     result = controlled(
-        agent, pair.make_batch, levels, removal, basis, [0], values, labels=labels, plain=before, seed=pair.seed
+        viewer.agent, pair.make_batch, levels, removal, basis, [0], values, labels=labels, plain=before, seed=pair.seed
     )
     return TestedConcept(
         decoded,

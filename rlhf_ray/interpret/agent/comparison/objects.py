@@ -15,7 +15,6 @@ from rlhf_ray.interpret.agent.comparison.pair import (
     LEAST,
     AgentPair,
     Use,
-    acts,
     correlation,
     moved,
     same_action,
@@ -134,7 +133,7 @@ def changes(pair: AgentPair) -> Iterator[ChangedFrames]:
 def run(context: StepContext[AgentPair]) -> Section:
     """Measure the reactions of both."""
     pair = context.subject
-    before = acts(pair.decide(0), pair.space), acts(pair.decide(1), pair.space)
+    before = pair.frames.agents[0].react(), pair.frames.agents[1].react()
     features = []
     for changed in changes(pair):
         if len(changed.rows) >= FEWEST:
@@ -152,7 +151,7 @@ def run(context: StepContext[AgentPair]) -> Section:
 
 def _reactions(pair: AgentPair, changed: ChangedFrames, before: tuple[FloatArray, FloatArray]) -> Reactions:
     space, rows, groups = pair.space, changed.rows, pair.frames.moments.rows[changed.rows]
-    after = [acts(pair.decide(who, changed.seen, at=rows), space) for who in (0, 1)]
+    after = [viewer.react(changed.seen, rows) for viewer in pair.frames.agents]
     far = [moved(before[who][rows], after[who], space) for who in (0, 1)]
     controls = [_control(pair, who, changed, before[who]) for who in (0, 1)]
     sizes = bootstrap(far[0], groups, pair.seed), bootstrap(far[1], groups, pair.seed)
@@ -185,10 +184,9 @@ def _blot(seen: Array, masks: BoolArray, taken: BoolArray, rng: np.random.Genera
 
 def _edited(pair: AgentPair) -> Iterator[tuple[str, Array]]:
     """Yield each edit with what the frames show after it."""
-    episodes, moments = pair.frames.episodes, pair.frames.moments
-    if not len(episodes.env_states):
+    states = pair.frames.states
+    if not states:
         return
-    states = [bytes(episodes.env_states[row][step]) for row, step in zip(moments.rows, moments.steps, strict=True)]
     batch = pair.make_batch(min(COPIES, len(states)))
     try:
         for edit in batch.edits:
@@ -205,12 +203,11 @@ def _edited(pair: AgentPair) -> Iterator[tuple[str, Array]]:
 def _control(pair: AgentPair, who: int, changed: ChangedFrames, before: FloatArray) -> FloatArray | None:
     """Return how far the control moves an agent's actions; of vectors, how far the change moves its untrained twin's."""
     if changed.control is not None:
-        after = acts(pair.decide(who, changed.control, at=changed.rows), pair.space)
+        after = pair.frames.agents[who].react(changed.control, changed.rows)
         return moved(before[changed.rows], after, pair.space)
-    if not pair.frames.untrained[who]:
-        return None
-    plain, after = (acts(pair.decide(who, seen, at=changed.rows, twin=0), pair.space) for seen in (None, changed.seen))
-    return moved(plain, after, pair.space)
+    for twin in pair.frames.twins[who][:1]:
+        return moved(twin.react(rows=changed.rows), twin.react(changed.seen, changed.rows), pair.space)
+    return None
 
 
 def _statement(pair: AgentPair, one: Reactions) -> Statement:

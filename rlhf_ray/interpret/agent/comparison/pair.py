@@ -18,7 +18,7 @@ from rlhf_ray.agents.agent import Agent, Edit
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Moments
 from rlhf_ray.agents.play import play
-from rlhf_ray.agents.replay import replay, site_of
+from rlhf_ray.agents.replay import replay, site_of, values_at
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
@@ -29,7 +29,8 @@ LEVELS, OWN = 200, 40
 """Levels that both play, and levels that each plays for the frames."""
 LONGEST, LONGEST_SEEN = 1000, 300
 """Steps after which an episode is cut: of levels that both play, and of episodes whose frames are kept."""
-COPIES = 64
+COPIES, BATCH = 64, 256
+"""Episodes, and frames, at a time."""
 EPSILON = 0.1
 """Share of random actions in the frames' episodes, so that they hold more than the agents' habits."""
 FRAMES = 2000
@@ -44,30 +45,105 @@ FIRST_LEVEL = 2_000_000
 
 
 @dataclass(frozen=True)
+class Viewer:
+    """An agent, or an untrained twin, that looks at the frames.
+
+    Attributes:
+        agent: the agent.
+        thoughts: what it thinks along all episodes.
+        moments: the frames that are compared.
+    """
+
+    agent: Agent
+    thoughts: Episodes
+    moments: Moments
+
+    @property
+    def site(self) -> str | None:
+        """The layer that is looked into, of an agent without memory; None of others."""
+        return next(iter(sites(self.agent)), None)
+
+    @property
+    def inside(self) -> FloatArray:
+        """What it holds at the frames, ``[n, size]``."""
+        values: FloatArray = self.moments.cut(values_at(self.agent, self.thoughts, self.site)).astype(np.float64)
+        return values
+
+    @property
+    def acts(self) -> FloatArray:
+        """What it does at the frames, ``[n, k]``; see `acts`."""
+        return acts(self.moments.cut(self.thoughts.logits), self.agent.action_space)
+
+    def react(
+        self, seen: Array | None = None, rows: IntArray | None = None, edits: dict[str, Edit] | None = None
+    ) -> FloatArray:
+        """Return what it does at the frames when something is changed, ``[n, k]``.
+
+        Args:
+            seen: other frames in their place, ``[n, …]``. The memory before stays.
+            rows: some of the frames; None: all.
+            edits: changes of what it has in mind, of all frames.
+        """
+        moments = self.moments if rows is None else self.moments[rows]
+        looked = torch.as_tensor(moments.cut(self.thoughts.observations) if seen is None else seen)
+        memory = torch.as_tensor(moments.cut(self.thoughts.memory))
+        size = len(looked) if edits else BATCH
+        with torch.no_grad():
+            logits = [
+                self.agent.step(looked[start : start + size], memory[start : start + size], edits=edits or {}).logits
+                for start in range(0, len(looked), size)
+            ]
+        return acts(torch.cat(logits).double().numpy(), self.agent.action_space)
+
+
+@dataclass(frozen=True)
 class Frames:
     """Frames that both agents look at.
 
     Attributes:
         episodes: played by the first agent, then by the second.
         by: who played each episode: 0 or 1.
-        thoughts: what each agent thinks along all of them.
-        untrained: the same of each one's untrained twins; empty if it has none.
         moments: the frames that are compared: half from each agent. No two are the same to both agents, or those in which
             nothing goes on would outweigh all others.
+        agents: both agents.
+        twins: each one's untrained twins; empty if it has none.
         masks: where each kind of object is in these frames, ``[n, height, width]`` by name.
     """
 
     episodes: Episodes
     by: IntArray
-    thoughts: tuple[Episodes, Episodes]
-    untrained: tuple[Sequence[Episodes], Sequence[Episodes]]
     moments: Moments
+    agents: tuple[Viewer, Viewer]
+    twins: tuple[Sequence[Viewer], Sequence[Viewer]]
     masks: dict[str, BoolArray]
 
     @property
     def seen(self) -> Array:
         """These frames, ``[n, …]``."""
         return self.moments.cut(self.episodes.observations)
+
+    @property
+    def states(self) -> list[bytes]:
+        """The environment's states at these frames; empty if the episodes have none."""
+        states = self.episodes.env_states
+        pairs = zip(self.moments.rows, self.moments.steps, strict=True) if len(states) else ()
+        return [bytes(states[row][step]) for row, step in pairs]
+
+    def beside_twins(
+        self,
+        own: Sequence[FloatArray],
+        read: Callable[[Viewer], FloatArray],
+        compare: Callable[[FloatArray, FloatArray], float | None],
+    ) -> tuple[float | None, float | None]:
+        """Compare each agent with the other one's untrained twins: the control of a comparison of both. Means over twins.
+
+        Args:
+            own: what is compared, of each agent, ``[n, …]``.
+            read: returns the same of a twin.
+            compare: returns how alike two are; None if that is not defined.
+        """
+        first, second = (mean_of(compare(own[who], read(twin)) for twin in self.twins[1 - who]) for who in (0, 1))
+        return first, second
 
 
 @dataclass(frozen=True)
@@ -152,66 +228,29 @@ class AgentPair:
         batch.reset([int(self.levels(1, 1)[0])])
         states = bool(batch.edits) or bool(batch.masks())
         batch.close()
-        count = self.count(OWN, 8)
         how = {"epsilon": EPSILON, "max_steps": LONGEST_SEEN, "keep_states": states}
-        own = [self.play(agent, self.levels(1 + at, count), **how) for at, agent in enumerate(self.agents)]
-        bare = [_without_memory(each) for each in own]  # what an agent had in mind is its own: it is replayed
-        episodes, by = Episodes.concatenate(bare), np.repeat([0, 1], [len(each) for each in own])
+        count = self.count(OWN, 8)
+        played = [self.play(agent, self.levels(1 + who, count), **how) for who, agent in enumerate(self.agents)]
+        # What an agent had in mind is its own: it is replayed.
+        bare = [replace(each, memory=np.zeros((*each.memory.shape[:2], 0), np.float32)) for each in played]
+        episodes, by = Episodes.concatenate(bare), np.repeat([0, 1], [len(each) for each in played])
         thoughts = [replay(agent, episodes, sites(agent)) for agent in self.agents]
-        untrained: list[list[Episodes]] = [[], []]
-        for at, agent in enumerate(self.agents):
-            for twin in range(TWINS):
-                fresh = agent.fresh(self.seed + 1 + twin)
-                if fresh is not None:
-                    untrained[at].append(replay(fresh, episodes, sites(fresh)))
-        rng = np.random.default_rng([self.seed, 0xF0])
-        every, times = _distinct(episodes, thoughts)
-        half = self.count(FRAMES, 200) // 2
-        chosen = np.sort(np.concatenate([rng.permutation(np.flatnonzero(by[every] == who))[:half] for who in (0, 1)]))
-        rows, steps = every[chosen], times[chosen]
-        masks = {}
-        if states:
-            batch = self.make_batch(min(COPIES, len(rows)))
-            masks = masks_at(batch, [bytes(episodes.env_states[i][t]) for i, t in zip(rows, steps, strict=True)])
-            batch.close()
-        return Frames(
-            episodes, by, (thoughts[0], thoughts[1]), (untrained[0], untrained[1]), Moments(rows, steps), masks
-        )
-
-    def decide(
-        self,
-        who: int,
-        seen: Array | None = None,
-        edits: dict[str, Edit] | None = None,
-        at: IntArray | None = None,
-        twin: int | None = None,
-    ) -> FloatArray:
-        """Return the logits of an agent, or of its untrained twin, at the frames that are changed, ``[n, outputs]``.
-
-        Args:
-            who: 0 or 1.
-            seen: other frames in their place, ``[n, …]``. The memory before stays.
-            edits: changes of what it has in mind, of all frames.
-            at: some of the frames.
-            twin: the number of an untrained twin.
-        """
-        agent, thoughts = self.agents[who], self.frames.thoughts[who]
-        if twin is not None:
-            fresh = agent.fresh(self.seed + 1 + twin)
-            assert fresh is not None
-            agent, thoughts = fresh, self.frames.untrained[who][twin]
-        frames = self.frames
-        moments = frames.moments if at is None else frames.moments[at]
-        looked = moments.cut(frames.episodes.observations) if seen is None else seen
-        memory = torch.as_tensor(moments.cut(thoughts.memory))
-        with torch.no_grad():
-            if edits:
-                return agent.step(torch.as_tensor(looked), memory, edits=edits).logits.double().numpy()
-            parts = [
-                agent.step(torch.as_tensor(looked[at : at + 256]), memory[at : at + 256]).logits.double().numpy()
-                for at in range(0, len(looked), 256)
-            ]
-        return np.concatenate(parts)
+        every = _distinct(episodes, thoughts)
+        rng, half = np.random.default_rng([self.seed, 0xF0]), self.count(FRAMES, 200) // 2
+        chosen = [rng.permutation(np.flatnonzero(by[every.rows] == who))[:half] for who in (0, 1)]
+        moments = every[np.sort(np.concatenate(chosen))]
+        viewers = [Viewer(agent, each, moments) for agent, each in zip(self.agents, thoughts, strict=True)]
+        twins = []
+        for agent in self.agents:
+            fresh = [agent.fresh(self.seed + 1 + twin) for twin in range(TWINS)]
+            twins.append([Viewer(twin, replay(twin, episodes, sites(twin)), moments) for twin in fresh if twin])
+        frames = Frames(episodes, by, moments, (viewers[0], viewers[1]), (twins[0], twins[1]), {})
+        if not states:
+            return frames
+        batch = self.make_batch(min(COPIES, len(moments)))
+        masks = masks_at(batch, frames.states)
+        batch.close()
+        return replace(frames, masks=masks)
 
 
 def sites(agent: Agent) -> Sequence[str]:
@@ -273,35 +312,18 @@ def use_of(uses: tuple[bool, bool], differ: bool) -> Use:
     return "first" if uses[0] else "second" if uses[1] else "neither"
 
 
-def beside_untrained(
-    frames: Frames, read: Callable[[Episodes], FloatArray], compare: Callable[[FloatArray, FloatArray], float | None]
-) -> tuple[float | None, float | None]:
-    """Compare each agent with the other one's untrained twins: the control of a comparison of both. Means over twins."""
-    first, second = (
-        mean_of(compare(read(frames.thoughts[who]), read(twin)) for twin in frames.untrained[1 - who]) for who in (0, 1)
-    )
-    return first, second
-
-
 def mean_of(values: Iterable[float | None]) -> float | None:
     """Return the mean of the values that are known; None if none is."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
 
-def _distinct(episodes: Episodes, thoughts: Sequence[Episodes]) -> tuple[IntArray, IntArray]:
-    """Return episode and step of all frames, without those that both agents saw before with the same memory."""
-    known: set[bytes] = set()
-    found = []
+def _distinct(episodes: Episodes, thoughts: Sequence[Episodes]) -> Moments:
+    """Return all frames, without those that both agents saw before with the same memory."""
+    first: dict[bytes, tuple[int, int]] = {}
     for row, step in np.argwhere(episodes.real):
         parts = [episodes.observations[row, step], *(each.memory[row, step] for each in thoughts)]
         key = b"".join(hashlib.blake2b(np.ascontiguousarray(part).tobytes(), digest_size=16).digest() for part in parts)
-        if key not in known:
-            known.add(key)
-            found.append((row, step))
-    chosen = np.array(found, np.int64)
-    return chosen[:, 0], chosen[:, 1]
-
-
-def _without_memory(episodes: Episodes) -> Episodes:
-    return replace(episodes, memory=np.zeros((*episodes.memory.shape[:2], 0), np.float32))
+        first.setdefault(key, (row, step))
+    rows, steps = np.array(list(first.values()), np.int64).T
+    return Moments(rows, steps)

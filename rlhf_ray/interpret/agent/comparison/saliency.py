@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import Moments, WorldMoments, moments_of
+from rlhf_ray.agents.moments import Moments, moments_of
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.agent.comparison.pair import AgentPair, acts, mean_of
+from rlhf_ray.interpret.agent.comparison.pair import AgentPair, Viewer, acts, mean_of
 from rlhf_ray.interpret.agent.questions.quantities import Quantity, action_mean, log_odds, value
 from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from rlhf_ray.interpret.attribution.drawing import strip
@@ -62,17 +61,23 @@ def run(context: StepContext[AgentPair]) -> Section:
     pictures = []
     for quantity in _quantities(pair):
         context.say(f"saliency of {quantity.title}")
-        (moments, first), (_, second) = (
-            _maps(agent, thoughts, chosen, quantity)
-            for agent, thoughts in zip(pair.agents, frames.thoughts, strict=True)
-        )
-        parts = [_parts(pair, maps) for maps in (first, second)]
+        read = partial(_maps, chosen=chosen, quantity=quantity)
+        maps = [read(viewer) for viewer in frames.agents]
+        one, other = (_parts(pair, each) for each in maps)
         order = rng.permutation(len(chosen))
-        both, shuffled = (_alike(parts[0], other, chosen.rows, pair.seed) for other in (parts[1], parts[1][order]))
-        untrained = _beside(pair, 0, parts, chosen, quantity), _beside(pair, 1, parts, chosen, quantity)
+        both, shuffled = (_alike(one, parts, chosen.rows, pair.seed) for parts in (other, other[order]))
+
+        def parts_of(viewer: Viewer, read: Callable[[Viewer], FloatArray] = read) -> FloatArray:
+            return _parts(pair, read(viewer))
+
+        def compare(mine: FloatArray, twins: FloatArray) -> float | None:
+            alike = _alike(mine, twins, chosen.rows, pair.seed)
+            return None if alike is None else alike.mean
+
+        untrained = frames.beside_twins((one, other), parts_of, compare)
         agreements[quantity.name] = MapAgreement(quantity.title, both, shuffled, untrained)
         if is_image(pair.first.observation_space):
-            pictures.append(_picture(pair, quantity, moments, (first, second)))
+            pictures.append(_picture(pair, quantity, chosen, maps))
     rows = [
         [one.title, estimate(one.correlation), estimate(one.shuffled), *one.untrained] for one in agreements.values()
     ]
@@ -84,7 +89,7 @@ def run(context: StepContext[AgentPair]) -> Section:
 
 def _quantities(pair: AgentPair) -> list[Quantity]:
     """Return the value, and what both do most variedly: an action's log-odds, or the mean of a Box dimension."""
-    both = [acts(thoughts.logits[pair.frames.episodes.real], pair.space) for thoughts in pair.frames.thoughts]
+    both = [acts(viewer.thoughts.logits[pair.frames.episodes.real], pair.space) for viewer in pair.frames.agents]
     if isinstance(pair.space, gym.spaces.Discrete):
         if both[0].shape[1] < 2:
             return [value()]
@@ -95,24 +100,10 @@ def _quantities(pair: AgentPair) -> list[Quantity]:
     return [value(), action_mean(pair.space, int(np.argmax(np.mean([actions.std(0) for actions in both], 0))))]
 
 
-def _maps(agent: Agent, thoughts: Episodes, chosen: Moments, quantity: Quantity) -> tuple[WorldMoments, FloatArray]:
-    moments = moments_of(agent, thoughts, chosen.rows, chosen.steps)
-    question = AgentQuestion(agent, quantity, sources=("frame",)).against(moments)
-    return moments, Occlusion().attribute(question, moments)["frame"]
-
-
-def _beside(
-    pair: AgentPair, who: int, parts: Sequence[FloatArray], chosen: Moments, quantity: Quantity
-) -> float | None:
-    """Return the mean correlation of an agent's maps with those of the other one's untrained twins."""
-    correlations = []
-    for twin, thoughts in enumerate(pair.frames.untrained[1 - who]):
-        fresh = pair.agents[1 - who].fresh(pair.seed + 1 + twin)
-        assert fresh is not None, "it has thoughts"
-        maps = _parts(pair, _maps(fresh, thoughts, chosen, quantity)[1])
-        alike = _alike(parts[who], maps, chosen.rows, pair.seed)
-        correlations.append(None if alike is None else alike.mean)
-    return mean_of(correlations)
+def _maps(viewer: Viewer, chosen: Moments, quantity: Quantity) -> FloatArray:
+    moments = moments_of(viewer.agent, viewer.thoughts, chosen.rows, chosen.steps)
+    question = AgentQuestion(viewer.agent, quantity, sources=("frame",)).against(moments)
+    return Occlusion().attribute(question, moments)["frame"]
 
 
 def _parts(pair: AgentPair, maps: FloatArray) -> FloatArray:
@@ -129,11 +120,14 @@ def _alike(one: FloatArray, other: FloatArray, groups: IntArray, seed: int) -> M
     return bootstrap((x * y).sum(1)[known] / size[known], groups[known], seed) if known.sum() >= 2 else None
 
 
-def _picture(pair: AgentPair, quantity: Quantity, moments: WorldMoments, maps: Sequence[FloatArray]) -> Picture:
+def _picture(pair: AgentPair, quantity: Quantity, moments: Moments, maps: Sequence[FloatArray]) -> Picture:
     shown = np.linspace(0, len(moments) - 1, min(SHOWN, len(moments))).round().astype(int)
     scaled = np.stack([one[shown] / max(float(np.abs(one).mean()), 1e-12) for one in maps])
-    frames, heads = np.stack([moments.frames[shown]] * 2), [f"frame {number + 1}" for number in range(len(shown))]
-    image = strip(frames, scaled, pair.names, heads, "each in units of its mean")
+    seen, heads = (
+        moments[shown].cut(pair.frames.episodes.observations),
+        [f"frame {number + 1}" for number in range(len(shown))],
+    )
+    image = strip(np.stack([seen, seen]), scaled, pair.names, heads, "each in units of its mean")
     return WORDS.picture("maps", image, quantity.name, title=quantity.title)
 
 
