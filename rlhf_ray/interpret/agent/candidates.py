@@ -15,7 +15,6 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import draw_steps
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent.concepts import ELAPSED
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.labels import classes, rows, usable
 from rlhf_ray.measure import statistics
@@ -180,23 +179,6 @@ def auc(basis: Directions, component: int, values: FloatArray, labels: Array) ->
         return None
     area = statistics.auc(basis.encode(values[known])[:, component], upper[known])
     return max(area, 1.0 - area)
-
-
-def concepts_at(episodes: Episodes, most: int = 1) -> dict[str, FloatArray]:
-    """Return the numbers that the environment says about its state, and the steps so far, ``[n, T]`` by name.
-
-    Of arrays, the first ``most`` elements.
-    """
-    n, steps = episodes.actions.shape[:2]
-    found: dict[str, FloatArray] = {}
-    for name, values in episodes.states.items():
-        if values.dtype.kind not in "biuf":
-            continue
-        flat = values[:, :steps].reshape(n, steps, -1).astype(np.float64)
-        for at in range(min(most, flat.shape[2])):
-            found[name if flat.shape[2] == 1 else f"{name}[{at}]"] = flat[:, :, at]
-    found[ELAPSED] = np.tile(np.arange(float(steps)), (n, 1))
-    return found
 
 
 def ranked(

@@ -40,19 +40,31 @@ def library(episodes: Episodes, action_names: Sequence[str] = (), within: int = 
     ``within`` steps, what the agent does next, and how many steps it has made.
     """
     n, steps = episodes.actions.shape[:2]
-    found: dict[str, Array] = {}
-    for name, values in episodes.states.items():
-        if values.dtype.kind not in "biuf" or values.ndim < 2:
-            continue
-        flat = values.reshape(n, steps + 1, -1)
-        if flat.shape[2] == 1:
-            found[name] = flat[:, :, 0]
-        else:
-            found |= {f"{name}[{at}]": flat[:, :, at] for at in range(min(ELEMENTS, flat.shape[2]))}
-    found |= _events(episodes, action_names, within)
-    found[ELAPSED] = np.broadcast_to(np.arange(steps + 1.0), (n, steps + 1))
+    elapsed = {ELAPSED: np.broadcast_to(np.arange(steps + 1.0), (n, steps + 1))}
+    concepts = {**_numbers(episodes, ELEMENTS), **_events(episodes, action_names, within), **elapsed}
     known = np.arange(steps + 1)[None] <= episodes.lengths[:, None]
-    return {name: np.where(known, values.astype(np.float64), np.nan) for name, values in found.items()}
+    return {name: np.where(known, values.astype(np.float64), np.nan) for name, values in concepts.items()}
+
+
+def concepts_at(episodes: Episodes, elements: int = 1) -> dict[str, FloatArray]:
+    """Return the numbers that the environment says about its state, and the steps so far, ``[n, T]`` by name.
+
+    Of arrays, the first ``elements``.
+    """
+    n, steps = episodes.actions.shape[:2]
+    numbers = {name: values[:, :steps] for name, values in _numbers(episodes, elements).items()}
+    return {**numbers, ELAPSED: np.tile(np.arange(float(steps)), (n, 1))}
+
+
+def _numbers(episodes: Episodes, elements: int) -> dict[str, FloatArray]:
+    """Return the numbers that the environment says about its state, ``[n, T + 1]`` by name; the first ``elements`` of arrays."""
+    numbers: dict[str, FloatArray] = {}
+    for name, values in episodes.states.items():
+        if values.dtype.kind in "biuf" and values.ndim >= 2:
+            flat = values.reshape(*values.shape[:2], -1).astype(np.float64)
+            for element in range(min(elements, flat.shape[2])):
+                numbers[name if flat.shape[2] == 1 else f"{name}[{element}]"] = flat[:, :, element]
+    return numbers
 
 
 def _events(episodes: Episodes, action_names: Sequence[str], within: int) -> dict[str, Array]:

@@ -20,7 +20,8 @@ from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent import concepts
-from rlhf_ray.interpret.agent.candidates import auc, concept_directions, concepts_at, ranked, sensitivities
+from rlhf_ray.interpret.agent.candidates import auc, concept_directions, ranked, sensitivities
+from rlhf_ray.interpret.agent.concepts import concepts_at
 from rlhf_ray.interpret.agent.effects import effect
 from rlhf_ray.interpret.agent.questions import objects
 from rlhf_ray.interpret.agent.questions import quantities as of

@@ -13,9 +13,9 @@ from rlhf_ray.agents.hooks import edits_at
 from rlhf_ray.agents.replay import site_of
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.interpret.agent import samples
-from rlhf_ray.interpret.agent.candidates import concept_directions, concepts_at
+from rlhf_ray.interpret.agent.candidates import concept_directions
 from rlhf_ray.interpret.agent.comparison.pair import LEAST, LONGEST, AgentPair, Use, moved, use_of
-from rlhf_ray.interpret.agent.concepts import DecodedConcept, decode
+from rlhf_ray.interpret.agent.concepts import DecodedConcept, concepts_at, decode
 from rlhf_ray.interpret.agent.controls import controlled
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import COUNT, random_bases

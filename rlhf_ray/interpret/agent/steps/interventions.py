@@ -17,7 +17,8 @@ from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.candidates import AHEAD as STEPS_ON
-from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, auc, concept_directions, concepts_at, ranked
+from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, auc, concept_directions, ranked
+from rlhf_ray.interpret.agent.concepts import concepts_at
 from rlhf_ray.interpret.agent.controls import Controlled, controlled
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import action_shares

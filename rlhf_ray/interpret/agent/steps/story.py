@@ -14,8 +14,8 @@ from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.action_groups import Behaviour, behaviours_of
-from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS, auc, concepts_at, separate_directions
-from rlhf_ray.interpret.agent.concepts import ELAPSED
+from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS, auc, separate_directions
+from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
 from rlhf_ray.interpret.agent.controls import controlled
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, snapshots_of
 from rlhf_ray.interpret.agent.splits import recorded
