@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,18 @@ from rlhf_ray.study.step import StepContext
 
 def context_of(
     agent: Any,
-    environment: str,
     batches: Callable[[int], EnvBatch],
-    folders: Mapping[str, Path],
-    out: Path,
-    unfinished: Path,
-    seed: int = 0,
+    folder: Path,
+    step: str = "out",
+    needs: Iterable[str] = ("recording",),
     effort: float = 1.0,
+    environment: str = "Tiny",
 ) -> AgentContext:
-    """Return what a step gets that examines ``agent``."""
-    return StepContext(AgentSubject(agent, environment, seed, effort, batches), folders, out, unfinished)
+    """Return what a step gets that examines ``agent``: artefacts, its own as well, are in ``folder`` by the step's name."""
+    out = folder / step
+    out.mkdir(exist_ok=True)
+    subject = AgentSubject(agent, environment, 0, effort, batches)
+    return StepContext(subject, {need: folder / need for need in needs}, out, folder / f"{step}_unfinished")
 
 
 def run_step(module: Any, subject: Any) -> Section:

@@ -1,5 +1,6 @@
 """The steps attribution and search of the chain, on an untrained agent of MiniRun."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -63,10 +64,8 @@ def work_of(recorded, out, names, monkeypatch=None):
         world = ImageWorld(agent, action_size(agent.action_space))
         for step in (attribution, search):
             monkeypatch.setattr(step, "world_of", lambda work: world)
-    folders = {name: folder / name for name in names}
-    return context_of(
-        agent, MINIRUN, partial(make_batch, MINIRUN), folders, out, out / "unfinished", seed=0, effort=0.02
-    )
+    context = context_of(agent, partial(make_batch, MINIRUN), out, "unused", (), 0.02, MINIRUN)
+    return replace(context, folders={name: folder / name for name in names}, out=out)
 
 
 def test_attribution_without_a_world_model(recorded, tmp_path, monkeypatch):

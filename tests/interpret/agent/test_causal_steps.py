@@ -27,8 +27,7 @@ def work_of(folder: Path, memory: str, step: str) -> AgentContext:
     if not recording.exists():
         keep = () if memory != "none" else (interventions.site_of(agent),)
         record_inside(agent, Corridors(16), list(range(60)), recording, keep=keep, keep_states=True)
-    (folder / step).mkdir()
-    return context_of(agent, "Corridor", Corridors, {"recording": recording}, folder / step, folder / "none", 0, 0.1)
+    return context_of(agent, Corridors, folder, step, effort=0.1)
 
 
 @pytest.mark.parametrize("memory", ["gru", "none"])

@@ -32,23 +32,19 @@ def chain(tmp_path_factory):
     acting = {"greedy": 0.5, "epsilon": 0.5}
     record_inside(agent, batch, list(range(24)), folder / "recording", acting=acting, epsilon=0.8)
     world = ImageWorld(agent, action_size(agent.action_space))
-    folders = {"recording": folder / "recording"}
+    needs = ["recording"]
     sections = {}
     with pytest.MonkeyPatch.context() as patch:
         for name in ("concepts", "bases", "clusters", "behaviours", "overlap", "dynamics"):
             step = importlib.import_module(f"rlhf_ray.interpret.agent.steps.{name}")
             if name in ("overlap", "dynamics"):  # a world model: of its quality nothing is asked here
                 patch.setattr(step, "world_of", lambda work: world)
-                folders["world_model"] = folder / "recording"
-            out = folder / name
-            out.mkdir()
-            work = context_of(
-                agent, MINIRUN, partial(make_batch, MINIRUN), dict(folders), out, out / "unfinished", effort=0.02
-            )
+                needs.append("world_model")
+            work = context_of(agent, partial(make_batch, MINIRUN), folder, name, needs, 0.02)
             assert step.STEP.why_not(work) is None
             sections[name] = step.run(work)
-            kept.save(sections[name], out, "", "")
-            folders[name] = out
+            kept.save(sections[name], work.out, "", "")
+            needs.append(name)
     return folder, sections
 
 

@@ -144,11 +144,7 @@ def test_what_moves_actions_without_reward_is_not_called_unneeded(tmp_path: Path
 
     agent = AGENTS["a5"]
     record_inside(agent, Unrewarded(40), list(range(60)), tmp_path / "recording")
-    (tmp_path / "out").mkdir()
-    folders = {"recording": tmp_path / "recording"}
-    section = interventions.run(
-        context_of(agent, "Lamps", Unrewarded, folders, tmp_path / "out", tmp_path / "no", 0, 0.1)
-    )
+    section = interventions.run(context_of(agent, Unrewarded, tmp_path, effort=0.1))
     verdicts = {each["concept"]: each["verdict"] for each in section.values["effects"]}
     assert "decodable only" not in verdicts.values()
     (needed,) = [name for name, verdict in verdicts.items() if verdict == "moves actions"]
@@ -161,11 +157,7 @@ def test_what_moves_actions_without_reward_is_not_called_unneeded(tmp_path: Path
 def test_edits_show_what_actions_and_value_depend_on(tmp_path: Path, rule: str, uses: str, later: str) -> None:
     """The value depends on lamp B, up or down, and no action does."""
     record_inside(AGENTS[rule], Lamps(20, rule), list(range(20)), tmp_path / "recording", keep_states=True)
-    (tmp_path / "out").mkdir()
-    folders = {"recording": tmp_path / "recording"}
-    work = context_of(
-        AGENTS[rule], "Lamps", partial(Lamps, rule=rule), folders, tmp_path / "out", tmp_path / "no", 0, 0.2
-    )
+    work = context_of(AGENTS[rule], partial(Lamps, rule=rule), tmp_path, effort=0.2)
     said: dict[str, list[str]] = {"uses": [], "holds": [], "ignores": []}
     for each in counterfactuals.run(work).statements:
         said[each.kind].append(each.text.split(":")[0])
@@ -206,8 +198,7 @@ def test_a_map_through_time_finds_the_event(played: Mapping[str, Episodes]) -> N
 def test_empty_maps_are_not_called_unfaithful(tmp_path: Path) -> None:
     agent = AGENTS["a5"]
     record_inside(agent, Lamps(20, "a5"), list(range(20)), tmp_path / "recording")
-    (tmp_path / "out").mkdir()
-    work = context_of(agent, "Lamps", Lamps, {"recording": tmp_path / "recording"}, tmp_path / "out", tmp_path / "no")
+    work = context_of(agent, Lamps, tmp_path)
     judged = draw_moments(agent, play(agent, Lamps(20), range(20)), 30, RNG(0))
     found, orders, _ = attribution.maps_of(work, judged, [of.chosen_action(agent.action_space)], EVERY)
     assert found[0].unmoved
@@ -219,8 +210,7 @@ def test_an_agent_that_is_as_sure_of_either_action_still_depends_on_what_it_sees
     """By a threshold, so that no gradient and no log-odds tell."""
     agent = planted(lambda seen, memory: torch.where(seen[:, 0] > 0, 1.0, -1.0), "threshold")
     record_inside(agent, Lamps(20), list(range(20)), tmp_path / "recording")
-    (tmp_path / "out").mkdir()
-    work = context_of(agent, "Lamps", Lamps, {"recording": tmp_path / "recording"}, tmp_path / "out", tmp_path / "no")
+    work = context_of(agent, Lamps, tmp_path)
     judged = draw_moments(agent, play(agent, Lamps(20), range(20)), 30, RNG(0))
     found, _, _ = attribution.maps_of(work, judged, [of.chosen_action(agent.action_space)], EVERY)
     assert found[0].unmoved

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,7 @@ def work(tmp_path: Path) -> Callable[..., AgentContext]:
         spaces = batch.observation_space, batch.action_space
         shape = PolicyShape(network="small" if environment == RUN else "mlp", memory=memory)
         agent = NetworkAgent(ActorCriticNetwork(*spaces, shape), *spaces)
-        (tmp_path / "out").mkdir()
-        return context_of(
-            agent,
-            environment,
-            lambda n: make_batch(environment, n),
-            {},
-            tmp_path / "out",
-            tmp_path / "begun",
-            effort=effort,
-        )
+        return context_of(agent, partial(make_batch, environment), tmp_path, needs=(), effort=effort)
 
     return make
 

@@ -32,7 +32,7 @@ def context(tmp_path: Path) -> AgentContext:
     )
     fitted = [level for level in range(40) if split_of(level) == "train"][:4]
     record_inside(agent, Corridors(2), fitted, tmp_path / "recording", max_steps=5)
-    return context_of(agent, "corridor", Corridors, {"recording": tmp_path / "recording"}, tmp_path, tmp_path)
+    return context_of(agent, Corridors, tmp_path)
 
 
 def test_a_step_warns_where_no_level_was_held_out(context: AgentContext) -> None:

@@ -140,22 +140,10 @@ def test_the_step_tells_a_story_of_any_agent(tmp_path: Path, memory: str, monkey
     # Greedily, an untrained agent does the same everywhere.
     monkeypatch.setattr(step, "behaviours_of", lambda *_: [Behaviour("walk", (1,))])
     agent = agent_of(memory, False)
-    recording = tmp_path / "recording"
     keep = () if memory != "none" else (step.site_of(agent),)
-    record_inside(
-        agent,
-        Corridors(16),
-        list(range(60)),
-        recording,
-        keep=keep,
-        keep_states=True,
-        epsilon=0.5,
-        acting={"epsilon": 1.0},
-    )
-    (tmp_path / "story").mkdir()
-    work = context_of(
-        agent, "Corridor", Corridors, {"recording": recording}, tmp_path / "story", tmp_path / "none", 0, 0.1
-    )
+    how = {"keep": keep, "keep_states": True, "epsilon": 0.5, "acting": {"epsilon": 1.0}}
+    record_inside(agent, Corridors(16), list(range(60)), tmp_path / "recording", **how)
+    work = context_of(agent, Corridors, tmp_path, effort=0.1)
     assert step.STEP.why_not(work) is None
     section = step.run(work)
     assert section.skipped is None

@@ -1,6 +1,7 @@
 """The chain's steps of the world model, on a recording of a small agent."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -37,19 +38,8 @@ def test_the_steps_train_and_measure_a_world_model(tmp_path, monkeypatch) -> Non
     told: list[str] = []
 
     def work(name: str) -> AgentContext:
-        (tmp_path / name).mkdir()
-        folders = {other: tmp_path / other for other in ("recording", "world_model")}
-        unfinished = tmp_path / f".{name}"
-        context = context_of(
-            agent,
-            MINIRUN,
-            lambda n: make_batch(MINIRUN, n),
-            folders,
-            tmp_path / name,
-            unfinished,
-            0,
-            0.001,
-        )
+        needs = ("recording", "world_model")
+        context = context_of(agent, partial(make_batch, MINIRUN), tmp_path, name, needs, 0.001, MINIRUN)
         return replace(context, say=told.append)
 
     training = work("world_model")

@@ -201,9 +201,8 @@ def test_dreamed_pairs_start_alike_and_differ_by_the_intervention():
 def test_the_step_writes_a_panel_from_a_recording_alone(tmp_path):
     agent = agent_of("gru", False)
     record_inside(agent, Corridors(16), range(40), tmp_path / "recording", keep_states=True)
-    work = context_of(agent, "Corridor", Corridors, {"recording": tmp_path / "recording"}, tmp_path, tmp_path / "none")
-    less = replace(work.subject, effort=0.02)
-    section = panel.run(replace(work, out=tmp_path / "panel", subject=less))
+    work = context_of(agent, Corridors, tmp_path, "panel", effort=0.02)
+    section = panel.run(work)
     assert (tmp_path / "panel" / "index.html").exists()
     assert section.values["comparisons"] > 2
     assert panel.STEP.why_not(work) is None
