@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray, IntArray
-from rlhf_ray.interpret.agent.comparison.pair import AgentPair, Viewer, correlation, mean_of, same_action
+from rlhf_ray.interpret.agent.comparison.pair import AgentPair, Onlooker, correlation, mean_of, same_action
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap, percentile_interval
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
@@ -86,14 +86,14 @@ def _actions(pair: AgentPair) -> ActionAgreement:
     def compare(one: FloatArray, other: FloatArray) -> float:
         return bootstrap(same_action(one, other, space).astype(float), rows, pair.seed).mean
 
-    one, other = (viewer.acts for viewer in frames.agents)
+    one, other = (onlooker.acts for onlooker in frames.agents)
     same = same_action(one, other, space).astype(float)
     orders = [rng.permutation(len(other)) for _ in range(SHUFFLES)]
     shuffled = np.mean([same_action(one, other[order], space) for order in orders], axis=0, dtype=float)
     parts = [frames.by[rows] == who for who in (0, 1)]
     first, second = (bootstrap(same[part], rows[part], pair.seed) for part in parts)
     by_chance = [bootstrap(shuffled[part], rows[part]).mean for part in parts]
-    untrained = frames.beside_twins((one, other), lambda viewer: viewer.acts, compare)
+    untrained = frames.beside_twins((one, other), lambda onlooker: onlooker.acts, compare)
     every = bootstrap(same, rows, pair.seed), bootstrap(shuffled, rows).mean
     return ActionAgreement(*every, (first, second), (by_chance[0], by_chance[1]), untrained)
 
@@ -101,8 +101,8 @@ def _actions(pair: AgentPair) -> ActionAgreement:
 def _values(pair: AgentPair) -> ValueAgreement:
     frames, rows = pair.frames, pair.frames.moments.rows
 
-    def read(viewer: Viewer) -> FloatArray:
-        return frames.moments.cut(viewer.thoughts.values).astype(np.float64)
+    def read(onlooker: Onlooker) -> FloatArray:
+        return frames.moments.cut(onlooker.thoughts.values).astype(np.float64)
 
     def compare(one: FloatArray, other: FloatArray) -> float | None:
         value = correlation(one, other, rows, pair.seed)
@@ -119,7 +119,7 @@ def _held(pair: AgentPair) -> dict[str, MeanEstimate | None]:
     if not all(agent.memory_size or agent.layers for agent in pair.agents):
         return {}
     frames, rows = pair.frames, pair.frames.moments.rows
-    one, other = (viewer.inside for viewer in frames.agents)
+    one, other = (onlooker.inside for onlooker in frames.agents)
     rng = np.random.default_rng([pair.seed, 0xA3])
     episodes = rng.permutation(np.unique(rows))
     half = np.isin(rows, episodes[: len(episodes) // 2])

@@ -151,15 +151,15 @@ def run(context: StepContext[AgentPair]) -> Section:
 
 def _read(pair: AgentPair, who: int) -> tuple[FloatArray, dict[str, Array], dict[str, DecodedConcept]]:
     """Return what an agent holds at the frames, ``[n, size]``, the labels of all concepts, and how well each is read off."""
-    viewer, moments = pair.frames.agents[who], pair.frames.moments
-    labels = {name: moments.cut(concept) for name, concept in concepts_of(viewer.thoughts).items()}
-    values = viewer.inside
+    onlooker, moments = pair.frames.agents[who], pair.frames.moments
+    labels = {name: moments.cut(concept) for name, concept in concepts_of(onlooker.thoughts).items()}
+    values = onlooker.inside
     if float(values.std(0).max(initial=0.0)) < 1e-9:
         return values, labels, {}
-    levels = np.asarray(viewer.thoughts.levels)[moments.rows]
+    levels = np.asarray(onlooker.thoughts.levels)[moments.rows]
     inside = samples.Samples(moments.rows, moments.steps, values, levels)
     inputs = {
-        FRAME: samples.frames(viewer.thoughts, inside),
+        FRAME: samples.frames(onlooker.thoughts, inside),
         UNTRAINED: next((twin.inside for twin in pair.frames.twins[who]), None),
     }
     controls = {name: seen for name, seen in inputs.items() if seen is not None}
@@ -181,21 +181,30 @@ def concepts_of(episodes: Episodes) -> Mapping[str, FloatArray]:
 def _without(
     pair: AgentPair, who: int, decoded: DecodedConcept, basis: Directions, values: FloatArray, labels: Array
 ) -> TestedConcept:
-    viewer, rows, site = pair.frames.agents[who], pair.frames.moments.rows, site_of(pair.agents[who])
+    onlooker, rows, site = pair.frames.agents[who], pair.frames.moments.rows, site_of(pair.agents[who])
 
     def removal(direction: Directions, components: Sequence[int]) -> Intervention:
         return Intervention(direction, components, "ablate_midpoint", site=site)
 
-    plain, steps = viewer.react(), np.zeros(len(rows), np.int64)
+    plain, steps = onlooker.react(), np.zeros(len(rows), np.int64)
 
     def change(direction: Directions) -> FloatArray:
         edits = edits_at([removal(direction, [0])], steps, np.arange(len(rows)))
-        return moved(plain, viewer.react(edits=edits), pair.space)
+        return moved(plain, onlooker.react(edits=edits), pair.space)
 
     levels = pair.levels(3, pair.count(PLAYED, FEWEST))
-    before = pair.play(viewer.agent, levels, frames=False, max_steps=LONGEST)
+    before = pair.play(onlooker.agent, levels, frames=False, max_steps=LONGEST)
     result = controlled(
-        viewer.agent, pair.make_batch, levels, removal, basis, [0], values, labels=labels, plain=before, seed=pair.seed
+        onlooker.agent,
+        pair.make_batch,
+        levels,
+        removal,
+        basis,
+        [0],
+        values,
+        labels=labels,
+        plain=before,
+        seed=pair.seed,
     )
     return TestedConcept(
         decoded,

@@ -151,7 +151,7 @@ def run(context: StepContext[AgentPair]) -> Section:
 
 def _reactions(pair: AgentPair, changed: ChangedFrames, before: tuple[FloatArray, FloatArray]) -> Reactions:
     space, rows, groups = pair.space, changed.rows, pair.frames.moments.rows[changed.rows]
-    after = [viewer.react(changed.seen, rows) for viewer in pair.frames.agents]
+    after = [onlooker.react(changed.seen, rows) for onlooker in pair.frames.agents]
     far = [moved(before[who][rows], after[who], space) for who in (0, 1)]
     controls = [_control(pair, who, changed, before[who]) for who in (0, 1)]
     sizes = bootstrap(far[0], groups, pair.seed), bootstrap(far[1], groups, pair.seed)

@@ -45,7 +45,7 @@ FIRST_LEVEL = 2_000_000
 
 
 @dataclass(frozen=True)
-class Viewer:
+class Onlooker:
     """An agent, or an untrained twin, that looks at the frames.
 
     Attributes:
@@ -113,8 +113,8 @@ class Frames:
     episodes: Episodes
     by: IntArray
     moments: Moments
-    agents: tuple[Viewer, Viewer]
-    twins: tuple[Sequence[Viewer], Sequence[Viewer]]
+    agents: tuple[Onlooker, Onlooker]
+    twins: tuple[Sequence[Onlooker], Sequence[Onlooker]]
     masks: dict[str, BoolArray]
 
     @property
@@ -132,7 +132,7 @@ class Frames:
     def beside_twins(
         self,
         own: Sequence[FloatArray],
-        read: Callable[[Viewer], FloatArray],
+        read: Callable[[Onlooker], FloatArray],
         compare: Callable[[FloatArray, FloatArray], float | None],
     ) -> tuple[float | None, float | None]:
         """Compare each agent with the other one's untrained twins: the control of a comparison of both. Means over twins.
@@ -239,12 +239,12 @@ class AgentPair:
         rng, half = np.random.default_rng([self.seed, 0xF0]), self.count(FRAMES, 200) // 2
         chosen = [rng.permutation(np.flatnonzero(by[every.rows] == who))[:half] for who in (0, 1)]
         moments = every[np.sort(np.concatenate(chosen))]
-        viewers = [Viewer(agent, each, moments) for agent, each in zip(self.agents, thoughts, strict=True)]
+        onlookers = [Onlooker(agent, each, moments) for agent, each in zip(self.agents, thoughts, strict=True)]
         twins = []
         for agent in self.agents:
             fresh = [agent.fresh(self.seed + 1 + twin) for twin in range(TWINS)]
-            twins.append([Viewer(twin, replay(twin, episodes, sites(twin)), moments) for twin in fresh if twin])
-        frames = Frames(episodes, by, moments, (viewers[0], viewers[1]), (twins[0], twins[1]), {})
+            twins.append([Onlooker(twin, replay(twin, episodes, sites(twin)), moments) for twin in fresh if twin])
+        frames = Frames(episodes, by, moments, (onlookers[0], onlookers[1]), (twins[0], twins[1]), {})
         if not states:
             return frames
         batch = self.make_batch(min(COPIES, len(moments)))

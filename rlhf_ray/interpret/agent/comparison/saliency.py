@@ -12,7 +12,7 @@ import numpy as np
 from rlhf_ray.agents.moments import Moments, moments_of
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.agent.comparison.pair import AgentPair, Viewer, acts, mean_of
+from rlhf_ray.interpret.agent.comparison.pair import AgentPair, Onlooker, acts, mean_of
 from rlhf_ray.interpret.agent.questions.quantities import Quantity, action_mean, log_odds, value
 from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from rlhf_ray.interpret.attribution.drawing import strip
@@ -62,13 +62,13 @@ def run(context: StepContext[AgentPair]) -> Section:
     for quantity in _quantities(pair):
         context.say(f"saliency of {quantity.title}")
         read = partial(_maps, chosen=chosen, quantity=quantity)
-        maps = [read(viewer) for viewer in frames.agents]
+        maps = [read(onlooker) for onlooker in frames.agents]
         one, other = (_parts(pair, each) for each in maps)
         order = rng.permutation(len(chosen))
         both, shuffled = (_alike(one, parts, chosen.rows, pair.seed) for parts in (other, other[order]))
 
-        def parts_of(viewer: Viewer, read: Callable[[Viewer], FloatArray] = read) -> FloatArray:
-            return _parts(pair, read(viewer))
+        def parts_of(onlooker: Onlooker, read: Callable[[Onlooker], FloatArray] = read) -> FloatArray:
+            return _parts(pair, read(onlooker))
 
         def compare(mine: FloatArray, twins: FloatArray) -> float | None:
             alike = _alike(mine, twins, chosen.rows, pair.seed)
@@ -89,7 +89,7 @@ def run(context: StepContext[AgentPair]) -> Section:
 
 def _quantities(pair: AgentPair) -> list[Quantity]:
     """Return the value, and what both do most variedly: an action's log-odds, or the mean of a Box dimension."""
-    both = [acts(viewer.thoughts.logits[pair.frames.episodes.real], pair.space) for viewer in pair.frames.agents]
+    both = [acts(onlooker.thoughts.logits[pair.frames.episodes.real], pair.space) for onlooker in pair.frames.agents]
     if isinstance(pair.space, gym.spaces.Discrete):
         if both[0].shape[1] < 2:
             return [value()]
@@ -100,9 +100,9 @@ def _quantities(pair: AgentPair) -> list[Quantity]:
     return [value(), action_mean(pair.space, int(np.argmax(np.mean([actions.std(0) for actions in both], 0))))]
 
 
-def _maps(viewer: Viewer, chosen: Moments, quantity: Quantity) -> FloatArray:
-    moments = moments_of(viewer.agent, viewer.thoughts, chosen.rows, chosen.steps)
-    question = AgentQuestion(viewer.agent, quantity, sources=("frame",)).against(moments)
+def _maps(onlooker: Onlooker, chosen: Moments, quantity: Quantity) -> FloatArray:
+    moments = moments_of(onlooker.agent, onlooker.thoughts, chosen.rows, chosen.steps)
+    question = AgentQuestion(onlooker.agent, quantity, sources=("frame",)).against(moments)
     return Occlusion().attribute(question, moments)["frame"]
 
 
