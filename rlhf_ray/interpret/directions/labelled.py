@@ -80,8 +80,14 @@ def fit_mean_difference(values: FloatArray, count: int, seed: int = 0, labels: L
     return Directions("mean_difference", names, center, patterns, filters, sources, middle)
 
 
-def direction(values: FloatArray, labels: Array) -> FloatArray:
-    """Return the weights ``[size]`` of a regression of ``labels`` ``[n]`` on ``values`` ``[n, size]``; zeros if nothing varies."""
+def direction(values: FloatArray, labels: Array, penalty: float | None = None) -> FloatArray:
+    """Return the weights ``[size]`` of a regression of ``labels`` on ``values``; zeros if nothing varies.
+
+    Args:
+        values: ``[n, size]``.
+        labels: ``[n]``.
+        penalty: ridge regression with this penalty of standardised values, also for yes or no; None: logistic regression for these.
+    """
     known = rows(labels)
     inputs, wanted = values[known], np.asarray(labels, np.float64)[known]
     mean, spread = inputs.mean(0), inputs.std(0)
@@ -90,7 +96,7 @@ def direction(values: FloatArray, labels: Array) -> FloatArray:
     if not varies.any():
         return weights
     standard = (inputs[:, varies] - mean[varies]) / spread[varies]
-    if yes_no(labels):
+    if penalty is None and yes_no(labels):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # of classes that can be separated exactly
             model = LogisticRegression(C=STRENGTH, max_iter=100, tol=1e-3, solver="newton-cholesky").fit(
@@ -98,7 +104,8 @@ def direction(values: FloatArray, labels: Array) -> FloatArray:
             )
         weights[varies] = model.coef_[0] / spread[varies]
     else:
-        weights[varies] = Ridge(alpha=0.1 * len(standard) ** 0.5).fit(standard, wanted).coef_ / spread[varies]
+        alpha = 0.1 * len(standard) ** 0.5 if penalty is None else penalty
+        weights[varies] = Ridge(alpha).fit(standard, wanted).coef_ / spread[varies]
     return weights
 
 

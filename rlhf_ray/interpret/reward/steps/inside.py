@@ -33,6 +33,8 @@ EXAMPLES = 4
 EDITED = 3
 """Concepts that are taken out, the best represented first."""
 FACTORS_EDITED = 2
+PENALTY = 10.0
+"""Of the ridge regression that gives a concept's direction: weights spread over all units that hold it."""
 REPRESENTED = 0.3
 """R² from which on a concept counts as represented."""
 WELL_REPRESENTED = 0.5
@@ -177,7 +179,7 @@ def _take_out(
     taken = []
     for probe in sorted(best.values(), key=lambda each: -(each.gain or each.trained))[:EDITED]:
         layer = by_name[probe.layer]
-        way = direction(features(reward, layer, data), concepts[probe.concept])
+        way = direction(features(reward, layer, data), concepts[probe.concept], PENALTY)
         if np.any(way):
             taken.append(TakenOut(probe, editing.verify(reward, layer, way, data, seed)))
     return taken
