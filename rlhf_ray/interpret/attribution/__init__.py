@@ -68,8 +68,8 @@ def make_methods(names: Iterable[str]) -> dict[str, Method]:
     Raises:
         SettingError: there is no such method, or a user's own lacks something.
     """
-    made = [METHODS.make(name) for name in names]
-    return {method.name: method for method in made}
+    methods = [METHODS.make(name) for name in names]
+    return {method.name: method for method in methods}
 
 
 def known_methods(methods: Sequence[Any]) -> tuple[str, ...]:
@@ -85,6 +85,6 @@ def known_methods(methods: Sequence[Any]) -> tuple[str, ...]:
 
 def methods_key(names: Sequence[str]) -> str:
     """Identify methods and their code, for the key of a step that uses them."""
-    own = {name: METHODS.find(name) for name in names if name not in METHODS.parts}
-    code = (code_of(of if isinstance(of, type) else type(of)) for of in own.values())
+    custom = {name: METHODS.find(name) for name in names if name not in METHODS.parts}
+    code = (code_of(method if isinstance(method, type) else type(method)) for method in custom.values())
     return " ".join([*names, *code])

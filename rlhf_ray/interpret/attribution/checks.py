@@ -85,15 +85,15 @@ class Judge:
     @cached_property
     def untrained(self) -> list[Question]:
         """Questions about networks like the function's with new weights; empty if there are none."""
-        made = [self.question.untrained(FIRST + self.question.seed + i) for i in range(UNTRAINED)]
-        return [each for each in made if each is not None]
+        questions = [self.question.untrained(FIRST + self.question.seed + i) for i in range(UNTRAINED)]
+        return [question for question in questions if question is not None]
 
     @cached_property
     def permuted(self) -> list[Question]:
         """Questions about networks that learned the function's outputs, permuted; empty if none can be trained."""
         first = FIRST + self.question.seed + UNTRAINED
-        made = [self.question.permuted(first + i, self.updates, i) for i in range(PERMUTED)]
-        return [each for each in made if each is not None]
+        questions = [self.question.permuted(first + i, self.updates, i) for i in range(PERMUTED)]
+        return [question for question in questions if question is not None]
 
     def judge(self, method: Method) -> Judged:
         """Compute a method's maps and check them."""
@@ -120,11 +120,11 @@ class Judge:
         values = {"most": SIMILAR, "parts": parts, "networks": len(others)}
         if not others or parts < PARTS:
             return WORDS.check(key, None, **values)
-        found = [
+        correlations = [
             self._correlation(method, sums, other.part_sums(contributions(method, other, self.moments)))
             for other in others
         ]
-        value = float(np.mean(found))
+        value = float(np.mean(correlations))
         return WORDS.check(key, value < SIMILAR, value, **values)
 
     def _correlation(self, method: Method, sums: FloatArray, others: FloatArray) -> float:

@@ -47,8 +47,8 @@ def grey(image: Array) -> FloatArray:
 
 def largest(maps: Mapping[str, FloatArray]) -> float:
     """Return the largest absolute value of all maps, channels added: the one colour scale of a figure; 1 for maps of zeros."""
-    planes = (plane(of) if of.ndim == 4 else of for of in maps.values())
-    return max((float(np.abs(of).max()) for of in planes), default=0.0) or 1.0
+    planes = (plane(values) if values.ndim == 4 else values for values in maps.values())
+    return max((float(np.abs(values).max()) for values in planes), default=0.0) or 1.0
 
 
 def saturating(maps: Array) -> float:
@@ -133,8 +133,8 @@ def _planes(
     else:
         rows = [coloured(maps[name].reshape(-1, *cells), scale, signed) for name in shown]
     below = [
-        "\n".join(f"{question.words[name]} {maps[name][at].sum():+.2g}" for name in maps if name not in shown)
-        for at in range(len(captions))
+        "\n".join(f"{question.words[name]} {maps[name][moment].sum():+.2g}" for name in maps if name not in shown)
+        for moment in range(len(captions))
     ]
     words = [question.words[name] for name in shown]
     figure, ax, corners = _mosaic(np.stack(rows), words, captions, 1.4 * SIDE, below)
@@ -152,8 +152,8 @@ def _write_codes(ax: Axes, codes: Array, colours: FloatArray, corner: Array) -> 
     for (row, column), code in np.ndenumerate(codes):
         if code != values[counts.argmax()]:
             ink = "white" if float(np.dot(colours[row, column], (0.3, 0.6, 0.1))) < 0.5 else "black"
-            at = corner[1] + column, corner[0] + row
-            ax.text(*at, f"{code:g}", ha="center", va="center", fontsize=size, color=ink)
+            place = corner[1] + column, corner[0] + row
+            ax.text(*place, f"{code:g}", ha="center", va="center", fontsize=size, color=ink)
 
 
 def strip(
@@ -187,7 +187,7 @@ def strip(
     else:
         planes = plane(maps) if maps.ndim == 5 else maps
         scale = saturating(planes[~faded])
-        drawn = [overlay(*each) for each in zip(images, planes, [scale] * len(rows), faded, strict=True)]
+        drawn = [overlay(*drawn_row) for drawn_row in zip(images, planes, [scale] * len(rows), faded, strict=True)]
         figure, ax, corners = _mosaic(np.stack(drawn), rows, columns)
         _legend(figure, ax, scale, True, unit)
     height, width = frames.shape[2:4]

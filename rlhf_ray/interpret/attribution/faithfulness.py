@@ -51,8 +51,8 @@ class Curves:
         return {
             "deletion": _area(self.shares, self.deletion) / top,
             "insertion": _area(self.shares, self.insertion) / top,
-            "random_deletion": float(np.mean([_area(self.shares, of) for of in self.random_deletion])) / top,
-            "random_insertion": float(np.mean([_area(self.shares, of) for of in self.random_insertion])) / top,
+            "random_deletion": float(np.mean([_area(self.shares, curve) for curve in self.random_deletion])) / top,
+            "random_insertion": float(np.mean([_area(self.shares, curve) for curve in self.random_insertion])) / top,
         }
 
     @property
@@ -60,7 +60,9 @@ class Curves:
         """95 % intervals of the random orders' mean areas."""
         top = float(self.deletion[-1]) or 1.0
         both = {"random_deletion": self.random_deletion, "random_insertion": self.random_insertion}
-        return {name: mean_interval([_area(self.shares, of) / top for of in curves]) for name, curves in both.items()}
+        return {
+            name: mean_interval([_area(self.shares, curve) / top for curve in curves]) for name, curves in both.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return areas, intervals, and whether the order is faithful."""
@@ -69,8 +71,8 @@ class Curves:
     @property
     def faithful(self) -> bool:
         """Whether the map's order is better than every random order, in deletion and in insertion."""
-        worst = max(_area(self.shares, of) for of in self.random_deletion)
-        least = min(_area(self.shares, of) for of in self.random_insertion)
+        worst = max(_area(self.shares, curve) for curve in self.random_deletion)
+        least = min(_area(self.shares, curve) for curve in self.random_insertion)
         return _area(self.shares, self.deletion) > worst and _area(self.shares, self.insertion) < least
 
 
@@ -94,30 +96,30 @@ def curves(
         name: the input.
         orders: number of random orders.
     """
-    own, before = question.arrays(moments)[name], question.values(moments)
+    actual, before = question.arrays(moments)[name], question.values(moments)
     masks = question.parts(name)[1]
     shape, flat = masks.shape[1:], masks.reshape(len(masks), -1)
-    usual = np.broadcast_to(question.usual(name), own.shape)
+    usual = np.broadcast_to(question.usual(name), actual.shape)
     shares = np.linspace(0.0, 1.0, min(LEVELS, len(masks)) + 1)
     counts = np.rint(shares * len(masks)).astype(int)
 
     def along(ranks: IntArray) -> tuple[FloatArray, FloatArray]:
-        found = np.zeros((2, len(counts)))
+        distances = np.zeros((2, len(counts)))
         for level, count in enumerate(counts):
-            at = ((ranks < count) @ flat).reshape(len(own), *(1,) * (own.ndim - 1 - len(shape)), *shape)
-            for i, (here, there) in enumerate(((usual, own), (own, usual))):
-                after = question.changed(moments, name, np.where(at, here, there)[None])[0]
-                found[i, level] = np.abs(after - before).mean()
-        return found[0], found[1]
+            changed = ((ranks < count) @ flat).reshape(len(actual), *(1,) * (actual.ndim - 1 - len(shape)), *shape)
+            for i, (here, there) in enumerate(((usual, actual), (actual, usual))):
+                after = question.changed(moments, name, np.where(changed, here, there)[None])[0]
+                distances[i, level] = np.abs(after - before).mean()
+        return distances[0], distances[1]
 
-    chance = [along(np.argsort(rng.random((len(own), len(masks))), axis=1)) for _ in range(orders)]
+    chance = [along(np.argsort(rng.random((len(actual), len(masks))), axis=1)) for _ in range(orders)]
     by_chance = np.stack([a for a, _ in chance]), np.stack([b for _, b in chance])
-    found = {}
+    curves_by_method = {}
     for method, values in maps.items():
         sizes = np.abs(values.reshape(len(values), -1) @ flat.T.astype(np.float64))
         ranks = np.argsort(np.argsort(-sizes, axis=1, kind="stable"), axis=1)
-        found[method] = Curves(shares, *along(ranks), *by_chance)
-    return found
+        curves_by_method[method] = Curves(shares, *along(ranks), *by_chance)
+    return curves_by_method
 
 
 def rank_correlation(one: FloatArray, other: FloatArray) -> float:
@@ -145,12 +147,12 @@ class Agrees:
 def agreement(predicted: FloatArray, real: FloatArray) -> Agrees | None:
     """Compare predicted with real effects ``[n]``; None if fewer than two pairs are known."""
     known = np.isfinite(predicted) & np.isfinite(real)
-    said, happened = predicted[known], real[known]
-    if len(said) < 2:
+    expected, happened = predicted[known], real[known]
+    if len(expected) < 2:
         return None
     large = np.abs(happened) >= np.median(np.abs(happened))
-    same = (np.sign(said) == np.sign(happened))[large].astype(float)
-    return Agrees(len(said), float(same.mean()), mean_interval(same.tolist()), rank_correlation(said, happened))
+    same = (np.sign(expected) == np.sign(happened))[large].astype(float)
+    return Agrees(len(expected), float(same.mean()), mean_interval(same.tolist()), rank_correlation(expected, happened))
 
 
 def concentration(maps: FloatArray, masks: BoolArray) -> FloatArray:
@@ -186,13 +188,13 @@ def trained_against_untrained(
         method: makes the maps.
         name: the input.
     """
-    found = []
-    for each in (question, *others):
-        maps = attribute(method, each, moments)[name]
-        found.append({of: concentration(maps, mask) for of, mask in masks.items()})
-    seen = [of for of in masks if all(np.isfinite(each[of]).any() for each in found)]
-    means = [{of: float(np.nanmean(each[of])) for of in seen} for each in found]
-    return {of: (means[0][of], float(np.mean([each[of] for each in means[1:]]))) for of in seen}
+    concentrations = []
+    for asked in (question, *others):
+        maps = attribute(method, asked, moments)[name]
+        concentrations.append({thing: concentration(maps, mask) for thing, mask in masks.items()})
+    seen = [thing for thing in masks if all(np.isfinite(by_object[thing]).any() for by_object in concentrations)]
+    means = [{thing: float(np.nanmean(by_object[thing])) for thing in seen} for by_object in concentrations]
+    return {thing: (means[0][thing], float(np.mean([by_object[thing] for by_object in means[1:]]))) for thing in seen}
 
 
 def where_it_matters(masks: BoolArray, changes: FloatArray) -> BoolArray:
@@ -204,8 +206,8 @@ def where_it_matters(masks: BoolArray, changes: FloatArray) -> BoolArray:
     """
     size = np.nan_to_num(np.abs(changes), nan=-1.0)
     least = np.nanmedian(np.abs(changes)) if np.isfinite(changes).any() else np.inf
-    found: BoolArray = masks & (size >= least)[:, None, None]
-    return found
+    mattering: BoolArray = masks & (size >= least)[:, None, None]
+    return mattering
 
 
 def _area(shares: FloatArray, values: FloatArray) -> float:

@@ -36,16 +36,16 @@ class GradCAM(Method):
         """Compute the maps of ``moments``. Inputs that are no images have none: zeros."""
         from captum.attr import LayerGradCam
 
-        layers, found = last_convolutions(question), []
-        maps = question.maps({name: torch.zeros_like(of) for name, of in question.inputs(moments).items()})
+        layers, planes = last_convolutions(question), []
+        maps = question.maps({name: torch.zeros_like(values) for name, values in question.inputs(moments).items()})
         height, width, channels = maps[question.images[0]].shape[1:]
         for start in range(0, len(moments), BATCH):
             batch = moments[slice(start, start + BATCH)]
-            inputs = tuple(of.requires_grad_() for of in question.inputs(batch).values())
+            inputs = tuple(values.requires_grad_() for values in question.inputs(batch).values())
             rows, function = torch.arange(len(batch)), question.function(batch)
-            cams = [LayerGradCam(function, of).attribute(inputs, additional_forward_args=rows) for of in layers]
-            found.append(sum(_enlarged(cam.detach(), height, width) for cam in cams))
-        total = np.concatenate(found) / (len(question.images) * channels)
+            cams = [LayerGradCam(function, layer).attribute(inputs, additional_forward_args=rows) for layer in layers]
+            planes.append(sum(_enlarged(cam.detach(), height, width) for cam in cams))
+        total = np.concatenate(planes) / (len(question.images) * channels)
         return maps | {name: np.repeat(total[..., None], channels, -1) for name in question.images}
 
 
@@ -60,18 +60,18 @@ def last_convolutions(question: Question) -> list[nn.Module]:
     hooks = [layer.register_forward_hook(keep) for layer in layers]
     try:
         one = question.background[:1]
-        question.ask(one, {name: of.requires_grad_() for name, of in question.inputs(one).items()})
+        question.ask(one, {name: values.requires_grad_() for name, values in question.inputs(one).items()})
     finally:
         for hook in hooks:
             hook.remove()
     seen: set[nn.Module] = set()
     for layer, output in outputs.items():
-        others = [each for each in outputs if each is not layer]
+        others = [other for other in outputs if other is not layer]
         if others:
             slopes = torch.autograd.grad(
-                output.sum(), [outputs[each] for each in others], allow_unused=True, retain_graph=True
+                output.sum(), [outputs[other] for other in others], allow_unused=True, retain_graph=True
             )
-            seen |= {each for each, slope in zip(others, slopes, strict=True) if slope is not None}
+            seen |= {other for other, slope in zip(others, slopes, strict=True) if slope is not None}
     return [layer for layer in outputs if layer not in seen]
 
 

@@ -37,9 +37,9 @@ class GradientMethod(Method):
         parts = []
         for start in range(0, max(1, len(moments)), BATCH):
             batch = moments[slice(start, start + BATCH)]
-            inputs = tuple(of.requires_grad_() for of in question.inputs(batch).values())
+            inputs = tuple(values.requires_grad_() for values in question.inputs(batch).values())
             parts.append(self.tensors(question, _taking_part(question.function(batch)), inputs))
-        joined = [torch.cat([each.detach() for each in of]) for of in zip(*parts, strict=True)]
+        joined = [torch.cat([part.detach() for part in values]) for values in zip(*parts, strict=True)]
         return question.maps(dict(zip(question.names, joined, strict=True)))
 
     @abstractmethod
@@ -55,7 +55,8 @@ class Saliency(GradientMethod):
     def tensors(self, question: Question, function: Function, inputs: Tensors) -> Tensors:
         """See `GradientMethod.tensors`."""
         return tuple(
-            of * question.scales[name] for name, of in zip(question.names, _gradient(function, inputs), strict=True)
+            values * question.scales[name]
+            for name, values in zip(question.names, _gradient(function, inputs), strict=True)
         )
 
 
@@ -66,7 +67,7 @@ class InputXGradient(GradientMethod):
 
     def tensors(self, question: Question, function: Function, inputs: Tensors) -> Tensors:
         """See `GradientMethod.tensors`."""
-        return tuple(of * slope for of, slope in zip(inputs, _gradient(function, inputs), strict=True))
+        return tuple(values * slope for values, slope in zip(inputs, _gradient(function, inputs), strict=True))
 
 
 class DifferenceXGradient(GradientMethod):
@@ -78,7 +79,7 @@ class DifferenceXGradient(GradientMethod):
         """See `GradientMethod.tensors`."""
         usual = (question.typical[name] for name in question.names)
         slopes = _gradient(function, inputs)
-        return tuple((of - at) * slope for of, at, slope in zip(inputs, usual, slopes, strict=True))
+        return tuple((values - origin) * slope for values, origin, slope in zip(inputs, usual, slopes, strict=True))
 
 
 @dataclass
@@ -100,15 +101,15 @@ class SmoothGrad(GradientMethod):
 
         # Noise has one size per argument: attribute to deviations from the inputs, in units of their scales.
         def moved(*by: Tensor) -> Tensor:
-            return function(*(of + z * scale for of, z, scale in zip(inputs, by, scales, strict=True)), rows)
+            return function(*(values + z * scale for values, z, scale in zip(inputs, by, scales, strict=True)), rows)
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(question.noise_seed)
-            found: Tensors = NoiseTunnel(Saliency(moved)).attribute(
-                tuple(torch.zeros_like(of).requires_grad_() for of in inputs), nt_type="smoothgrad",
+            attributions: Tensors = NoiseTunnel(Saliency(moved)).attribute(
+                tuple(torch.zeros_like(values).requires_grad_() for values in inputs), nt_type="smoothgrad",
                 nt_samples=self.samples, nt_samples_batch_size=1, stdevs=question.noise, abs=False,
             )  # fmt: skip
-        return found
+        return attributions
 
 
 @dataclass
@@ -144,18 +145,18 @@ class IntegratedGradients(GradientMethod):
         """See `GradientMethod.tensors`."""
         from captum.attr import IntegratedGradients as Captum
 
-        found: Tensors = Captum(function).attribute(
+        attributions: Tensors = Captum(function).attribute(
             inputs, baselines=tuple(question.typical[name] for name in question.names), n_steps=self.points,
             method="riemann_middle", internal_batch_size=max(BATCH, len(inputs[0])), additional_forward_args=_rows(inputs),
         )  # fmt: skip
-        return found
+        return attributions
 
 
 def _gradient(function: Function, inputs: Tensors) -> Tensors:
     from captum.attr import Saliency as Captum
 
-    found: Tensors = Captum(function).attribute(inputs, abs=False, additional_forward_args=_rows(inputs))
-    return found
+    slopes: Tensors = Captum(function).attribute(inputs, abs=False, additional_forward_args=_rows(inputs))
+    return slopes
 
 
 def _rows(inputs: Tensors) -> Tensor:
@@ -167,7 +168,7 @@ def _taking_part(function: Function) -> Function:
 
     def forward(*arguments: Tensor) -> Tensor:
         *inputs, rows = arguments
-        unused = sum((of.flatten(1).sum(1) if of.dim() > 1 else of) * 0.0 for of in inputs)
+        unused = sum((values.flatten(1).sum(1) if values.dim() > 1 else values) * 0.0 for values in inputs)
         return function(*inputs, rows) + unused
 
     return forward

@@ -37,17 +37,17 @@ def donor(question: Question, moments: Any, name: str, mask: BoolArray) -> Array
 
 def blur(question: Question, moments: Any, name: str, mask: BoolArray) -> Array:
     """Fill with the blurred image."""
-    own = question.arrays(moments)[name].astype(np.float64)
-    return blurred(own, max(1.0, min(own.shape[-3:-1]) / 16))[None]
+    images = question.arrays(moments)[name].astype(np.float64)
+    return blurred(images, max(1.0, min(images.shape[-3:-1]) / 16))[None]
 
 
 def inpaint(question: Question, moments: Any, name: str, mask: BoolArray) -> Array:
     """Fill with a smooth continuation of the image around the part."""
-    own = question.arrays(moments)[name].astype(np.float64)
-    known = np.broadcast_to(~mask, own.shape[1:])[None]
-    size = max(1.0, min(own.shape[-3:-1]) / 8)
+    images = question.arrays(moments)[name].astype(np.float64)
+    known = np.broadcast_to(~mask, images.shape[1:])[None]
+    size = max(1.0, min(images.shape[-3:-1]) / 8)
     weight = blurred(known.astype(np.float64), size)
-    return np.asarray(blurred(own * known, size) / np.maximum(weight, 1e-6))[None]
+    return np.asarray(blurred(images * known, size) / np.maximum(weight, 1e-6))[None]
 
 
 def blurred(images: FloatArray, size: float) -> FloatArray:
@@ -89,13 +89,13 @@ def part_effects(question: Question, moments: Any, fill: str = "donor") -> Effec
     if fill in OF_IMAGES and not question.images:
         raise SettingError(f"fill is {fill!r}, which needs images; use 'donor' or 'typical'.")
     before, signed, size = question.values(moments), [], []
-    for name, own in question.arrays(moments).items():
+    for name, actual in question.arrays(moments).items():
         filler = FILLS["donor" if fill in OF_IMAGES and name not in question.images else fill]
         values: Array | None = None
         for mask in question.parts(name)[1]:
             if values is None or filler is inpaint:
                 values = filler(question, moments, name, mask)
-            difference = before - question.changed(moments, name, np.where(mask, values, own))
+            difference = before - question.changed(moments, name, np.where(mask, values, actual))
             signed.append(difference.mean(0))
             size.append(np.abs(difference).mean(0))
     return Effects(np.stack(signed, 1), np.stack(size, 1))
@@ -106,8 +106,8 @@ def input_effects(question: Question, moments: Any) -> dict[str, FloatArray]:
 
     Flags (the end of the episode) are switched instead: few moments have one.
     """
-    before, found = question.values(moments), {}
-    for name, own in question.arrays(moments).items():
-        values = ~own[None] if own.dtype == bool else donor(question, moments, name, np.ones(1, bool))
-        found[name] = np.abs(before - question.changed(moments, name, values)).mean(0)
-    return found
+    before, effects = question.values(moments), {}
+    for name, actual in question.arrays(moments).items():
+        values = ~actual[None] if actual.dtype == bool else donor(question, moments, name, np.ones(1, bool))
+        effects[name] = np.abs(before - question.changed(moments, name, values)).mean(0)
+    return effects

@@ -51,9 +51,9 @@ class Perturbation(Method):
             np.linspace(0, side - 1, min(self.lattice, side)).round().astype(int) for side in (height, width)
         )
         size = 5.0 / 84.0 * min(height, width)  # radius 5 on images of 84 x 84 pixels
-        at = np.stack([each.ravel() for each in np.meshgrid(rows, columns, indexing="ij")], 1)
-        vertical = np.exp(-0.5 * ((np.arange(height) - at[:, :1]) / size) ** 2)
-        horizontal = np.exp(-0.5 * ((np.arange(width) - at[:, 1:]) / size) ** 2)
+        places = np.stack([axis.ravel() for axis in np.meshgrid(rows, columns, indexing="ij")], 1)
+        vertical = np.exp(-0.5 * ((np.arange(height) - places[:, :1]) / size) ** 2)
+        horizontal = np.exp(-0.5 * ((np.arange(width) - places[:, 1:]) / size) ** 2)
         return np.asarray(vertical[:, :, None] * horizontal[:, None, :])
 
     def _changes(

@@ -94,7 +94,7 @@ class Question(ABC):
 
     def arrays(self, moments: Any) -> dict[str, Array]:
         """Return the inputs as they are, in their own types, ``[n, …]``."""
-        return {name: own.numpy() for name, own in self.inputs(moments).items()}
+        return {name: values.numpy() for name, values in self.inputs(moments).items()}
 
     def usual(self, name: str) -> FloatArray:
         """Return an input's typical value as an array."""
@@ -109,7 +109,7 @@ class Question(ABC):
         """Return the output ``[draws, n]`` with other values ``[draws, n, …]`` of an input, rounded to its own type."""
         kind = torch.float32 if name in self.images else None
         with torch.no_grad():
-            outputs = [self.ask(moments, {name: torch.as_tensor(each, dtype=kind)}) for each in values]
+            outputs = [self.ask(moments, {name: torch.as_tensor(draw, dtype=kind)}) for draw in values]
         return np.asarray(torch.stack(outputs).double().numpy())
 
     def maps(self, tensors: Mapping[str, Tensor]) -> Maps:
@@ -154,10 +154,10 @@ class Question(ABC):
     def gap(self, moments: Any, maps: Mapping[str, FloatArray]) -> FloatArray:
         """Return how far each map's sum is from the output's difference to that of typical inputs, ``[n]``."""
         with torch.no_grad():
-            own = self.ask(moments)
-            usual = {name: of.expand(len(moments), *of.shape[1:]) for name, of in self.typical.items()}
-            difference = (own - self.ask(moments, usual)).double().numpy()
-        return np.asarray(np.abs(sum(of.reshape(len(of), -1).sum(1) for of in maps.values()) - difference))
+            output = self.ask(moments)
+            usual = {name: values.expand(len(moments), *values.shape[1:]) for name, values in self.typical.items()}
+            difference = (output - self.ask(moments, usual)).double().numpy()
+        return np.asarray(np.abs(sum(values.reshape(len(values), -1).sum(1) for values in maps.values()) - difference))
 
     @cached_property
     def part_names(self) -> list[str]:
@@ -176,8 +176,8 @@ class Question(ABC):
     @cached_property
     def varies(self) -> BoolArray:
         """Whether each part takes more than one value in the background, ``[parts]``."""
-        found = []
+        varying = []
         for name, values in self.arrays(self.background).items():
             changing = np.asarray((values != values[:1]).any(0))
-            found += [bool((changing & mask).any()) for mask in self.parts(name)[1]]
-        return np.array(found)
+            varying += [bool((changing & mask).any()) for mask in self.parts(name)[1]]
+        return np.array(varying)

@@ -27,7 +27,7 @@ def fit_pca(values: FloatArray, count: int, seed: int = 0, labels: Labels | None
     projected = (values - center) @ directions.T
     spread = np.maximum(projected.std(0), 1e-12)
     sources = projected / spread
-    names = [f"principal component {at}" for at in range(len(directions))]
+    names = [f"principal component {number}" for number in range(len(directions))]
     patterns, filters = directions * spread[:, None], directions / spread[:, None]
     return Directions("pca", names, center, patterns, filters, sources, halfway(sources))
 
@@ -45,7 +45,7 @@ def fit_ica(values: FloatArray, count: int, seed: int = 0, labels: Labels | None
     patterns, filters = rotation @ white.patterns, rotation @ white.filters
     order = np.argsort(-np.linalg.norm(patterns, axis=1), kind="stable")
     sources = white.sources @ rotation[order].T
-    names = [f"independent component {at}" for at in range(len(order))]
+    names = [f"independent component {number}" for number in range(len(order))]
     return Directions("ica", names, white.center, patterns[order], filters[order], sources, halfway(sources))
 
 
@@ -71,7 +71,7 @@ def fit_nmf(values: FloatArray, count: int, seed: int = 0, labels: Labels | None
     spread = np.sqrt((sources**2).mean(0))
     order = np.argsort(-spread * np.linalg.norm(patterns, axis=1), kind="stable")
     order = order[spread[order] > 1e-9]
-    names = [f"additive component {at}" for at in range(len(order))]
+    names = [f"additive component {number}" for number in range(len(order))]
     patterns, sources = patterns[order] * spread[order, None], sources[:, order] / spread[order]
     # The pseudo-inverse is exact where all scores are above 0.
     return Directions("nmf", names, lowest, patterns, np.linalg.pinv(patterns).T, sources, halfway(sources))
@@ -83,8 +83,8 @@ def spectrum(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     few = len(centred) < centred.shape[1]  # then the smaller matrix, of rows, has the same spectrum
     lengths, axes = np.linalg.eigh((centred @ centred.T if few else centred.T @ centred) / max(len(centred), 1))
     spread, axes = np.sqrt(np.maximum(lengths[::-1], 0.0)), axes.T[::-1]
-    kept = spread > 1e-6 * max(float(spread.max(initial=0.0)), 1e-6)
-    spread, axes = spread[kept], axes[kept]
+    varying = spread > 1e-6 * max(float(spread.max(initial=0.0)), 1e-6)
+    spread, axes = spread[varying], axes[varying]
     if few:
         axes = axes @ centred
         axes /= np.linalg.norm(axes, axis=1, keepdims=True)

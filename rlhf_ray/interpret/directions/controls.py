@@ -41,33 +41,33 @@ def random_bases(
     rng = np.random.default_rng([seed, 0xC0, *components])
     rows = np.asarray(values, np.float64)
     center = rows.mean(0)
-    own = np.asarray(basis.patterns, np.float64)[list(components)]
-    every = np.linalg.qr(own.T, mode="complete").Q
-    rest = every[:, len(own) :]  # axes of the space orthogonal to the components
+    replaced = np.asarray(basis.patterns, np.float64)[list(components)]
+    every = np.linalg.qr(replaced.T, mode="complete").Q
+    rest = every[:, len(replaced) :]  # axes of the space orthogonal to the components
     count = min(count, rest.shape[1]) if rest.shape[1] < 2 else count
     if not count:
         return []
     left, drawn = rows @ rest, []
-    for pattern in own:
+    for pattern in replaced:
         length = float(np.linalg.norm(pattern))
         wanted = float(((rows - center) @ pattern / max(length, 1e-300)).var())
         reached = wanted <= float(np.linalg.eigvalsh(np.cov(left.T, bias=True).reshape(rest.shape[1], -1))[-1])
         ways = random_directions(left, wanted, rng, count, 12.0 if reached else 0.0)
         drawn.append(np.stack(ways) @ rest.T * length)
-    found = []
-    for at in range(count):
-        patterns = np.stack([each[at] for each in drawn])
+    controls = []
+    for number in range(count):
+        patterns = np.stack([drawn_ways[number] for drawn_ways in drawn])
         filters = np.linalg.pinv(patterns).T
-        names = [f"random {at}"] * len(patterns)
-        made = Directions(
+        names = [f"random {number}"] * len(patterns)
+        random = Directions(
             "random", names, center, patterns, filters, np.zeros((0, len(patterns))), np.zeros(len(patterns))
         )
-        found.append(replace(made, midpoints=midpoints(made, rows, labels)))
-    return found
+        controls.append(replace(random, midpoints=midpoints(random, rows, labels)))
+    return controls
 
 
 def moved_as_far(
-    given: Sequence[Directions], basis: Directions, component: int, values: FloatArray, seed: int = 0
+    controls: Sequence[Directions], basis: Directions, component: int, values: FloatArray, seed: int = 0
 ) -> list[Directions]:
     """Return random directions whose midpoints are as far from their values as those of a component are from its own.
 
@@ -77,7 +77,7 @@ def moved_as_far(
     control for the content: they take away what some other direction of the same kind says.
 
     Args:
-        given: of `random_bases`, one component each.
+        controls: of `random_bases`, one component each.
         basis: the directions.
         component: the component that they stand in for.
         values: ``[n, size]`` that the distance is measured on.
@@ -85,8 +85,10 @@ def moved_as_far(
     """
     scores = basis.encode(np.asarray(values, np.float64))[:, component]
     distance = float(np.sqrt(((scores - basis.midpoints[component]) ** 2).mean()))
-    sides = np.random.default_rng([seed, 0xFA]).choice([-1.0, 1.0], len(given))
-    return [replace(each, midpoints=np.array([side * distance])) for each, side in zip(given, sides, strict=True)]
+    sides = np.random.default_rng([seed, 0xFA]).choice([-1.0, 1.0], len(controls))
+    return [
+        replace(control, midpoints=np.array([side * distance])) for control, side in zip(controls, sides, strict=True)
+    ]
 
 
 def random_directions(
@@ -100,7 +102,7 @@ def random_directions(
     centred = (rows - rows.mean(0)).astype(np.float64)
     variances, axes = np.linalg.eigh(centred.T @ centred / len(centred))
     relative = np.maximum(variances, 0.0) / max(float(variances[-1]), 1e-12) + 1e-9
-    found = []
+    ways = []
     for _ in range(count):
         drawn = rng.standard_normal(len(variances))
         low, high = -4.0, steepest
@@ -109,5 +111,5 @@ def random_directions(
             weights = drawn * relative**middle
             weights /= max(float(np.linalg.norm(weights)), 1e-300)
             low, high = (middle, high) if (weights**2 * variances).sum() < wanted else (low, middle)
-        found.append(axes @ weights)
-    return found
+        ways.append(axes @ weights)
+    return ways

@@ -125,10 +125,10 @@ def halfway(scores: FloatArray) -> FloatArray:
 
 def strongest(scores: FloatArray, patterns: FloatArray, active: int) -> FloatArray:
     """Return the ``active`` positive scores of each row ``[n, k]`` that contribute most to the values; the others are 0."""
-    kept = np.maximum(scores, 0.0)
+    positive = np.maximum(scores, 0.0)
     if len(patterns) > active:
         # By what each contributes to the values, not by the score: scores have scales of their own.
-        contributions = kept * np.linalg.norm(patterns, axis=1)
+        contributions = positive * np.linalg.norm(patterns, axis=1)
         weakest = np.argsort(-contributions, axis=1, kind="stable")[:, active:]
-        np.put_along_axis(kept, weakest, 0.0, 1)
-    return kept
+        np.put_along_axis(positive, weakest, 0.0, 1)
+    return positive

@@ -65,11 +65,15 @@ class Intervention:
             raise SettingError(f"op is {self.op!r}; it must be one of {', '.join(get_args(Op))}.")
         if self.vector not in get_args(Vector):
             raise SettingError(f"vector is {self.vector!r}; it must be 'pattern' or 'filter'.")
-        count, given = len(self.basis), list(self.components)
-        if not given or len(set(given)) < len(given) or not all(0 <= each < count for each in given):
-            raise SettingError(f"components are {given}; give different numbers from 0 to {count - 1}.")
-        if self.op == "swap" and len(given) != 2:
-            raise SettingError(f"components are {given}; swap exchanges the scores of two components: give two.")
+        count, components = len(self.basis), list(self.components)
+        if (
+            not components
+            or len(set(components)) < len(components)
+            or not all(0 <= component < count for component in components)
+        ):
+            raise SettingError(f"components are {components}; give different numbers from 0 to {count - 1}.")
+        if self.op == "swap" and len(components) != 2:
+            raise SettingError(f"components are {components}; swap exchanges the scores of two components: give two.")
         if self.op == "swap" and self.amount is not None:
             raise SettingError(f"amount is {self.amount}; swap takes none.")
         if self.op in ("scale", "steer", "patch") and self.amount is None:
@@ -78,8 +82,10 @@ class Intervention:
             shape, needed = np.shape(self.amount), "a number or one per component"
             if self.op == "patch":
                 needed = "[episodes, steps, components], and `patch_from` makes those of episodes"
-            if (self.op == "patch" and len(shape) != 3) or (shape and shape[-1] != len(given)):
-                raise SettingError(f"amount has shape {shape}; {self.op} of {len(given)} components needs {needed}.")
+            if (self.op == "patch" and len(shape) != 3) or (shape and shape[-1] != len(components)):
+                raise SettingError(
+                    f"amount has shape {shape}; {self.op} of {len(components)} components needs {needed}."
+                )
 
     @property
     def name(self) -> str:
@@ -97,10 +103,10 @@ class Intervention:
         def apply(values: Tensor) -> Tensor:
             n = len(values)
             steps = np.broadcast_to(np.asarray(step, np.int64), n)
-            if isinstance(self.when, Collection) and not any(each in self.when for each in set(steps.tolist())):
+            if isinstance(self.when, Collection) and not any(number in self.when for number in set(steps.tolist())):
                 return values
             arranged = self._arrange(values)
-            filters, moves, center = (torch.as_tensor(of, device=values.device) for of in self._vectors)
+            filters, moves, center = (torch.as_tensor(vector, device=values.device) for vector in self._vectors)
             scores = (arranged - center) @ filters.T
             if self.basis.kind in NOT_LINEAR:
                 flat = arranged.detach().cpu().numpy().reshape(-1, arranged.shape[-1])
@@ -146,15 +152,15 @@ class Intervention:
     def _patched(self, scores: Tensor, steps: IntArray, rows: IntArray) -> Tensor:
         source = np.asarray(self.amount, np.float64)
         there = steps < source.shape[1]
-        given = np.where(there[:, None], source[rows, np.minimum(steps, source.shape[1] - 1)], np.nan)
-        target = torch.as_tensor(given, device=scores.device).view(len(rows), *[1] * (scores.dim() - 2), -1)
+        source_scores = np.where(there[:, None], source[rows, np.minimum(steps, source.shape[1] - 1)], np.nan)
+        target = torch.as_tensor(source_scores, device=scores.device).view(len(rows), *[1] * (scores.dim() - 2), -1)
         return torch.where(target.isnan(), scores, target)
 
     def _on(self, steps: IntArray, scores: Tensor) -> BoolArray:
         if self.when is None:
             return np.ones(len(steps), bool)
         if isinstance(self.when, Collection):
-            return np.array([int(each) in self.when for each in steps], bool)
+            return np.array([int(step) in self.when for step in steps], bool)
         seen = scores.detach()
         pooled = seen.flatten(1, -2).mean(1) if seen.dim() > 2 else seen
         return np.asarray(self.when(steps, pooled.cpu().numpy()), bool)

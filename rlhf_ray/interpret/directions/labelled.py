@@ -29,13 +29,13 @@ def fit_probe(values: FloatArray, count: int, seed: int = 0, labels: Labels | No
     Raises:
         SettingError: there are no labels.
     """
-    found = _learnable(labels, "probe", count)
+    concepts = _learnable(labels, "probe", count)
     center = values.mean(0)
     centred = values - center
     names: list[str] = []
     filters, sources = np.zeros((0, values.shape[1])), np.zeros((len(values), 0))
-    for name, each in found.items():
-        weights = direction(values, each)
+    for name, concept in concepts.items():
+        weights = direction(values, concept)
         score = centred @ weights
         spread = float(score.std())
         if spread < 1e-9:
@@ -48,7 +48,7 @@ def fit_probe(values: FloatArray, count: int, seed: int = 0, labels: Labels | No
         filters, sources = np.vstack([filters, weights / spread]), np.column_stack([sources, score])
     # Covariances of n rows: n cancels.
     patterns = np.linalg.solve(sources.T @ sources, sources.T @ centred) if names else filters
-    middle = midpoints_of(sources, [found[name] for name in names])
+    middle = midpoints_of(sources, [concepts[name] for name in names])
     return Directions("probe", names, center, patterns, filters, sources, middle)
 
 
@@ -61,12 +61,12 @@ def fit_mean_difference(values: FloatArray, count: int, seed: int = 0, labels: L
     Raises:
         SettingError: there are no labels.
     """
-    found = _learnable(labels, "mean_difference", count)
+    concepts = _learnable(labels, "mean_difference", count)
     center = values.mean(0)
     names: list[str] = []
     patterns = np.zeros((0, values.shape[1]))
-    for name, each in found.items():
-        known, upper = rows(each), classes(each)
+    for name, concept in concepts.items():
+        known, upper = rows(concept), classes(concept)
         pattern = values[known & upper].mean(0) - values[known & ~upper].mean(0)
         length = float(np.linalg.norm(pattern))
         left = pattern - np.linalg.pinv(patterns) @ (patterns @ pattern) if names else pattern
@@ -76,7 +76,7 @@ def fit_mean_difference(values: FloatArray, count: int, seed: int = 0, labels: L
         patterns = np.vstack([patterns, pattern])
     filters = np.linalg.pinv(patterns).T if names else patterns
     sources = (values - center) @ filters.T
-    middle = midpoints_of(sources, [found[name] for name in names])
+    middle = midpoints_of(sources, [concepts[name] for name in names])
     return Directions("mean_difference", names, center, patterns, filters, sources, middle)
 
 
@@ -111,11 +111,11 @@ def direction(values: FloatArray, labels: Array, penalty: float | None = None) -
 
 def midpoints_of(sources: FloatArray, labels: list[Array]) -> FloatArray:
     """Return, for each component, the score halfway between the means of both classes of its labels."""
-    found = []
-    for at, each in enumerate(labels):
-        known, upper = rows(each), classes(each)
-        found.append(0.5 * (sources[known & upper, at].mean() + sources[known & ~upper, at].mean()))
-    return np.array(found, np.float64)
+    midpoints = []
+    for number, concept in enumerate(labels):
+        known, upper = rows(concept), classes(concept)
+        midpoints.append(0.5 * (sources[known & upper, number].mean() + sources[known & ~upper, number].mean()))
+    return np.array(midpoints, np.float64)
 
 
 def _learnable(labels: Labels | None, kind: str, count: int) -> dict[str, FloatArray]:
@@ -128,5 +128,5 @@ def _learnable(labels: Labels | None, kind: str, count: int) -> dict[str, FloatA
         raise SettingError(
             f"Directions of kind {kind!r} need labels: pass labels={{name: values}}, one for each component."
         )
-    good = {name: np.asarray(each, np.float64) for name, each in labels.items() if usable(each)}
+    good = {name: np.asarray(concept, np.float64) for name, concept in labels.items() if usable(concept)}
     return dict(list(good.items())[:count])

@@ -29,11 +29,11 @@ def held_out(groups: IntArray, folds: int, rng: np.random.Generator) -> list[tup
     if len(names) < 2:
         half = len(groups) // 2
         return [(np.arange(half), np.arange(half, len(groups)))] if half else []
-    found: list[tuple[IntArray, IntArray]] = []
+    splits: list[tuple[IntArray, IntArray]] = []
     for part in np.array_split(names, min(folds, len(names))):
         held = np.isin(groups, part)
-        found.append((np.flatnonzero(~held), np.flatnonzero(held)))
-    return found
+        splits.append((np.flatnonzero(~held), np.flatnonzero(held)))
+    return splits
 
 
 def scores(
@@ -72,10 +72,10 @@ def scores(
 def _ridge(x: FloatArray, y: FloatArray, new: FloatArray, penalties: Sequence[float] | FloatArray) -> FloatArray:
     """Predict ``new`` by ridge regression with each penalty: ``[penalties, n, labels]``. In the smaller of both dimensions."""
     mean, spread = x.mean(0), x.std(0)
-    kept = spread > 1e-9
-    if not kept.any():
+    varies = spread > 1e-9
+    if not varies.any():
         return np.broadcast_to(y.mean(0), (len(penalties), len(new), y.shape[1])).copy()
-    x, new = (np.clip((of[:, kept] - mean[kept]) / spread[kept], -FARTHEST, FARTHEST) for of in (x, new))
+    x, new = (np.clip((rows[:, varies] - mean[varies]) / spread[varies], -FARTHEST, FARTHEST) for rows in (x, new))
     centred = y - y.mean(0)
     dual = len(x) < x.shape[1]
     values, vectors = eigh(x @ x.T if dual else x.T @ x)
@@ -92,7 +92,7 @@ def _mlp(x: FloatArray, y: FloatArray, new: FloatArray, inner: IntArray, validat
     small, small_new = (x - mean) @ axes.T, (new - mean) @ axes.T
     scale = max(float(small.std()), 1e-9)
     spread = np.where(y.std(0) > 1e-9, y.std(0), 1.0)
-    inputs, unseen = (torch.as_tensor(of / scale).float() for of in (small, small_new))
+    inputs, unseen = (torch.as_tensor(rows / scale).float() for rows in (small, small_new))
     targets = torch.as_tensor((y - y.mean(0)) / spread).float()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

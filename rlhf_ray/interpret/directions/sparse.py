@@ -40,7 +40,7 @@ def fit_sparse(
     spread = np.sqrt((sources**2).mean(0))
     order = np.argsort(-spread, kind="stable")
     order = order[spread[order] > 1e-6 * scale]
-    names = [f"sparse component {at}" for at in range(len(order))]
+    names = [f"sparse component {number}" for number in range(len(order))]
     size, sources = spread[order, None], sources[:, order] / spread[order]
     return Directions(
         "sparse", names, center, decoder[order] * size, encoder[order] / size, sources, halfway(sources), active
@@ -62,8 +62,8 @@ def _train(values: FloatArray, count: int, active: int, seed: int) -> tuple[Floa
         batch = data[rng.integers(len(data), size=min(BATCH, len(data)))]
         scores = torch.relu(batch @ encoder.T)
         best = scores.topk(min(active, count), 1)
-        kept = torch.zeros_like(scores).scatter(1, best.indices, best.values)
-        loss = ((batch - kept @ decoder) ** 2).mean()
+        strongest_scores = torch.zeros_like(scores).scatter(1, best.indices, best.values)
+        loss = ((batch - strongest_scores @ decoder) ** 2).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

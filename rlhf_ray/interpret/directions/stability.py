@@ -63,16 +63,21 @@ def stability(
     groups = np.arange(len(values)) if groups is None else np.asarray(groups)
     scores = basis.encode(values)
     count = max(len(basis), 1)
-    found: dict[str, list[FloatArray]] = {"seeds": [], "halves": []}
-    for at in range(seeds):
-        rng = np.random.default_rng([seed, at, 0x57AB])
+    matched: dict[str, list[FloatArray]] = {"seeds": [], "halves": []}
+    for number in range(seeds):
+        rng = np.random.default_rng([seed, number, 0x57AB])
         other = int(rng.integers(2**31))
-        found["seeds"].append(_matched(scores, directions.fit(basis.kind, values, count, other, labels).encode(values)))
+        matched["seeds"].append(
+            _matched(scores, directions.fit(basis.kind, values, count, other, labels).encode(values))
+        )
         half = np.isin(groups, _half(np.unique(groups), rng))
-        some = {name: np.asarray(each)[half] for name, each in (labels or {}).items()}
+        some = {name: np.asarray(concept)[half] for name, concept in (labels or {}).items()}
         again = directions.fit(basis.kind, values[half], count, other, some) if half.any() else None
-        found["halves"].append(np.zeros(len(basis)) if again is None else _matched(scores, again.encode(values)))
-    means = {name: np.mean(each, 0) if each else np.zeros(len(basis)) for name, each in found.items()}
+        matched["halves"].append(np.zeros(len(basis)) if again is None else _matched(scores, again.encode(values)))
+    means = {
+        name: np.mean(correlations, 0) if correlations else np.zeros(len(basis))
+        for name, correlations in matched.items()
+    }
     return Stability(list(basis.names), means["seeds"], means["halves"])
 
 
@@ -82,7 +87,7 @@ def _half(names: Array, rng: np.random.Generator) -> Array:
 
 def _matched(scores: FloatArray, others: FloatArray) -> FloatArray:
     """Return the |r| of each column of ``scores`` ``[n, k]`` with its partner among ``others``; 0 without a partner."""
-    first, second = (each - each.mean(0) for each in (scores, others))
+    first, second = (columns - columns.mean(0) for columns in (scores, others))
     if second.shape[1] < first.shape[1]:
         second = np.pad(second, [(0, 0), (0, first.shape[1] - second.shape[1])])
     return match(first.T, second.T) if first.shape[1] else np.zeros(0)
@@ -98,7 +103,7 @@ def match(first: FloatArray, second: FloatArray) -> FloatArray:
     Returns:
         ``[k]``, in the order of ``first``.
     """
-    lengths = [np.maximum(np.linalg.norm(of, axis=1, keepdims=True), 1e-12) for of in (first, second)]
+    lengths = [np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) for vectors in (first, second)]
     cosines = np.abs((first / lengths[0]) @ (second / lengths[1]).T)
     rows, columns = linear_sum_assignment(-cosines)
     agreement: FloatArray = cosines[rows, columns]

@@ -86,20 +86,20 @@ def verify(
     before, after = _along(values, unit), _along(changed, unit)
     difference = np.moveaxis(changed - values, 1, -1)
     sideways = difference - (difference @ unit)[..., None] * unit
-    rewards, given = reward.of(data), edited.of(data)
+    rewards, rewards_after = reward.of(data), edited.of(data)
     spread = float(rewards.std())
     random = []
     # The mean at each position, not of all, so that the spread is over steps.
     rows = np.moveaxis(values - values.mean(0), 1, -1).reshape(-1, values.shape[1])
     for other in random_directions(rows, float(((rows @ unit) ** 2).mean()), rng, count):
         random.append(_change(rewards, without(reward, layer, other, data).of(data), spread))
-    constant = min(spread, float(given.std())) < 1e-9
+    constant = min(spread, float(rewards_after.std())) < 1e-9
     return Edit(
         float(before.var(0).mean()),
         float(after.var(0).mean()),
         float(np.abs(sideways).max() / max(float(values.std()), 1e-12)),
-        _change(rewards, given, spread),
-        None if constant else pearson(rewards, given),
+        _change(rewards, rewards_after, spread),
+        None if constant else pearson(rewards, rewards_after),
         float(np.mean(random)),
         float(np.max(random)),
     )

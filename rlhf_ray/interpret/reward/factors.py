@@ -83,14 +83,14 @@ def stability(values: Array, factors: Factors, seeds: Sequence[int], share: floa
     Returns:
         ``[factors]``: mean absolute cosine to the best partner, in [0, 1].
     """
-    found = []
+    cosines = []
     for seed in seeds:
         rng = np.random.default_rng([seed, 0xFAC])
         some = rng.choice(len(values), max(2, round(share * len(values))), replace=False)
         again = fit(values[np.sort(some)], len(factors), seed, factors.signed)
         same = len(again) >= len(factors)
-        found.append(match(factors.components, again.components) if same else np.zeros(len(factors)))
-    return np.asarray(np.mean(found, 0))
+        cosines.append(match(factors.components, again.components) if same else np.zeros(len(factors)))
+    return np.asarray(np.mean(cosines, 0))
 
 
 def _rows(values: Array, signed: bool) -> FloatArray:

@@ -52,17 +52,17 @@ def concepts_of(data: Transitions) -> dict[str, FloatArray]:
 
     Concepts that don't vary, or that are unknown for some steps, are left out. Arrays become one concept per element, at most 8.
     """
-    found: dict[str, Array] = {"true reward": data.rewards, "done": data.terminated}
+    concepts: dict[str, Array] = {"true reward": data.rewards, "done": data.terminated}
     for name, values in data.columns.items():
         if not name.startswith("state.") or values.dtype.kind not in "biuf":
             continue
         flat = values.reshape(len(values), -1)
         called = name.removeprefix("state.")
         if flat.shape[1] == 1:
-            found[called] = flat[:, 0]
+            concepts[called] = flat[:, 0]
         else:
-            found |= {f"{called}[{at}]": flat[:, at] for at in range(min(8, flat.shape[1]))}
-    numbers = {name: np.asarray(values, np.float64) for name, values in found.items()}
+            concepts |= {f"{called}[{element}]": flat[:, element] for element in range(min(8, flat.shape[1]))}
+    numbers = {name: np.asarray(values, np.float64) for name, values in concepts.items()}
     return {name: values for name, values in numbers.items() if np.isfinite(values).all() and values.std() > 1e-9}
 
 
@@ -118,16 +118,18 @@ def probe_layer(
         fresh = reward.fresh(seed + 1000 + fold)
         if fresh is not None:
             untrained.append(scores(features(fresh, layer, some), labels, some.episodes, fitted, test, kind, rng))
-    means = [np.mean(of, 0) if of else None for of in (trained, untrained, shuffled)]
+    means = [
+        np.mean(scores_of_folds, 0) if scores_of_folds else None for scores_of_folds in (trained, untrained, shuffled)
+    ]
     return [
         LayerProbe(
             name,
             layer.name,
             kind,
-            float(np.mean(trained, 0)[at]),
-            None if means[1] is None else float(means[1][at]),
-            float(np.mean(shuffled, 0)[at]),
-            float(np.std(trained, 0)[at]),
+            float(np.mean(trained, 0)[column]),
+            None if means[1] is None else float(means[1][column]),
+            float(np.mean(shuffled, 0)[column]),
+            float(np.std(trained, 0)[column]),
         )
-        for at, name in enumerate(names)
+        for column, name in enumerate(names)
     ]

@@ -76,8 +76,8 @@ class Layer:
         with torch.no_grad():
             for start in range(0, len(steps), CHUNK):
                 parts.append(self.run(reward, reward.tensors(steps[start : start + CHUNK]))[1].float())
-        found: FloatArray = torch.cat(parts).numpy()
-        return found
+        values: FloatArray = torch.cat(parts).numpy()
+        return values
 
     def attributions(self, reward: RewardFunction, steps: Transitions) -> FloatArray:
         """Compute gradient x activation: what each activation contributes to the reward, to first order: ``[n, *shape]``."""
@@ -133,7 +133,7 @@ def layers_of(reward: RewardFunction) -> dict[str, Layer]:
         finally:
             for handle in handles:
                 handle.remove()
-    found = {}
+    layers = {}
     for name, shapes in outputs.items():
         if len(shapes) != 2 or len(shapes[0]) != len(shapes[1]):
             continue  # it doesn't run, or runs several times
@@ -142,8 +142,8 @@ def layers_of(reward: RewardFunction) -> dict[str, Layer]:
             continue
         rest = tuple(size for axis, size in enumerate(shapes[0]) if axis != axes[0])
         shape = rest if axes[0] == 0 else (int(np.prod(rest)),)
-        found[name] = Layer(name, axes[0], shape or (1,))
-    return found
+        layers[name] = Layer(name, axes[0], shape or (1,))
+    return layers
 
 
 def hidden_layers(reward: RewardFunction) -> list[Layer]:
@@ -152,18 +152,18 @@ def hidden_layers(reward: RewardFunction) -> list[Layer]:
     A layer that only reshapes, and a convolution or linear layer that an activation follows, are left out.
     """
     all_layers, modules = layers_of(reward), reward.layers()
-    found: list[Layer] = []
+    hidden: list[Layer] = []
     for layer in all_layers.values():
         module = modules[layer.name]
         if isinstance(module, nn.Flatten | nn.Identity | nn.Dropout):
             continue
         has_weights = next(module.parameters(recurse=False), None) is not None
-        if found and not has_weights and found[-1].shape == layer.shape:
-            found[-1] = layer  # the activation of the layer before
+        if hidden and not has_weights and hidden[-1].shape == layer.shape:
+            hidden[-1] = layer  # the activation of the layer before
         elif layer.channels > 1:
-            found.append(layer)
+            hidden.append(layer)
     members = max(1, int(reward.members(*_example(reward)).shape[0]))
-    return [layer for layer in found if layer.channels > members or len(layer.shape) > 1]
+    return [layer for layer in hidden if layer.channels > members or len(layer.shape) > 1]
 
 
 def _zeros(reward: RewardFunction, size: int) -> Arguments:

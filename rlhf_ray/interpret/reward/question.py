@@ -108,9 +108,9 @@ class RewardQuestion(Question):
 
     def ask(self, moments: Transitions, inputs: Mapping[str, Tensor] | None = None) -> Tensor:
         """See `Question.ask`."""
-        given: dict[str, Tensor] = dict(zip(INPUTS, self.reward.tensors(moments), strict=True))
-        given |= inputs or {}
-        return self.reward.forward(*given.values())
+        arguments: dict[str, Tensor] = dict(zip(INPUTS, self.reward.tensors(moments), strict=True))
+        arguments |= inputs or {}
+        return self.reward.forward(*arguments.values())
 
     def arrays(self, moments: Transitions) -> dict[str, Array]:
         """See `Question.arrays`."""
@@ -122,15 +122,15 @@ class RewardQuestion(Question):
 
     def changed(self, moments: Transitions, name: str, values: Array) -> FloatArray:
         """See `Question.changed`."""
-        own = getattr(moments, FIELDS[name])
-        if own.dtype == bool and values.dtype != bool:
+        actual = getattr(moments, FIELDS[name])
+        if actual.dtype == bool and values.dtype != bool:
             values = values > 0.5
-        if np.issubdtype(own.dtype, np.integer) and not np.issubdtype(values.dtype, np.integer):
-            limits = np.iinfo(own.dtype)
+        if np.issubdtype(actual.dtype, np.integer) and not np.issubdtype(values.dtype, np.integer):
+            limits = np.iinfo(actual.dtype)
             values = np.clip(np.rint(values), limits.min, limits.max)
         draws, n = values.shape[:2]
         steps = moments[np.tile(np.arange(n), draws)]
-        steps = steps.with_(**{FIELDS[name]: values.reshape(draws * n, *values.shape[2:]).astype(own.dtype)})
+        steps = steps.with_(**{FIELDS[name]: values.reshape(draws * n, *values.shape[2:]).astype(actual.dtype)})
         return self.reward.of(steps).reshape(draws, n)
 
     def parts(self, name: str) -> tuple[tuple[str, ...], BoolArray]:
@@ -142,7 +142,7 @@ class RewardQuestion(Question):
         shape = getattr(self.data, FIELDS[name]).shape[1:]
         word = self.words[name]
         if name in ("state", "next_state") and self.regions is not None:
-            return tuple(f"{each} of the {word}" for each in self.regions.names), self.regions.masks
+            return tuple(f"{region} of the {word}" for region in self.regions.names), self.regions.masks
         size = int(np.prod(shape))
         if name == "action" and size > 1:
             names = tuple(f"component {i} of the action" for i in range(size))
@@ -153,9 +153,9 @@ class RewardQuestion(Question):
         """Return an input's typical value ``[*shape]`` float64: the most frequent code of each grid cell, else the mean."""
         values = getattr(self.data, FIELDS[name])
         if name in ("state", "next_state") and self.coded:
-            codes, at = np.unique(values, return_inverse=True)
-            at = at.reshape(values.shape)
-            counts = np.stack([(at == code).sum(0) for code in range(len(codes))])
+            codes, places = np.unique(values, return_inverse=True)
+            places = places.reshape(values.shape)
+            counts = np.stack([(places == code).sum(0) for code in range(len(codes))])
             return np.asarray(codes[counts.argmax(0)], np.float64)
         return np.asarray(values.astype(np.float64).mean(0))
 
@@ -163,8 +163,10 @@ class RewardQuestion(Question):
     def typical(self) -> dict[str, Tensor]:
         """`usual` as arguments of `RewardFunction.forward`, ``[1, …]`` each; of a discrete action, the frequencies."""
         return {
-            name: of.new_tensor(self.usual(name))[None] if name in self._observations else of.mean(0, keepdim=True)
-            for name, of in self.inputs(self.data).items()
+            name: values.new_tensor(self.usual(name))[None]
+            if name in self._observations
+            else values.mean(0, keepdim=True)
+            for name, values in self.inputs(self.data).items()
         }
 
     @cached_property
@@ -176,23 +178,23 @@ class RewardQuestion(Question):
         """
         features = self.regions is not None and self.regions.kind == "feature"
         continuous = not isinstance(self.reward.action_space, gym.spaces.Discrete)
-        found = {}
-        for name, of in self.inputs(self.data).items():
-            deviation = of.std(0, unbiased=False, keepdim=True)
+        scales = {}
+        for name, values in self.inputs(self.data).items():
+            deviation = values.std(0, unbiased=False, keepdim=True)
             if name == "done" or (name == "action" and not continuous):
-                found[name] = of.new_ones(of[:1].shape)
+                scales[name] = values.new_ones(values[:1].shape)
             elif name == "action" or features:
-                found[name] = deviation
+                scales[name] = deviation
             else:
-                found[name] = deviation.new_full(deviation.shape, float(deviation.square().mean().sqrt()))
-        return found
+                scales[name] = deviation.new_full(deviation.shape, float(deviation.square().mean().sqrt()))
+        return scales
 
     def maps(self, tensors: Mapping[str, Tensor]) -> Maps:
         """Convert attributions to `RewardFunction.forward`'s arguments to maps; those to a discrete action's choices add up."""
-        found = super().maps(tensors)
-        if "action" in found and found["action"].shape[1:] != self.data.actions.shape[1:]:
-            found["action"] = found["action"].sum(-1)
-        return found
+        maps = super().maps(tensors)
+        if "action" in maps and maps["action"].shape[1:] != self.data.actions.shape[1:]:
+            maps["action"] = maps["action"].sum(-1)
+        return maps
 
     def why_no_gradients(self) -> str | None:
         """Return why methods with gradients don't apply; None if they do."""
@@ -221,8 +223,8 @@ class RewardQuestion(Question):
         labels = (labels - labels.mean()) / (labels.std() or 1.0)
         optimiser = Adam(list(fresh.module.requires_grad_(True).parameters()), lr=1e-3)
         for _ in range(updates):
-            at = np.sort(rng.choice(len(data), min(BATCH, len(data)), replace=False))
-            error = fresh.member_tensor(*fresh.tensors(data[at])) - torch.as_tensor(labels[at], dtype=torch.float32)
+            rows = np.sort(rng.choice(len(data), min(BATCH, len(data)), replace=False))
+            error = fresh.member_tensor(*fresh.tensors(data[rows])) - torch.as_tensor(labels[rows], dtype=torch.float32)
             optimiser.zero_grad()
             error.square().mean().backward()  # type: ignore[no-untyped-call]
             optimiser.step()

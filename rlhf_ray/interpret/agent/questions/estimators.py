@@ -63,27 +63,32 @@ def compare(question: AgentQuestion, moments: WorldMoments, source: Source, rng:
         source: world or memory.
         rng: draws the other moments.
     """
-    found = {each: _gradient(replace(question, estimator=each), moments, source) for each in ESTIMATORS}
-    own, before = question.arrays(moments)[source], question.values(moments)
-    predicted: dict[str, list[FloatArray]] = {name: [] for name in found}
+    gradients = {
+        estimator: _gradient(replace(question, estimator=estimator), moments, source) for estimator in ESTIMATORS
+    }
+    actual, before = question.arrays(moments)[source], question.values(moments)
+    predicted: dict[str, list[FloatArray]] = {name: [] for name in gradients}
     effects = []
     for _ in range(MOVES):
         others = (np.arange(len(moments)) + rng.integers(1, max(2, len(moments)), len(moments))) % len(moments)
-        move = REACH * (own[others] - own)
-        effects.append(question.changed(moments, source, (own + move)[None])[0] - before)
-        for name, gradient in found.items():
+        move = REACH * (actual[others] - actual)
+        effects.append(question.changed(moments, source, (actual + move)[None])[0] - before)
+        for name, gradient in gradients.items():
             predicted[name].append((gradient * move).sum(1))
     happened = np.stack(effects)
     large = np.abs(happened) >= np.median(np.abs(happened))
-    said = {name: np.stack(of) for name, of in predicted.items()}
+    predictions = {name: np.stack(prediction) for name, prediction in predicted.items()}
     pairs = [(a, b) for i, a in enumerate(ESTIMATORS) for b in ESTIMATORS[i + 1 :]]
     return Compared(
         source=source,
-        rank={name: rank_correlation(of, happened) for name, of in said.items()},
-        sign={name: float((np.sign(of) == np.sign(happened))[large].mean()) for name, of in said.items()},
-        cosine={f"{a}, {b}": float(_cosines(found[a], found[b]).mean()) for a, b in pairs},
-        flipped={f"{a}, {b}": float((found[a] * found[b] < 0).mean()) for a, b in pairs},
-        size={name: float(np.linalg.norm(of, axis=1).mean()) for name, of in found.items()},
+        rank={name: rank_correlation(prediction, happened) for name, prediction in predictions.items()},
+        sign={
+            name: float((np.sign(prediction) == np.sign(happened))[large].mean())
+            for name, prediction in predictions.items()
+        },
+        cosine={f"{a}, {b}": float(_cosines(gradients[a], gradients[b]).mean()) for a, b in pairs},
+        flipped={f"{a}, {b}": float((gradients[a] * gradients[b] < 0).mean()) for a, b in pairs},
+        size={name: float(np.linalg.norm(slope, axis=1).mean()) for name, slope in gradients.items()},
         effect=float(np.abs(happened).mean()),
     )
 
@@ -100,13 +105,13 @@ def against_differences(
         epsilon: half the length of the differences.
     """
     gradient = _gradient(question, moments, source)
-    own = question.arrays(moments)[source]
+    actual = question.arrays(moments)[source]
     differences = np.zeros(gradient.shape)
     for unit in range(gradient.shape[1]):
-        step = np.zeros(gradient.shape, own.dtype)
+        step = np.zeros(gradient.shape, actual.dtype)
         step[:, unit] = epsilon
         up, down = question.changed(
-            moments, source, np.stack([own + step.reshape(own.shape), own - step.reshape(own.shape)])
+            moments, source, np.stack([actual + step.reshape(actual.shape), actual - step.reshape(actual.shape)])
         )
         differences[:, unit] = (up - down) / (2.0 * epsilon)
     worst: FloatArray = np.abs(gradient - differences).max(1) / np.maximum(np.abs(gradient).max(1), 1e-9)
@@ -114,10 +119,10 @@ def against_differences(
 
 
 def _gradient(question: AgentQuestion, moments: WorldMoments, source: Source) -> FloatArray:
-    inputs = {name: of.clone().requires_grad_() for name, of in question.inputs(moments).items()}
+    inputs = {name: tensor.clone().requires_grad_() for name, tensor in question.inputs(moments).items()}
     target = question.ask(moments, inputs).sum()
-    found = torch.autograd.grad(target, inputs[source], allow_unused=True)[0]
-    values = torch.zeros_like(inputs[source]) if found is None else found
+    slope = torch.autograd.grad(target, inputs[source], allow_unused=True)[0]
+    values = torch.zeros_like(inputs[source]) if slope is None else slope
     array: FloatArray = values.double().flatten(1).numpy()
     return array
 

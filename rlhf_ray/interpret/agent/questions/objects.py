@@ -93,11 +93,11 @@ def states_of(episodes: Episodes, moments: WorldMoments) -> list[bytes]:
 
 def masks_at(batch: EnvBatch, states: Sequence[bytes]) -> dict[str, BoolArray]:
     """Return the masks of all kinds of things at some states, ``[n, height, width]`` by name; empty if unknown."""
-    found: dict[str, list[BoolArray]] = {}
+    parts_by_name: dict[str, list[BoolArray]] = {}
     for chunk in _restored(batch, states):
         for name, mask in batch.masks().items():
-            found.setdefault(name, []).append(mask[: chunk.stop - chunk.start])
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+            parts_by_name.setdefault(name, []).append(mask[: chunk.stop - chunk.start])
+    return {name: np.concatenate(parts) for name, parts in parts_by_name.items()}
 
 
 def _restored(batch: EnvBatch, states: Sequence[bytes]) -> Iterator[slice]:
@@ -110,9 +110,9 @@ def _restored(batch: EnvBatch, states: Sequence[bytes]) -> Iterator[slice]:
 
 def objects_of(masks: Mapping[str, BoolArray]) -> tuple[dict[str, BoolArray], BoolArray | None]:
     """Tell objects from scenery: return the objects' masks, and where the largest kind of scenery is."""
-    objects = {n: of for n, of in masks.items() if 0 < of.mean() <= OBJECT and n != "agent"}
-    scenery = {n: of for n, of in masks.items() if n not in objects and n != "agent"}
-    return objects, max(scenery.values(), key=lambda of: float(of.mean()), default=None)
+    objects = {name: mask for name, mask in masks.items() if 0 < mask.mean() <= OBJECT and name != "agent"}
+    scenery = {name: mask for name, mask in masks.items() if name not in objects and name != "agent"}
+    return objects, max(scenery.values(), key=lambda mask: float(mask.mean()), default=None)
 
 
 def repaint(frames: Array, masks: BoolArray, others: BoolArray | None = None) -> Array:
@@ -144,13 +144,13 @@ def patch_beside(masks: BoolArray, taken: BoolArray, rng: np.random.Generator) -
     """
     moved = np.zeros_like(masks)
     for row, (mask, full) in enumerate(zip(masks, taken, strict=True)):
-        at = np.argwhere(mask)
-        if not len(at):
+        cells = np.argwhere(mask)
+        if not len(cells):
             continue
-        at = at - at.min(0)
-        room = np.array(mask.shape) - at.max(0)
+        cells = cells - cells.min(0)
+        room = np.array(mask.shape) - cells.max(0)
         for _ in range(TRIES):
-            place = at + rng.integers(0, room)
+            place = cells + rng.integers(0, room)
             if not full[tuple(place.T)].any():
                 moved[row][tuple(place.T)] = True
                 break
@@ -214,14 +214,14 @@ def by_editing(
         For each edit, the quantity after minus before, ``[n]``; NaN where the edit changes nothing to be seen.
     """
     before = question.values(moments)
-    found = {}
+    changes_by_edit = {}
     for edit in edits:
         frames = moments.frames.copy()
         for chunk in _restored(batch, states):
             frames[chunk] = np.asarray(batch.edit(edit))[: chunk.stop - chunk.start]
         changed = (frames != moments.frames).reshape(len(frames), -1).any(1)
-        found[edit] = np.where(changed, question.changed(moments, "frame", frames[None])[0] - before, np.nan)
-    return found
+        changes_by_edit[edit] = np.where(changed, question.changed(moments, "frame", frames[None])[0] - before, np.nan)
+    return changes_by_edit
 
 
 def object_figures(
@@ -253,7 +253,7 @@ def object_figures(
     shares: Mapping[str, tuple[float, float]] = {}
     if others:
         shares = trained_against_untrained(question, others, moments, mattering, SmoothGrad(), "frame")
-    found = []
+    all_figures = []
     for name, changes in painted.changes.items():
         if not np.isfinite(changes).any():
             continue
@@ -272,8 +272,8 @@ def object_figures(
             None if agreed is None else agreed.rank,
             shares.get(name),
         )
-        found.append(figures)
-    return found
+        all_figures.append(figures)
+    return all_figures
 
 
 def _mean(values: FloatArray) -> float:

@@ -98,9 +98,9 @@ def ways(question: AgentQuestion, moments: WorldMoments) -> Ways:
         return _gradient(target.sum(), state) if target.requires_grad else np.zeros(state.shape)
 
     total, no_action = gradient(), gradient("action")
-    own, seen = gradient("action", "frame"), gradient("action", "memory")
+    unseen, seen = gradient("action", "frame"), gradient("action", "memory")
     parts: dict[Way, FloatArray] = {
-        "action": total - no_action, "frame": seen - own, "memory": no_action - seen, "world": own,
+        "action": total - no_action, "frame": seen - unseen, "memory": no_action - seen, "world": unseen,
     }  # fmt: skip
     # The chain rule at the first frame that the agent sees: the world alone up to there, everything from there on.
     whole, alone = rollout(), rollout("action")

@@ -111,17 +111,17 @@ class AgentQuestion(Question):
 
     def inputs(self, moments: WorldMoments) -> dict[str, Tensor]:
         """Return the values of the sources at each moment, ``[n, …]`` each."""
-        found: dict[str, Tensor] = {}
+        values: dict[str, Tensor] = {}
         for name in self.names:
             if name == "memory":
-                found[name] = moments.memory.clone()
+                values[name] = moments.memory.clone()
             elif name == "world":
                 assert self.world is not None
                 with torch.no_grad():
-                    found[name] = self.world.begin(moments.observations, moments.actions).detach()
+                    values[name] = self.world.begin(moments.observations, moments.actions).detach()
             else:
-                found[name] = (moments.observations if self.world is not None else moments.observations[:, -1]).clone()
-        return found
+                values[name] = (moments.observations if self.world is not None else moments.observations[:, -1]).clone()
+        return values
 
     def rollout(
         self,
@@ -185,24 +185,24 @@ class AgentQuestion(Question):
 
     @cached_property
     def _parts(self) -> dict[str, tuple[tuple[str, ...], BoolArray]]:
-        found: dict[str, tuple[tuple[str, ...], BoolArray]] = {}
+        parts: dict[str, tuple[tuple[str, ...], BoolArray]] = {}
         for name in self.names:
             if name == "frame":
                 regions = regions_of(self.agent.observation_space)
-                found[name] = regions.names, regions.masks
+                parts[name] = regions.names, regions.masks
             else:
                 size = self.agent.memory_size if name == "memory" or self.world is None else self.world.size
                 count = min(BLOCKS, size)
                 masks: BoolArray = (np.arange(size) * count // max(size, 1))[None] == np.arange(count)[:, None]
-                found[name] = tuple(f"part {i} of the {self.words[name]}" for i in range(count)), masks
-        return found
+                parts[name] = tuple(f"part {i} of the {self.words[name]}" for i in range(count)), masks
+        return parts
 
     def maps(self, tensors: Mapping[str, Tensor]) -> Maps:
         """Convert attributions to maps: those to a world model's context add up."""
-        found = super().maps(tensors)
-        if "frame" in found and self.world is not None:
-            found["frame"] = found["frame"].sum(1)
-        return found
+        maps = super().maps(tensors)
+        if "frame" in maps and self.world is not None:
+            maps["frame"] = maps["frame"].sum(1)
+        return maps
 
     def layers(self) -> dict[str, nn.Module]:
         """The layers of a `NetworkAgent` that is asked about now: later, they run more than once."""

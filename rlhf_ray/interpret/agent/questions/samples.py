@@ -182,8 +182,8 @@ def through_time(
     for copy in range(samples):
         size = noise if copy else 0.0
         moved = {
-            name: (own + size * scales[name] * torch.randn(own.shape, generator=generator)).requires_grad_()
-            for name, own in inputs.items()
+            name: (actual + size * scales[name] * torch.randn(actual.shape, generator=generator)).requires_grad_()
+            for name, actual in inputs.items()
         }
         simulation = question.rollout(moments, moved)
         slopes = simulation.gradients(question.read(simulation))

@@ -128,10 +128,10 @@ class AgentAttribution:
 
     def orders(self) -> Iterator[tuple[Quantity, str, Curves]]:
         """Return quantity, method's title and curves of each order."""
-        for each in self.maps:
+        for maps in self.maps:
             for name, title in self.titles.items():
-                if (curves := self.faithfulness.get(f"{each.quantity.name}/{name}")) is not None:
-                    yield each.quantity, title, curves
+                if (curves := self.faithfulness.get(f"{maps.quantity.name}/{name}")) is not None:
+                    yield maps.quantity, title, curves
 
 
 def why_not(context: AgentContext) -> str | None:
@@ -148,7 +148,7 @@ def run(context: AgentContext) -> Section:
     moments = draw_moments(agent, episodes, count, rng, context=before, ahead=STEPS + 1)
     judged = moments[np.sort(rng.permutation(len(moments))[: max(FEWEST, int(JUDGED * effort))])]
     every = quantities_of(context)
-    asked = [each for each in every if each.name in ("value", "action", "mean_0")]
+    asked = [quantity for quantity in every if quantity.name in ("value", "action", "mean_0")]
     estimators = {} if world is None else _estimators(context, world, judged, asked[0])
     estimator = estimators["world"].best if estimators else "straight_through"
     context.say(f"gradients of {len(every)} quantities at {len(moments)} moments")
@@ -156,7 +156,7 @@ def run(context: AgentContext) -> Section:
     samples.save(context.out)
     states = states_of(episodes, judged)
     methods = make_methods(context.subject.methods or METHODS)
-    found, faithfulness, missing = maps_of(context, judged, asked, methods)
+    maps, faithfulness, missing = maps_of(context, judged, asked, methods)
     figures = AgentAttribution(
         len(samples),
         STEPS,
@@ -167,7 +167,7 @@ def run(context: AgentContext) -> Section:
         faithfulness,
         _objects(context, judged, asked, states) if states and is_image(agent.observation_space) else {},
         {} if world is None else _paths(context, world, judged, asked, horizon, estimator),
-        found,
+        maps,
         judged,
         {name: method.title for name, method in methods.items()},
         missing,
@@ -202,7 +202,7 @@ def _samples(
     function = partial(
         sample_gradients, agent=context.subject.agent, world=world, quantities=asked, scales=question.scales,
         estimator=estimator, steps=STEPS, horizon=horizon,
-        with_paths=[each.name for each in asked if each.name in ("value", "action", "mean_0")],
+        with_paths=[quantity.name for quantity in asked if quantity.name in ("value", "action", "mean_0")],
     )  # fmt: skip
     chunks = [moments[start : start + CHUNK] for start in range(0, len(moments), CHUNK)]
     return join(list(context.mapper(function, chunks)))
@@ -212,23 +212,25 @@ def maps_of(
     context: AgentContext, judged: WorldMoments, asked: Sequence[Quantity], methods: Mapping[str, Method]
 ) -> tuple[list[QuantityMaps], dict[str, Curves], dict[str, str]]:
     """Compare the methods' orders of the frame's parts with random ones; return also why methods don't apply."""
-    subject, found, missing = context.subject, [], {}
+    subject, all_maps, missing = context.subject, [], {}
     faithfulness: dict[str, Curves] = {}
     for quantity in asked:
         question = AgentQuestion(subject.agent, quantity, seed=subject.seed).against(judged)
         missing = {name: why for name, method in methods.items() if (why := method.why_not(question))}
-        maps = {name: attribute(of, question, judged) for name, of in methods.items() if name not in missing}
+        fitting = {name: method for name, method in methods.items() if name not in missing}
+        maps = {name: attribute(method, question, judged) for name, method in fitting.items()}
         spread = float(question.values(judged).std()) or 1.0
-        frames = {name: of["frame"] for name, of in maps.items()}
+        frames = {name: method_maps["frame"] for name, method_maps in maps.items()}
         orders = curves(question, judged, frames, context.rng(f"curves {quantity.name}"), "frame")
-        unmoved = all(each.deletion[-1] <= UNMOVED * spread for each in orders.values())
+        unmoved = all(order.deletion[-1] <= UNMOVED * spread for order in orders.values())
         vector = len(subject.agent.observation_space.shape or ()) == 1
         numbers = np.abs(Occlusion().attribute(question, judged)["frame"]).mean(0) if vector else np.zeros(0)
-        gaps = {of: float(question.gap(judged, maps[of]).max()) / spread for of in maps if methods[of].complete}
+        complete = [name for name, method in fitting.items() if method.complete]
+        gaps = {name: float(question.gap(judged, maps[name]).max()) / spread for name in complete}
         otherwise = _otherwise(question, judged) if unmoved and quantity.name == "action" else 0.0
-        found.append(QuantityMaps(quantity, gaps, unmoved, otherwise, numbers))
-        faithfulness |= {} if unmoved else {f"{quantity.name}/{name}": each for name, each in orders.items()}
-    return found, faithfulness, missing
+        all_maps.append(QuantityMaps(quantity, gaps, unmoved, otherwise, numbers))
+        faithfulness |= {} if unmoved else {f"{quantity.name}/{name}": order for name, order in orders.items()}
+    return all_maps, faithfulness, missing
 
 
 def _otherwise(question: AgentQuestion, moments: WorldMoments) -> float:
@@ -256,20 +258,20 @@ def _objects(
     context: AgentContext, judged: WorldMoments, asked: Sequence[Quantity], states: Sequence[bytes]
 ) -> dict[str, ObjectFigures]:
     """Remove objects by paint and in the level; see where gradients concentrate."""
-    subject, found = context.subject, {}
+    subject, figures = context.subject, {}
     batch = subject.make_batch(min(COPIES, len(states)))
     try:
         objects, background = objects_of(masks_at(batch, states))
         for quantity in asked if objects else ():
             question = AgentQuestion(subject.agent, quantity).against(judged)
             fresh = [question.untrained(subject.seed + 1 + i) for i in range(UNTRAINED)]
-            others = [each for each in fresh if each is not None]
+            others = [other for other in fresh if other is not None]
             rng = context.rng("control")
-            for each in object_figures(question, others, judged, batch, states, objects, rng, background):
-                found[f"{quantity.name}/{each.name}"] = each
+            for removed in object_figures(question, others, judged, batch, states, objects, rng, background):
+                figures[f"{quantity.name}/{removed.name}"] = removed
     finally:
         batch.close()
-    return found
+    return figures
 
 
 def _paths(
@@ -281,14 +283,14 @@ def _paths(
     estimator: Estimator,
 ) -> dict[str, PathFigures]:
     """Split gradients by the way they take."""
-    found = {}
+    figures = {}
     for quantity in asked:
         for step in range(STEPS + 1):
             taken = ways(AgentQuestion(context.subject.agent, quantity, step, world, estimator), judged)
             shares: dict[str, float] = {name: float(share.mean()) for name, share in taken.shares.items()}
             beyond = horizon is not None and step > horizon
-            found[f"{quantity.name}/{step}"] = PathFigures(quantity, step, shares, taken.gap, beyond)
-    return found
+            figures[f"{quantity.name}/{step}"] = PathFigures(quantity, step, shares, taken.gap, beyond)
+    return figures
 
 
 def _estimators(
@@ -310,8 +312,8 @@ def statements(figures: AgentAttribution) -> Iterator[Statement]:
         if cosine < ALIKE:
             values = {"source": SOURCES[source], "pair": pair.split(", "), "cosine": cosine, "found": compared}
             yield WORDS.statement("disagree", 1.0 - cosine, used=figures.estimator, **values)
-    for each in figures.maps:
-        yield from _of_quantity(each, figures.judged)
+    for maps in figures.maps:
+        yield from _of_quantity(maps, figures.judged)
     if unfaithful := {title for _, title, order in figures.orders() if not order.faithful}:
         yield WORDS.statement("unfaithful", 0.5, methods=sorted(unfaithful))
     for removed in figures.objects.values():
@@ -333,15 +335,17 @@ def _of_quantity(maps: QuantityMaps, judged: WorldMoments) -> Iterator[Statement
         yield WORDS.statement("empty", 1.0, title=title, count=len(judged), first=judged.steps.min())
     elif len(maps.numbers):
         shares = maps.numbers / max(float(maps.numbers.sum()), 1e-12)
-        order = [int(at) for at in np.argsort(-shares, kind="stable")[:NUMBERS] if shares[at] >= LEAST_SHARE]
-        largest = [(at, float(maps.numbers[at]), float(shares[at])) for at in order]
+        order = [
+            int(number) for number in np.argsort(-shares, kind="stable")[:NUMBERS] if shares[number] >= LEAST_SHARE
+        ]
+        largest = [(number, float(maps.numbers[number]), float(shares[number])) for number in order]
         yield WORDS.statement("numbers", 0.5, title=title, size=len(shares), count=len(judged), numbers=largest)
 
 
 def _checks(figures: AgentAttribution) -> Iterator[Check]:
-    for each in figures.maps:
-        for name, gap in each.gaps.items():
-            words = {"method": figures.titles[name], "title": each.quantity.title, "most": COMPLETE}
+    for maps in figures.maps:
+        for name, gap in maps.gaps.items():
+            words = {"method": figures.titles[name], "title": maps.quantity.title, "most": COMPLETE}
             yield WORDS.check("complete", gap < COMPLETE, gap, **words)
     if figures.differences is not None:
         yield WORDS.check("differences", figures.differences <= DIFFERENCES, figures.differences, most=DIFFERENCES)
@@ -352,9 +356,9 @@ def _checks(figures: AgentAttribution) -> Iterator[Check]:
 
 def _tables(figures: AgentAttribution) -> Iterator[Table]:
     rows: list[list[Any]] = []
-    for source, of in figures.estimators.items():
-        for name, rank in of.rank.items():
-            cells = [f"{rank:.2f}", f"{of.sign[name]:.2f}", f"{of.size[name]:.3g}"]
+    for source, compared in figures.estimators.items():
+        for name, rank in compared.rank.items():
+            cells = [f"{rank:.2f}", f"{compared.sign[name]:.2f}", f"{compared.size[name]:.3g}"]
             rows.append([SOURCES[source], name.replace("_", "-"), *cells])
     if rows:
         yield WORDS.table("estimators", rows, title=figures.maps[0].quantity.title, steps=STEPS)
@@ -394,7 +398,7 @@ def _object_row(removed: ObjectFigures) -> list[str]:
 
 def _curves(figures: AgentAttribution) -> Iterator[Picture]:
     if orders := list(figures.orders()):
-        quantity, method, best = max(orders, key=lambda each: each[2].areas["deletion"] - each[2].areas["insertion"])
+        quantity, method, best = max(orders, key=lambda order: order[2].areas["deletion"] - order[2].areas["insertion"])
         lines = {"deletion": best.deletion, "insertion": best.insertion}
         chance = {"deletion": best.random_deletion, "insertion": best.random_insertion}
         image = curves_figure(best.shares, lines, chance, "mean absolute change")

@@ -136,14 +136,14 @@ def measure(
     methods = make_methods(subject.methods or METHODS)
     why = {name: method.why_not(question) for name, method in methods.items()}
     judged = {name: judge.judge(method) for name, method in methods.items() if not why[name]}
-    trust = gradient_against_intervention(question, judge, {name: each.maps for name, each in judged.items()})
+    trust = gradient_against_intervention(question, judge, {name: judgement.maps for name, judgement in judged.items()})
     return AttributionFigures(
         question.unit,
         {name: float(effect.mean()) / question.unit for name, effect in effects.items()},
         dict(zip(question.part_names, judge.effects.size.mean(0).tolist(), strict=True)),
         trust,
         drawn,
-        {name: _method(each) for name, each in judged.items()},
+        {name: _method(judgement) for name, judgement in judged.items()},
         {methods[name].title: reason for name, reason in why.items() if reason},
     )
 
@@ -194,7 +194,7 @@ def gradient_against_intervention(
         return None
     rows, top = np.flatnonzero(usable), effects.argmax(1)[usable]
     shares = (values[rows, top] / total[rows] for values, total in zip((effects, gradient), totals, strict=True))
-    return GradientTrust(*(float(each.mean()) for each in shares))
+    return GradientTrust(*(float(share.mean()) for share in shares))
 
 
 def _judged(question: RewardQuestion, data: Transitions, count: int, rng: np.random.Generator) -> Transitions:
@@ -223,9 +223,9 @@ def _statements(figures: AttributionFigures) -> Iterator[Statement]:
 
 
 def _checks(figures: AttributionFigures) -> Iterator[Check]:
-    for each in figures.methods.values():
-        for check in each.judged.checks:
-            yield replace(check, name=f"{each.judged.method.title}: {check.name}")
+    for figure in figures.methods.values():
+        for check in figure.judged.checks:
+            yield replace(check, name=f"{figure.judged.method.title}: {check.name}")
     if figures.gradient_against_intervention is not None:
         yield figures.gradient_against_intervention.check()
 
@@ -233,10 +233,10 @@ def _checks(figures: AttributionFigures) -> Iterator[Check]:
 def _tables(figures: AttributionFigures) -> Iterator[Table]:
     names = ("completeness", "untrained network", "permuted labels", "agreement with interventions")
     rows = []
-    for each in figures.methods.values():
-        cells = [_cell(each.checks.get(name)) for name in names]
-        verdict = "crossed out" if each.crossed_out else "passed"
-        rows.append([each.judged.method.title, *cells, f"{each.infidelity:.2f}", verdict])
+    for figure in figures.methods.values():
+        cells = [_cell(figure.checks.get(name)) for name in names]
+        verdict = "crossed out" if figure.crossed_out else "passed"
+        rows.append([figure.judged.method.title, *cells, f"{figure.infidelity:.2f}", verdict])
     yield WORDS.table("methods", rows + [[title, *[""] * 5, why] for title, why in figures.missing.items()])
     yield WORDS.table(
         "inputs", [[RewardQuestion.words[name], f"{effect:.3f}"] for name, effect in figures.inputs.items()]
@@ -252,11 +252,11 @@ def _cell(check: dict[str, Any] | None) -> str:
 def _pictures(
     question: RewardQuestion, shown: Transitions, captions: list[str], figures: AttributionFigures
 ) -> Iterator[Picture]:
-    for each in figures.methods.values():
-        method = each.judged.method
+    for figure in figures.methods.values():
+        method = figure.judged.method
         maps = contributions(method, question, shown)
-        image = draw(question, shown, captions, maps, method.signed, each.crossed_out)
-        yield Picture(method.name, image, WORDS.text("one_scale", title=method.title), each.crossed_out)
+        image = draw(question, shown, captions, maps, method.signed, figure.crossed_out)
+        yield Picture(method.name, image, WORDS.text("one_scale", title=method.title), figure.crossed_out)
 
 
 STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not, options=lambda subject: methods_key(subject.methods))

@@ -99,13 +99,13 @@ class Inside:
             "probes": [asdict(probe) | {"gain": probe.gain} for probe in self.probes],
             "factors": values_of(self.factors),
             "taken_out": values_of(self.taken_out),
-            "factors_taken_out": {name: values_of(found.edits) for name, found in self.factors.items()},
+            "factors_taken_out": {name: values_of(layer_factors.edits) for name, layer_factors in self.factors.items()},
         }
 
     @property
     def edits(self) -> list[editing.Edit]:
         """All edits."""
-        return [each.edit for each in self.taken_out] + [edit for each in self.factors.values() for edit in each.edits]
+        return [part.edit for part in self.taken_out] + [edit for part in self.factors.values() for edit in part.edits]
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
@@ -132,8 +132,8 @@ def run(context: StepContext[Subject]) -> Section:
 
 def measure(reward: TorchReward, data: Transitions, layers: list[Layer], seed: int) -> Inside:
     """Compute the figures."""
-    found = _probes(reward, data, layers, seed)
-    taken = _take_out(reward, data, layers, found, seed)
+    probed = _probes(reward, data, layers, seed)
+    taken = _take_out(reward, data, layers, probed, seed)
     last = layers[-1]
     values = {"activations": last.activations(reward, data), "attributions": last.attributions(reward, data)}
     factorised = {name: _factorise(values[name], seed, name == "attributions") for name in values}
@@ -142,7 +142,7 @@ def measure(reward: TorchReward, data: Transitions, layers: list[Layer], seed: i
         ways = [way for way in fitted.directions[:FACTORS_EDITED] if np.any(way)]
         edits = [editing.verify(reward, last, way, data, seed) for way in ways]
         of_layer[name] = LayerFactors(fitted.explained, stable, fitted.directions, fitted, edits)
-    return Inside({layer.name: layer.shape for layer in layers}, found, of_layer, taken)
+    return Inside({layer.name: layer.shape for layer in layers}, probed, of_layer, taken)
 
 
 def _layers(reward: TorchReward) -> list[Layer]:
@@ -161,23 +161,23 @@ def _probes(reward: TorchReward, data: Transitions, layers: list[Layer], seed: i
     concepts = concepts_of(data)
     if not concepts or len(np.unique(data.episodes)) < 4:
         return []
-    found = [each for layer in layers for each in probe_layer(reward, data, layer, concepts, "linear", seed)]
-    return found + probe_layer(reward, data, layers[-1], concepts, "mlp", seed, folds=2)
+    linear = [probe for layer in layers for probe in probe_layer(reward, data, layer, concepts, "linear", seed)]
+    return linear + probe_layer(reward, data, layers[-1], concepts, "mlp", seed, folds=2)
 
 
 def _take_out(
-    reward: TorchReward, data: Transitions, layers: list[Layer], found: list[LayerProbe], seed: int
+    reward: TorchReward, data: Transitions, layers: list[Layer], probed: list[LayerProbe], seed: int
 ) -> list[TakenOut]:
     """Take the direction of each well represented concept out of the layer where training added most."""
     best: dict[str, LayerProbe] = {}
-    for probe in found:
+    for probe in probed:
         if probe.kind == "linear" and probe.trained >= REPRESENTED:
             known = best.get(probe.concept)
             if known is None or (probe.gain or 0.0, probe.trained) > (known.gain or 0.0, known.trained):
                 best[probe.concept] = probe
     concepts, by_name = concepts_of(data), {layer.name: layer for layer in layers}
     taken = []
-    for probe in sorted(best.values(), key=lambda each: -(each.gain or each.trained))[:EDITED]:
+    for probe in sorted(best.values(), key=lambda candidate: -(candidate.gain or candidate.trained))[:EDITED]:
         layer = by_name[probe.layer]
         way = direction(features(reward, layer, data), concepts[probe.concept], PENALTY)
         if np.any(way):
@@ -186,8 +186,8 @@ def _take_out(
 
 
 def _factorise(values: FloatArray, seed: int, signed: bool) -> tuple[factors.Factors, FloatArray]:
-    made = factors.fit(values, FACTORS, seed, signed or bool(values.min() < 0.0))
-    return made, factors.stability(values, made, [seed + 1, seed + 2])
+    fitted = factors.fit(values, FACTORS, seed, signed or bool(values.min() < 0.0))
+    return fitted, factors.stability(values, fitted, [seed + 1, seed + 2])
 
 
 def _statements(figures: Inside) -> Iterator[Statement]:
@@ -221,9 +221,9 @@ def _tables(figures: Inside) -> Iterator[Table]:
     if figures.probes:
         yield WORDS.table("probes", map(_probe_row, figures.probes))
     rows = []
-    for name, found in figures.factors.items():
-        for number, cosine in enumerate(found.stability):
-            edit = found.edits[number] if number < len(found.edits) else None
+    for name, layer_factors in figures.factors.items():
+        for number, cosine in enumerate(layer_factors.stability):
+            edit = layer_factors.edits[number] if number < len(layer_factors.edits) else None
             effect = "" if edit is None else f"{edit.change:.2f} (random {edit.random:.2f})"
             rows.append([f"{name}, {number}", f"{cosine:.2f}", effect])
     yield WORDS.table("factors", rows, layer=list(figures.layers)[-1], factors=figures.factors)
@@ -244,12 +244,12 @@ def _edit_row(taken: TakenOut) -> list[str]:
     return [taken.probe.concept, taken.probe.layer, f"{edit.change:.2f}", random, correlation]
 
 
-def _pictures(subject: Subject, data: Transitions, last: Layer, made: factors.Factors, seed: int) -> list[Picture]:
+def _pictures(subject: Subject, data: Transitions, last: Layer, fitted: factors.Factors, seed: int) -> list[Picture]:
     """Draw what each factor of the activations responds to most, in the data and made up."""
     frames = seen_frames(subject.reward)
     if not frames or data.observations.ndim != 4 or data.observations.dtype != np.uint8:
         return []
-    weights = made.encode(last.activations(subject.reward, data))
+    weights = fitted.encode(last.activations(subject.reward, data))
     strength = weights.reshape(*weights.shape[:2], -1).mean(2)
     manifold = Manifold(data, frames, seed)
     settings = VisualisationSettings(steps=max(10, round(60 * subject.effort)))
@@ -258,7 +258,7 @@ def _pictures(subject: Subject, data: Transitions, last: Layer, made: factors.Fa
     def shown(steps: Transitions, number: int) -> list[Array]:
         return [frame[number] for frame in frames_of(steps, frames)]
 
-    for factor, way in enumerate(made.directions):
+    for factor, way in enumerate(fitted.directions):
         if not np.any(way):
             continue
         order = np.argsort(-strength[:, factor], kind="stable")[:EXAMPLES]
