@@ -43,6 +43,17 @@ STEPS_PER_VALUE = 4
 """Least number of steps per fitted weight of the value function: with as many weights as steps, any reward would be all value."""
 
 
+DISTANCES = {
+    "epic_published": "EPIC, as published",
+    "epic": "EPIC, ends of episodes kept",
+    "dard": "DARD",
+    "starc": "STARC",
+    "pearson": "linear correlation",
+    "spearman": "rank correlation",
+}
+"""Names for people, in the order in which they are shown."""
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A value with its 95 % interval.
@@ -59,8 +70,12 @@ class Estimate:
     high: float
     steps: int
 
+    def text(self, digits: int = 2) -> str:
+        """Write the value with its interval."""
+        return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+
     def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return self.text(3)
 
 
 def correlation(
@@ -94,8 +109,12 @@ def epic(
     *,
     pairs: int = 512,
     draws: int = 128,
+    ends: bool = True,
 ) -> Estimate:
     """Estimate the EPIC distance.
+
+    With ``ends``, a constant counts where episodes end, as it does for the agent: it pays for staying alive or for ending. Without,
+    it is the distance of Gleave et al. (2020), whose canonicalisation knows no ends and removes any constant.
 
     The mean rewards of the canonicalisation take ``2 * pairs * draws`` rewards of made-up steps, in batches.
 
@@ -107,13 +126,14 @@ def epic(
         rng: draws samples and bootstrap.
         pairs: steps on which the canonical rewards are compared.
         draws: actions and next states, drawn independently of each other, for the mean rewards.
+        ends: whether potentials are 0 at the end of an episode.
     """
     pool = steps.sample(POOL, rng)
     n = len(pool)
     chosen, drawn = np.sort(rng.permutation(n)[:pairs]), rng.integers(n, size=(3, draws))
     leaving, actions, nexts = drawn[0], drawn[1], n + drawn[2]
     ended = pool.terminated[drawn[2]]
-    over = pool.terminated[chosen]
+    over = pool.terminated[chosen] & ends
     weights = _resamples(pool[chosen], rng)
     draw_weights = rng.multinomial(draws, np.full(draws, 1 / draws), len(weights)) / draws
     canonical, resampled = [], []
@@ -233,7 +253,7 @@ def starc(
 def all_distances(
     first: RewardFunction, second: RewardFunction, steps: Transitions, gamma: float, seed: int = 0, *, pairs: int = 512
 ) -> dict[str, Estimate]:
-    """Compute every distance and correlation: ``epic``, ``dard``, ``starc``, ``pearson``, ``spearman``.
+    """Compute every distance and correlation: ``epic``, ``epic_published``, ``dard``, ``starc``, ``pearson``, ``spearman``.
 
     EPIC takes ``pairs ** 2 / 2`` rewards of made-up steps from each reward, which is slow for images: 128 pairs do for those.
     """
@@ -246,6 +266,8 @@ def all_distances(
         name: measure(first, second, steps, gamma, np.random.default_rng([seed, number]))
         for number, (name, measure) in enumerate(measures.items())
     }
+    published = functools.partial(epic, pairs=pairs, draws=pairs // 4, ends=False)
+    estimates["epic_published"] = published(first, second, steps, gamma, np.random.default_rng([seed, 0]))
     for number, (name, ranks) in enumerate({"pearson": False, "spearman": True}.items()):
         estimates[name] = correlation(first, second, steps, np.random.default_rng([seed, 10 + number]), ranks)
     return estimates

@@ -17,6 +17,7 @@ from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.functions.ensemble import EnsembleReward
 from rlhf_ray.reward.sampled_distances import (
+    DISTANCES,
     Estimate,
     all_distances,
     dard,
@@ -24,15 +25,6 @@ from rlhf_ray.reward.sampled_distances import (
     recorded_distances,
 )
 from rlhf_ray.runs.folder import RunFolder
-
-DISTANCES = {
-    "epic": "EPIC",
-    "dard": "DARD",
-    "starc": "STARC",
-    "pearson": "linear correlation",
-    "spearman": "rank correlation",
-}
-"""Names for people, in the order in which they are shown."""
 
 PAIRS, IMAGE_PAIRS = 512, 128
 """Steps on which EPIC and DARD compare canonical rewards: EPIC takes the square of it in made-up steps."""
@@ -49,8 +41,9 @@ class RewardDistances:
 
     Attributes:
         version: the reward model's version.
-        values: by name (see `DISTANCES`), with 95 % intervals. Distances: 0 is equal up to shaping and scale, 1 opposite; EPIC and
-            DARD are 0.71 for unrelated rewards. Without ``epic`` and ``dard`` if the true reward is known for recorded steps only.
+        values: by name (see `rlhf_ray.reward.sampled_distances.DISTANCES`), with 95 % intervals. Distances: 0 is equal up to
+            shaping and scale, 1 opposite; EPIC and DARD are 0.71 for unrelated rewards. Without these two if the true reward is
+            known for recorded steps only.
     """
 
     version: int

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -266,3 +268,23 @@ def test_starc_of_a_negation_is_1_also_for_few_steps_of_many_dimensions(dimensio
     assert (far.value, far.low, far.high) == pytest.approx((1.0, 1.0, 1.0), abs=1e-6)
     same = sampled_distances.starc(made[0], made[0], steps, 0.95, np.random.default_rng(1))
     assert same.value == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_published_epic_knows_no_ends_of_episodes() -> None:
+    rng = np.random.default_rng(3)
+    mdp = random_mdp(6, 2, 0.9, rng, terminals=2)
+    truth, potential = rng.normal(size=(6, 2, 6)), 5 * rng.normal(size=6)  # also of the terminal states
+    data = recorded(mdp, 1000, rng, product=False)
+    assert data.terminated.any()
+
+    def both(second: Any) -> tuple[float, float]:
+        values = sampled_distances.all_distances(TableReward(truth), TableReward(second), data, 0.9)
+        return values["epic_published"].value, values["epic"].value
+
+    for same in (truth + 3, 2 * truth, truth + 0.9 * potential[None, None, :] - potential[:, None, None]):
+        assert both(same)[0] < 1e-6
+    assert both(truth + 3)[1] > 0.2  # it pays for staying alive
+    assert both(-truth)[0] == pytest.approx(1.0)
+    alive = dataclasses.replace(data, terminated=np.zeros(len(data), bool))
+    values = sampled_distances.all_distances(TableReward(truth), TableReward(rng.normal(size=(6, 2, 6))), alive, 0.9)
+    assert values["epic_published"] == values["epic"]

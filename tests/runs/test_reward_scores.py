@@ -15,7 +15,7 @@ from rlhf_ray.envs import make_env
 from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.fit_report import FitReport
-from rlhf_ray.reward.sampled_distances import recorded_distances
+from rlhf_ray.reward.sampled_distances import DISTANCES, recorded_distances
 from rlhf_ray.runs.distances import RewardDistances, distances_to_truth
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.steps import STEPS, scores
@@ -137,14 +137,14 @@ def test_distances_to_the_truth_are_kept_and_shown(tmp_path: Path) -> None:
     steps, env = pendulum_steps(), make_env("Pendulum-v1")
     reward = RewardEnsemble(env.observation_space, env.action_space, RewardModelSettings(hidden=(8,)))  # type: ignore[arg-type]
     found = distances_to_truth(reward, "Pendulum-v1", steps, 0.9)
-    assert set(found.values) == {"epic", "dard", "starc", "pearson", "spearman"}
+    assert set(found.values) == set(DISTANCES)
     assert found.values["epic"].value > 0.2  # it is untrained
     folder = RunFolder.create(tmp_path / "run", Experiment())
     found.save(folder)
     assert RewardDistances.from_json(json.loads(folder.distances.read_text())) == found
     (section,) = run_here([scores.STEP], read_run(folder))
     name, shown = section.tables[0].rows[0]
-    assert name == "EPIC, new steps, reward version 0"
+    assert name == "EPIC, as published, new steps, reward version 0"
     assert shown.startswith(f"{found.values['epic'].value:.2f} [")
     unknown = distances_to_truth(reward, "CartPole-v1", steps, 0.9)  # its reward is no formula of ours
     assert set(unknown.values) == {"starc", "pearson", "spearman"}

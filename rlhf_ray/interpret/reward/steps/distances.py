@@ -5,27 +5,19 @@ from __future__ import annotations
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.true_reward import true_reward
-from rlhf_ray.reward.sampled_distances import all_distances
+from rlhf_ray.reward.sampled_distances import DISTANCES, Estimate, all_distances
 from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step, StepContext
 from rlhf_ray.study.words import Words
 
 WORDS = Words(__file__)
 
-NAMES = {
-    "epic": "EPIC",
-    "dard": "DARD",
-    "starc": "STARC",
-    "pearson": "linear correlation",
-    "spearman": "rank correlation",
-}
-
 STEPS = 2000
 """Recorded steps that the distances rest on; a quarter for images."""
 PAIRS, PAIRS_OF_IMAGES = 512, 128
 
 NEAR, FAR = 0.2, 0.6
-"""EPIC below and above which a statement says so. 0: equal up to shaping and scale; 0.71: unrelated; 1: opposite."""
+"""EPIC, as published, below and above which a statement says so. 0: equal up to shaping and scale; 0.71: unrelated; 1: opposite."""
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
@@ -42,11 +34,19 @@ def run(context: StepContext[Subject]) -> Section:
     steps = round(STEPS * min(1.0, subject.effort) / (4 if image else 1))
     data, pairs = subject.data.sample(steps, subject.rng(WORDS.name)), PAIRS_OF_IMAGES if image else PAIRS
     distances = all_distances(subject.reward, truth, data, subject.gamma, subject.seed, pairs=pairs)
-    epic = distances["epic"]
-    kind = "near" if epic.high < NEAR else "far" if epic.low > FAR else None
-    statements = [WORDS.statement(kind, 1.0, epic=epic, starc=distances["starc"])] if kind else []
-    rows = [[NAMES[name], distance.value, distance.low, distance.high] for name, distance in distances.items()]
+    kind = _kind(distances["epic_published"], distances["epic"])
+    statements = [WORDS.statement(kind, 1.0, **distances)] if kind else []
+    rows = [
+        [label, distances[name].value, distances[name].low, distances[name].high] for name, label in DISTANCES.items()
+    ]
     return WORDS.section(statements, tables=[WORDS.table("distances", rows)], figures=distances)
+
+
+def _kind(published: Estimate, with_ends: Estimate) -> str | None:
+    """Return which sentence the distances allow, if any."""
+    if published.high < NEAR:
+        return "near" if with_ends.high < NEAR else "level" if with_ends.low > NEAR else None
+    return "far" if published.low > FAR else None
 
 
 STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)

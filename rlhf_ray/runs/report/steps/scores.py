@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from rlhf_ray.measure.held_out import PredictionScores
 from rlhf_ray.measure.intervals import MeanEstimate
-from rlhf_ray.runs.distances import DISTANCES, RewardDistances
+from rlhf_ray.reward.sampled_distances import DISTANCES
+from rlhf_ray.runs.distances import RewardDistances
 from rlhf_ray.runs.report.subject import Run
 from rlhf_ray.runs.reward_scores import RewardScores
 from rlhf_ray.study.section import Section, Table
