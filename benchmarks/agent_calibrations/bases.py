@@ -37,7 +37,7 @@ def _minirun(seed: int) -> list[Row]:
     found = samples.samples(agent, episodes)
     library = concepts.library(episodes)
     frames = samples.frames(episodes, found)
-    untrained = samples.untrained(agent, episodes, found, None, seed + 1)
+    untrained = samples.untrained(agent, episodes, found, seed + 1)
     assert frames is not None, "MiniRun has frames"
     assert untrained is not None, "a network can be made anew"
 

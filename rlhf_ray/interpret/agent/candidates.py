@@ -185,12 +185,12 @@ def ranked(
     agent: Agent,
     episodes: Episodes,
     site: str,
-    given: Sequence[Directions],
+    free: Directions,
     directions: Mapping[str, tuple[Directions, float | None]],
     counts: tuple[int, int],
     rng: np.random.Generator,
 ) -> list[Candidate]:
-    """Return the ``counts[0]`` components of ``given`` with the largest sensitivity, and ``counts[1]`` of the best read concepts.
+    """Return the ``counts[0]`` components of ``free`` with the largest sensitivity, and ``counts[1]`` of the best read concepts.
 
     Of concepts that are read alike, half are those that the action depends on most, and half those that it depends on least: they
     may be held and not needed.
@@ -199,26 +199,22 @@ def ranked(
         agent: the agent.
         episodes: with observations.
         site: of the bases.
-        given: bases without labels.
+        free: directions without labels.
         directions: direction and AUC by concept.
         counts: components, concepts.
         rng: draws steps.
     """
-    free: list[Candidate] = []
-    for basis in given:
-        sizes = sensitivities(agent, episodes, site, basis, rng)
-        free += [
-            Candidate(basis, at, basis.names[at], float(size)) for at, size in enumerate(sizes) if np.isfinite(size)
-        ]
-    named = [
-        Candidate(
-            basis, 0, f"the concept “{name}”", float(sensitivities(agent, episodes, site, basis, rng)[0]), name, area
-        )
-        for name, (basis, area) in directions.items()
+    sizes = sensitivities(agent, episodes, site, free, rng)
+    order = [component for component in np.argsort(-sizes, kind="stable") if np.isfinite(sizes[component])]
+    components = [
+        Candidate(free, int(component), free.names[component], float(sizes[component])) for component in order
     ]
-    free.sort(key=lambda each: -each.sensitivity)
-    named.sort(key=lambda each: (-round((each.auc or 0.0) / ALIKE), -each.sensitivity))
-    return [*free[: counts[0]], *_both_ends(named, counts[1])]
+    named = []
+    for name, (basis, area) in directions.items():
+        size = float(sensitivities(agent, episodes, site, basis, rng)[0])
+        named.append(Candidate(basis, 0, f"the concept “{name}”", size, name, area))
+    named.sort(key=lambda candidate: (-round((candidate.auc or 0.0) / ALIKE), -candidate.sensitivity))
+    return [*components[: counts[0]], *_both_ends(named, counts[1])]
 
 
 def _both_ends(named: list[Candidate], count: int) -> list[Candidate]:
@@ -226,7 +222,7 @@ def _both_ends(named: list[Candidate], count: int) -> list[Candidate]:
     if len(named) <= count:
         return named
     enough = round((named[count - 1].auc or 0.0) / ALIKE)
-    alike = [each for each in named if round((each.auc or 0.0) / ALIKE) >= enough]
+    alike = [candidate for candidate in named if round((candidate.auc or 0.0) / ALIKE) >= enough]
     first = -(-count // 2)
     return alike[:first] + alike[len(alike) - (count - first) :]
 

@@ -29,15 +29,12 @@ class Samples(Moments):
     levels: IntArray
 
 
-def samples(
-    agent: Agent, episodes: Episodes, site: str | None = None, most: int | None = None, seed: int = 0
-) -> Samples:
+def samples(agent: Agent, episodes: Episodes, most: int | None = None, seed: int = 0) -> Samples:
     """Return all steps of ``episodes``, or ``most`` of them drawn at random, in order.
 
     Args:
         agent: the agent whose episodes they are.
         episodes: the episodes.
-        site: where to look: `values_at`.
         most: how many steps.
         seed: draws them.
     """
@@ -45,17 +42,16 @@ def samples(
     if most is not None and len(rows) > most:
         chosen = np.sort(np.random.default_rng([seed, 0x5A]).choice(len(rows), most, replace=False))
         rows, steps = rows[chosen], steps[chosen]
-    values = values_at(agent, episodes, site)[rows, steps].astype(np.float64)
+    values = values_at(agent, episodes)[rows, steps].astype(np.float64)
     return Samples(rows, steps, values.reshape(len(rows), -1), np.asarray(episodes.levels)[rows])
 
 
-def untrained(agent: Agent, episodes: Episodes, like: Samples, site: str | None, seed: int) -> FloatArray | None:
+def untrained(agent: Agent, episodes: Episodes, like: Samples, seed: int) -> FloatArray | None:
     """Return what the same agent with new weights has in mind at the same steps, ``[n, size]``; None if it can't be made."""
     fresh = agent.fresh(seed)
     if fresh is None:
         return None
-    kept = [] if site is None or site not in agent.layers else [site]
-    values: FloatArray = like.cut(values_at(fresh, replay(fresh, episodes, kept), site)).astype(np.float64)
+    values: FloatArray = like.cut(values_at(fresh, replay(fresh, episodes))).astype(np.float64)
     return values.reshape(len(like), -1)
 
 

@@ -84,7 +84,7 @@ def test_every_cause_is_among_the_candidates(played: Mapping[str, Episodes]) -> 
     values, known = episodes.memory[:, 1:][episodes.real].astype(np.float64), concepts_at(episodes)
     labels = {name: each[episodes.real] for name, each in known.items()}
     directions = {n: (b, auc(b, 0, values, labels[n])) for n, b in concept_directions(values, labels).items()}
-    found = ranked(agent, episodes, MEMORY, [units(agent.memory_size)], directions, (2, 6), RNG(0))
+    found = ranked(agent, episodes, MEMORY, units(agent.memory_size), directions, (2, 6), RNG(0))
     assert {"a2", "b3"} <= {each.concept for each in found}
     by = {each.concept: each.sensitivity for each in found if each.concept}
     assert min(by[name] for name in ("a2", "b3")) > 4.0 * min(by.values())

@@ -53,7 +53,7 @@ def run(context: AgentContext) -> Section:
     labels = {name: inside.cut(label) for name, label in concepts.library(episodes, subject.action_names).items()}
     inputs = {
         FRAME: samples.frames(episodes, inside),
-        UNTRAINED: samples.untrained(subject.agent, episodes, inside, None, subject.seed + 1),
+        UNTRAINED: samples.untrained(subject.agent, episodes, inside, subject.seed + 1),
     }
     controls = {name: values for name, values in inputs.items() if values is not None}
     context.say(f"probes for {len(labels)} concepts")

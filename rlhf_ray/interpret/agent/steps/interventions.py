@@ -203,7 +203,7 @@ def _candidates(
         for name, basis in concept_directions(values[chosen], labels, seed).items()
         if name in known
     }
-    return ranked(context.subject.agent, test, site, [free], of_concepts, (COMPONENTS, CONCEPTS), rng)
+    return ranked(context.subject.agent, test, site, free, of_concepts, (COMPONENTS, CONCEPTS), rng)
 
 
 def _same_direction(candidate: Candidate, others: Sequence[Candidate]) -> tuple[str, ...]:
