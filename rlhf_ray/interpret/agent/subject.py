@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from rlhf_ray import envs
 from rlhf_ray.agents.agent import MEMORY, Agent
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import site_of
+from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.study.step import StepContext
 from rlhf_ray.study.words import Words
 
 WORDS = Words(__file__)
+
+COPIES = 64
+"""Levels that are played at a time."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,23 @@ class AgentSubject:
         batch = self.make_batch(1)
         try:
             return tuple(batch.action_names)
+        finally:
+            batch.close()
+
+    @cached_property
+    def edits(self) -> Mapping[str, str]:
+        """What can be edited in a level, and what each edit does."""
+        batch = self.make_batch(1)
+        try:
+            return dict(batch.edits)
+        finally:
+            batch.close()
+
+    def play(self, levels: Sequence[int] | IntArray, **how: Any) -> Episodes:
+        """Let the agent play levels; ``how``: see `rlhf_ray.agents.play.play`."""
+        batch = self.make_batch(min(COPIES, len(levels)))
+        try:
+            return play(self.agent, batch, levels, **how)
         finally:
             batch.close()
 

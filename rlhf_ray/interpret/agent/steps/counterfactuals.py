@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import draw_steps
-from rlhf_ray.agents.play import play
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, counterfact, go_on, repeats, snapshots_of
 from rlhf_ray.interpret.agent.effects import CausalEffect, effect
@@ -101,11 +100,11 @@ def run(context: AgentContext) -> Section:
     snapshots = snapshots_of(episodes, moments.rows, moments.steps)
     context.say(f"going on from {len(snapshots)} moments")
     batch = subject.make_batch(min(COPIES, len(snapshots)))
-    edits, repeating = dict(batch.edits), float(repeats(batch, episodes, snapshots).mean())
+    repeating = float(repeats(batch, episodes, snapshots).mean())
     batch.close()
     plain, _ = go_on(subject.agent, subject.make_batch, snapshots, steps=LONGEST, mapper=context.mapper)
     effects: dict[str, EditEffect | None] = {}
-    for edit, about in edits.items():
+    for edit, about in subject.edits.items():
         context.say(f"edit {edit}")
         pair = counterfact(
             subject.agent, subject.make_batch, snapshots, edit=edit, plain=plain, steps=LONGEST, mapper=context.mapper
@@ -124,11 +123,7 @@ def _episodes(context: AgentContext) -> Episodes:
     episodes = split_episodes(context, "test", context.subject.count(EPISODES, FEWEST))
     if len(episodes.env_states):
         return episodes
-    batch = context.subject.make_batch(min(16, len(episodes)))
-    try:
-        return play(context.subject.agent, batch, episodes.levels, max_steps=LONGEST, keep_states=True)
-    finally:
-        batch.close()
+    return context.subject.play(episodes.levels, max_steps=LONGEST, keep_states=True)
 
 
 def _effect(context: AgentContext, about: str, pair: Counterfact) -> EditEffect:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import draw_moments
-from rlhf_ray.agents.play import NotANumberError, play
+from rlhf_ray.agents.play import NotANumberError
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.interpret import directions
@@ -154,9 +154,7 @@ def run(context: AgentContext) -> Section:
     if not candidates:
         return WORDS.skipped("nothing_varies")
     levels = test.levels[: subject.count(EPISODES, FEWEST)]
-    batch = subject.make_batch(min(COPIES, len(levels)))
-    plain = play(subject.agent, batch, levels, max_steps=LONGEST, frames=False)
-    batch.close()
+    plain = subject.play(levels, max_steps=LONGEST, frames=False)
     effects = []
     for number, candidate in enumerate(candidates):
         context.say(f"intervening on {candidate.name} ({number + 1} of {len(candidates)})")
@@ -223,13 +221,10 @@ def _same_direction(candidate: Candidate, others: Sequence[Candidate]) -> tuple[
 def _same_play(context: AgentContext, plain: Episodes, candidate: Candidate, site: str) -> Check:
     """An intervention that changes nothing must leave the logits bit-equal."""
     levels = plain.levels[: min(COPIES, len(plain))]
-    batch = context.subject.make_batch(len(levels))
     identity = Intervention(candidate.basis, [candidate.component], "scale", amount=1.0, site=site)
     before, after = (
-        play(context.subject.agent, batch, levels, max_steps=LONGEST, frames=False, hooks=hooks)
-        for hooks in ((), (identity,))
+        context.subject.play(levels, max_steps=LONGEST, frames=False, hooks=hooks) for hooks in ((), (identity,))
     )
-    batch.close()
     same = np.array_equal(before.logits, after.logits)
     return WORDS.check("identity", same, float(same))
 

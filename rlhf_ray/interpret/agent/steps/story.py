@@ -9,7 +9,6 @@ import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Moments, draw_steps
-from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
@@ -262,15 +261,12 @@ def _counterfacts(context: AgentContext, test: Episodes) -> list[tuple[str, bool
     subject = context.subject
     count = subject.count(EDITED, 2 * FEWEST_OF_CLASS)
     levels = np.unique(test.levels)[:count]
-    batch = subject.make_batch(min(COPIES, len(levels)))
-    edits = list(batch.edits)
-    again = play(subject.agent, batch, levels, max_steps=LONGEST, keep_states=True) if edits else None
-    batch.close()
-    if again is None:
+    if not subject.edits:
         return []
+    again = subject.play(levels, max_steps=LONGEST, keep_states=True)
     starts = snapshots_of(again, np.arange(len(again)), np.zeros(len(again), np.int64))
     counterfacts = []
-    for edit in edits:
+    for edit in subject.edits:
         moments = draw_steps(again.real, 3 * count, context.rng(f"edit {edit}"))
         later = snapshots_of(again, moments.rows, moments.steps)
         conditions: tuple[tuple[bool, Snapshots, int], ...] = ((True, starts, LONGEST), (False, later, 1))
