@@ -293,7 +293,7 @@ def _cross_out(figure: Figure, why: str) -> None:
     below = 0.17 * len(text) + 0.1
     figure.set_size_inches(width, height + below)
     share = below / (height + below)
-    figure.set_layout_engine("constrained", rect=(0, share, 1, 1 - share))
+    figure.set_layout_engine("constrained", rect=(0, share, 1, 0.97 - share))
     for ends in ([share, 1.0], [1.0, share]):
         figure.add_artist(Line2D([0, 1], ends, color=CROSS, linewidth=5, alpha=0.8, transform=figure.transFigure))
     figure.text(0.5, share / 2, "\n".join(text), ha="center", va="center", fontsize=9, color=CROSS)
