@@ -151,7 +151,7 @@ def test_a_resumed_run_has_the_same_metrics_and_the_same_columns(tmp_path: Path)
     tables = [folder.metrics_csv.read_text().splitlines() for folder in (whole, stopped)]
     assert tables[0][0] == tables[1][0]
     assert [len(np.array(line.split(","))) for line in tables[1]] == [len(tables[0][0].split(","))] * 5
-    assert "Distance to the true reward" in stopped.report.read_text()
+    assert "Distance of the learned to the true reward" in stopped.report.read_text()
     distances = [[row[f"{name}_distance"] for name in ("epic", "dard")] for row in rows if "epic_distance" in row]
     assert len(distances) >= len(versions) - 1
     assert all(0 < value < 1 for values in distances for value in values)
