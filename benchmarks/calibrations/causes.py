@@ -29,7 +29,13 @@ from rlhf_ray.settings import RewardModelSettings, SupervisedSettings
 from tests.interpret.contexts import run_step
 
 COIN_FLIP = RewardModelSettings(
-    ensemble_size=1, bootstrap=False, use_action=False, use_next_state=True, hidden=(64, 64), activation="tanh"
+    ensemble_size=1,
+    bootstrap=False,
+    use_action=False,
+    use_next_state=True,
+    hidden=(64, 64),
+    activation="tanh",
+    normalize_inputs="none",  # as in the published recipe, whose reward has this flaw
 )
 SCORE = RewardModelSettings(
     network="mlp", ensemble_size=1, bootstrap=False, use_state=False, use_action=False, use_next_state=True
