@@ -1,9 +1,7 @@
 """A gatherer that looks at films: it answers from what a person would see, as a vision model would.
 
-    pip install /path/to/rlhf_ray
-    python examples/own_gatherer.py
-
-It takes about a minute.
+pip install /path/to/rlhf_ray
+python examples/own_gatherer.py  # takes about a minute
 """
 
 import numpy as np

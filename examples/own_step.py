@@ -34,13 +34,7 @@ if __name__ == "__main__":
     space = gym.spaces.Box(-1, 1, (2,), np.float32)
     reward = CallableReward(lambda seen, acts, then, ended: np.maximum(seen[:, 0], 0), space, gym.spaces.Discrete(2))
     seen = np.random.default_rng(0).uniform(-1, 1, (1000, 2)).astype(np.float32)
-    columns = (
-        np.zeros(1000, int),
-        seen,
-        np.zeros(1000, bool),
-        np.full(1000, np.nan),
-        np.zeros(1000, int),
-        np.arange(1000),
-    )
-    report = report_reward(Subject(reward, Transitions(seen, *columns)), Path("zero_report"), ["own_step:ZEROS"])
+    nothing = np.zeros(1000, int)
+    steps = Transitions(seen, nothing, seen, nothing.astype(bool), np.full(1000, np.nan), nothing, np.arange(1000))
+    report = report_reward(Subject(reward, steps), Path("zero_report"), ["own_step:ZEROS"])
     print(*(told.text for told in report.verdict.statements["ignores"]), f"report: {report.page}", sep="\n")
