@@ -1,12 +1,13 @@
 """A gatherer that looks at films: it answers from what a person would see, as a vision model would.
 
-pip install /path/to/rlhf_ray
-python examples/own_gatherer.py  # takes about a minute
+    pip install /path/to/rlhf_ray
+    python examples/own_gatherer.py
+
+It takes about a minute.
 """
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.queries.gatherers import Commit, FramesOf
 from rlhf_ray.rllib import PreferencePPOConfig
@@ -25,7 +26,7 @@ class Looks:
         left, right = (np.array([self.score(film) for film in self.films(side)]) for side in (pairs.left, pairs.right))
         self.commit(Comparisons(pairs, (left > right).astype(np.float32), ("looks",) * len(pairs)))
 
-    def score(self, film: Array) -> float:
+    def score(self, film: np.ndarray) -> float:
         """How red the left half is, which the pendulum is: how much green it lacks."""
         return float(255.0 - film[:, :, : film.shape[2] // 2, 1].mean())
 
