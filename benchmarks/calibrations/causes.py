@@ -209,7 +209,7 @@ def planted(seed: int) -> list[Row]:
 
     lagged = CallableReward(lambda o, a, p, d: o[:, 0], box, choice)
     beside = compare(lagged, late(vectors), regions_of(box))
-    lag = 0 if beside is None else beside.lag
+    lag = 0 if beside is None or beside.lag is None else beside.lag.steps
     return [
         row("K1", "a corner pixel in one channel", texts(lambda o, a, p, d: (p[:, 0, 15, 2] > 100) * 1.0, pictures, frame),
             "rows 0-0, columns 15-15, channel 2 in the next state", "sole cause"),

@@ -1,10 +1,9 @@
-"""Reward along trajectories: events, change points, and the lag between a cause and the reward."""
+"""Reward along trajectories: events and change points."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +11,6 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.study.plots import png
 
 RARE = 0.2
@@ -26,30 +24,11 @@ COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9")
 MARKERS = "v^sDoPX"
 
 
-@dataclass(frozen=True)
-class Lag:
-    """How a reward follows a cause.
-
-    Attributes:
-        steps: the lag with the largest absolute correlation: positive if the reward comes after the cause.
-        correlation: the correlation at that lag.
-        chance: the 95 % quantile of the largest absolute correlation if the cause is moved at random within its episodes.
-    """
-
-    steps: int
-    correlation: float
-    chance: float
-
-    @property
-    def significant(self) -> bool:
-        """Whether the correlation is more than chance."""
-        return abs(self.correlation) > self.chance
-
-
 def events(data: Transitions) -> dict[str, BoolArray]:
     """Find the steps where something happens, by name, ``[n]`` each.
 
-    Names: ``true reward`` (one that is usually zero is not), ``terminated``, and ``state.NAME`` where that column jumps.
+    Names: ``true reward`` (one that is usually zero is not), ``terminated``, and ``state.NAME`` where that column jumps: the step
+    whose next state has another value than its state. Of an episode's last step, that is not recorded.
     """
     found: dict[str, BoolArray] = {"terminated": np.asarray(data.terminated, bool)}
     known = np.isfinite(data.rewards)
@@ -63,7 +42,7 @@ def events(data: Transitions) -> dict[str, BoolArray]:
 def _jumps(values: FloatArray, episodes: IntArray) -> BoolArray:
     change = np.zeros(len(values))
     same = episodes[1:] == episodes[:-1]
-    change[1:] = np.where(same, np.abs(np.diff(values)), 0.0)
+    change[:-1] = np.where(same, np.abs(np.diff(values)), 0.0)
     change = np.nan_to_num(change, posinf=0.0)
     limit = 0.0 if np.count_nonzero(change) <= RARE * len(change) else JUMP * float(change.std())
     return np.asarray(change > limit)
@@ -103,60 +82,6 @@ def change_points(values: FloatArray, penalty: float | None = None) -> IntArray:
         found.append(at)
         at = int(last[at])
     return np.array(found[::-1], np.int64)
-
-
-def lag_of(
-    rewards: FloatArray,
-    cause: FloatArray,
-    episodes: IntArray,
-    rng: np.random.Generator,
-    most: int = 10,
-    permutations: int = 100,
-) -> Lag:
-    """Find the lag at which the reward follows a cause, by cross-correlation within episodes.
-
-    Args:
-        rewards: ``[n]``.
-        cause: ``[n]``: an event (0 or 1) or a number, such as the true reward.
-        episodes: ``[n]``: the episode of each step; those of one episode are adjacent.
-        rng: draws the permutations.
-        most: largest lag, in steps.
-        permutations: draws of the cause, each moved around within its episodes.
-
-    Returns:
-        The lag: 0 unless another halves the variance that is left unexplained; of equal correlations the shortest.
-    """
-    cause = np.asarray(cause, np.float64)
-    lags = sorted(range(-most, most + 1), key=lambda lag: (abs(lag), lag))
-    found = [_correlation(rewards, cause, episodes, lag) for lag in lags]
-    at = int(np.argmax(np.round(np.abs(found), 9)))
-    if 1 - found[at] ** 2 > 0.5 * (1 - found[0] ** 2):  # smooth rewards correlate at neighbouring lags too
-        at = 0
-    bounds = np.flatnonzero(np.diff(episodes, prepend=episodes[:1] - 1, append=episodes[-1:] + 1))
-    chance = []
-    for _ in range(permutations):
-        moved = np.concatenate([_moved(cause[a:b], rng, most) for a, b in itertools.pairwise(bounds)])
-        chance.append(max(abs(_correlation(rewards, moved, episodes, lag)) for lag in lags))
-    return Lag(lags[at], found[at], float(np.quantile(chance, 0.95)))
-
-
-def _moved(part: FloatArray, rng: np.random.Generator, most: int) -> FloatArray:
-    """Rotate one episode's cause, so that it keeps its own rhythm; permute it if the episode is too short for that."""
-    n = len(part)
-    if n <= 3 * most:
-        return rng.permutation(part)
-    return np.roll(part, int(rng.integers(most + 1, n - most)))
-
-
-def _correlation(rewards: FloatArray, cause: FloatArray, episodes: IntArray, lag: int) -> float:
-    """Correlate ``rewards[t + lag]`` with ``cause[t]`` over all t whose episode has both."""
-    ahead, n = max(lag, 0), len(rewards)
-    back = max(-lag, 0)
-    if n - abs(lag) < 3:
-        return 0.0
-    same = episodes[ahead : n - back] == episodes[back : n - ahead]
-    one, other = rewards[ahead : n - back][same], cause[back : n - ahead][same]
-    return pearson(one, other, 0.0) if len(one) >= 3 else 0.0
 
 
 def rescaled(rewards: FloatArray, true: FloatArray) -> FloatArray:

@@ -12,14 +12,12 @@ from sklearn.isotonic import IsotonicRegression
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.exchange import split_at
+from rlhf_ray.interpret.reward.lags import Lag, lag_of
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.interpret.reward.summaries import of_observations
 from rlhf_ray.measure.statistics import auc, constant, pearson, spearman
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.study.figures import DRAWN
-
-LAGS = 10
-"""Steps that a reward is looked for before and after the true one."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +83,7 @@ class Comparison:
         correlation: over steps (Pearson).
         agreement: rank correlation over steps (Spearman).
         auc: how well the reward tells steps of high from those of low true reward.
-        lag: steps after the true reward at which the reward correlates best with it; 0 unless that is clearly better.
-        lag_correlation: the correlation at that lag.
+        lag: how it follows the true reward; None if that is the same on all steps.
         levels: by level of the true reward, the lowest first.
         flat: share of the true reward's upper half, by value, above which the reward no longer rises; None if it rises throughout.
         clipped: where the reward is cut off, at its lowest and highest value.
@@ -97,13 +94,17 @@ class Comparison:
     correlation: float
     agreement: float
     auc: float
-    lag: int
-    lag_correlation: float
+    lag: Lag | None
     levels: tuple[TruthLevel, ...]
     flat: float | None
     clipped: tuple[Clipped, ...]
     strata: tuple[Stratum, ...]
     constant_truth: bool
+
+    @property
+    def in_time(self) -> bool:
+        """Whether it comes at the step of the true reward, as far as can be told."""
+        return self.lag is None or not self.lag.off
 
 
 def compare(
@@ -112,6 +113,7 @@ def compare(
     regions: Regions | None,
     ignored: Sequence[str] = (),
     objects: Mapping[str, int] | None = None,
+    lag: Lag | None = None,
 ) -> Comparison | None:
     """Compare ``reward`` with the true rewards in ``data``.
 
@@ -122,6 +124,7 @@ def compare(
         ignored: names of inputs that the reward ignores: no condition on them describes where it is wrong, as long as the other of
             state and next state can.
         objects: object codes by name, for grids.
+        lag: how the reward follows the true one, if that is known.
 
     Returns:
         None if true rewards are unknown, or there are fewer than 20 steps.
@@ -132,42 +135,20 @@ def compare(
     given = reward.of(data)
     words = {float(code): word for word, code in (objects or {}).items()}
     steady = bool(np.ptp(truth) <= 1e-9 * max(1.0, np.abs(truth).max()))
-    lag, there = (0, pearson(given, truth, 0.0)) if steady else best_lag(given, truth, data)
+    if lag is None and not steady:
+        lag = lag_of(given, truth, data, np.random.default_rng(0))
     levels, usual = _levels(given, truth)
     return Comparison(
         pearson(given, truth, 0.0),
         _agreement(given, truth) or 0.0,
         auc(given, split_at(truth), 0.5),
         lag,
-        there,
         levels,
         None if steady else _flat(given, truth),
         () if steady else tuple(_clipped(given, truth)),
-        tuple(_worst(given, usual, data, regions, ignored, words)) if lag == 0 else (),
+        tuple(_worst(given, usual, data, regions, ignored, words)) if lag is None or not lag.off else (),
         steady,
     )
-
-
-def best_lag(late: FloatArray, early: FloatArray, data: Transitions, most: int = LAGS) -> tuple[int, float]:
-    """Return by how many steps ``late`` follows ``early`` within episodes, and their correlation then.
-
-    A lag other than 0 must correlate better by 0.1, and by 0.3 at least; the true one is the closest to 0 of those within 0.02 of
-    the best.
-    """
-    found = {}
-    for lag in range(-most, most + 1):
-        first = np.arange(max(0, -lag), min(len(data), len(data) - lag))
-        second = first + lag
-        same = (data.episodes[first] == data.episodes[second]) & (data.steps[second] - data.steps[first] == lag)
-        if same.sum() >= 20:
-            found[lag] = abs(pearson(late[second[same]], early[first[same]], 0.0))
-    if not found:
-        return 0, 0.0
-    best = max(found.values())
-    lag = min((lag for lag in found if found[lag] > best - 0.02), key=abs)
-    if found[lag] < max(found.get(0, 0.0) + 0.1, 0.3):
-        lag = 0
-    return lag, found.get(lag, 0.0)
 
 
 def _agreement(a: FloatArray, b: FloatArray) -> float | None:

@@ -11,7 +11,9 @@ import numpy as np
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.attribution import known_methods
+from rlhf_ray.interpret.reward.lags import Lag, lag_of
 from rlhf_ray.interpret.reward.regions import Regions, regions_in
+from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.functions import RewardFunction
 
 
@@ -50,6 +52,14 @@ class Subject:
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the generator for ``purpose``: the same draws whatever other steps drew."""
         return np.random.default_rng([self.seed, *purpose.encode()])
+
+    @cached_property
+    def lag(self) -> Lag | None:
+        """How the reward follows the true one; None if either is constant or the true one unknown. All steps tell this one."""
+        given, true = self.reward.of(self.data), self.data.rewards
+        if len(self.data) < 3 or constant(given) or constant(true):
+            return None
+        return lag_of(given, true, self.data, self.rng("lag"))
 
     @cached_property
     def digest(self) -> str:

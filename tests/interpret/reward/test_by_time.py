@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.by_time import change_points, events, lag_of, rescaled
+from rlhf_ray.interpret.reward.by_time import change_points, events, rescaled
 from rlhf_ray.interpret.reward.steps import by_time as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
@@ -29,29 +29,6 @@ def episodes(rng, count=6, length=60, rewards=None, **columns):
     )
 
 
-@pytest.mark.parametrize("lag", [-3, 0, 1, 7])
-def test_a_planted_lag_is_found_exactly(lag):
-    rng = np.random.default_rng(0)
-    data = episodes(rng)
-    cause = (rng.random(len(data)) < 0.08).astype(float)
-    rewards = 0.1 * rng.normal(size=len(data))
-    for at in np.flatnonzero(cause):
-        if 0 <= at + lag < len(data) and data.episodes[at + lag] == data.episodes[at]:
-            rewards[at + lag] += 1.0
-    found = lag_of(rewards, cause, data.episodes, rng)
-    assert found.steps == lag
-    assert found.significant
-    assert found.correlation > 0.9
-
-
-def test_no_lag_is_found_in_noise_nor_across_episodes():
-    rng = np.random.default_rng(1)
-    data = episodes(rng)
-    assert not lag_of(rng.normal(size=len(data)), data.terminated, data.episodes, rng).significant
-    first = data.steps == 0  # follows each end of an episode by one step, but in another episode
-    assert lag_of(first.astype(float), data.terminated, data.episodes, rng).steps != 1
-
-
 def test_change_points_are_exact():
     rng = np.random.default_rng(0)
     values = np.repeat([0.0, 2.0, -1.0], [30, 20, 50])
@@ -72,8 +49,8 @@ def test_events():
     )
     found = events(data)
     assert set(found) == {"terminated", "true reward", "state.level"}
-    assert np.flatnonzero(found["state.level"])[:2].tolist() == [10, 20]
-    assert not found["state.level"][60]  # an episode's first step jumps from nowhere
+    assert np.flatnonzero(found["state.level"])[:2].tolist() == [9, 19]  # the transitions to 10 and 20
+    assert not found["state.level"][59]  # no next state is recorded of an episode's last step
 
 
 def test_rescaled_rewards_have_the_true_ones_scale():
@@ -91,9 +68,7 @@ def test_the_section_names_a_late_reward_and_draws_the_same_twice():
     data = data.with_(rewards=true)
     reward = CallableReward(lambda o, a, n, d: n[:, 0], SPACE, gym.spaces.Discrete(2))
     found = run_step(section, Subject(reward, data))
-    assert next(each.text for each in found.statements if each.kind == "warning").startswith(
-        "The reward follows the true reward 2 steps late"
-    )
+    assert [(check.passed, check.value) for check in found.checks] == [(False, 2.0)]
     assert found.pictures[0].image == run_step(section, Subject(reward, data)).pictures[0].image
 
 

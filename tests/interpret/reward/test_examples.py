@@ -5,7 +5,7 @@ import pytest
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.steps import examples as section
-from rlhf_ray.interpret.reward.steps.examples import QUANTILES, examples
+from rlhf_ray.interpret.reward.steps.examples import QUANTILES, checksums, examples, true_rewards
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 from tests.interpret.contexts import run_step
@@ -26,15 +26,30 @@ REWARD = CallableReward(lambda o, a, p, d: o[:, 0] + o[:, 1], SPACE, gym.spaces.
 
 def test_examples_equal_brute_force(data):
     values = [float(state[0] + state[1]) for state in data.observations]
-    up = sorted(range(200), key=lambda i: (values[i], i))
-    down = sorted(range(200), key=lambda i: (-values[i], i))
-    found = {each.kind: each.indices.tolist() for each in examples(REWARD, data, count=5)}
-    assert found["highest"] == down[:5]
-    assert found["lowest"] == up[:5]
-    assert [found[f"quantile {q:g}"] for q in QUANTILES] == [[up[round(q * 199)]] for q in QUANTILES]
+    content = checksums(data).tolist()
+    up = sorted(range(200), key=lambda i: (values[i], content[i]))
+    down = sorted(range(200), key=lambda i: (-values[i], content[i]))
+    found = {each.kind: each for each in examples(REWARD, data, count=5)}
+    indices = {kind: each.indices.tolist() for kind, each in found.items()}
+    assert indices["highest"] == down[:5]
+    assert indices["lowest"] == up[:5]
+    assert found["highest"].equal.tolist() == [values.count(values[i]) for i in down[:5]]
+    assert [indices[f"quantile {q:g}"] for q in QUANTILES] == [[up[round(q * 199)]] for q in QUANTILES]
     for action in range(3):
-        assert found[f"highest with action {action}"] == [i for i in down if data.actions[i] == action][:5]
-        assert found[f"lowest with action {action}"] == [i for i in up if data.actions[i] == action][:5]
+        assert indices[f"highest with action {action}"] == [i for i in down if data.actions[i] == action][:5]
+        assert indices[f"lowest with action {action}"] == [i for i in up if data.actions[i] == action][:5]
+
+
+def test_the_order_of_the_data_chooses_nothing(data):
+    """Of 10 equal steps at the top, 5 are truly worth 1 and 5 nothing: on average a half, in any order."""
+    tied = CallableReward(lambda o, a, p, d: 1.0 * (a == 2), SPACE, gym.spaces.Discrete(3))
+    data = data.with_(actions=np.where(np.arange(200) < 10, 2, 0), rewards=(np.arange(200) < 5) * 1.0)
+    shuffled = data[np.random.default_rng(1).permutation(200)]
+    both = [[each.observations[one.indices].tolist() for one in examples(tied, each)] for each in (data, shuffled)]
+    assert both[0] == both[1]
+    found = true_rewards(tied, data)
+    assert found == true_rewards(tied, shuffled)
+    assert (found.highest, found.of_highest, found.lowest, found.of_lowest) == (0.5, 10, 0.0, 190)
 
 
 def test_the_report_shows_indices_and_both_rewards_and_warns_if_they_disagree(data):

@@ -7,7 +7,6 @@ from rlhf_ray.interpret.reward.exchange import ExchangePairs, StepPart, levelled
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.steps import shortcuts as section
-from rlhf_ray.interpret.reward.strata import compare
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, TableReward
 from tests.interpret.contexts import run_step
@@ -167,16 +166,6 @@ def test_the_true_reward_itself_has_no_warnings(vectors):
     found = told(vector_reward(lambda o, a, p, d: o[:, 0]), vectors)
     assert [each.text for each in found.statements if each.kind == "warning"] == []
     assert all(check.passed for check in found.checks)
-
-
-@pytest.mark.parametrize("lag", [-2, 0, 1, 3])
-def test_the_lag_between_true_reward_and_reward_is_exact(lag):
-    rng = np.random.default_rng(0)
-    truth = (rng.random(600) < 0.1) * 1.0
-    late = np.roll(truth.reshape(30, 20), lag, 1).reshape(-1, 1).astype(np.float32)
-    data = steps(late, late, truth)
-    reward = CallableReward(lambda o, a, p, d: o[:, 0], gym.spaces.Box(0, 1, (1,)), ACTIONS)
-    assert compare(reward, data, None).lag == lag
 
 
 def test_tables_have_whole_inputs_only():

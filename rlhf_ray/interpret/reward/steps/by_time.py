@@ -10,7 +10,8 @@ import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.by_time import Lag, draw, events, lag_of, rescaled, telling_episodes
+from rlhf_ray.interpret.reward.by_time import draw, events, rescaled, telling_episodes
+from rlhf_ray.interpret.reward.lags import Lag, lag_of
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
@@ -20,8 +21,6 @@ from rlhf_ray.study.words import Words
 WORDS = Words(__file__)
 TRUE = "true reward"
 
-STEPS = 5000
-"""Most steps that lags are measured on."""
 CLEAR = 0.5
 """Difference between the reward at an event and elsewhere, in standard deviations, from which the verdict names it."""
 FOLLOWS = 0.3
@@ -70,17 +69,12 @@ def run(context: StepContext[Subject]) -> Section:
 
 def measure(subject: Subject, rewards: FloatArray, happens: dict[str, BoolArray]) -> ByTime:
     """Compute the figures; ``happens``: where each event is, ``[n]``."""
-    data, true, spread = subject.data, subject.data.rewards, float(rewards.std())
+    data, spread = subject.data, float(rewards.std())
     if spread <= 1e-9 * max(1.0, float(np.abs(rewards).max())):
         return ByTime(0.0)
-    causes: dict[str, FloatArray | BoolArray] = dict(happens)
-    if np.isfinite(true).all() and np.ptp(true) > 0:
-        causes[TRUE] = true
-    rng, part = subject.rng(WORDS.name), slice(0, STEPS)
-    lags = {
-        name: lag_of(rewards[part], np.asarray(cause[part], np.float64), data.episodes[part], rng)
-        for name, cause in causes.items()
-    }
+    lags = {name: lag_of(rewards, there, data, subject.rng(WORDS.name)) for name, there in happens.items()}
+    if subject.lag is not None:
+        lags[TRUE] = subject.lag
     at_events = {
         name: AtEvent(int(there.sum()), float(rewards[there].mean() - rewards[~there].mean()) / spread)
         for name, there in happens.items()
@@ -96,7 +90,7 @@ def _statements(figures: ByTime) -> Iterator[Statement]:
         if abs(event.difference) >= CLEAR and lag.significant:
             size = abs(event.difference)
             yield WORDS.statement("at_event", size, name=name, size=size, higher=event.difference > 0)
-        elif lag.significant and lag.steps and abs(lag.correlation) >= FOLLOWS:
+        elif lag.off and abs(lag.correlation) >= FOLLOWS:
             yield WORDS.statement("follows", abs(lag.correlation), name=name, lag=lag)
     lag_to_truth = figures.lags.get(TRUE)
     if lag_to_truth is not None and not _in_time(lag_to_truth):

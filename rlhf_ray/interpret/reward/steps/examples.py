@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.study.plots import draw_observation, png
 from rlhf_ray.study.section import Section, Table
@@ -24,8 +26,8 @@ WORDS = Words(__file__)
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 APART = 0.5
 """Share of the true reward's range by which the highest and the lowest examples should differ in it."""
-CONSTANT = 1e-6
-"""Range of a reward, relative to its size, up to which it is constant."""
+SAME = 1e-6
+"""Standard deviations below which rewards count as equal: 32-bit arithmetic leaves about that much."""
 DRAWN = 6
 """Steps drawn of each kind."""
 SHOWN = 8
@@ -40,19 +42,23 @@ class Examples:
         kind: "highest", "lowest", "quantile 0.5", "highest with action 2", …
         indices: their indices in the data, in order: the most extreme first.
         rewards: their rewards.
+        equal: how many steps of the data have each of these rewards.
     """
 
     kind: str
     indices: IntArray
     rewards: FloatArray
+    equal: IntArray
 
 
 @dataclass(frozen=True)
 class TrueRewards:
-    """True rewards of the examples: means of the highest and of the lowest ones, and the range over the data."""
+    """True rewards of the steps valued most and least, and of all that tie with them: means and numbers, and the data's range."""
 
     highest: float
     lowest: float
+    of_highest: int
+    of_lowest: int
     minimum: float
     maximum: float
 
@@ -71,11 +77,10 @@ def run(context: StepContext[Subject]) -> Section:
     """Choose the examples and draw them."""
     subject = context.subject
     chosen = examples(subject.reward, subject.data)
-    true = true_rewards(subject.data, chosen)
+    true = true_rewards(subject.reward, subject.data)
     statements = []
     if true is not None and true.apart <= APART:
-        sizes = {"highest": len(chosen[0].indices), "lowest": len(chosen[1].indices)}
-        statements.append(WORDS.statement("truth_differs", 0.5 - true.apart, means=true, sizes=sizes))
+        statements.append(WORDS.statement("truth_differs", 0.5 - true.apart, means=true))
     grid = subject.regions.layout if subject.regions is not None and subject.regions.kind == "cell" else None
     drawable = grid is not None or subject.data.observations.ndim == 4
     pictures = [WORDS.picture("examples", _image(chosen[:2], subject.data, grid))] if drawable else []
@@ -86,8 +91,8 @@ def run(context: StepContext[Subject]) -> Section:
 def examples(reward: RewardFunction, data: Transitions, count: int = 8) -> list[Examples]:
     """Choose examples: highest, lowest, nearest to each of `QUANTILES`, and highest and lowest for each discrete action.
 
-    Equal rewards are in the order of the data. The quantiles are steps of the data: with ``n`` steps sorted by reward, quantile
-    ``q`` is number ``round(q * (n - 1))``.
+    Of steps with equal rewards, those whose content has the smallest checksum come first, whatever the order of the data. The
+    quantiles are steps of the data: with ``n`` steps sorted by reward, quantile ``q`` is number ``round(q * (n - 1))``.
 
     Args:
         reward: the reward function.
@@ -97,7 +102,10 @@ def examples(reward: RewardFunction, data: Transitions, count: int = 8) -> list[
     if not len(data):
         return []
     values = reward.of(data)
-    up, down = np.argsort(values, kind="stable"), np.argsort(-values, kind="stable")
+    level = levels(values)
+    content = checksums(data)
+    up, down = np.lexsort([content, level]), np.lexsort([content, -level])
+    sizes = np.bincount(level)
     kinds: list[tuple[str, IntArray]] = [("highest", down[:count]), ("lowest", up[:count])]
     kinds += [(f"quantile {share:g}", up[[round(share * (len(up) - 1))]]) for share in QUANTILES]
     if isinstance(reward.action_space, gym.spaces.Discrete):
@@ -105,19 +113,40 @@ def examples(reward: RewardFunction, data: Transitions, count: int = 8) -> list[
             taken = np.flatnonzero(data.actions == action)
             for kind, order in (("highest", down), ("lowest", up)):
                 kinds.append((f"{kind} with action {action}", order[np.isin(order, taken)][:count]))
-    return [Examples(kind, steps, values[steps]) for kind, steps in kinds]
+    return [Examples(kind, steps, values[steps], sizes[level[steps]]) for kind, steps in kinds]
 
 
-def true_rewards(data: Transitions, chosen: Sequence[Examples]) -> TrueRewards | None:
-    """Return the examples' true rewards; None if they are unknown or constant, or the given reward is constant."""
-    true = data.rewards
-    highest, lowest = chosen[:2]
-    if not np.isfinite(true).all() or np.ptp(true) == 0:
+def levels(values: FloatArray) -> IntArray:
+    """Number the rewards from the lowest, ``[n]``; those that differ by less than `SAME` from the next get one number."""
+    order = np.argsort(values, kind="stable")
+    apart = np.diff(values[order], prepend=values[order[:1]]) > SAME * values.std()
+    level = np.zeros(len(values), np.int64)
+    level[order] = np.cumsum(apart)
+    return level
+
+
+def checksums(data: Transitions) -> IntArray:
+    """Return a checksum of what each step shows, ``[n]``."""
+    columns = (data.observations, data.actions, data.next_observations, data.terminated)
+    found = np.zeros(len(data), np.int64)
+    for row in range(len(data)):
+        for column in columns:
+            found[row] = zlib.crc32(np.ascontiguousarray(column[row]).tobytes(), int(found[row]))
+    return found
+
+
+def true_rewards(reward: RewardFunction, data: Transitions, count: int = 8) -> TrueRewards | None:
+    """Return the true rewards of the ``count`` steps valued most and least, and of all that tie with them.
+
+    None if they are unknown or constant, or the given reward is constant.
+    """
+    true, level = data.rewards, levels(reward.of(data))
+    if constant(true) or level.max(initial=0) == 0:
         return None
-    if highest.rewards[0] - lowest.rewards[0] <= CONSTANT * max(1e-3, abs(highest.rewards[0])):
-        return None
-    top, bottom = (float(true[each.indices].mean()) for each in (highest, lowest))
-    return TrueRewards(top, bottom, float(true.min()), float(true.max()))
+    ordered, most = np.sort(level), min(count, len(level))
+    top, bottom = level >= ordered[-most], level <= ordered[most - 1]
+    means = float(true[top].mean()), float(true[bottom].mean())
+    return TrueRewards(*means, int(top.sum()), int(bottom.sum()), float(true.min()), float(true.max()))
 
 
 def _feature_names(subject: Subject) -> list[str]:
@@ -129,9 +158,16 @@ def _feature_names(subject: Subject) -> list[str]:
 
 def _table(data: Transitions, chosen: Sequence[Examples], names: Sequence[str]) -> Table:
     rows = [
-        [each.kind, int(index), *_cells(data, index), round(float(value), 4), *_numbers(data, index, len(names))]
+        [
+            each.kind,
+            int(index),
+            *_cells(data, index),
+            round(float(value), 4),
+            int(equal),
+            *_numbers(data, index, len(names)),
+        ]
         for each in chosen
-        for index, value in zip(each.indices, each.rewards, strict=True)
+        for index, value, equal in zip(each.indices, each.rewards, each.equal, strict=True)
     ]
     return WORDS.table("examples", rows, [*names, *(f"next {name}" for name in names)])
 

@@ -30,7 +30,10 @@ AGREES = 0.9
 
 @dataclass(frozen=True)
 class BestMove:
-    """The move that is worth most, what it and the median move give, and the difference in standard deviations."""
+    """The move that is worth most, what it and the median move give, and the difference in standard deviations.
+
+    ``equal``: how many moves are worth as much; the first of them in the grid, by rows, is named.
+    """
 
     move: str
     row: int
@@ -39,6 +42,7 @@ class BestMove:
     reward: float
     median: float
     stands_out: float
+    equal: int = 1
 
 
 @dataclass(frozen=True)
@@ -104,10 +108,11 @@ def measure(panels: list[MoveValues]) -> Moves:
 
 
 def _best(panel: MoveValues, given: Any, spread: float) -> BestMove:
-    states, (state, action) = panel.states, np.argwhere(panel.valid)[int(given.argmax())]
     most, median = float(given.max()), float(np.median(given))
+    equal = given >= most - 1e-6 * spread
+    states, (state, action) = panel.states, np.argwhere(panel.valid)[int(equal.argmax())]
     place = int(states.rows[state]), int(states.columns[state]), states.layers[states.layer[state]]
-    return BestMove(NAMES[states.moves[action]], *place, most, median, (most - median) / spread)
+    return BestMove(NAMES[states.moves[action]], *place, most, median, (most - median) / spread, int(equal.sum()))
 
 
 def _statements(figures: Moves, given: float) -> list[Statement]:

@@ -12,12 +12,12 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.drawing import curves_picture, map_picture, scatter_picture
 from rlhf_ray.interpret.reward.exchange import Effect
 from rlhf_ray.interpret.reward.findings import CLEAR, NEARLY_ALL, NOTHING, Cause, Findings
+from rlhf_ray.interpret.reward.lags import Lag, lag_of
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.interpret.reward.shortcuts import find
-from rlhf_ray.interpret.reward.strata import Comparison, Stratum, best_lag, compare
+from rlhf_ray.interpret.reward.strata import Comparison, Stratum, compare
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.true_reward import object_names, true_reward
-from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
@@ -46,20 +46,18 @@ TELLS_APART, CHANCE, REVERSED = 0.9, 0.05, 0.3
 """AUC of high and low true rewards: good; as far from 0.5 as chance goes; below, the reward is clearly the wrong way round."""
 RIGHT = 0.9
 """Correlation with the true reward from which a reward is right, whatever its causes do."""
-LATE, AT_ONCE, LATE_CAUSES, LARGEST_LAG = 0.5, 0.3, 3, 5
-"""Correlation of a cause's changes with the true reward, from which they come late if it is less than the second at the same step;
-number of causes and steps tried."""
+LATE_CAUSES = 3
+"""Causes whose changes are dated: the largest."""
 FAR_OFF = 1.0
 """Standard deviations by which a kind of step may get too much or too little."""
 
 
 @dataclass(frozen=True)
 class LateCause:
-    """A cause that changes some steps after (or, negative, before) the true reward, and how they correlate then."""
+    """A cause that changes some steps after (or, negative, before) the true reward."""
 
     cause: Cause
-    lag: int
-    correlation: float
+    lag: Lag
 
 
 @dataclass(frozen=True)
@@ -123,8 +121,9 @@ def measure(subject: Subject, data: Transitions | None = None) -> Shortcuts:
     mean = float(subject.reward.of(data).mean())
     if found.constant:
         return Shortcuts(len(data), mean, subject.regions, found)
-    beside = compare(subject.reward, data, subject.regions, found.ignored, objects)
-    return Shortcuts(len(data), mean, subject.regions, found, beside, tuple(_late(found, beside, data)))
+    beside = compare(subject.reward, data, subject.regions, found.ignored, objects, subject.lag)
+    late = tuple(_late(found, beside, data, subject.rng("late")))
+    return Shortcuts(len(data), mean, subject.regions, found, beside, late)
 
 
 def _effort(subject: Subject) -> float:
@@ -150,7 +149,9 @@ def episodes(data: Transitions, most: int, rng: np.random.Generator) -> Transiti
     return data[np.isin(data.episodes, kept)][:most]
 
 
-def _late(found: Findings, beside: Comparison | None, data: Transitions) -> Iterator[LateCause]:
+def _late(
+    found: Findings, beside: Comparison | None, data: Transitions, rng: np.random.Generator
+) -> Iterator[LateCause]:
     if beside is None or beside.constant_truth or abs(beside.correlation) > RIGHT:
         return
     for cause in found.causes[:LATE_CAUSES]:
@@ -158,9 +159,9 @@ def _late(found: Findings, beside: Comparison | None, data: Transitions) -> Iter
             continue
         before, after = (each[:, cause.mask].astype(float) for each in (data.observations, data.next_observations))
         changes = np.abs(after - before).mean(1)
-        lag, there = best_lag(changes, data.rewards, data, LARGEST_LAG)
-        if lag and there > LATE and abs(pearson(changes, data.rewards, 0.0)) < AT_ONCE:
-            yield LateCause(cause, lag, there)
+        lag = lag_of(changes, data.rewards, data, rng)
+        if lag.off:
+            yield LateCause(cause, lag)
 
 
 def statements(figures: Shortcuts) -> list[Statement]:
@@ -256,12 +257,12 @@ def _beside_truth(figures: Shortcuts) -> Iterator[Statement]:
 
 def _lags(figures: Shortcuts) -> Iterator[Statement]:
     found, beside = figures.found, figures.beside
-    if beside is not None and beside.lag:
-        yield WORDS.statement("lag", 4.0, beside=beside)
+    if beside is not None and beside.lag is not None and beside.lag.off:
+        yield WORDS.statement("lag", 4.0, lag=beside.lag)
     if found.frames > 1 and found.causes and found.causes[0].when.startswith("in the frame"):
         yield WORDS.statement("old_frame", 1.5, cause=found.causes[0])
     for late in figures.late:
-        yield WORDS.statement("late_cause", 1.0 + late.correlation, late=late)
+        yield WORDS.statement("late_cause", 1.0 + abs(late.lag.correlation), cause=late.cause, lag=late.lag)
 
 
 def _differences(figures: Shortcuts) -> Iterator[Statement]:
@@ -275,7 +276,7 @@ def _differences(figures: Shortcuts) -> Iterator[Statement]:
     if beside.constant_truth:
         yield WORDS.statement("constant_truth", 0.3)
         return
-    if beside.auc < TELLS_APART and beside.lag == 0:
+    if beside.auc < TELLS_APART and beside.in_time:
         chance = abs(beside.auc - 0.5) < CHANCE
         yield WORDS.statement("order", 5.0 if beside.auc < REVERSED else 2.0, auc=beside.auc, chance=chance)
     for cut in beside.clipped:
@@ -291,7 +292,7 @@ def _checks(figures: Shortcuts) -> Iterator[Check]:
     if true is None:
         return
     yield WORDS.check("order", true.auc > TELLS_APART, true.auc, least=TELLS_APART)
-    yield WORDS.check("lag", true.lag == 0, float(true.lag))
+    yield WORDS.check("lag", true.in_time, 0.0 if true.lag is None else float(true.lag.steps))
     worst = max(true.strata, key=lambda stratum: abs(stratum.gap), default=None)
     gap = 0.0 if worst is None else abs(worst.gap)
     yield WORDS.check("strata", gap < FAR_OFF, gap, stratum=worst, constant=False, most=FAR_OFF)

@@ -1,0 +1,137 @@
+"""How many steps one series follows another within episodes: the one place that dates a reward, a cause or a jump.
+
+A step's row holds what its transition shows: the reward that it pays, and the change from its state to its next state.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.measure.intervals import percentile_interval
+from rlhf_ray.measure.statistics import constant
+
+MOST = 10
+"""Largest lag, in steps."""
+STEPS = 5000
+"""Most steps that a lag is measured on: its correlation is then known to about 0.03, and the permutations take a second."""
+FEWEST = 20
+"""Pairs of steps below which a correlation at a lag is not looked at: its standard error would be above 0.2."""
+BETTER = 0.1
+"""A lag is told if it correlates better than the same step by this much, or leaves half of the variance unexplained; with the whole
+95 % interval of the gain above 0. Neighbouring steps of a smooth series correlate at other lags too, by less."""
+PERMUTATIONS, DRAWS = 100, 200
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How a series follows a cause.
+
+    Attributes:
+        steps: the lag: positive if the series comes after the cause; 0 unless another lag is clearly better.
+        correlation: the correlation at that lag.
+        low, high: its 95 % interval over episodes; NaN with fewer than three.
+        at_once: the correlation at the same step.
+        chance: the 95 % quantile of the largest absolute correlation if the cause is moved at random within its episodes.
+    """
+
+    steps: int
+    correlation: float
+    low: float
+    high: float
+    at_once: float
+    chance: float
+
+    @property
+    def significant(self) -> bool:
+        """Whether the correlation is more than chance."""
+        return abs(self.correlation) > self.chance
+
+    @property
+    def off(self) -> bool:
+        """Whether the series clearly comes at another step than the cause."""
+        return self.significant and self.steps != 0
+
+
+def lag_of(series: FloatArray, cause: FloatArray | BoolArray, data: Transitions, rng: np.random.Generator) -> Lag:
+    """Find the lag at which a series follows a cause, by cross-correlation within episodes.
+
+    Args:
+        series: ``[n]``.
+        cause: ``[n]``: an event (0 or 1) or a number, such as the true reward.
+        data: the steps; the first `STEPS` count.
+        rng: draws the permutations and the bootstrap.
+    """
+    data = data[:STEPS]
+    late, early = (_standard(np.asarray(each[:STEPS], np.float64)) for each in (series, cause))
+    lags = sorted(range(-MOST, MOST + 1), key=lambda lag: (abs(lag), lag))
+    pairs = {lag: _pairs(data, lag) for lag in lags}
+
+    moved = np.stack([early, *(_moved(early, data.episodes, rng) for _ in range(PERMUTATIONS))])
+    all_found = np.stack([_correlations(late[after], moved[:, before]) for after, before in pairs.values()])
+    found = all_found[:, 0]
+    best = int(np.argmax(np.round(np.abs(found), 9)))
+    seed = int(rng.integers(2**32))  # one for both: their difference is what counts
+    at_lag, at_once = (_resampled(_sums(late, early, data.episodes, *pairs[lag]), seed) for lag in (lags[best], 0))
+    size, same = abs(found[best]), abs(found[0])
+    gain = percentile_interval(np.abs(at_lag) - np.abs(at_once))[0]
+    if not (size >= same + BETTER or 1 - size**2 <= (1 - same**2) / 2) or gain <= 0:
+        best, at_lag = 0, at_once
+    low, high = percentile_interval(at_lag)
+    there, chance = float(found[best]), float(np.quantile(np.abs(all_found[:, 1:]).max(0), 0.95))
+    return Lag(lags[best], there, min(low, there), max(high, there), float(found[0]), chance)
+
+
+def _standard(values: FloatArray) -> FloatArray:
+    return np.zeros(len(values)) if constant(values) else np.asarray((values - values.mean()) / values.std())
+
+
+def _correlations(one: FloatArray, others: FloatArray) -> FloatArray:
+    """Correlate ``one`` ``[n]`` with each of ``others`` ``[m, n]``; 0 where either is constant."""
+    if not len(one):
+        return np.zeros(len(others))
+    one, others = one - one.mean(), others - others.mean(1, keepdims=True)
+    spread = np.sqrt((one @ one) * np.einsum("ij,ij->i", others, others))
+    return np.asarray(np.clip(others @ one / np.where(spread > 1e-9 * len(one), spread, np.inf), -1, 1))
+
+
+def _pairs(data: Transitions, lag: int) -> tuple[IntArray, IntArray]:
+    """Return the steps that come ``lag`` steps after others of their episode, and those others; none if they are few."""
+    before = np.arange(max(0, -lag), min(len(data), len(data) - lag))
+    after = before + lag
+    same = (data.episodes[before] == data.episodes[after]) & (data.steps[after] - data.steps[before] == lag)
+    return (after[same], before[same]) if same.sum() >= FEWEST else (after[:0], before[:0])
+
+
+def _sums(late: FloatArray, early: FloatArray, episodes: IntArray, after: IntArray, before: IntArray) -> FloatArray:
+    """Return the sums of each episode that a correlation needs, ``[episodes, 6]``."""
+    names, which = np.unique(episodes, return_inverse=True)
+    a, b = late[after], early[before]
+    columns = (np.ones(len(a)), a, b, a * a, b * b, a * b)
+    return np.stack([np.bincount(which[after], column, len(names)) for column in columns], 1)
+
+
+def _resampled(sums: FloatArray, seed: int) -> FloatArray:
+    """Return the correlation of each bootstrap draw of episodes; NaN with fewer than three."""
+    count = len(sums)
+    if count < 3:
+        return np.full(1, np.nan)
+    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), DRAWS)
+    n, a, b, aa, bb, ab = (weights @ sums).T
+    with np.errstate(all="ignore"):
+        correlation = (ab / n - a / n * b / n) / np.sqrt((aa / n - (a / n) ** 2) * (bb / n - (b / n) ** 2))
+    return np.asarray(np.clip(correlation, -1, 1))
+
+
+def _moved(values: FloatArray, episodes: IntArray, rng: np.random.Generator) -> FloatArray:
+    """Rotate each episode, so that it keeps its own rhythm; permute it if it is too short for that."""
+    bounds = np.flatnonzero(np.diff(episodes, prepend=episodes[:1] - 1, append=episodes[-1:] + 1))
+    parts = []
+    for start, end in itertools.pairwise(bounds):
+        part, n = values[start:end], end - start
+        parts.append(rng.permutation(part) if n <= 3 * MOST else np.roll(part, int(rng.integers(MOST + 1, n - MOST))))
+    return np.concatenate(parts)
