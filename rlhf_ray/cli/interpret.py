@@ -12,7 +12,7 @@ import tyro
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.help import Usage
 from rlhf_ray.cli.spaces import spaces_of
-from rlhf_ray.cli.studies import check_amounts, own_steps, print_verdict, run_shown, writable
+from rlhf_ray.cli.studies import check_amounts, own_steps, print_screen, run_shown, writable
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings.checks import require
 
@@ -96,7 +96,7 @@ def reward(words: list[str]) -> None:
     command: InterpretReward = parse_arguments(InterpretReward, "rlhf-ray interpret reward", words)
     from rlhf_ray.data.places import in_job, run_path
     from rlhf_ray.interpret.attribution import known_methods
-    from rlhf_ray.interpret.reward.report import KINDS, reward_study, write_report
+    from rlhf_ray.interpret.reward.report import reward_study, write_report
     from rlhf_ray.interpret.reward.subject import Subject
 
     known_methods(command.methods)
@@ -110,7 +110,7 @@ def reward(words: list[str]) -> None:
     sections = run_shown(study, command.steps, processes=in_job())
     source = str(command.data or "new rollouts of the run's policy")
     report = write_report(study, sections, {"model": str(command.model or command.run), "data": source})
-    print_verdict(report.verdict, KINDS, {"report": report.page})
+    print_screen(report.screen, {"report": report.page})
 
 
 def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str | None, float]:

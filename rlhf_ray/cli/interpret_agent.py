@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.studies import check_amounts, own_steps, print_lists, print_verdict, run_shown, writable
+from rlhf_ray.cli.studies import check_amounts, own_steps, print_lists, print_screen, run_shown, writable
 from rlhf_ray.data.errors import SettingError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def agent_command(words: list[str]) -> None:
         return
     from rlhf_ray.agents.agent import NetworkAgent
     from rlhf_ray.data.places import run_path
-    from rlhf_ray.interpret.agent.report import KINDS, agent_study, write_agent_report
+    from rlhf_ray.interpret.agent.report import agent_study, write_agent_report
     from rlhf_ray.interpret.agent.subject import AgentSubject
     from rlhf_ray.interpret.attribution import known_methods
 
@@ -65,8 +65,8 @@ def agent_command(words: list[str]) -> None:
     sections = run_shown(study, command.steps, processes=isinstance(agent, NetworkAgent))  # functions may not travel
     about: dict[str, Any] = {"agent": agent.name, "digest": agent.digest, "environment": environment}
     about |= {"seed": command.seed, "effort": command.effort, "from": str(command.run)}
-    page, verdict = write_agent_report(sections, study.folder, about)
-    print_verdict(verdict, KINDS, {"panel": page.parent / "panel" / "index.html", "report": page})
+    page, screen = write_agent_report(sections, study.folder, about)
+    print_screen(screen, {"panel": page.parent / "panel" / "index.html", "report": page})
 
 
 def _compare(command: InterpretAgent, against: Path) -> None:
@@ -77,7 +77,7 @@ def _compare(command: InterpretAgent, against: Path) -> None:
     from rlhf_ray.envs.batches import BatchCreator
     from rlhf_ray.interpret.agent.comparison import AgentPair, comparison_study, write_comparison
     from rlhf_ray.runs.agents import named_agent
-    from rlhf_ray.study import Told
+    from rlhf_ray.study.verdict import MOST
 
     agent, environment, default_out = _load(command)
     other, _, _ = named_agent(against, environment)
@@ -86,8 +86,9 @@ def _compare(command: InterpretAgent, against: Path) -> None:
     study = comparison_study(pair, writable(run_path(command.out or default_out / f"against_{name}")))
     sections = run_shown(study, (), processes=False)
     page, result = write_comparison(pair, sections, study.folder, {"from": str(command.run), "against": str(against)})
-    sentences = [Told(result.sentence, "", ""), *result.verdict.statements["uses"]]
-    print_lists({"Do they use the same features?": sentences, "Failed checks": result.verdict.failed}, {"report": page})
+    sentences = [result.sentence, *(told.text for told in result.verdict.statements["uses"][:MOST])]
+    failed = [told.text for told in result.verdict.failed[:MOST]]
+    print_lists({"Do they use the same features?": sentences, "Failed checks": failed}, {"report": page})
 
 
 def _load(command: InterpretAgent) -> tuple[Agent, str, Path]:

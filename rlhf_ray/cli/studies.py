@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from multiprocessing.queues import SimpleQueue
 
     from rlhf_ray.runs.progress import Counting
-    from rlhf_ray.study import Section, Study, StudyVerdict, Told
+    from rlhf_ray.study import Section, Study
     from rlhf_ray.study.run import Say, Submit
+    from rlhf_ray.study.screen import Screen
 
 WORKERS = 2
 """Steps that run at the same time."""
@@ -81,30 +82,21 @@ def run_shown(study: Study[Any], names: Sequence[str], *, processes: bool) -> tu
         raise KeyboardInterrupt("interrupted; finished steps are kept, and the same command continues") from None
 
 
-def print_verdict(verdict: StudyVerdict, kinds: Mapping[str, str], files: Mapping[str, Path]) -> None:
-    """Print the verdict and where the files are.
-
-    Args:
-        verdict: what the page says first.
-        kinds: headings, by kind of statement.
-        files: paths by what they are; those that exist are printed.
-    """
-    lists = {head: verdict.statements[kind] for kind, head in kinds.items()}
-    print_lists(lists | {"Warnings": verdict.warnings, "Failed checks": verdict.failed}, files)
+def print_screen(screen: Screen, files: Mapping[str, Path]) -> None:
+    """Print the first screen, and where the files are (those that exist)."""
+    print_lists({screen.heading: screen.text.splitlines()[1:]}, files)
 
 
-def print_lists(lists: Mapping[str, Sequence[Told]], files: Mapping[str, Path]) -> None:
-    """Print lists of sentences under their headings, and where the files are."""
+def print_lists(lists: Mapping[str, Sequence[str]], files: Mapping[str, Path]) -> None:
+    """Print lists of lines under their headings, and where the files are (those that exist)."""
     from rich.console import Console
 
-    from rlhf_ray.study.verdict import MOST
-
     console = Console()
-    for head, tolds in lists.items():
-        if tolds:
-            console.print(head, style="bold")
-            for told in tolds[:MOST]:
-                console.print(f"  {told.text}", highlight=False, markup=False)
+    for head, lines in lists.items():
+        if lines:
+            console.print(head, style="bold", highlight=False, markup=False)
+            for line in lines:
+                console.print(f"  {line}", highlight=False, markup=False)
     for name, path in files.items():
         if path.exists():
             console.print(f"{name}: {path}", highlight=False, markup=False, soft_wrap=True)

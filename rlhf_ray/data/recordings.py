@@ -276,6 +276,10 @@ def load_transitions(path: Path | str, most: int | None = None) -> Transitions:
     else:
         demonstrations = Demonstrations.load(path)
         trajectories, timeouts = demonstrations.trajectories(), demonstrations.timeouts
+    if not any(map(len, trajectories)):
+        raise SettingError(
+            f"{path} has no step whose next observation is known; add the array next_observations, or give longer episodes."
+        )
     steps = Transitions.of_trajectories(trajectories)
     last = np.cumsum([len(episode) for episode in trajectories]) - 1
     truncated = np.zeros(len(steps), bool)

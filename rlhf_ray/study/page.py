@@ -17,8 +17,9 @@ from rlhf_ray import pages
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.plain import plain
 from rlhf_ray.study import kept
+from rlhf_ray.study.screen import Screen
 from rlhf_ray.study.section import Section
-from rlhf_ray.study.verdict import MOST
+from rlhf_ray.study.verdict import MOST, StudyVerdict
 
 LONG = 40
 """Rows of a table above which the page folds it."""
@@ -42,7 +43,13 @@ class Look:
 
 
 def write_page(
-    look: Look, folder: Path, about: dict[str, Any], summary: Any, sections: Sequence[Section], **values: Any
+    look: Look,
+    folder: Path,
+    about: dict[str, Any],
+    summary: Any,
+    sections: Sequence[Section],
+    screen: Screen | None = None,
+    **values: Any,
 ) -> Path:
     """Write the page and its twin to ``folder``; return the page's path.
 
@@ -50,20 +57,22 @@ def write_page(
         look: the template, and how the files are named.
         folder: the study's folder.
         about: facts about the study.
-        summary: what the page says first: a `rlhf_ray.study.verdict.StudyVerdict`, or anything else with ``to_json``.
+        summary: what the page says: a `rlhf_ray.study.verdict.StudyVerdict`, or anything else with ``to_json``.
         sections: the sections, in the order of the page.
+        screen: what it says first; the rest is folded. None: nothing is folded.
         **values: further values of the template.
     """
     folder.mkdir(parents=True, exist_ok=True)
     twin = {
         "format": look.format,
         "about": about,
+        **({} if screen is None else {"first_screen": screen.to_json()}),
         look.summary: summary.to_json(),
         "sections": [kept.to_json(section) for section in sections],
     }
     write_text(folder / f"{look.name}.json", json.dumps(plain(twin), indent=1) + "\n")
     page = folder / f"{look.name}.html"
-    write_text(page, render(look.template, about, sections, **{look.summary: summary}, **values))
+    write_text(page, render(look.template, about, sections, **{look.summary: summary}, screen=screen, **values))
     return page
 
 
@@ -74,6 +83,8 @@ def render(template: Path, about: dict[str, Any], sections: Sequence[Section], *
         "passed": sum(check.passed is True for section in sections for check in section.checks),
         "made": sum(check.passed is not None for section in sections for check in section.checks),
     }
+    verdict = values.get("verdict")
+    reason = verdict.because if isinstance(verdict, StudyVerdict) else lambda section, text: ""
     return pages.render(
         template,
         {"figure": figure, "code": code, "data_uri": data_uri},
@@ -82,6 +93,7 @@ def render(template: Path, about: dict[str, Any], sections: Sequence[Section], *
         most=MOST,
         long=LONG,
         counts=counts,
+        reason=reason,
         sections=[section for section in sections if section.skipped is None],
         skipped=[section for section in sections if section.skipped is not None],
         **values,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["rewards", "ignores", "uses", "holds", "outcome", "note", "warning"]
+Stance = Literal["yes", "no", ""]
+Strength = Literal["strong", "moderate", "weak", ""]
 
 
 @dataclass(frozen=True)
@@ -20,13 +22,31 @@ class Statement:
             "warning": why to distrust the subject or a step. "note": what helps to read the section.
         text: the sentence, in plain words, with its figures.
         weight: orders the statements of one kind in a section, the largest first.
-        about: the concept it is about; empty if none.
+        about: what it is about, for example a concept or a feature; several are separated by "; ". Empty if nothing in particular.
+        key: ``STEP.NAME`` of its words.
+        stance: whether it says that the subject depends on what it is ``about``, or that it does not. Two statements of a verdict
+            about one thing never have opposite stances.
+        line: what the first screen says; empty if it is not there.
+        figure: the line's figure, with its interval and its control.
+        strength: how strong the evidence is, see `rlhf_ray.study.screen.strength`.
+        list: the list of the first screen that has the line; empty: the line is one of the numbered causes.
     """
 
     kind: Kind
     text: str
     weight: float = 0.0
     about: str = ""
+    key: str = ""
+    stance: Stance = ""
+    line: str = ""
+    figure: str = ""
+    strength: Strength = ""
+    list: str = ""
+
+    @property
+    def subjects(self) -> set[str]:
+        """What it is about, one by one."""
+        return {subject for subject in self.about.split("; ") if subject}
 
 
 @dataclass(frozen=True)
@@ -39,6 +59,9 @@ class Check:
         value: the measured value; None without one.
         bound: what it has to be, in words, for example ``"> 0.5"``.
         says: what it means that the check failed (or could not be made); empty if it passed.
+        key: ``STEP.NAME`` of its words.
+        about: as `Statement.about`; a check that passed has the stance "yes", one that failed "no".
+        absent: the fault that a passed check rules out, in a word or two, for the first screen; empty if it is not there.
     """
 
     name: str
@@ -46,6 +69,9 @@ class Check:
     value: float | None = None
     bound: str = ""
     says: str = ""
+    key: str = ""
+    about: str = ""
+    absent: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,10 @@ A step computes figures and chooses what to tell; the file holds how it is told,
 
     [statements.cause]
     kind = "rewards"
+    about = "{{ cause.name }}"
     text = "It looks at {{ cause.name }}: exchanging that moves the reward by {{ cause.effect.moves | share }}."
+    line = "LOOKS AT {{ cause.name }}"
+    figure = "exchanged: {{ cause.effect.moves | share }}"
 
     [checks.varies]
     name = "the reward varies"
@@ -25,7 +28,8 @@ A step computes figures and chooses what to tell; the file holds how it is told,
     no_steps = "There are no steps to look at."
     chance = "(chance: {{ chance | fmt('.2f') }})"
 
-A template includes a text by ``{% include 'chance' %}``.
+``line`` and ``figure`` are what the study's first screen shows of a statement (see `rlhf_ray.study.screen`); ``list = "IGNORES"``
+puts the line in that list. A template includes a text by ``{% include 'chance' %}``.
 """
 
 from __future__ import annotations
@@ -41,7 +45,10 @@ import jinja2
 from rlhf_ray.data.plain import plain
 from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.study.figures import values_of
-from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.section import Check, Picture, Section, Stance, Statement, Strength, Table
+
+STANCES: dict[str, Stance] = {"rewards": "yes", "uses": "yes", "ignores": "no"}
+"""Stances of the kinds of statements; others have none unless their words name one."""
 
 
 class Words:
@@ -67,19 +74,26 @@ class Words:
         """Return a text of ``[texts]``."""
         return self._environment.get_template(key).render(values)
 
-    def statement(self, key: str, weight: float = 0.0, **values: Any) -> Statement:
-        """Return a statement of ``[statements.KEY]``."""
+    def statement(self, key: str, weight: float = 0.0, strength: Strength = "", /, **values: Any) -> Statement:
+        """Return a statement of ``[statements.KEY]``; ``strength``: of its evidence."""
         words = self._words["statements"][key]
-        text, about = (self._render(words.get(name, ""), values) for name in ("text", "about"))
-        return Statement(words["kind"], text, float(weight), about)
+        parts = (self._render(words.get(name, ""), values) for name in ("text", "about", "line", "figure"))
+        text, about, line, figure = parts
+        stance, key = words.get("stance", STANCES.get(words["kind"], "")), f"{self.name}.{key}"
+        return Statement(
+            words["kind"], text, float(weight), about, key, stance, line, figure, strength, words.get("list", "")
+        )
 
     def check(self, key: str, passed: bool | None, value: float | None = None, **values: Any) -> Check:
         """Return a check of ``[checks.KEY]``, which says ``failed``, or ``unknown`` if it could not be made."""
         words = self._words["checks"][key]
         values |= {"value": value}
         says = "" if passed else words.get("unknown" if passed is None else "failed", "")
-        name, bound, says = (self._render(text, values) for text in (words["name"], words.get("bound", ""), says))
-        return Check(name, passed, value, bound, says)
+        texts = (words["name"], words.get("bound", ""), says, words.get("about", ""))
+        name, bound, says, about = (self._render(text, values) for text in texts)
+        return Check(
+            name, passed, value, bound, says, f"{self.name}.{key}", about, words.get("absent", "") if passed else ""
+        )
 
     def table(self, key: str, rows: Iterable[Sequence[Any]], columns: Sequence[str] = (), **values: Any) -> Table:
         """Return a table of ``[tables.KEY]``; ``columns``: further ones, which the data name."""

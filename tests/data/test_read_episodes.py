@@ -301,6 +301,12 @@ def test_arrays_of_other_shapes_are_named(tmp_path: Path, changes: Any, said: st
 # Our recordings
 
 
+def test_steps_without_a_next_observation_are_no_steps(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", observations=np.ones((3, 2)), actions=np.ones(3), terminals=np.ones(3, bool))
+    with pytest.raises(SettingError, match="no step whose next observation is known"):
+        load_transitions(tmp_path / "d.npz")
+
+
 def test_a_recording_whose_manifest_tells_of_other_episodes_is_refused(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path, OBSERVED, CHOICES, {})
     for seed in range(2):

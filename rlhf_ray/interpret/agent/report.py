@@ -10,16 +10,13 @@ from rlhf_ray.interpret.agent.steps import CATALOGUE
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.study.page import Look, write_page
 from rlhf_ray.study.run import Study
+from rlhf_ray.study.screen import Screen, first_screen
 from rlhf_ray.study.section import Section
-from rlhf_ray.study.verdict import StudyVerdict, reconcile, without
+from rlhf_ray.study.verdict import Relations, StudyVerdict, reconcile
 
-LOOK = Look(Path(__file__).parent / "agent.html", "rlhf_ray.agent_report/1")
-KINDS = {
-    "uses": "It uses",
-    "holds": "It holds or sees, but is not shown to need",
-    "ignores": "It ignores, as far as was tested",
-}
-"""Kinds of statements, and what the page calls them."""
+LOOK = Look(Path(__file__).parent / "agent.html", "rlhf_ray.agent_report/2")
+RELATIONS = Relations.read(Path(__file__).parent / "verdict.toml")
+KINDS = ("uses", "holds", "ignores")
 FIRST = ("story", "interventions", "counterfactuals", "attribution")
 """Sections whose statements come first: what was changed in the environment says more than what a gradient says."""
 
@@ -30,13 +27,12 @@ def agent_study(subject: AgentSubject, folder: Path, own: Sequence[str] = ()) ->
 
 
 def agent_verdict(sections: Sequence[Section]) -> StudyVerdict:
-    """Put the statements together. A concept that interventions show to be needed is not said to be only held."""
-    needed = {statement.about for section in sections for statement in section.statements if statement.kind == "uses"}
-    return reconcile(without(sections, "holds", needed - {""}), tuple(KINDS), FIRST)
+    """Put the statements together."""
+    return reconcile(sections, KINDS, FIRST, RELATIONS)
 
 
-def write_agent_report(sections: Sequence[Section], out: Path, about: dict[str, Any]) -> tuple[Path, StudyVerdict]:
-    """Write the report; return the page's path and the verdict.
+def write_agent_report(sections: Sequence[Section], out: Path, about: dict[str, Any]) -> tuple[Path, Screen]:
+    """Write the report; return the page's path and what it says first.
 
     Args:
         sections: what the steps found.
@@ -45,4 +41,5 @@ def write_agent_report(sections: Sequence[Section], out: Path, about: dict[str, 
     """
     verdict = agent_verdict(sections)
     panel = "panel/index.html" if (out / "panel" / "index.html").exists() else None
-    return write_page(LOOK, out, about, verdict, sections, panel=panel), verdict
+    screen = first_screen(f"{about['agent']} · {about['environment']}", verdict, sections, RELATIONS)
+    return write_page(LOOK, out, about, verdict, sections, screen, panel=panel), screen

@@ -13,12 +13,13 @@ from rlhf_ray.interpret.reward.steps import CATALOGUE
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.study.page import Look, write_page
 from rlhf_ray.study.run import Study, run_study
+from rlhf_ray.study.screen import Screen, first_screen
 from rlhf_ray.study.section import Section
-from rlhf_ray.study.verdict import StudyVerdict, reconcile
+from rlhf_ray.study.verdict import Relations, StudyVerdict, reconcile
 
-LOOK = Look(Path(__file__).parent / "reward.html", "rlhf_ray.reward_report/1")
-KINDS = {"rewards": "It seems to reward", "ignores": "It ignores"}
-"""Kinds of statements, and what the page calls them."""
+LOOK = Look(Path(__file__).parent / "reward.html", "rlhf_ray.reward_report/2")
+RELATIONS = Relations.read(Path(__file__).parent / "verdict.toml")
+KINDS = ("rewards", "ignores")
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,13 @@ class Report:
 
     Attributes:
         page: path of ``report.html``.
-        verdict: what the page says first.
+        screen: what the page says first.
+        verdict: everything that it says.
         sections: the sections, in the order of the page.
     """
 
     page: Path
+    screen: Screen
     verdict: StudyVerdict
     sections: tuple[Section, ...]
 
@@ -59,8 +62,11 @@ def write_report(study: Study[Subject], sections: Sequence[Section], about: dict
         "effort": subject.effort,
         "gamma": subject.gamma,
     }
-    verdict = reconcile(sections, tuple(KINDS))
-    return Report(write_page(LOOK, study.folder, facts | (about or {}), verdict, sections), verdict, tuple(sections))
+    verdict = reconcile(sections, KINDS, relations=RELATIONS)
+    heading = " · ".join(filter(None, (subject.reward.name, subject.environment)))
+    screen = first_screen(heading, verdict, sections, RELATIONS)
+    page = write_page(LOOK, study.folder, facts | (about or {}), verdict, sections, screen)
+    return Report(page, screen, verdict, tuple(sections))
 
 
 def report_reward(subject: Subject, out: Path | str, steps: Sequence[str] | None = None) -> Report:

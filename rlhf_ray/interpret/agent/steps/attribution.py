@@ -31,6 +31,7 @@ from rlhf_ray.interpret.attribution.drawing import curves_figure, strip
 from rlhf_ray.interpret.attribution.faithfulness import Curves, curves
 from rlhf_ray.interpret.attribution.occlusion import Occlusion
 from rlhf_ray.study.figures import DRAWN
+from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step
 from rlhf_ray.study.words import Words
@@ -318,7 +319,8 @@ def statements(figures: AgentAttribution) -> Iterator[Statement]:
         yield WORDS.statement("unfaithful", 0.5, methods=sorted(unfaithful))
     for removed in figures.objects.values():
         if removed.matters:
-            yield WORDS.statement("object", removed.painted / removed.control, object=removed)
+            beyond = 1.0 - removed.control / removed.painted
+            yield WORDS.statement("object", beyond, strength((beyond, beyond)), object=removed)
         if removed.distrusted and removed.concentration is not None:
             yield WORDS.statement("concentration", removed.concentration[1], object=removed)
     if figures.paths and figures.valid_horizon is not None and 2 <= figures.valid_horizon < STEPS:
@@ -330,7 +332,9 @@ def statements(figures: AgentAttribution) -> Iterator[Statement]:
 def _of_quantity(maps: QuantityMaps, judged: WorldMoments) -> Iterator[Statement]:
     title = maps.quantity.title
     if maps.unmoved and maps.otherwise > 0:
-        yield WORDS.statement("decides", maps.otherwise, share=maps.otherwise)
+        yield WORDS.statement(
+            "decides", maps.otherwise, strength((maps.otherwise, maps.otherwise)), share=maps.otherwise
+        )
     elif maps.unmoved:
         yield WORDS.statement("empty", 1.0, title=title, count=len(judged), first=judged.steps.min())
     elif len(maps.numbers):

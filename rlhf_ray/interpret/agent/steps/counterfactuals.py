@@ -21,6 +21,7 @@ from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.plots import COLOURS, png
+from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step
 from rlhf_ray.study.words import Words, estimate
@@ -142,11 +143,11 @@ def _effect(context: AgentContext, about: str, pair: Counterfact) -> EditEffect:
 def _statements(edit: str, one: EditEffect) -> Iterator[Statement]:
     values: dict[str, Any] = {"edit": edit, "one": one}
     if one.action.mean >= LARGE:
-        yield WORDS.statement("reacts", one.action.mean, **values)
+        yield WORDS.statement("reacts", one.action.mean, strength(one.action), **values)
     elif one.action.mean > SMALL:
         return
     elif one.effect.acts.mean > SMALL:
-        yield WORDS.statement("reacts_later", one.effect.acts.mean, **values)
+        yield WORDS.statement("reacts_later", one.effect.acts.mean, strength(one.effect.acts), **values)
     elif one.value_size.mean > LARGE * max(one.value_spread, 1e-9):
         yield WORDS.statement("value_reacts", 1.0 - one.action.mean, **values)
     elif one.value.holds_zero:

@@ -33,6 +33,7 @@ from rlhf_ray.interpret.directions.interventions import Intervention, Op
 from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.study.figures import fields_of
 from rlhf_ray.study.plots import EffectRow, draw_effects
+from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step
 from rlhf_ray.study.words import Words, estimate
@@ -281,11 +282,19 @@ def _statements(effects: Sequence[ComponentEffect], site: str, box: bool) -> Ite
         moving = [effect for effect in same if effect.verdict == "moves actions"]
         values: dict[str, Any] = {"name": name, "site": site, "box": box}
         if strongest.result.changes:
-            change = strongest.result.effect.returns.difference.mean
-            yield WORDS.statement("needs" if change < 0 else "costs", abs(change), one=strongest, **values)
+            change = strongest.result.effect.returns
+            unit = 1.0 / max(abs(change.before), 1e-9)
+            random = unit * max(map(abs, strongest.random_returns), default=0.0)
+            strong, key = (
+                strength(change.difference.scaled(unit), random),
+                "needs" if change.difference.mean < 0 else "costs",
+            )
+            yield WORDS.statement(key, abs(change.difference.mean), strong, one=strongest, **values)
         elif moving:
             most = max(moving, key=lambda effect: effect.result.effect.acts.mean)
-            yield WORDS.statement("moves", most.result.effect.acts.mean, one=most, **values)
+            random = max((control.acts.mean for control in most.result.random), default=0.0)
+            acts = most.result.effect.acts
+            yield WORDS.statement("moves", acts.mean, strength(acts, random), one=most, **values)
         elif all(effect.verdict == "decodable only" for effect in same):
             yield WORDS.statement("not_needed", strongest.candidate.auc or 0.0, one=strongest, **values)
 

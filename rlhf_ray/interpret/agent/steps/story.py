@@ -25,6 +25,7 @@ from rlhf_ray.interpret.directions.controls import COUNT, random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import bootstrap
 from rlhf_ray.study.plots import EffectRow, draw_effects
+from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step
 from rlhf_ray.study.words import Words, estimate
@@ -281,7 +282,10 @@ def _counterfacts(context: AgentContext, test: Episodes) -> list[tuple[str, bool
 
 def _statement(chain: CausalChain, site: str) -> Statement:
     weight = chain.largest if chain.verdict in USES else chain.auc
-    return WORDS.statement(chain.verdict, weight, chain=chain, site=site, links=_decisive(chain))
+    links = _decisive(chain)
+    decisive = getattr(chain, links[0])
+    strong = strength(decisive.change, decisive.random_most)
+    return WORDS.statement(chain.verdict, weight, strong, chain=chain, site=site, links=links)
 
 
 def _decisive(chain: CausalChain) -> list[str]:

@@ -6,6 +6,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.true_reward import true_reward
 from rlhf_ray.reward.sampled_distances import DISTANCES, Estimate, all_distances
+from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step, StepContext
 from rlhf_ray.study.words import Words
@@ -16,6 +17,8 @@ STEPS = 2000
 """Recorded steps that the distances rest on; a quarter for images."""
 PAIRS, PAIRS_OF_IMAGES = 512, 128
 
+UNRELATED = 0.5**0.5
+"""EPIC of uncorrelated rewards."""
 NEAR, FAR = 0.2, 0.6
 """EPIC, as published, below and above which a statement says so. 0: equal up to shaping and scale; 0.71: unrelated; 1: opposite."""
 
@@ -35,7 +38,10 @@ def run(context: StepContext[Subject]) -> Section:
     data, pairs = subject.data.sample(steps, subject.rng(WORDS.name)), PAIRS_OF_IMAGES if image else PAIRS
     distances = all_distances(subject.reward, truth, data, subject.gamma, subject.seed, pairs=pairs)
     kind = _kind(distances["epic_published"], distances["epic"])
-    statements = [WORDS.statement(kind, 1.0, **distances)] if kind else []
+    epic = distances["epic_published"]
+    near = 1 - epic.high / UNRELATED, 1 - epic.low / UNRELATED
+    strong = strength((epic.low / UNRELATED, 1.0) if kind == "far" else near)
+    statements = [WORDS.statement(kind, 1.0, strong, **distances)] if kind else []
     rows = [
         [label, distances[name].value, distances[name].low, distances[name].high] for name, label in DISTANCES.items()
     ]

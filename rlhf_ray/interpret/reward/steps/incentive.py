@@ -8,7 +8,8 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.reward.incentive import GOOD, GOOD_PPO, Incentive, incentives, shifted
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.study.section import Check, Section, Statement
+from rlhf_ray.study.screen import strength
+from rlhf_ray.study.section import Check, Section, Statement, Strength
 from rlhf_ray.study.step import Step, StepContext
 from rlhf_ray.study.words import Words
 
@@ -42,7 +43,11 @@ def run(context: StepContext[Subject]) -> Section:
 
 def _statement(one: Incentive) -> Statement:
     weight = 0.0 if one.share is None else one.share if one.finding == "same" else 1 - one.share
-    return WORDS.statement(one.finding, weight, one=one, least=_least(one))
+    strong: Strength = "weak"
+    if one.share is not None and one.finding != "undecided":
+        low, high = one.share - 2 * one.share_error, one.share + 2 * one.share_error
+        strong = strength((low, high) if one.finding == "same" else (1 - high, 1 - low))
+    return WORDS.statement(one.finding, weight, strong, one=one, least=_least(one))
 
 
 def _check(one: Incentive) -> Check:

@@ -14,6 +14,7 @@ from rlhf_ray.measure.intervals import percentile_interval
 from rlhf_ray.measure.statistics import pearson, spearman
 from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.plots import png
+from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
 from rlhf_ray.study.words import Words
@@ -176,7 +177,14 @@ def _statements(figures: Overview) -> list[Statement]:
         return [] if constant is None else [WORDS.statement("constant_truth", 1.0, reward=constant[0])]
     pairs = figures.correlation.pairs.value
     key = "agrees" if pairs >= AGREES else "agrees_in_part" if pairs >= IN_PART else "disagrees"
-    return [WORDS.statement(key, 10.0, figures=WORDS.text("figures", correlation=figures.correlation))]
+    beyond = 2 * figures.correlation.pairs.low - 1, 2 * figures.correlation.pairs.high - 1
+    strong = strength(beyond if key == "agrees" else (1 - beyond[1], 1 - beyond[0]))
+    correlation = figures.correlation
+    return [
+        WORDS.statement(
+            key, 10.0, strong, correlation=correlation, figures=WORDS.text("figures", correlation=correlation)
+        )
+    ]
 
 
 def _checks(figures: Overview) -> list[Check]:

@@ -19,7 +19,8 @@ from rlhf_ray.interpret.reward.strata import Comparison, Stratum, compare
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.true_reward import object_names, true_reward
 from rlhf_ray.study.figures import values_of
-from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.screen import strength
+from rlhf_ray.study.section import Check, Picture, Section, Statement, Strength, Table
 from rlhf_ray.study.step import Step, StepContext
 from rlhf_ray.study.words import Words, share
 
@@ -172,34 +173,44 @@ def statements(figures: Shortcuts) -> list[Statement]:
     return [statement for part in parts for statement in part(figures)]
 
 
+def _by_deviations(gap: float) -> Strength:
+    """Say how strong a gap is, in standard deviations of the reward: strong from one on."""
+    return strength((abs(gap) / 2, abs(gap) / 2), NOTHING)
+
+
 def _inputs(figures: Shortcuts) -> Iterator[Statement]:
     """Say what a summary tells and which whole inputs count."""
     found = figures.found
     for summary in found.summaries[:1]:
-        yield WORDS.statement("summary", 0.9 if any(c.effect.sole for c in found.causes) else 2.0, summary=summary)
+        weight, tells = 0.9 if any(c.effect.sole for c in found.causes) else 2.0, (summary.tells, summary.tells)
+        yield WORDS.statement("summary", weight, strength(tells, NOTHING), summary=summary)
     for effect in found.inputs:
         others = [other for other in found.inputs if other is not effect and other.interval[1] >= NOTHING]
         if effect.sole and not others:
-            yield WORDS.statement("alone", 0.4, effect=effect)
+            yield WORDS.statement("alone", 0.4, strength(effect.interval, NOTHING), effect=effect)
         elif effect.part.action and effect.interval[1] >= NOTHING:
-            yield WORDS.statement("action", effect.moves, effect=effect, curve=found.telling(found.action_curve))
+            values = {"effect": effect, "curve": found.telling(found.action_curve)}
+            yield WORDS.statement("action", effect.moves, strength(effect.interval, NOTHING), **values)
 
 
 def _causes(figures: Shortcuts) -> Iterator[Statement]:
     found = figures.found
     for cause in found.causes:
-        yield WORDS.statement("cause", cause.effect.moves, cause=cause, curve=found.telling(cause.curve))
+        strong = strength(cause.effect.interval, NOTHING)
+        yield WORDS.statement("cause", cause.effect.moves, strong, cause=cause, curve=found.telling(cause.curve))
         if cause.effect.sole and len(found.regions) > 1:
-            yield WORDS.statement("sole", cause.effect.moves + 0.2, cause=cause)
+            yield WORDS.statement("sole", cause.effect.moves + 0.2, strong, cause=cause)
     if found.others is not None and found.others.interval[0] > OUTSIDE:
         yield WORDS.statement("outside", 0.5 * found.others.moves, effect=found.others, causes=found.causes)
     change = found.done_change
     if change is not None and abs(change) > NOTHING:
-        yield WORDS.statement("done", abs(change), change=change)
+        yield WORDS.statement("done", abs(change), _by_deviations(change), change=change)
     for first, second, joint in [] if found.erratic else found.together[:2]:
-        yield WORDS.statement("together", joint, first=first, second=second, joint=min(joint, 1))
+        strong = strength((joint, joint), NOTHING)
+        yield WORDS.statement("together", joint, strong, first=first, second=second, joint=min(joint, 1))
     if found.background is not None and found.background.moves > BACKGROUND:
-        yield WORDS.statement("background", found.background.moves + 0.3, effect=found.background)
+        strong = strength(found.background.interval, NOTHING)
+        yield WORDS.statement("background", found.background.moves + 0.3, strong, effect=found.background)
 
 
 def _ignores(figures: Shortcuts) -> Iterator[Statement]:
@@ -229,7 +240,8 @@ def _warnings(figures: Shortcuts) -> Iterator[Statement]:
         is_part = len(cause.regions) < NO_PART * len(found.regions)
         alone = cause.name not in together and not scattered
         if moves > CLEAR and part < UNRELATED and rest > RELATED and alone:
-            yield WORDS.statement("tells_nothing", 2 * moves, cause=cause, part=max(part, 0), rest=rest)
+            strong = strength(cause.effect.interval, NOTHING)
+            yield WORDS.statement("tells_nothing", 2 * moves, strong, cause=cause, part=max(part, 0), rest=rest)
         elif moves > NEARLY_ALL and part > STRONGLY and rest > STRONGLY and is_part:
             yield WORDS.statement("either", 2 * moves, cause=cause, part=part, rest=rest)
     if found.background is not None and found.background.sole:
@@ -241,28 +253,35 @@ def _beside_truth(figures: Shortcuts) -> Iterator[Statement]:
     found = figures.found
     for summary in found.summaries[:1]:
         if summary.tells_truth is not None and summary.tells_truth < FOLLOWS:
-            yield WORDS.statement("not_wanted", 1.9, summary=summary)
+            strong = strength((summary.tells, summary.tells), max(summary.tells_truth, NOTHING))
+            yield WORDS.statement("not_wanted", 1.9, strong, summary=summary)
     for effect, true_moves in zip(found.inputs, found.true_inputs, strict=False):
         if effect.part.action and true_moves < NOTHING < CLEAR < effect.moves:
-            curve = found.telling(found.action_curve)
-            yield WORDS.statement("pays_for_actions", 2.5, effect=effect, true_moves=true_moves, curve=curve)
+            values = {"effect": effect, "true_moves": true_moves, "curve": found.telling(found.action_curve)}
+            yield WORDS.statement("pays_for_actions", 2.5, strength(effect.interval, NOTHING), **values)
     for name, moves in found.missed:
-        yield WORDS.statement("missed", 2.0 + moves, name=name, moves=moves)
+        yield WORDS.statement("missed", 2.0 + moves, strength((moves, moves), NOTHING), name=name, moves=moves)
     shortcuts = figures.shortcuts
     if sum(cause.effect.moves for cause in shortcuts) > CLEAR:
         shares = [share(cause.effect.moves) for cause in shortcuts]
         names = [cause.name for cause in shortcuts]
-        yield WORDS.statement("shortcut", 2.0 + shortcuts[0].effect.moves, names=names, shares=shares)
+        strong = strength(shortcuts[0].effect.interval, NOTHING)
+        yield WORDS.statement("shortcut", 2.0 + shortcuts[0].effect.moves, strong, names=names, shares=shares)
 
 
 def _lags(figures: Shortcuts) -> Iterator[Statement]:
     found, beside = figures.found, figures.beside
     if beside is not None and beside.lag is not None and beside.lag.off:
-        yield WORDS.statement("lag", 4.0, lag=beside.lag)
+        yield WORDS.statement("lag", 4.0, _lag_strength(beside.lag), lag=beside.lag)
     if found.frames > 1 and found.causes and found.causes[0].when.startswith("in the frame"):
         yield WORDS.statement("old_frame", 1.5, cause=found.causes[0])
     for late in figures.late:
-        yield WORDS.statement("late_cause", 1.0 + abs(late.lag.correlation), cause=late.cause, lag=late.lag)
+        weight, strong = 1.0 + abs(late.lag.correlation), _lag_strength(late.lag)
+        yield WORDS.statement("late_cause", weight, strong, cause=late.cause, lag=late.lag)
+
+
+def _lag_strength(lag: Lag) -> Strength:
+    return strength((lag.low, lag.high), lag.chance)
 
 
 def _differences(figures: Shortcuts) -> Iterator[Statement]:
@@ -272,7 +291,8 @@ def _differences(figures: Shortcuts) -> Iterator[Statement]:
         return
     for stratum in beside.strata:
         weight = abs(stratum.gap) * np.sqrt(stratum.share) + 0.5
-        yield WORDS.statement("stratum", weight, stratum=stratum, constant=beside.constant_truth)
+        strong = _by_deviations(stratum.gap)
+        yield WORDS.statement("stratum", weight, strong, stratum=stratum, constant=beside.constant_truth)
     if beside.constant_truth:
         yield WORDS.statement("constant_truth", 0.3)
         return
@@ -280,9 +300,9 @@ def _differences(figures: Shortcuts) -> Iterator[Statement]:
         chance = abs(beside.auc - 0.5) < CHANCE
         yield WORDS.statement("order", 5.0 if beside.auc < REVERSED else 2.0, auc=beside.auc, chance=chance)
     for cut in beside.clipped:
-        yield WORDS.statement("clipped", 2.5, cut=cut)
+        yield WORDS.statement("clipped", 2.5, strength((cut.share, cut.share)), cut=cut)
     if beside.flat is not None:
-        yield WORDS.statement("flat", 1.2, flat=beside.flat)
+        yield WORDS.statement("flat", 1.2, strength((1 - beside.flat, 1 - beside.flat)), flat=beside.flat)
 
 
 def _checks(figures: Shortcuts) -> Iterator[Check]:
