@@ -10,11 +10,10 @@ Intervals are 95 % percentile bootstraps over episodes (over steps, if there are
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
@@ -24,6 +23,7 @@ from rlhf_ray.measure import statistics
 from rlhf_ray.measure.distances import CONSTANT, pearson_distance, weighted_correlation
 from rlhf_ray.measure.intervals import percentile_interval
 from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.reward.value_features import STEPS_PER_VALUE, features, fewest_values, value_features
 
 EPISODES = 10
 """Least number of episodes for a bootstrap over episodes."""
@@ -37,10 +37,6 @@ CHUNK = 8192
 """Steps per call of a reward. Bounds memory for images."""
 SAME_ACTION = 1e3
 """Distance of different choices, such as Discrete actions: any observation is nearer than another action."""
-FEATURES = 128
-"""Random features of the value function in sampled STARC, if observations don't repeat; fewer if there are few steps."""
-STEPS_PER_VALUE = 4
-"""Least number of steps per fitted weight of the value function: with as many weights as steps, any reward would be all value."""
 
 
 DISTANCES = {
@@ -63,15 +59,19 @@ class Estimate:
         low: lower end.
         high: upper end.
         steps: number of recorded steps that it rests on.
+        refused: why there is no estimate; value, low and high are NaN then.
     """
 
     value: float
     low: float
     high: float
     steps: int
+    refused: str = ""
 
     def text(self, digits: int = 2) -> str:
-        """Write the value with its interval."""
+        """Write the value with its interval; a dash if there is none."""
+        if self.refused:
+            return "–"
         return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
     def __str__(self) -> str:
@@ -187,10 +187,11 @@ def dard(
     n = len(pool)
     chosen = np.sort(rng.permutation(n)[:pairs])
     over = pool.terminated[chosen]
-    known = _features(pool.observations, first.observation_space)
+    known = features(pool.observations, first.observation_space, pool.observations)
     here = _nearest(_squares(known[chosen], known), neighbours, rng)
-    moves = _features(pool.actions, first.action_space) * (SAME_ACTION if choices_of(first.action_space) else 1.0)
-    onward = _squares(_features(pool.next_observations, first.observation_space)[chosen], known)
+    moves = features(pool.actions, first.action_space, pool.actions)
+    moves *= SAME_ACTION if choices_of(first.action_space) else 1.0
+    onward = _squares(features(pool.next_observations, first.observation_space, pool.observations)[chosen], known)
     of_actions = [_nearest(onward + _squares(moves[row], moves), neighbours, rng) for row in here.T]
     there = np.stack(of_actions, 1)  # [pairs, neighbours, neighbours]: from s', with the action of a step from s
     canonical = []
@@ -210,12 +211,16 @@ def dard(
 def starc(
     first: RewardFunction, second: RewardFunction, steps: Transitions, gamma: float, rng: np.random.Generator
 ) -> Estimate:
-    """Estimate the STARC distance (VAL, L2).
+    """Estimate the STARC distance (VAL, L2). Refused where the steps can't tell it.
 
     The policy of the canonicalisation is the one that recorded the data. Its values are fitted by least-squares temporal
     differences: one weight for each observation if observations repeat, otherwise on `FEATURES` random Fourier features, so that
     shaping with a potential far from their span leaves a rest. Rewards are averaged over next states where the same observation
     and action occur again.
+
+    It is refused with fewer than `STEPS_PER_VALUE` steps for each weight: one for each observation that repeats, or one for each
+    feature of the observation (at most `FEATURES`) and a constant. It is refused, too, if the values leave nothing of a reward that
+    is no shaping, as other next states show: whoever always acts alike in one observation gains nothing over his own values.
 
     Args:
         first: a reward.
@@ -224,16 +229,23 @@ def starc(
         gamma: discount.
         rng: draws features and bootstrap.
     """
-    pool, inputs, next_inputs = _value_features(steps.sample(POOL, rng), first.observation_space, rng)
+    steps = steps.sample(POOL, rng)
+    needed = STEPS_PER_VALUE * fewest_values(steps, first.observation_space)
+    if len(steps) < needed:
+        return _refused(len(steps), f"{needed} steps are needed to fit the values, {STEPS_PER_VALUE} for each weight")
+    pool, inputs, next_inputs = value_features(steps, first.observation_space, rng)
     onward = gamma * ~pool.terminated[:, None] * next_inputs
     given = np.stack([reward.of(pool) for reward in (first, second)], 1)
     same = _same_step(pool)
 
-    def squared(weights: FloatArray) -> tuple[float, BoolArray]:
+    def fitted(weights: FloatArray) -> FloatArray:
         weighted = weights[:, None] * inputs
         system = weighted.T @ (inputs - onward)
         system += 1e-9 * np.trace(np.abs(system)) / len(system) * np.eye(len(system))
-        values = np.linalg.solve(system, weighted.T @ given)
+        return np.linalg.solve(system, weighted.T @ given)
+
+    def squared(weights: FloatArray) -> tuple[float, BoolArray]:
+        values = fitted(weights)
         canonical = given + (onward - inputs) @ values
         norms = np.sqrt([_power(column, same, weights) for column in canonical.T])
         trivial = norms <= 1e3 * CONSTANT * np.abs(given).max(0)
@@ -241,6 +253,16 @@ def starc(
         return min(1.0, _power(directions[:, 0] - directions[:, 1], same, weights) / 4), trivial
 
     distances, trivial = squared(np.ones(len(pool)))
+    elsewhere = rng.permutation(len(pool))
+    values = fitted(np.ones(len(pool)))
+    moved = {"next_observations": pool.next_observations[elsewhere], "terminated": pool.terminated[elsewhere]}
+    for number, reward in enumerate((first, second)):
+        if trivial[number] and np.ptp(given[:, number]) > 0:
+            rest = reward.of(pool.with_(**moved)) + (onward[elsewhere] - inputs) @ values[:, number]
+            if isinstance(reward, RecordedReward) or np.abs(rest).max() > 1e-4 * np.abs(given[:, number]).max():
+                return _refused(
+                    len(pool), "in these steps, each observation has one action: no other one's gain is known"
+                )
     drawn = [squared(of) for of in _resamples(pool, rng)[:SOLVES]]
     # In a few steps, drawn anew, a reward may cancel by chance, which says nothing.
     resampled = np.array([of for of, cancels in drawn if np.array_equal(cancels, trivial)] or [distances])
@@ -304,6 +326,10 @@ def recorded_distances(reward: RewardFunction, steps: Transitions, gamma: float,
     for number, (name, ranks) in enumerate({"pearson": False, "spearman": True}.items()):
         estimates[name] = correlation(reward, truth, steps, np.random.default_rng([seed, 10 + number]), ranks)
     return estimates
+
+
+def _refused(steps: int, why: str) -> Estimate:
+    return Estimate(math.nan, math.nan, math.nan, steps, why)
 
 
 def _estimate(value: float, resampled: Array, steps: int) -> Estimate:
@@ -382,18 +408,6 @@ def _crossed(
     return values
 
 
-def _features(observations: Array, space: gym.Space[Any]) -> FloatArray:
-    if isinstance(space, gym.spaces.Discrete):
-        return np.eye(int(space.n))[np.asarray(observations, np.int64) - int(space.start)]
-    flat = np.asarray(observations, np.float64).reshape(len(observations), -1)
-    return np.asarray(flat / _deviation(flat))
-
-
-def _deviation(flat: FloatArray) -> FloatArray:
-    deviation = flat.std(0)
-    return np.where(deviation > 1e-12, deviation, 1)
-
-
 def _squares(queries: FloatArray, known: FloatArray) -> FloatArray:
     """Compute the squared distances of all rows, ``[queries, known]``."""
     squares: FloatArray = (queries**2).sum(1)[:, None] - 2 * queries @ known.T + (known**2).sum(1)
@@ -410,39 +424,3 @@ def _same_step(pool: Transitions) -> IntArray:
     """Number the pairs of observation and action, ``[n]``."""
     rows = [np.asarray(array).reshape(len(pool), -1).astype(np.float64) for array in (pool.observations, pool.actions)]
     return np.unique(np.concatenate(rows, 1), axis=0, return_inverse=True)[1].reshape(-1)
-
-
-def _value_features(
-    pool: Transitions,
-    space: gym.Space[Any],
-    rng: np.random.Generator,
-) -> tuple[Transitions, FloatArray, FloatArray]:
-    """Return the usable steps with features of their observations and next observations."""
-    flat = [
-        np.asarray(array, np.float64).reshape(len(pool), -1) for array in (pool.observations, pool.next_observations)
-    ]
-    names, number = np.unique(np.concatenate(flat), axis=0, return_inverse=True)
-    before, after = number.reshape(2, -1)
-    most = len(pool) // STEPS_PER_VALUE
-    if len(names) <= max(1, most):
-        kept = np.ones(len(pool), bool)
-        while True:  # the value of an observation that no step leaves is unknown
-            left = np.zeros(len(names), bool)
-            left[before[kept]] = True
-            still = kept & (pool.terminated | left[after])
-            if still.sum() == kept.sum():
-                break
-            kept = still
-        if kept.any():
-            identity = np.eye(len(names))[:, np.unique(before[kept])]
-            return pool[kept], identity[before[kept]], identity[after[kept]]
-    features = [_features(array, space) for array in (pool.observations, pool.next_observations)]
-    width = features[0].shape[1]
-    linear = width < min(FEATURES + 1, most)
-    count = max(0, min(FEATURES, most - 1 - width * linear))
-    directions, phases = rng.normal(size=(width, count)) / np.sqrt(width), rng.uniform(0, 2 * np.pi, count)
-    made = [
-        np.concatenate([np.cos(array @ directions + phases), np.ones((len(array), 1))] + [array] * linear, 1)
-        for array in features
-    ]
-    return pool, made[0], made[1]

@@ -252,8 +252,8 @@ def test_mdp_solves_a_corridor_and_terminal_states_are_worth_nothing() -> None:
 
 
 @pytest.mark.parametrize("dimensions", [1, 5, 40])
-@pytest.mark.parametrize("count", [4, 25, 90, 150])
-def test_starc_of_a_negation_is_1_also_for_few_steps_of_many_dimensions(dimensions: int, count: int) -> None:
+@pytest.mark.parametrize("count", [4, 25, 90, 150, 420])
+def test_starc_of_a_negation_is_1_or_refused(dimensions: int, count: int) -> None:
     rng = np.random.default_rng(0)
     space, actions = gym.spaces.Box(-1, 1, (dimensions,), np.float32), gym.spaces.Discrete(2)
     seen = rng.uniform(-1, 1, (count + 1, dimensions)).astype(np.float32)
@@ -265,9 +265,32 @@ def test_starc_of_a_negation_is_1_also_for_few_steps_of_many_dimensions(dimensio
         for sign in (1.0, -1.0)
     ]
     far = sampled_distances.starc(*made, steps, 0.95, np.random.default_rng(1))
-    assert (far.value, far.low, far.high) == pytest.approx((1.0, 1.0, 1.0), abs=1e-6)
     same = sampled_distances.starc(made[0], made[0], steps, 0.95, np.random.default_rng(1))
+    if count < sampled_distances.STEPS_PER_VALUE * (dimensions + 1):
+        assert "steps are needed" in far.refused
+        assert np.isnan(far.value)
+        return
+    assert (far.value, far.low, far.high) == pytest.approx((1.0, 1.0, 1.0), abs=1e-6)
     assert same.value == pytest.approx(0.0, abs=1e-6)
+
+
+def test_starc_is_refused_where_the_own_values_explain_any_reward() -> None:
+    """In a linear world without choice, any linear reward is a difference of its own values; shaping is one anywhere."""
+    rng = np.random.default_rng(0)
+    space = gym.spaces.Box(-9, 9, (3,), np.float32)
+    before = rng.normal(size=(200, 3))
+    after = before @ rng.normal(size=(3, 3)) / 3
+    at = np.arange(200)
+    steps = Transitions(before, np.zeros(200, int), after, at < 0, np.zeros(200), at // 10, at % 10)
+
+    def made(function: Any) -> CallableReward:
+        return CallableReward(function, space, gym.spaces.Discrete(2))
+
+    truth, negation = made(lambda o, a, n, d: o[:, 0]), made(lambda o, a, n, d: -o[:, 0])
+    shaping_only, zero = made(lambda o, a, n, d: 0.9 * n[:, 1] - o[:, 1]), made(lambda o, a, n, d: 0 * o[:, 0])
+    found = sampled_distances.starc(truth, negation, steps, 0.9, rng)
+    assert (found.text(), "one action" in found.refused) == ("–", True)
+    assert sampled_distances.starc(shaping_only, zero, steps, 0.9, rng).value == 0
 
 
 def test_the_published_epic_knows_no_ends_of_episodes() -> None:

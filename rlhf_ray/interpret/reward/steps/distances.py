@@ -43,7 +43,9 @@ def run(context: StepContext[Subject]) -> Section:
     strong = strength((epic.low / UNRELATED, 1.0) if kind == "far" else near)
     statements = [WORDS.statement(kind, 1.0, strong, **distances)] if kind else []
     rows = [
-        [label, distances[name].value, distances[name].low, distances[name].high] for name, label in DISTANCES.items()
+        [label, *(each.value, each.low, each.high), each.refused]
+        for name, label in DISTANCES.items()
+        for each in (distances[name],)
     ]
     return WORDS.section(statements, tables=[WORDS.table("distances", rows)], figures=distances)
 
