@@ -196,10 +196,10 @@ CASES = [
           used("remove_saw")),
     world("colour, not shape", "the object's colour, not its shape", "Shapes", colour_seer, ("colour|red|object",),
           unmoved("swap_shape"), used("swap_colour")),
-    lamps("always on", "nothing: always the same action", "both", lambda: MORE["constant"],
+    lamps("always on", "nothing: always the same action", "xor", lambda: MORE["constant"],
           ("same|always|constant|nothing|^$|value",), r"^uses: (?!.*(value|always))", flawed=False),
-    lamps("any action", "nothing: as likely to do one as the other", "both", lambda: MORE["any"],
+    lamps("any action", "nothing: as likely to do one as the other", "xor", lambda: MORE["any"],
           ("same|always|constant|nothing|^$|even|undecided",), r"^uses: (?!.*(always|same action))", flawed=False),
-    lamps("untrained", "nothing that pays: a network as it was drawn", "both", untrained, (r"^(?!.*(needs|remembers))",),
+    lamps("untrained", "nothing that pays: a network as it was drawn", "xor", untrained, (r"^(?!.*(needs|remembers))",),
           r"^uses: .*(needs|remembers)", flawed=False),
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import random_directions
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.interpret.reward.layers import Layer
-from rlhf_ray.measure.statistics import pearson
+from rlhf_ray.measure.statistics import constant, pearson
 from rlhf_ray.reward.functions import TorchReward
 
 RANDOM = 8
@@ -93,20 +93,20 @@ def verify(
     rows = np.moveaxis(values - values.mean(0), 1, -1).reshape(-1, values.shape[1])
     for other in random_directions(rows, float(((rows @ unit) ** 2).mean()), rng, count):
         random.append(_change(rewards, without(reward, layer, other, data).of(data), spread))
-    constant = min(spread, float(rewards_after.std())) < 1e-9
+    steady = constant(rewards) or constant(rewards_after)
     return Edit(
         float(before.var(0).mean()),
         float(after.var(0).mean()),
         float(np.abs(sideways).max() / max(float(values.std()), 1e-12)),
         _change(rewards, rewards_after, spread),
-        None if constant else pearson(rewards, rewards_after),
+        None if steady else pearson(rewards, rewards_after),
         float(np.mean(random)),
         float(np.max(random)),
     )
 
 
 def _change(before: FloatArray, after: FloatArray, spread: float) -> float:
-    return float(np.sqrt(np.mean((after - before) ** 2)) / spread) if spread > 1e-9 else 0.0
+    return float(np.sqrt(np.mean((after - before) ** 2)) / spread) if not constant(before) else 0.0
 
 
 def _unit(direction: FloatArray, layer: Layer) -> FloatArray:

@@ -255,7 +255,7 @@ def _ascend(
     generator = torch.Generator().manual_seed(seed)
     sample = data.sample(SCALED_ON, np.random.default_rng([seed, 0x5CA]))
     spread = float(objective.of(reward, sample).std())
-    factor = _signed(objective) / (spread if spread > 1e-8 else 1.0)
+    factor = _signed(objective) / (spread or 1.0)
     make = _images if manifold.images else _vectors
     parameters, inputs, finish = make(data, settings, frames, starts, manifold, prior, generator, seed)
     box_action = settings.action == "best" and isinstance(reward.action_space, gym.spaces.Box)

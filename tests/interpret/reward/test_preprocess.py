@@ -101,6 +101,16 @@ def test_another_gamma_is_reported() -> None:
     assert any("gamma 0.9 " in warning and "0.99" in warning for warning in proof.warnings)
 
 
+def test_a_large_constant_hides_no_step_that_is_not_zero() -> None:
+    """The constant is shaping; what is left beside it counts as before."""
+    from rlhf_ray.interpret.reward.preprocess.certificate import make
+
+    weights, rewards = np.full(4, 0.25), np.array([0.0, 1.0, 0.0, -2.0])
+    found = make("sparse_l1", (1.0, 1.0), (1e8 + rewards, rewards), weights)
+    assert (found["nonzero_before"], found["nonzero_after"]) == (1.0, 0.5)
+    assert make("sparse_l1", (1.0, 1.0), (np.full(4, 3.0), rewards), weights)["nonzero_before"] == 1.0
+
+
 def test_a_linear_potential_is_recovered_from_data_and_the_order_of_rows_does_not_matter() -> None:
     data = walk()
     reward = CallableReward(hidden, SPACE, CHOICES)

@@ -17,7 +17,7 @@ from rlhf_ray.interpret.reward.steps import visualisation as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, visualise
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.reward.functions import CallableReward, EnsembleReward, NotDifferentiableError, TableReward
+from rlhf_ray.reward.functions import CallableReward, EnsembleReward, NotDifferentiableError, TableReward, TorchReward
 from rlhf_ray.settings import RewardModelSettings
 from tests.interpret.contexts import run_step, why_not
 
@@ -69,6 +69,29 @@ def test_images_of_any_channels_rise_and_fall(channels):
         assert high.steps.next_observations.shape == (2, 20, 23, channels)
     again = optimise(reward, data, 0, Objective(low=True), 2, settings, manifold)
     assert np.array_equal(again.steps.observations, low.steps.observations)
+
+
+def test_inputs_do_not_depend_on_the_scale_of_the_reward():
+    """The gradient is in standard deviations of the reward, however small they are; a power of two rounds nothing."""
+    reward, data = ensemble(gym.spaces.Box(-4, 4, (4,)), ensemble_size=1), vectors()
+    tiny = _Scaled(reward, 2.0**-50)
+    assert 0 < tiny.of(data).std() < 1e-12
+    first, second = (optimise(each, data, 0, Objective(), 3, QUICK) for each in (reward, tiny))
+    np.testing.assert_allclose(first.steps.observations, second.steps.observations, atol=1e-5)
+    assert np.abs(first.steps.observations - data.observations.mean(0)).max() > 0.5
+    assert [
+        check.name for check in run_step(section, Subject(tiny, data, effort=0.1)).checks
+
+
+class _Scaled(TorchReward):
+    """A reward, times a factor."""
+
+    def __init__(self, reward, factor):
+        self.name, self.observation_space, self.action_space = "scaled", reward.observation_space, reward.action_space
+        self.reward, self.factor, self.inputs = reward, factor, reward.inputs
+
+    def member_tensor(self, *arguments):
+        return self.factor * self.reward.member_tensor(*arguments)
 
 
 def test_only_the_named_frames_change_and_the_rest_is_data():

@@ -170,7 +170,8 @@ def make(
     objective: Objective, problem_loss: tuple[float, float], rewards: tuple[FloatArray, FloatArray], weights: FloatArray
 ) -> dict[str, Any]:
     """Return the certificate's figures about the rewards on the steps, by attribute."""
-    scale = float(np.abs(rewards[0]).max(initial=0.0))
+    # The range: beside a large constant, which is shaping, everything else would count as 0.
+    scale = float(np.ptp(rewards[0]) if len(rewards[0]) else 0.0) or float(np.abs(rewards[0]).max(initial=0.0))
     return {
         "objective": objective,
         "before": problem_loss[0],

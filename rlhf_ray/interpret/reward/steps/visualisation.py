@@ -23,6 +23,7 @@ from rlhf_ray.interpret.reward.visualisation import (
     optimise,
     seen_frames,
 )
+from rlhf_ray.measure.statistics import constant
 from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
@@ -131,7 +132,7 @@ def why_not(context: StepContext[Subject]) -> str | None:
 def run(context: StepContext[Subject]) -> Section:
     """Make inputs that the reward rates high and low, and say how far from the data they are."""
     making = _Making(context.subject)
-    if float(making.rewards.std()) < 1e-9:
+    if constant(making.rewards):
         return WORDS.section([WORDS.statement("constant")])
     figures = making.measure()
     return WORDS.section(_statements(figures), _checks(figures), _tables(figures), making.pictures(figures), figures)
