@@ -52,6 +52,8 @@ def main() -> None:
         print(f"{'ok  ' if passes(row) else 'FAIL'} {row['name']}: {row['first_line'][:200]}")
         for said in row["false"]:
             print(f"       false: {said}")
+        for first, second in row["contradictions"]:
+            print(f"       contradiction: {first} || {second}")
     print(json.dumps(totals(rows), indent=1))
     if set(options.only) == set(CASES):
         record("planted", {**totals(rows), "cases": rows})
@@ -97,8 +99,8 @@ def judged(case: Case, work: Path) -> dict[str, Any]:
 
 
 def passes(row: dict[str, Any]) -> bool:
-    """Return whether the cause is on the first line, and nothing false is said."""
-    return bool(row["named"]) and not row["false"]
+    """Return whether the cause is on the first line, and nothing is false or contradicts something else."""
+    return bool(row["named"]) and not row["false"] and not row["contradictions"]
 
 
 def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -119,6 +121,7 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
             "accused": sum(not passes(row) for row in clean),
         }
     return counts | {
+        "contradictions": sum(len(row["contradictions"]) for row in rows),
         "most_words": max((row["words"] for row in rows), default=0),
         "most_numbers": max((row["numbers"] for row in rows), default=0),
         "cpu_seconds": round(sum(row["cpu_seconds"] for row in rows), 1),

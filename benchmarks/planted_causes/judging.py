@@ -6,11 +6,19 @@ import re
 from typing import Any
 
 from benchmarks.planted_causes import Case
-from rlhf_ray.study.verdict import MOST
+from rlhf_ray.study.contradictions import contradictions
+from rlhf_ray.study.screen import AROUND, count_numbers, count_words
 
 KINDS = ("rewards", "ignores", "uses", "holds", "warnings", "failed")
 """Lists of a verdict that say something about the subject, rather than what could not be checked."""
-LISTS = {"IGNORES": "ignores", "DOES NOT REACT": "ignores", "HOLDS, unused": "holds", "BEWARE": "warnings"}
+LISTS = {
+    "IGNORES": "ignores",
+    "DOES NOT REACT": "ignores",
+    "HOLDS, unused": "holds",
+    "HOLDS, untested": "holds",
+    "VALUE ONLY": "holds",
+    "BEWARE": "warnings",
+}
 """Lists of the first screen, by the kinds of their sentences."""
 ACCUSES = (
     "shortcut|disagree|does not agree|differs? from the true|prefers other|far from|too (much|little)|no better than|wrong way|"
@@ -18,49 +26,37 @@ ACCUSES = (
     "differently|steps? (late|early|after|before)|nothing about the true|rewards nothing|doesn't move with|a true reward of"
 )
 """What accuses a reward. A sentence about made-up inputs or about the data does not."""
-NUMBER = re.compile(r"[-−+]?\d[\d,]*(?:\.\d+)?(?:e[-−+]?\d+)?")
-
-
-def screen_of(report: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the report's first screen; None if it has none."""
-    found: dict[str, Any] | None = report.get("first_screen", report["verdict"].get("first_screen"))
-    return found
 
 
 def first_line(report: dict[str, Any]) -> str:
-    """Return the line of the strongest cause; of a report without a first screen, the first statement and the first warning."""
-    if screen := screen_of(report):
-        return str(screen["causes"][0]["line"]) if screen["causes"] else ""
-    verdict = report["verdict"]
-    firsts = [verdict[kind][0]["text"] for kind in ("rewards", "uses", "warnings") if verdict.get(kind)]
-    return " | ".join(firsts)
+    """Return the line of the strongest cause; empty if there is none."""
+    causes = report["first_screen"]["causes"]
+    return str(causes[0]["line"]) if causes else ""
 
 
 def sentences(report: dict[str, Any]) -> list[str]:
     """Return everything that the report says about its subject, each with its kind: first screen, verdict, failed checks."""
-    screen, verdict = screen_of(report) or {}, report["verdict"]
+    screen, verdict = report["first_screen"], report["verdict"]
     kind = "uses" if "uses" in verdict else "rewards"
-    said = [f"{kind}: {cause['line']} / {cause['figure']}" for cause in screen.get("causes", ())]
-    for name, items in screen.get("lists", {}).items():
-        said += [
-            f"{LISTS.get(name, name.lower())}: {item['about']} {item['text']}" for item in items if name != "NOT ASKED"
-        ]
+    said = [f"{kind}: {cause['line']} / {cause['figure']}" for cause in screen["causes"]]
+    for name, items in screen["lists"].items():
+        said += [f"{LISTS[name]}: {item['line']}" for item in items if name in LISTS]
     return said + [f"{kind}: {told['text']}" for kind in KINDS for told in verdict.get(kind, ())]
 
 
 def first_screen(report: dict[str, Any]) -> str:
-    """Return what is read first: the first screen, or, without one, the verdict's lists as far as the page shows them."""
-    if screen := screen_of(report):
-        causes = [f"{cause['line']} {cause['strength']} {cause['figure']}" for cause in screen["causes"]]
-        lists = [
-            f"{kind} {', '.join(each['text'] for each in items)}" for kind, items in screen["lists"].items() if items
-        ]
-        return "\n".join([*causes, *lists])
-    return "\n".join(told["text"] for kind in KINDS for told in report["verdict"].get(kind, ())[:MOST])
+    """Return the first screen as text."""
+    screen = report["first_screen"]
+    causes = [
+        f"{number} {each['line']} {each['strength']} {each['figure']}"
+        for number, each in enumerate(screen["causes"], 1)
+    ]
+    lists = [f"{name} {' '.join(item['line'] for item in items)}" for name, items in screen["lists"].items()]
+    return "\n".join([screen["heading"], *causes, *lists])
 
 
 def judge(case: Case, report: dict[str, Any]) -> dict[str, Any]:
-    """Return what a report says of a case: its first line, whether the cause is on it, false sentences, words and numbers."""
+    """Return what a report says: its first line, whether that names the cause, false sentences, contradictions, size."""
     line, read = first_line(report), first_screen(report)
     wrong = [*case.false, *(() if case.flawed else (ACCUSES,))]
     false = [said for said in sentences(report) if any(re.search(pattern, said, re.IGNORECASE) for pattern in wrong)]
@@ -71,6 +67,7 @@ def judge(case: Case, report: dict[str, Any]) -> dict[str, Any]:
         "first_line": line,
         "named": all(re.search(pattern, line, re.IGNORECASE) for pattern in case.first),
         "false": false,
-        "words": len(read.split()),
-        "numbers": len(NUMBER.findall(read)),
+        "contradictions": contradictions(report),
+        "words": count_words(read) + AROUND,
+        "numbers": count_numbers(read),
     }
