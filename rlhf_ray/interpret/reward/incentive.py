@@ -88,7 +88,8 @@ class Incentive:
         level_matters: whether episodes end early, so that a constant changes what pays.
         starc: STARC distance of the rewards (value iteration only); None if not computed.
         finding: same, level, ranking, or nothing to gain; undecided if PPO did not learn enough on the true reward.
-        correlation: linear correlation of the two rewards, over all possible moves or on random rollouts.
+        correlation: linear correlation of the two rewards, over all possible moves or on rollouts of random actions and of the
+            policy that was trained on the true reward; None if the true reward is constant there.
         shifted: whether ``level`` is at least `SHIFTED` of the true reward's range, and the rewards are `RELATED`.
         mends: the constants, on the learned reward's scale, that subtracted make it teach the task: from and to, each None if
             there is no such end; None if no constant does, or none was searched because it teaches the task as it is.
@@ -106,7 +107,7 @@ class Incentive:
     level_matters: bool
     starc: float | None
     finding: Finding
-    correlation: float
+    correlation: float | None
     shifted: bool
     mends: Interval | None = None
     gain_error: float = 0.0
@@ -203,7 +204,7 @@ def in_tables(learned: FloatArray, tables: Tables, world: TrialWorld) -> Incenti
         fit.in_true_units,
         bool(mdp.terminal.any()),
         starc(tables.reward, learned, mdp),
-        _finding(best, taught, chance, mends is not None and fit.correlation >= RELATED),
+        _finding(best, taught, chance, mends is not None and fit.related),
         fit.correlation,
         fit.shifted,
         mends,
@@ -258,13 +259,13 @@ class LevelFit:
 
     Attributes:
         factor, level: on the learned reward's scale.
-        correlation: linear correlation; 1 if the true reward is constant.
+        correlation: linear correlation; None if the true reward is constant.
         true_range: largest less smallest true reward.
     """
 
     factor: float
     level: float
-    correlation: float
+    correlation: float | None
     true_range: float
 
     @property
@@ -273,10 +274,15 @@ class LevelFit:
         return self.level / self.factor if self.factor > 0 else None
 
     @property
+    def related(self) -> bool:
+        """Whether the rewards are `RELATED`, as far as can be told."""
+        return self.correlation is None or self.correlation >= RELATED
+
+    @property
     def shifted(self) -> bool:
         """Whether there is a level worth telling."""
         level = self.in_true_units
-        return level is not None and self.correlation >= RELATED and abs(level) >= SHIFTED * self.true_range
+        return level is not None and self.related and abs(level) >= SHIFTED * self.true_range
 
 
 def level_of(learned: FloatArray, tables: Tables) -> LevelFit:
@@ -295,7 +301,7 @@ def _fitted(learned: FloatArray, true: FloatArray, weights: FloatArray) -> Level
     spread = float((weights * (true - true_mean) ** 2).sum())
     counted = np.broadcast_to(true, weights.shape)[weights > 0]
     if spread <= 1e-12 * max(1.0, true_mean**2):  # the true reward is constant: take the scales to be the same
-        return LevelFit(1.0, mean - true_mean, 1.0, float(np.abs(counted).max(initial=0.0)))
+        return LevelFit(1.0, mean - true_mean, None, float(np.abs(counted).max(initial=0.0)))
     shared = float((weights * (true - true_mean) * (learned - mean)).sum())
     own_spread = float((weights * (learned - mean) ** 2).sum())
     correlation = shared / (spread * own_spread) ** 0.5 if own_spread > 0 else 0.0
@@ -313,11 +319,11 @@ def _by_ppo(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, 
     def played(policy: short_ppo.ShortPolicy | None, count: int) -> FloatArray:
         return short_ppo.true_returns(world.name, policy, episodes=count, **options)
 
-    fit, quantiles, early = _level_on_rollouts(reward, world, seed)
     on_truth = trained(None)
     if not _gains(played(on_truth, episodes), played(None, episodes)):
         steps *= LONGER
         on_truth = trained(None)
+    fit, quantiles, early = _level_on_rollouts(reward, world, seed, on_truth)
     policies = [None, on_truth, trained(reward)]
     for doubled in range(DOUBLINGS + 1):
         count = episodes * 2**doubled
@@ -335,7 +341,7 @@ def _by_ppo(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, 
             if well_taught(chance, best, returns):
                 mends = (constant, constant)
                 break
-    level = mends is not None and fit.correlation >= RELATED
+    level = mends is not None and fit.related
     finding: Finding = "undecided" if well is None else "same" if well else "level" if level else "ranking"
     gain = most - random
     share = _share(learned, most, random)
@@ -382,16 +388,21 @@ def _standard_error(values: FloatArray) -> float:
 
 
 def _level_on_rollouts(
-    reward: RewardFunction, world: TrialWorld, seed: int, steps: int = 2000
+    reward: RewardFunction, world: TrialWorld, seed: int, policy: short_ppo.ShortPolicy, steps: int = 2000
 ) -> tuple[LevelFit, list[float], bool]:
-    """Fit the level on random actions; also return `QUANTILES` of the learned reward, and whether an episode terminated."""
+    """Fit the level on random actions and then the policy's, as many of each.
+
+    Also return `QUANTILES` of the learned reward, and whether an episode terminated.
+    """
     env = make_env(world.name, **world.options)
     env.action_space.seed(seed)
     rows: list[tuple[Any, Any, Any, bool]] = []
     true: list[float] = []
     observation, _ = env.reset(seed=seed)
-    for _ in range(steps):
+    for number in range(steps):
         action = env.action_space.sample()
+        if number >= steps // 2:
+            action = policy.to_env(policy.act(policy.inputs(observation[None]), None))[0]
         after, rewarded, terminated, truncated, _ = env.step(action)
         rows.append((observation, action, after, terminated))
         true.append(float(rewarded))

@@ -9,7 +9,7 @@ import torch
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_env, make_vector_env
-from rlhf_ray.interpret.reward import short_ppo
+from rlhf_ray.interpret.reward import incentive, short_ppo
 from rlhf_ray.interpret.reward.incentive import TrialWorld, in_tables, incentives, well_taught
 from rlhf_ray.interpret.reward.steps import incentive as section
 from rlhf_ray.interpret.reward.subject import Subject
@@ -136,12 +136,19 @@ def test_what_is_taught_is_decided_by_the_differences_of_each_start() -> None:
     assert well_taught(chance, chance + rng.normal(0, 300, 32), best) is None  # it did not learn on the true reward
 
 
+class Pushing(float):
+    """A policy that pushes with no force, and the mean of its true returns."""
+
+    inputs = act = staticmethod(lambda observations, *options: observations)
+    to_env = staticmethod(lambda actions: np.zeros((len(actions), 1), np.float32))
+
+
 @pytest.mark.parametrize("random", [-1074.0, -700.0])
 def test_without_a_gain_on_the_true_reward_nothing_is_decided(monkeypatch: pytest.MonkeyPatch, random: float) -> None:
     env = gym.make("Pendulum-v1")
     reward = CallableReward(lambda o, a, s, d: o[:, 0], env.observation_space, env.action_space)
     spread = 250 * np.random.default_rng(0).standard_normal(512)
-    monkeypatch.setattr(short_ppo, "train", lambda name, of, **options: -1074.0 if of is None else -931.0)
+    monkeypatch.setattr(short_ppo, "train", lambda name, of, **options: Pushing(-1074.0 if of is None else -931.0))
     monkeypatch.setattr(
         short_ppo,
         "true_returns",
@@ -155,6 +162,11 @@ def test_without_a_gain_on_the_true_reward_nothing_is_decided(monkeypatch: pytes
     assert (found.checks[0].passed, found.checks[0].value) == (None, None)
     assert "did not learn on the true reward" in found.statements[0].text
     assert found.checks[0].says == found.statements[0].text  # said once in the verdict
+
+
+def test_without_rewards_that_vary_no_correlation_is_told() -> None:
+    fit = incentive._fitted(np.array([1.0, 3.0]), np.full(2, -1.0), np.full(2, 0.5))
+    assert (fit.correlation, fit.level, fit.related) == (None, 3.0, True)
 
 
 @pytest.mark.soak

@@ -47,7 +47,8 @@ def _statement(one: Incentive) -> Statement:
     if one.share is not None and one.finding != "undecided":
         low, high = one.share - 2 * one.share_error, one.share + 2 * one.share_error
         strong = strength((low, high) if one.finding == "same" else (1 - high, 1 - low))
-    return WORDS.statement(one.finding, weight, strong, one=one, least=_least(one))
+    key = "shifted" if one.finding == "same" and one.shifted and one.level_matters else one.finding
+    return WORDS.statement(key, weight, strong, one=one, least=_least(one))
 
 
 def _check(one: Incentive) -> Check:
