@@ -71,7 +71,11 @@ def unmoved(*modules: nn.Module) -> Iterator[None]:
 
 
 def modules_of(part: Any) -> list[nn.Module]:
-    """Return the modules that a user's function works with: those of its closure, its globals and its bound arguments."""
+    """Return the modules that a user's function works with: of its closure, its globals, its bound arguments, or its object."""
+    if isinstance(part, nn.Module):
+        return [part]
+    if inspect.ismethod(part):
+        return modules_of(part.__self__)
     if isinstance(part, functools.partial):
         bound = [part.args, part.keywords, modules_of(part.func)]
     elif inspect.isfunction(part):
@@ -81,7 +85,7 @@ def modules_of(part: Any) -> list[nn.Module]:
             return []
         bound = [variables.nonlocals, variables.globals]
     else:
-        return []
+        bound = [getattr(part, "__dict__", {})]
     values = [
         value
         for value_or_dict in bound

@@ -18,6 +18,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.rollout import Act, rollout
 from rlhf_ray.data.spaces import check_recorded
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.steps.consistency import check_function
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy
@@ -110,10 +111,10 @@ def check_reported(reward: RewardFunction) -> None:
 
 
 def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
-    """Check that steps are of the environment that the reward is for.
+    """Check that steps are of the environment that the reward is for, and that it is a function of them.
 
     Raises:
-        SettingError: they are not.
+        SettingError: they are not, or it isn't.
     """
     if len(data):
         check_recorded(
@@ -130,6 +131,7 @@ def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
         ) from error
     if not np.isfinite(given).all():
         raise SettingError(f"The reward {reward.name!r} is NaN or infinite for steps in {where}; it must be finite.")
+    check_function(reward, data)
 
 
 def map_over_ray(function: Callable[..., Any], *items: Iterable[Any]) -> list[Any]:

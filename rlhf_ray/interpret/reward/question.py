@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.attribution.question import Maps, Question
+from rlhf_ray.interpret.reward.consistency import OtherGradients
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.optim.adam import Adam
 from rlhf_ray.reward.functions import INPUTS, RewardFunction, TorchReward
@@ -198,6 +199,8 @@ class RewardQuestion(Question):
 
     def why_no_gradients(self) -> str | None:
         """Return why methods with gradients don't apply; None if they do."""
+        if isinstance(self.reward, OtherGradients):
+            return f"The gradients of {self.reward.name!r} are not those of the reward."
         if not self.reward.differentiable:
             return f"The reward {self.reward.name!r} has no gradients."
         if isinstance(self.reward.observation_space, gym.spaces.Discrete):

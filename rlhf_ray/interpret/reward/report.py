@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.interpret.reward.steps import CATALOGUE
+from rlhf_ray.interpret.reward.steps.consistency import check_function
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.study.page import Look, write_page
 from rlhf_ray.study.run import Study, run_study
@@ -76,6 +77,10 @@ def report_reward(subject: Subject, out: Path | str, steps: Sequence[str] | None
         subject: the reward, and the environment steps to examine it on.
         out: the report's folder, created if missing. Steps that an earlier, stopped call finished for the same subject are kept.
         steps: the steps to run, by name or ``module:Name`` of your own; None: all.
+
+    Raises:
+        SettingError: the reward is not a function of a step.
     """
+    check_function(subject.reward, subject.data)
     study = reward_study(subject, Path(out), [name for name in steps or () if ":" in name])
     return write_report(study, run_study(study, steps))

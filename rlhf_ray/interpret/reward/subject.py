@@ -11,6 +11,7 @@ import numpy as np
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.attribution import known_methods
+from rlhf_ray.interpret.reward.consistency import with_own_gradients
 from rlhf_ray.interpret.reward.lags import Lag, lag_of
 from rlhf_ray.interpret.reward.regions import Regions, regions_in
 from rlhf_ray.measure.statistics import constant
@@ -22,7 +23,7 @@ class Subject:
     """A reward, and steps to examine it on.
 
     Attributes:
-        reward: the reward function.
+        reward: the reward function; without its gradients if they are another function's.
         data: steps to look at, whole episodes where possible, with true rewards where they are known.
         gamma: discount of the agent that learns from the reward.
         seed: seeds every draw; use `rng`.
@@ -48,6 +49,7 @@ class Subject:
         if self.regions is None:
             object.__setattr__(self, "regions", regions_in(self.environment, self.reward))
         object.__setattr__(self, "methods", known_methods(self.methods))
+        object.__setattr__(self, "reward", with_own_gradients(self.reward, self.data))
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the generator for ``purpose``: the same draws whatever other steps drew."""

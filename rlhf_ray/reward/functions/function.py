@@ -6,7 +6,7 @@ import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import gymnasium as gym
 import numpy as np
@@ -36,7 +36,7 @@ def _harmless(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: RewardFunction, *arguments: Any, **named: Any) -> Any:
         with unmoved(*self.stateful()):
-            return method(self, *map(_own, arguments), **{name: _own(value) for name, value in named.items()})
+            return method(self.asked(), *map(_own, arguments), **{name: _own(value) for name, value in named.items()})
 
     return call
 
@@ -89,6 +89,16 @@ class RewardFunction(ABC):
     def stateful(self) -> list[nn.Module]:
         """Return the modules that may keep statistics or other state of what they saw: all that are attributes."""
         return [value for value in vars(self).values() if isinstance(value, nn.Module)]
+
+    def training_layers(self) -> tuple[str, ...]:
+        """Return the kinds of layers, of the `stateful` modules, whose outputs depend on training mode, and which are in it."""
+        kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+        layers = [layer for module in self.stateful() for layer in module.modules() if isinstance(layer, kinds)]
+        return tuple(sorted({type(layer).__name__ for layer in layers if layer.training}))
+
+    def asked(self) -> Self:
+        """Return the reward that answers one call: this one, or a copy if a call may change more than `stateful` modules."""
+        return self
 
     def combine(self, members: Tensor) -> Tensor:
         """Combine the members' rewards ``[members, n]`` to the reward ``[n]``: by default, their mean."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.spaces import choices_of
-from rlhf_ray.reward.functions.function import RewardFunction, TorchReward, reinitialise
+from rlhf_ray.reward.functions.function import INPUTS, Input, RewardFunction, TorchReward, reinitialise
 
 
 class ImitationReward(TorchReward):
@@ -33,12 +33,7 @@ class ImitationReward(TorchReward):
         net_: Any = net
         self.observation_space, self.action_space = net_.observation_space, net_.action_space
         self.name = name
-        base = net_
-        while hasattr(base, "base"):
-            base = base.base
-        flags = {"state": "use_state", "action": "use_action", "next_state": "use_next_state", "done": "use_done"}
-        if all(hasattr(base, flag) for flag in flags.values()) and base is net_:
-            self.inputs = frozenset(flag_name for flag_name, flag in flags.items() if getattr(base, flag))  # type: ignore[misc]
+        self.inputs = _reads(net)
 
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
         """Compute the reward of each member, ``[members, n]`` float64."""
@@ -93,3 +88,13 @@ class ImitationReward(TorchReward):
 def _copied(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """A hook before each net of an ensemble or wrapper: a net that works in place leaves the next one's inputs alone."""
     return tuple(value.clone() if isinstance(value, Tensor) else value for value in inputs)
+
+
+def _reads(net: Any) -> frozenset[Input]:
+    """The inputs that a network may depend on: those that it says it uses, of an ensemble all of its members', else all four."""
+    if hasattr(net, "predict_processed_all"):
+        return frozenset().union(*map(_reads, net.members))
+    if hasattr(net, "normalize_output_layer") or hasattr(net, "default_alpha"):
+        return _reads(net.base)
+    flags = {name: getattr(net, f"use_{name}", None) for name in INPUTS}
+    return frozenset(name for name, used in flags.items() if used or None in flags.values())

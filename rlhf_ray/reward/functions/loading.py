@@ -221,7 +221,11 @@ def _tried(reward: RewardFunction, what: str) -> RewardFunction:
     except SettingError:
         raise
     except Exception as error:
-        raise SettingError(f"{what} does not work as a reward: for one step it raised {_first_line(error)}.") from error
+        training = ", ".join(reward.training_layers())
+        remedy = f" In training mode: {training}; call .eval() on the network." if training else ""
+        raise SettingError(
+            f"{what} does not work as a reward: for one step it raised {_first_line(error)}.{remedy}"
+        ) from error
     if not np.isfinite(answer).all():
         raise SettingError(f"{what} does not work as a reward: for one step it returned {answer.ravel()[0]}.")
     return reward

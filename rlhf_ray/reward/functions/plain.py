@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
+from torch import nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward.functions.function import INPUTS, Input, RewardFunction
-from rlhf_ray.reward.unmoved import copied, modules_of, unmoved
+from rlhf_ray.reward.unmoved import copied, modules_of
 
 
 class CallableReward(RewardFunction):
@@ -38,15 +40,23 @@ class CallableReward(RewardFunction):
         self.name = name or getattr(function, "__name__", type(function).__name__)
         self.inputs = frozenset(inputs)
 
+    def stateful(self) -> list[nn.Module]:
+        """Return the modules that the function works with."""
+        return modules_of(self._function)
+
+    def asked(self) -> Self:
+        """Return a copy: an object's own state stays as it is."""
+        own = copy.copy(self)
+        own._function = copied(self._function)
+        return own
+
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
         """Compute the reward, ``[1, n]`` float64.
 
         Raises:
             SettingError: the function doesn't return one finite number per step.
         """
-        function = copied(self._function)  # an object's own state stays as it is
-        with unmoved(*modules_of(function)):
-            rewards = np.asarray(function(observations, actions, next_observations, terminated), np.float64)
+        rewards = np.asarray(self._function(observations, actions, next_observations, terminated), np.float64)
         if rewards.shape != (len(terminated),):
             raise SettingError(
                 f"The reward function {self.name!r} returned shape {rewards.shape} for {len(terminated)} steps; it must return "

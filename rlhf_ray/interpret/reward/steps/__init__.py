@@ -13,6 +13,7 @@ NAMES = (
     "examples",
     "visualisation",
     "inside",
+    "consistency",
     "preprocess",
 )
 """The steps, in the order of the page; each comes after those that it needs."""
