@@ -23,14 +23,14 @@ from rlhf_ray.reward.functions import INPUTS, NotDifferentiableError, RewardFunc
 from rlhf_ray.reward.unmoved import copied, unmoved
 
 DRAWN, ASKED, ALONE = 1000, 64, 16
-"""Steps to draw, a quarter of images; how many of them, from the lowest to the highest reward, it is asked about again; and how many
-one at a time. A reward that depends on the batch differs on nearly all."""
+"""Steps to draw, a quarter of images; how many of them, from the lowest to the highest reward, it is asked about again, and how
+many one at a time. A reward that depends on the batch differs on nearly all."""
 SAME = 1e-3
 """Largest difference of two answers for the same step, in standard deviations of the reward: the report prints two digits, and
 networks in float32 differ by 1e-6 to 1e-5 from batch to batch."""
 ROUNDED = 8.0
-"""Answers may differ by as many spacings of the largest reward's float type (float32 if that holds all rewards): a reward whose level
-is a million times its spread is told no finer."""
+"""Answers may differ by as many spacings of the largest reward's float type (float32 if that holds all rewards): a reward whose
+level is a million times its spread is told no finer."""
 
 
 @dataclass(frozen=True)
