@@ -48,17 +48,65 @@ class MeanEstimate:
         return f"{self.mean:z.{digits}f} [{self.low:z.{digits}f}, {self.high:z.{digits}f}]"
 
 
-def percentile_interval(draws: Array | Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of a bootstrap's draws; those that are NaN are left out."""
+def bootstrap_difference(
+    values: FloatArray, chosen: Array, groups: Array | None = None, seed: int = 0, draws: int = 1000, tests: int = 1
+) -> MeanEstimate:
+    """Estimate how much larger the mean of ``values`` ``[n]`` is where ``chosen`` ``[n]`` than elsewhere: a `weighted_contrast`."""
+    yes = np.asarray(chosen, bool)
+    weights = np.stack([yes, ~yes], 1).astype(np.float64)
+    return weighted_contrast(values, weights, np.array([1.0, -1.0]), groups, seed, draws, tests)
+
+
+def weighted_contrast(
+    values: FloatArray,
+    cells: FloatArray,
+    signs: FloatArray,
+    groups: Array | None = None,
+    seed: int = 0,
+    draws: int = 1000,
+    tests: int = 1,
+) -> MeanEstimate:
+    """Estimate a sum of the means of ``values`` in cells, with signs, by a percentile bootstrap over groups.
+
+    Args:
+        values: ``[n]``.
+        cells: 1 where a value is in a cell, ``[n, cells]``: two with signs 1 and -1 are a difference, four are an interaction.
+        signs: of the cells' means, ``[cells]``.
+        groups: ``[n]``; see `bootstrap`. Draws without a value in some cell are left out.
+        seed: seeds the draws.
+        draws: number of draws, for each test.
+        tests: see `bootstrap`.
+
+    Returns:
+        The estimate; NaN if a cell is empty.
+    """
+    group = np.arange(len(values)) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()
+    count = int(group.max(initial=-1)) + 1
+    sums, sizes = np.zeros((count, len(signs))), np.zeros((count, len(signs)))
+    np.add.at(sums, group, cells * np.asarray(values, np.float64)[:, None])
+    np.add.at(sizes, group, cells)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = float((sums.sum(0) / sizes.sum(0)) @ signs)
+        if count < 2 or math.isnan(mean):
+            return MeanEstimate(mean, None, None)
+        weights = np.random.default_rng([seed, count]).multinomial(count, np.full(count, 1 / count), draws * tests)
+        means = ((weights @ sums) / (weights @ sizes)) @ signs
+    return MeanEstimate(mean, *percentile_interval(means, tests))
+
+
+def percentile_interval(draws: Array | Sequence[float], tests: int = 1) -> tuple[float, float]:
+    """Return the 95 % interval of a bootstrap's draws; those that are NaN are left out. ``tests``: see `bootstrap`."""
     values = np.asarray(draws, np.float64)
     defined = values[~np.isnan(values)]
     if not len(defined):
         return math.nan, math.nan
-    low, high = np.quantile(defined, [0.025, 0.975])
+    low, high = np.quantile(defined, [0.025 / tests, 1.0 - 0.025 / tests])
     return float(low), float(high)
 
 
-def bootstrap(values: FloatArray, groups: Array | None = None, seed: int = 0, draws: int = 1000) -> MeanEstimate:
+def bootstrap(
+    values: FloatArray, groups: Array | None = None, seed: int = 0, draws: int = 1000, tests: int = 1
+) -> MeanEstimate:
     """Estimate the mean of ``values`` ``[n]`` by a percentile bootstrap (Efron 1979) over groups.
 
     Args:
@@ -66,9 +114,10 @@ def bootstrap(values: FloatArray, groups: Array | None = None, seed: int = 0, dr
         groups: the group of each value, ``[n]``, for example its level: values of one group are averaged first, and groups are
             drawn as a whole. None: each value is a group.
         seed: seeds the draws.
-        draws: number of draws.
+        draws: number of draws, for each test.
+        tests: how many estimates are looked at together: the interval is wider, so that all of them hold in 95 % (Bonferroni).
     """
-    sample = np.asarray(values, np.float64)
+    sample, draws = np.asarray(values, np.float64), draws * tests
     if groups is not None and len(sample):
         _, group = np.unique(groups, return_inverse=True)
         sample = np.bincount(group, sample) / np.bincount(group)
@@ -78,7 +127,7 @@ def bootstrap(values: FloatArray, groups: Array | None = None, seed: int = 0, dr
     rng, means, chunk = np.random.default_rng([seed, len(sample)]), [], max(1, 2_000_000 // len(sample))
     for first in range(0, draws, chunk):
         means.append(sample[rng.integers(len(sample), size=(min(chunk, draws - first), len(sample)))].mean(1))
-    return MeanEstimate(mean, *percentile_interval(np.concatenate(means)))
+    return MeanEstimate(mean, *percentile_interval(np.concatenate(means), tests))
 
 
 def share_interval(successes: float, trials: int) -> MeanEstimate:

@@ -72,6 +72,7 @@ def controlled(
     *,
     labels: Array | None = None,
     plain: Episodes | None = None,
+    groups: IntArray | None = None,
     count: int = COUNT,
     copies: int = COPIES,
     seed: int = 0,
@@ -89,6 +90,7 @@ def controlled(
         values: what the site holds, ``[n, size]``, for the random directions.
         labels: two classes of ``values``, ``[n]``, for their midpoints.
         plain: the same levels without an intervention, if they were played before.
+        groups: which of the levels are the same, ``[n]``; see `effect`.
         count: number of random directions.
         copies: episodes played at a time.
         seed: seeds directions and bootstrap.
@@ -110,7 +112,7 @@ def controlled(
     batch = make_batch(1)
     names = batch.action_names
     batch.close()
-    effects = [effect(plain, each, agent.action_space, names, seed) for each in played]
+    effects = [effect(plain, each, agent.action_space, names, seed, groups) for each in played]
     return Controlled(effects[0], effects[1:])
 
 

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 
 
@@ -29,11 +29,11 @@ class Change:
     difference: MeanEstimate
 
     @classmethod
-    def of(cls, before: FloatArray, after: FloatArray, levels: Any, seed: int = 0) -> Change:
-        """Compare measurements ``[n]`` of the same episodes."""
+    def of(cls, before: FloatArray, after: FloatArray, levels: Any, seed: int = 0, tests: int = 1) -> Change:
+        """Compare measurements ``[n]`` of the same episodes; ``tests``: see `bootstrap`."""
         _, level = np.unique(np.asarray(levels), return_inverse=True)
         first, second = (float((np.bincount(level, of) / np.bincount(level)).mean()) for of in (before, after))
-        return cls(first, second, bootstrap(np.subtract(after, before), levels, seed))
+        return cls(first, second, bootstrap(np.subtract(after, before), levels, seed, tests=tests))
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class CausalEffect:
 
     Attributes:
         episodes: number of episodes.
+        levels: number of distinct levels among them, which intervals are over.
         returns: true return.
         outcomes: share of episodes by cause of ending.
         actions: share of each Discrete action, or the mean of each element of a Box action, over an episode's steps.
@@ -51,6 +52,7 @@ class CausalEffect:
     """
 
     episodes: int
+    levels: int
     returns: Change
     outcomes: Mapping[str, Change]
     actions: Mapping[str, Change]
@@ -64,7 +66,12 @@ class CausalEffect:
 
 
 def effect(
-    before: Episodes, after: Episodes, space: gym.Space[Any], names: Sequence[str] = (), seed: int = 0
+    before: Episodes,
+    after: Episodes,
+    space: gym.Space[Any],
+    names: Sequence[str] = (),
+    seed: int = 0,
+    groups: IntArray | None = None,
 ) -> CausalEffect:
     """Compare the same episodes under two conditions.
 
@@ -74,8 +81,9 @@ def effect(
         space: the environment's action space.
         names: of Discrete actions.
         seed: seeds the bootstrap.
+        groups: which levels are the same, ``[n]`` (`rlhf_ray.interpret.agent.levels.contents`); None: levels of one seed.
     """
-    levels = before.levels
+    levels = before.levels if groups is None else groups
 
     def change(first: FloatArray, second: FloatArray) -> Change:
         return Change.of(first, second, levels, seed)
@@ -85,6 +93,7 @@ def effect(
     called = list(names) if len(names) == acted[0].shape[1] else [str(at) for at in range(acted[0].shape[1])]
     return CausalEffect(
         len(before),
+        len(np.unique(levels)),
         change(before.returns, after.returns),
         {
             name: change((causes[0] == name).astype(float), (causes[1] == name).astype(float))

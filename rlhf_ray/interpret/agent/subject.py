@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from rlhf_ray import envs
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.episodes import Episodes
@@ -14,6 +16,7 @@ from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import site_of
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.envs.batch import EnvBatch
+from rlhf_ray.interpret.agent.levels import contents
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.study.step import StepContext
 from rlhf_ray.study.words import Words
@@ -76,6 +79,11 @@ class AgentSubject:
         finally:
             batch.close()
 
+    @cached_property
+    def _contents(self) -> dict[int, bytes]:
+        """What levels show, of those that were asked for."""
+        return {}
+
     def play(self, levels: Sequence[int] | IntArray, **how: Any) -> Episodes:
         """Let the agent play levels; ``how``: see `rlhf_ray.agents.play.play`."""
         batch = self.make_batch(min(COPIES, len(levels)))
@@ -83,6 +91,14 @@ class AgentSubject:
             return play(self.agent, batch, levels, **how)
         finally:
             batch.close()
+
+    def groups(self, levels: Sequence[int] | IntArray) -> IntArray:
+        """Return the group of each level ``[n]``: levels of one group have the same content, see `contents`."""
+        seeds = np.asarray(levels, np.int64).tolist()
+        if new := sorted(set(seeds) - self._contents.keys()):
+            self._contents.update(zip(new, contents(self.agent, self.make_batch, new), strict=True))
+        groups: IntArray = np.unique([self._contents[seed] for seed in seeds], return_inverse=True)[1].ravel()
+        return groups
 
     def make_batch(self, n: int) -> EnvBatch:
         """Make ``n`` copies of the environment."""

@@ -58,7 +58,7 @@ def test_an_effect_may_be_that_of_a_concept_with_the_same_direction_and_a_gain_i
     def result(row: int, op: Op, by: float, random: float) -> ComponentEffect:
         def changed(to: float) -> CausalEffect:
             change = Change.of(np.zeros(40), np.full(40, to), levels)
-            return CausalEffect(40, change, {"end": change}, {}, change, change.difference)
+            return CausalEffect(40, 40, change, {"end": change}, {}, change, change.difference)
 
         same = interventions._same_direction(candidates[row], candidates)
         return ComponentEffect(candidates[row], op, Controlled(changed(by), [changed(random)]), same)

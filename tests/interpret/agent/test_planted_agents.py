@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,7 @@ from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from tests.interpret.agent.directions import linear
-from tests.interpret.agent.lamps import ACTED, AGENTS, OBSERVED, Lamps, planted
+from tests.interpret.agent.lamps import ACTED, AGENTS, BACK, OBSERVED, STEPS, Lamps, planted
 from tests.interpret.contexts import context_of
 
 RNG = np.random.default_rng
@@ -171,6 +172,52 @@ def test_edits_show_what_actions_and_value_depend_on(tmp_path: Path, rule: str, 
             if edit not in (uses, later)
         ],
     }
+
+
+class LastStep(Lamps):
+    """Only the last step is worth anything: 1 if the action is what lamp A was at step 0, whatever the agent was shown."""
+
+    def __init__(self, n: int):
+        super().__init__(n)
+        self.fields.append(("truth", "?"))
+
+    def reset(self, levels):  # type: ignore[no-untyped-def]
+        seen = super().reset(levels)
+        self.state["truth"] = self.state["lamps"][:, 0, BACK] > 0
+        return seen
+
+    def step(self, actions):  # type: ignore[no-untyped-def]
+        right = (self.state["step"] == STEPS - 1) & (actions == self.state["truth"])
+        return dataclasses.replace(super().step(actions), rewards=np.where(right, 1.0, 0.0))
+
+
+def keep_first(seen: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """Remember what the agent saw of lamp A at step 0, and count."""
+    return torch.cat([torch.where(memory[:, 1:] == 0, seen[:, :1], memory[:, :1]), memory[:, 1:] + 1.0], 1)
+
+
+def test_an_edit_that_matters_at_one_moment_is_told_with_that_moment(tmp_path: Path) -> None:
+    """Lamp A at step 0 decides the last action and so the return; at all other moments no lamp does anything."""
+
+    def decide(seen: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        drive = torch.where(memory[:, 1] >= STEPS, memory[:, 0], -1.0)
+        return torch.stack([-drive, drive], 1), torch.zeros(len(seen))
+
+    agent = FunctionAgent(decide, OBSERVED, ACTED, remember=keep_first, memory_size=2, name="last")
+    record_inside(agent, LastStep(20), list(range(90)), tmp_path / "recording", keep_states=True)
+    section = counterfactuals.run(context_of(agent, LastStep, tmp_path, effort=1.0))
+    assert {each.key: each.about for each in section.statements if each.kind == "uses"} == {
+        "counterfactuals.reacts_at": "flip_a"
+    }
+    stages = section.values["edits"]["flip_a"]["stages"]
+    assert [stages[0][name] for name in ("first", "last")] == [0, 0]
+    assert [stages[0]["returns"][name] for name in ("before", "after")] == [1.0, 0.0]
+    assert stages[0]["acts"]["mean"] == pytest.approx(1.0 / STEPS)
+    assert stages[0]["action"]["mean"] == 0.0
+    assert len(stages) == 8
+    for stage in stages[1:]:
+        assert stage["returns"]["difference"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert section.values["edits"]["flip_b"]["stages"][0]["returns"]["difference"]["mean"] == 0.0
 
 
 @pytest.mark.parametrize(("rule", "cause"), [("a", 0), ("echo", 2)])

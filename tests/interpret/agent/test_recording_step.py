@@ -133,12 +133,16 @@ def test_levels_that_repeat_are_told_and_an_agent_that_always_wins_is_not(
     monkeypatch.setattr(recording, "LONGEST", 5)
     given = work(POLE, "gru", 0.001)
     wins = recording.run(given)
-    assert (wins.values["acting"]["greedy"]["mean_return"], list(wins.statements)) == (5.0, [])
+    assert (wins.values["acting"]["greedy"]["mean_return"], [each.key for each in wins.statements]) == (
+        5.0,
+        ["recording.few_levels"],
+    )
     again = replace(given, out=given.out.with_name("again"), unfinished=given.unfinished.with_name("again_begun"))
     again.out.mkdir()
     repeats = recording.run(on(again, batches=lambda n: Alike(make_batch(POLE, n))))  # type: ignore[arg-type,return-value]
-    assert [each.kind for each in repeats.statements] == ["warning"]
+    assert [each.key for each in repeats.statements] == ["recording.repeat", "recording.few_levels"]
     assert (repeats.values["compared"], repeats.values["different"]) == (16, 1)
+    assert wins.values["distinct"] == wins.values["held_out"] > repeats.values["distinct"] == 1
 
 
 def test_an_agent_of_functions_is_recorded(work: Callable[..., AgentContext]) -> None:

@@ -17,8 +17,9 @@ from rlhf_ray.agents.play import play
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.interpret.agent.action_groups import Behaviour, behaviours_of
 from rlhf_ray.interpret.agent.candidates import separate_directions
+from rlhf_ray.interpret.agent.chains import ChainMoments, measure
 from rlhf_ray.interpret.agent.steps import story as step
-from rlhf_ray.interpret.agent.story import CausalChain, ChainMoments, Link, measure
+from rlhf_ray.interpret.agent.story import CausalChain, Joint, Link
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import moved_as_far, random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
@@ -60,9 +61,11 @@ def chain(odds: Odds) -> CausalChain:
 
     fitted, one, two = draw()
     basis = separate_directions(fitted, {"one": one, "two": two})["one"]
-    seen, holds, _ = draw()
+    seen, holds, partner = draw()
     at = ChainMoments(np.arange(N), np.zeros(N, np.int64), seen, np.zeros((N, 6), np.float32), np.arange(N))
-    found = measure(planted(odds), at, holds == 1, [GO], basis, fitted.astype(np.float64), (1.0, 0.6))
+    found = measure(
+        planted(odds), at, holds == 1, [GO], basis, fitted.astype(np.float64), (1.0, 0.6), others={"two": partner}
+    )
     return found[0]
 
 
@@ -97,6 +100,35 @@ def test_a_behaviour_that_ends_without_the_direction_is_not_said_to_go_on() -> N
     lost = Link(MeanEstimate(-0.9, -1.0, -0.8), [-0.2, 0.0])
     assert dataclasses.replace(found, success=lost).verdict == "both"
     assert dataclasses.replace(found, success=dataclasses.replace(lost, random=[-1.0])).verdict == "sufficient"
+
+
+def test_an_exclusive_or_acts_with_both_and_is_necessary_with_neither() -> None:
+    found = chain(lambda memory, seen: 8.0 * memory[:, 0] * memory[:, 1])
+    assert not found.has_gap
+    assert found.joint is not None
+    assert (found.verdict, found.joint.partner) == ("jointly", "two")
+    for estimate in (found.joint.gap, found.joint.moved.change):  # 1 − 0 − (0 − 1)
+        assert estimate.mean == pytest.approx(2.0, abs=0.05)
+    assert found.differs is not None
+    assert found.differs.change.mean > 0.95  # although the mean change is about 0
+    assert abs(found.moved.change.mean) < 0.15
+    lost = Link(MeanEstimate(-0.9, -1.0, -0.8), [0.0])
+    assert dataclasses.replace(found, success=lost, joint=None).verdict == "not settled"
+
+
+def test_without_a_difference_between_the_classes_nothing_is_necessary_and_a_link_must_close_it() -> None:
+    lost, away = Link(MeanEstimate(-0.9, -1.0, -0.8), []), Link(MeanEstimate(-0.4, -0.5, -0.3), [0.0])
+    nothing = Link(MeanEstimate(0.0, -0.05, 0.05), [])
+    chain = CausalChain(
+        "cue", "jump", 0.95, 0.6, (0.5, 0.52), 1.0, [], away, nothing, nothing, away.change, success=lost
+    )
+    assert chain.verdict == "not settled"
+    wide = dataclasses.replace(chain, shares=(0.4, 0.7), gap_estimate=MeanEstimate(0.3, -0.1, 0.7))
+    assert wide.verdict == "not settled"
+    gap = dataclasses.replace(wide, gap_estimate=MeanEstimate(0.3, 0.2, 0.4))
+    assert gap.verdict == "necessary"
+    assert dataclasses.replace(gap, success=None, shares=(0.0, 0.9)).verdict == "contributes"
+    assert dataclasses.replace(gap, shares=(0.7, 0.4)).verdict == "not settled"  # it does more where it is taken away
 
 
 def test_what_can_be_read_off_and_does_nothing_is_decodable_only() -> None:
@@ -161,6 +193,7 @@ def test_a_verdict_is_told_with_the_change_that_it_rests_on() -> None:
     statement = step._statement(chain, "memory")
     assert (statement.kind, statement.weight) == ("uses", 0.8)
     assert "−80 [−90, −70] points (2 random directions, moved as far: at most 4)" in statement.text
+    chain = dataclasses.replace(chain, joint=Joint("rain", moved, links[0]))
     for verdict in (*step.USES, *step.HOLDS):  # every template has all that it names
         assert "memory" in step.WORDS.statement(verdict, chain=chain, site="memory", links=["moved"]).text
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -11,10 +12,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import draw_steps
+from rlhf_ray.agents.moments import Moments, draw_steps
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, counterfact, go_on, repeats, snapshots_of
-from rlhf_ray.interpret.agent.effects import CausalEffect, effect
+from rlhf_ray.interpret.agent.effects import CausalEffect, Change, acts_otherwise, effect
 from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.subject import WORDS as SHARED
 from rlhf_ray.interpret.agent.subject import AgentContext
@@ -30,13 +31,48 @@ WORDS = Words(__file__)
 
 MOMENTS, FEWEST = 300, 40
 """Moments that levels are edited at."""
+STARTS = 4
+"""One start of an episode is edited for so many of the moments: what is shown only at first is seldom drawn at random."""
+STAGES, OF_STAGE = 8, 20
+"""Parts of the episodes by step that effects are compared in, at most, and moments that each needs: with fewer, one moment in
+twenty would decide."""
 EPISODES = 120
 LONGEST = 1000
 """Steps to go on for."""
 LARGE, SMALL = 0.1, 0.01
-"""Share of moments whose action changes at once from which on the agent reacts to an edit, and share up to which it does not. The
-value reacts if it changes by more than `LARGE` of its standard deviation."""
+"""Share of its standard deviation from which on the value reacts; share of the actions up to which the agent does not react to an
+edit: one in a hundred is what ties and rounding may change."""
 COPIES = 64
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What an edit changes when it is made at some steps of the episodes.
+
+    Attributes:
+        first, last: the steps.
+        moments: how many moments.
+        action: share of them at which the first action differs (Box: the mean distance).
+        acts: the same of all steps from there on, see `rlhf_ray.interpret.agent.effects.CausalEffect.acts`.
+        returns: true return from there.
+
+    Intervals are wide enough that those of all stages hold together in 95 % (Bonferroni).
+    """
+
+    first: int
+    last: int
+    moments: int
+    action: MeanEstimate
+    acts: MeanEstimate
+    returns: Change
+
+    @property
+    def size(self) -> float:
+        """How large the effect is: the share of the return, or of the actions, whichever is larger, of what is clear of chance."""
+        share = abs(self.returns.difference.mean) / max(abs(self.returns.before), 1e-9)
+        clear = [min(share, 1.0)] if not self.returns.difference.holds_zero else []
+        clear += [each.mean for each in (self.action, self.acts) if each.low is not None and each.low > SMALL]
+        return max(clear, default=0.0)
 
 
 @dataclass(frozen=True)
@@ -50,6 +86,7 @@ class EditEffect:
         value_size: size of that change, up or down: a value can rise at half of the moments and fall at the others.
         value_spread: standard deviation of the value without the edit.
         effect: on the episodes from there on.
+        stages: the same by the step at which the edit is made.
         box: whether actions are numbers.
     """
 
@@ -59,7 +96,14 @@ class EditEffect:
     value_size: MeanEstimate
     value_spread: float
     effect: CausalEffect
+    stages: list[Stage]
     box: bool = field(metadata=DRAWN)
+
+    @property
+    def peak(self) -> Stage | None:
+        """The steps at which the edit has the largest effect that is clear of chance; None if it has none at any."""
+        largest = max(self.stages, key=lambda stage: stage.size, default=None)
+        return largest if largest is not None and largest.size > SMALL else None
 
 
 @dataclass(frozen=True)
@@ -97,7 +141,9 @@ def why_not(context: AgentContext) -> str | None:
 def run(context: AgentContext) -> Section:
     """Make each edit at moments of held-out levels."""
     subject, episodes = context.subject, _episodes(context)
-    moments = draw_steps(episodes.real, subject.count(MOMENTS, FEWEST), context.rng(WORDS.name))
+    count = subject.count(MOMENTS, FEWEST)
+    drawn = draw_steps(episodes.real, count, context.rng(WORDS.name))
+    moments, stages = _with_starts(drawn, min(len(episodes), count // STARTS))
     snapshots = snapshots_of(episodes, moments.rows, moments.steps)
     context.say(f"going on from {len(snapshots)} moments")
     batch = subject.make_batch(min(COPIES, len(snapshots)))
@@ -110,13 +156,13 @@ def run(context: AgentContext) -> Section:
         pair = counterfact(
             subject.agent, subject.make_batch, snapshots, edit=edit, plain=plain, steps=LONGEST, mapper=context.mapper
         )
-        effects[edit] = None if pair is None else _effect(context, about, pair)
-    figures = EditedLevels(len(snapshots), repeating, effects)
+        effects[edit] = None if pair is None else _effect(context, about, pair, drawn, stages)
+    figures = EditedLevels(len(drawn), repeating, effects)
     known = {edit: one for edit, one in effects.items() if one is not None}
     statements = [statement for edit, one in known.items() for statement in _statements(edit, one)]
     check = WORDS.check("repeats", repeating == 1.0, repeating)
     pictures = [WORDS.picture("edits", _draw_outcomes(known))] if known else []
-    return WORDS.section(statements, [check], [_table(effects)], pictures, figures)
+    return WORDS.section(statements, [check], [_table(effects), *_stages(known)], pictures, figures)
 
 
 def _episodes(context: AgentContext) -> Episodes:
@@ -127,27 +173,60 @@ def _episodes(context: AgentContext) -> Episodes:
     return context.subject.play(episodes.levels, max_steps=LONGEST, keep_states=True)
 
 
-def _effect(context: AgentContext, about: str, pair: Counterfact) -> EditEffect:
-    subject, levels = context.subject, pair.plain.levels
-    first, second = pair.plain.actions[:, 0], pair.changed.actions[:, 0]
-    box = isinstance(subject.agent.action_space, gym.spaces.Box)
-    moved = np.abs(first - second).reshape(len(first), -1).mean(1) if box else first != second
-    value = pair.changed.values[:, 0] - pair.plain.values[:, 0]
-    action, change, size = (
-        bootstrap(values.astype(np.float64), levels, subject.seed) for values in (moved, value, np.abs(value))
+def _with_starts(drawn: Moments, count: int) -> tuple[Moments, list[tuple[int, int]]]:
+    """Add the starts of ``count`` episodes to moments drawn at random.
+
+    Also returns stages, each its first and last step: the start, then equal shares of the other moments.
+    """
+    moments = sorted(
+        {*zip(drawn.rows.tolist(), drawn.steps.tolist(), strict=True), *((row, 0) for row in range(count))}
     )
-    later = effect(pair.plain, pair.changed, subject.agent.action_space, subject.action_names, subject.seed)
-    return EditEffect(about, action, change, size, float(pair.plain.values[:, 0].std()), later, box)
+    rows, steps = np.array(moments, np.int64).T
+    later = np.sort(steps[steps > 0])
+    parts = np.array_split(later, max(1, min(STAGES - 1, len(later) // OF_STAGE))) if len(later) else []
+    edges = [0, *(int(part[-1]) for part in parts)]
+    stages = [(before + 1, last) for before, last in pairwise(edges) if last > before]
+    return Moments(rows, steps), [(0, 0), *stages]
+
+
+def _effect(
+    context: AgentContext, about: str, pair: Counterfact, drawn: Moments, stages: Sequence[tuple[int, int]]
+) -> EditEffect:
+    """Measure an edit: over the moments drawn at random (all, if it changes none of these), and by stage."""
+    subject, space, steps = context.subject, context.subject.agent.action_space, pair.snapshots.steps
+    random = {*zip(drawn.rows.tolist(), drawn.steps.tolist(), strict=True)}
+    chosen = np.array([at in random for at in zip(pair.snapshots.rows.tolist(), steps.tolist(), strict=True)])
+    chosen = chosen if chosen.any() else ~chosen
+    first, second = pair.plain.actions[:, 0], pair.changed.actions[:, 0]
+    box = isinstance(space, gym.spaces.Box)
+    moved = np.abs(first - second).reshape(len(first), -1).mean(1) if box else (first != second).astype(np.float64)
+    value, acts = pair.changed.values[:, 0] - pair.plain.values[:, 0], acts_otherwise(pair.plain, pair.changed, space)
+    groups = subject.groups(pair.plain.levels)
+    found = []
+    for low, high in stages:
+        there, count = (steps >= low) & (steps <= high), len(stages)
+        if there.any():
+            at_once, from_there = (
+                bootstrap(each[there], groups[there], subject.seed, tests=count) for each in (moved, acts)
+            )
+            before, after = pair.plain.returns[there], pair.changed.returns[there]
+            returns = Change.of(before, after, groups[there], subject.seed, count)
+            found.append(Stage(low, high, int(there.sum()), at_once, from_there, returns))
+    at, levels = np.flatnonzero(chosen), groups[chosen]
+    action, change, size = (bootstrap(values[chosen], levels, subject.seed) for values in (moved, value, np.abs(value)))
+    sides = pair.plain.select(at), pair.changed.select(at)
+    whole = effect(*sides, space, subject.action_names, subject.seed, levels)
+    return EditEffect(about, action, change, size, float(pair.plain.values[at, 0].std()), whole, found, box)
 
 
 def _statements(edit: str, one: EditEffect) -> Iterator[Statement]:
     values: dict[str, Any] = {"edit": edit, "one": one}
-    if one.action.mean >= LARGE:
+    if one.action.mean > SMALL:
         yield WORDS.statement("reacts", one.action.mean, strength(one.action), **values)
-    elif one.action.mean > SMALL:
-        return
     elif one.effect.acts.mean > SMALL:
         yield WORDS.statement("reacts_later", one.effect.acts.mean, strength(one.effect.acts), **values)
+    elif one.peak is not None:
+        yield WORDS.statement("reacts_at", one.peak.size, strength((one.peak.size, one.peak.size)), **values)
     elif one.value_size.mean > LARGE * max(one.value_spread, 1e-9):
         yield WORDS.statement("value_reacts", 1.0 - one.action.mean, **values)
     elif one.value.holds_zero:
@@ -166,6 +245,20 @@ def _table(effects: Mapping[str, EditEffect | None]) -> Table:
         change = [f"{returns.before:.2f} to {returns.after:.2f}", estimate(returns.difference), outcome]
         rows.append([edit, one.effect.episodes, *reaction, *change])
     return WORDS.table("edits", rows)
+
+
+def _stages(effects: Mapping[str, EditEffect]) -> Iterator[Table]:
+    rows = [
+        [
+            edit, f"{stage.first}–{stage.last}" if stage.last > stage.first else stage.first, stage.moments,
+            estimate(stage.action), estimate(stage.acts), f"{stage.returns.before:.2f} to {stage.returns.after:.2f}",
+            estimate(stage.returns.difference),
+        ]
+        for edit, one in effects.items()
+        for stage in one.stages
+    ]  # fmt: skip
+    if rows:
+        yield WORDS.table("stages", rows)
 
 
 def _draw_outcomes(effects: Mapping[str, EditEffect]) -> bytes:

@@ -155,7 +155,7 @@ def run(context: AgentContext) -> Section:
     if not candidates:
         return WORDS.skipped("nothing_varies")
     levels = test.levels[: subject.count(EPISODES, FEWEST)]
-    plain = subject.play(levels, max_steps=LONGEST, frames=False)
+    plain, groups = subject.play(levels, max_steps=LONGEST, frames=False), subject.groups(levels)
     effects = []
     for number, candidate in enumerate(candidates):
         context.say(f"intervening on {candidate.name} ({number + 1} of {len(candidates)})")
@@ -164,7 +164,8 @@ def run(context: AgentContext) -> Section:
             try:
                 result = controlled(
                     subject.agent, subject.make_batch, levels, partial(_intervention, op, site), candidate.basis,
-                    [candidate.component], values, plain=plain, copies=COPIES, seed=subject.seed, mapper=context.mapper,
+                    [candidate.component], values, plain=plain, groups=groups, copies=COPIES, seed=subject.seed,
+                    mapper=context.mapper,
                 )  # fmt: skip
             except NotANumberError:  # it, or a random direction, drives the memory beyond all numbers
                 context.say(f"left out: {op} of {candidate.name} makes the memory grow without end")

@@ -21,6 +21,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.effects import causes_of
+from rlhf_ray.interpret.agent.levels import FEW
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.measure.intervals import mean_interval
@@ -43,6 +44,8 @@ STATE_BYTES = 4096
 """States are kept if they are not larger: others come back by playing the level again."""
 SHOWN = 10
 """Frames in the picture."""
+HELD_OUT = 300
+"""Held-out levels that are compared with each other: what most steps read."""
 SAME = 0.25
 """Share of different episodes up to which levels count as repeating. A small world has few levels, but more than that."""
 CLOSE = 1e-3
@@ -70,6 +73,8 @@ class RecordedEpisodes:
         splits: number of episodes of each split.
         compared: greedy episodes that were compared with each other.
         different: how many of them differ from all others in some frame.
+        held_out: levels of the test split, which intervals of other steps are over, at most `HELD_OUT`.
+        distinct: how many different ones are among them, under the same actions.
         wrong_frames: frames that differ when levels and actions are played again.
         worst_logit: largest difference of logits that are computed anew.
     """
@@ -79,6 +84,8 @@ class RecordedEpisodes:
     splits: dict[str, int]
     compared: int
     different: int
+    held_out: int
+    distinct: int
     wrong_frames: int
     worst_logit: float
 
@@ -143,12 +150,22 @@ def _measure(context: AgentContext, batch: EnvBatch) -> RecordedEpisodes:
         mean, interval = float(returns.mean()), mean_interval(returns.tolist())
         acting[name] = Played(int(chosen.sum()), steps, mean, interval, ends)
     splits = Counter(split_of(level) for level in episodes.levels)
+    held_out = np.unique([level for level in episodes.levels if split_of(level) == "test"])[:HELD_OUT]
+    groups = context.subject.groups(held_out)
     some = load_episodes(context.out, most=batch.n)
     greedy = np.flatnonzero(policies[: len(some)] == "greedy")
     different = len({some.observations[row, : some.lengths[row] + 1].tobytes() for row in greedy})
     wrong, worst = _wrong_frames(batch, some), _worst_logit(agent, some)
     return RecordedEpisodes(
-        agent.digest, acting, {name: splits[name] for name in SHARES}, len(greedy), different, wrong, worst
+        agent.digest,
+        acting,
+        {name: splits[name] for name in SHARES},
+        len(greedy),
+        different,
+        len(held_out),
+        len(np.unique(groups)),
+        wrong,
+        worst,
     )
 
 
@@ -179,6 +196,8 @@ def _worst_logit(agent: Agent, some: Episodes) -> float:
 def _statements(figures: RecordedEpisodes) -> Iterator[Statement]:
     if figures.different <= SAME * figures.compared:  # equal returns alone prove nothing: an agent may always win
         yield WORDS.statement("repeat", 1.0, figures=figures)
+    if figures.distinct < FEW:
+        yield WORDS.statement("few_levels", 0.5, figures=figures, few=FEW)
 
 
 def _checks(figures: RecordedEpisodes) -> Iterator[Check]:

@@ -14,11 +14,12 @@ from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.action_groups import Behaviour, behaviours_of
 from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS, auc, separate_directions
+from rlhf_ray.interpret.agent.chains import ChainMoments, Response, measure
 from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
 from rlhf_ray.interpret.agent.controls import controlled
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, snapshots_of
 from rlhf_ray.interpret.agent.splits import recorded
-from rlhf_ray.interpret.agent.story import READ, CausalChain, ChainMoments, EditedLevel, Link, Response, measure
+from rlhf_ray.interpret.agent.story import READ, CausalChain, EditedLevel, Link
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.directions import Directions, labels
 from rlhf_ray.interpret.directions.controls import COUNT, random_bases
@@ -50,8 +51,18 @@ CHANGED = 0.5
 """Share of levels in which an edit at the start has to change a concept."""
 SHOWN = 6
 """Chains in the picture."""
-ORDER = ("both", "necessary", "sufficient", "contributes", "spurious", "decodable only", "not settled", "not read off")
-USES, HOLDS = ORDER[:4], ORDER[4:6]
+ORDER = (
+    "both",
+    "necessary",
+    "sufficient",
+    "contributes",
+    "jointly",
+    "spurious",
+    "decodable only",
+    "not settled",
+    "not read off",
+)
+USES, HOLDS = ORDER[:5], ORDER[5:7]
 """Verdicts that the report says something of."""
 
 
@@ -122,18 +133,21 @@ def run(context: AgentContext) -> Section:
     if not concepts:
         return WORDS.skipped("nothing_read", site=subject.site_name, least=READ)
     moments = draw_steps(test.real, subject.count(MOMENTS, FEWEST_MOMENTS), context.rng("moments"))
+    groups, theirs = subject.groups(test.levels), concepts_at(test)
+    holding = {name: concept.classes(moments.cut(theirs[name])) for name, concept in concepts.items()}
     edited = _edit_levels(context, test, concepts, behaviours, site)
     chains: list[CausalChain] = []
     for number, (name, concept) in enumerate(concepts.items()):
         context.say(f"the story of {name} ({number + 1} of {len(concepts)})")
-        holds = concept.classes(moments.cut(concepts_at(test)[name]))
+        holds = holding[name]
         if min((holds == 1).sum(), (holds == 0).sum()) < FEWEST_OF_CLASS:
             continue
         known = np.isfinite(holds)
-        measured = ChainMoments.cut_from(test, moments[known])
+        measured = replace(ChainMoments.cut_from(test, moments[known]), levels=groups[moments[known].rows])
         success = _play_without(context, test, concept, values, site)
         links = measure(
             subject.agent, measured, holds[known] == 1, behaviours, concept.basis, values, (concept.auc, concept.auc_random),
+            others={other: each[known] for other, each in holding.items() if other != name},
             respond=_respond_later(context, test, measured, behaviours), site=site, seed=subject.seed,
         )  # fmt: skip
         chains += [
@@ -211,7 +225,7 @@ def _play_without(context: AgentContext, test: Episodes, concept: ReadConcept, v
     result = controlled(
         subject.agent, subject.make_batch, levels,
         lambda basis, components: Intervention(basis, components, "ablate_midpoint", site=site),
-        concept.basis, [0], values, copies=COPIES, seed=subject.seed, mapper=context.mapper,
+        concept.basis, [0], values, groups=subject.groups(levels), copies=COPIES, seed=subject.seed, mapper=context.mapper,
     )  # fmt: skip
     share = 1.0 / max(abs(result.effect.returns.before), 1e-9)
     change = result.effect.returns.difference.scaled(share)
@@ -235,7 +249,7 @@ def _edit_levels(
     except SettingError:  # states that can't be restored
         return effects
     for edit, at_start, pair in counterfacts:
-        sides = (pair.plain, pair.changed)
+        sides, groups = (pair.plain, pair.changed), subject.groups(pair.plain.levels)
         for name, concept in concepts.items():
             before, after = (concepts_at(side).get(name) for side in sides)
             if before is None or after is None or name == ELAPSED:
@@ -244,7 +258,7 @@ def _edit_levels(
             rows = np.flatnonzero(flips)
             if len(rows) < max(CHANGED * at_start * len(flips), FEWEST_OF_CLASS):
                 continue
-            levels = pair.plain.levels[rows]
+            levels = groups[rows]
             holds = [values_at(subject.agent, side, site)[rows, 0].astype(np.float64) for side in sides]
             scores = [concept.basis.encode(values)[:, 0] for values in holds]
             score = bootstrap((scores[1] - scores[0]) * flips[rows], levels, subject.seed)
@@ -283,7 +297,7 @@ def _counterfacts(context: AgentContext, test: Episodes) -> list[tuple[str, bool
 def _statement(chain: CausalChain, site: str) -> Statement:
     weight = chain.largest if chain.verdict in USES else chain.auc
     links = _decisive(chain)
-    decisive = getattr(chain, links[0])
+    decisive = chain.joint.moved if chain.verdict == "jointly" and chain.joint else getattr(chain, links[0])
     strong = strength(decisive.change, decisive.random_most)
     return WORDS.statement(chain.verdict, weight, strong, chain=chain, site=site, links=links)
 
