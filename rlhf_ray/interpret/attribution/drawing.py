@@ -23,6 +23,8 @@ from rlhf_ray.study.plots import png
 
 SIGNED, UNSIGNED = "RdBu_r", "viridis"
 RAISES, LOWERS, CROSS = "#b2182b", "#2166ac", "#c0392b"
+ON_DARK = {"raises": "#f0776c", "lowers": "#6aaee8", "cross": "#ff8a7a"}
+"""These colours on a dark page."""
 SATURATION = 5.0
 """In strips, what is this many times the mean absolute value has the full colour, and so has everything beyond."""
 BARS = 16
@@ -117,6 +119,11 @@ def draw(
         figure = _bars(
             sums, [""], captions, question.part_names, f"units of the {question.output}", np.zeros(sums.shape[:2], bool)
         )
+    return _finished(figure, crossed_out)
+
+
+def _finished(figure: Figure, crossed_out: str | None) -> bytes:
+    """Return the figure as a PNG, crossed out if there is a reason."""
     if crossed_out:
         _cross_out(figure, crossed_out)
     return png(figure)
@@ -163,6 +170,7 @@ def strip(
     columns: Sequence[str],
     unit: str = "value",
     faded: BoolArray | None = None,
+    crossed_out: str | None = None,
 ) -> bytes:
     """Draw frames, with maps over them, for example samples below each other and time to the right, as a PNG with one legend.
 
@@ -173,12 +181,14 @@ def strip(
         columns: captions.
         unit: of the legend.
         faded: ``[rows, columns]``: beyond the valid horizon: grey, and marked.
+        crossed_out: why not to trust the maps; written across them.
     """
     faded = np.zeros(frames.shape[:2], bool) if faded is None else faded
     if frames.ndim != 5:
         values = frames if maps is None else maps
         flat = values.reshape(*values.shape[:2], -1)
-        return png(_bars(flat, rows, columns, [f"feature {k}" for k in range(flat.shape[2])], unit, faded))
+        bars = _bars(flat, rows, columns, [f"feature {k}" for k in range(flat.shape[2])], unit, faded)
+        return _finished(bars, crossed_out)
     images = np.asarray(np.clip(np.rint(frames), 0, 255), np.uint8)
     if maps is None:
         colours = images[..., -3:] if images.shape[-1] % 3 == 0 else np.repeat(images[..., -1:], 3, -1)
@@ -194,7 +204,7 @@ def strip(
     for top, left in corners[faded]:
         ax.text(left + width / 2, top + height / 2, "beyond the\nvalid horizon", ha="center", va="center", fontsize=6,
                 color="white", bbox={"facecolor": "black", "alpha": 0.5, "pad": 1})  # fmt: skip
-    return png(figure)
+    return _finished(figure, crossed_out)
 
 
 def curves_figure(shares: FloatArray, lines: dict[str, FloatArray], chance: dict[str, FloatArray], unit: str) -> bytes:

@@ -12,6 +12,7 @@ from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret import directions
+from rlhf_ray.interpret.agent.drawn_maps import DrawnMaps
 from rlhf_ray.interpret.agent.questions.samples import GradientSamples
 from rlhf_ray.interpret.agent.steps import attribution, quality, search
 from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality
@@ -91,10 +92,16 @@ def test_attribution_without_a_world_model(recorded, tmp_path, monkeypatch):
     assert any(name.endswith("/pit") or name.endswith("/saw") for name in section.values["objects"])
     assert next(check for check in section.checks if "central differences" in check.name).passed
     assert section.values["samples"] == 8
+    faithful = section.values["drawn"]["faithful"]
+    for picture in section.pictures[1:]:
+        name = picture.name.removeprefix("saliency_")
+        drawn = faithful[f"{name}/gradient"] or faithful[f"{name}/occlusion"]
+        assert (picture.crossed_out is None) == drawn
     again = tmp_path / "again"
     again.mkdir()
     monkeypatch.setattr(attribution, "maps_of", lambda *_: ([], {}, {}))
     monkeypatch.setattr(attribution, "_objects", lambda *_: {})
+    monkeypatch.setattr(attribution, "judge_drawn", lambda *_: DrawnMaps())
     attribution.run(work_of(recorded, again, ["recording"]))
     assert (again / "samples.npz").read_bytes() == (tmp_path / "samples.npz").read_bytes()
 

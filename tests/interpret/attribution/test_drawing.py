@@ -1,6 +1,9 @@
 """Colours that saturate instead of wrapping, and strips."""
 
+import io
+
 import numpy as np
+from PIL import Image
 
 from rlhf_ray.interpret.attribution.drawing import overlay, saturating, strip
 
@@ -32,3 +35,17 @@ def test_strips_are_pictures_of_images_and_vectors():
         )
         assert one[:4] == b"\x89PNG"
         assert one != other
+
+
+def test_a_strip_that_is_not_trusted_is_crossed_out_with_its_reason():
+    frames = np.full((1, 2, 16, 16, 3), 128, np.uint8)
+    maps = np.zeros(frames.shape)
+    trusted, not_trusted = (
+        np.asarray(Image.open(io.BytesIO(strip(frames, maps, ["one"], ["now", "+1"], crossed_out=why)))).astype(int)
+        for why in (None, "random orders are as good")
+    )
+    red = [
+        (image[..., 0] > image[..., 2] + 80) & (image[..., 0] > image[..., 1] + 80) for image in (trusted, not_trusted)
+    ]
+    assert not_trusted.shape[0] > trusted.shape[0], "the reason stands below"
+    assert red[1][:, : red[1].shape[1] // 2].sum() > 20 * (red[0][:, : red[0].shape[1] // 2].sum() + 1)

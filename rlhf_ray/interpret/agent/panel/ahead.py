@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 
 from rlhf_ray.agents.moments import Stretches
+from rlhf_ray.interpret.agent.drawn_maps import STRIP, DrawnMaps
 from rlhf_ray.interpret.agent.panel.data import PanelSaliency
 from rlhf_ray.interpret.agent.panel.samples import StepEffects
 from rlhf_ray.interpret.agent.questions.paths import WAYS
@@ -14,7 +18,13 @@ from rlhf_ray.interpret.directions import Directions
 WAY_NAMES = tuple(WAYS.values())
 
 
-def effects_ahead(samples: GradientSamples, pieces: Stretches, basis: Directions) -> StepEffects:
+def effects_ahead(
+    samples: GradientSamples,
+    pieces: Stretches,
+    basis: Directions,
+    drawn: DrawnMaps | None = None,
+    doubts: Mapping[str, str] = MappingProxyType({}),
+) -> StepEffects:
     """Return the attribution's gradients at those steps of the panel's samples that it asked about.
 
     Each panel sample takes the first attribution sample that starts in it. Steps beyond the world model's valid horizon stay empty.
@@ -23,6 +33,8 @@ def effects_ahead(samples: GradientSamples, pieces: Stretches, basis: Directions
         samples: of the attribution; their episodes are those of ``pieces``.
         pieces: the panel's samples.
         basis: of the agent's memory.
+        drawn: which maps are faithful; None: nothing is doubted.
+        doubts: what to say of maps that are "unfaithful", and of those that were "unchecked".
     """
     n, steps = len(pieces.rows), samples.saliency.shape[2]
     taken: dict[int, int] = {}
@@ -34,6 +46,8 @@ def effects_ahead(samples: GradientSamples, pieces: Stretches, basis: Directions
     gradients, saliency, paths = {}, {}, {}
     for index, quantity in enumerate(samples.quantities):
         name = f"{_title(quantity, basis)}, {steps - 1} steps on"
+        faithful = drawn is None or drawn.choose(quantity, STRIP) == STRIP
+        doubt = "" if faithful or drawn is None else doubts["unfaithful" if drawn.knows(quantity) else "unchecked"]
         maps = np.full((len(rows), pieces.most, *samples.saliency.shape[3:]), np.nan, np.float32)
         by_score = np.full((n, pieces.most, len(basis)), np.nan, np.float32)
         ways = np.full((n, pieces.most, len(WAY_NAMES)), np.nan, np.float32)
@@ -48,7 +62,7 @@ def effects_ahead(samples: GradientSamples, pieces: Stretches, basis: Directions
             after = samples.memory_gradients[number, index, int(first == 0) : span].astype(np.float64)
             if after.size:
                 by_score[piece, max(first - 1, 0) : first - 1 + span] = basis.gradient(after)
-        gradients[name], saliency[name] = by_score, PanelSaliency(rows, maps)
+        gradients[name], saliency[name] = by_score, PanelSaliency(rows, maps, doubt)
         if not np.isnan(ways).all():
             paths[name] = ways
     return StepEffects(gradients, saliency, paths)

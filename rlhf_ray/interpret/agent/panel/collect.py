@@ -13,10 +13,11 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Stretches
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.interpret.agent.drawn_maps import DrawnMaps
 from rlhf_ray.interpret.agent.embeddings import tsne
 from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import end_of
-from rlhf_ray.interpret.agent.panel.samples import SOURCES, StepEffects, actions_of, effects_of
+from rlhf_ray.interpret.agent.panel.samples import SOURCES, StepEffects, actions_of, effects_of, trusted
 from rlhf_ray.interpret.directions import Directions
 
 BASE = 1200
@@ -36,6 +37,7 @@ class PanelExtras:
     Attributes:
         pairs: rollouts side by side.
         labels: clusters of each step of the episodes, ``[episodes, T]`` by name of the clustering, and their names.
+        drawn, doubts: which maps of a step's own frame are faithful, and what to say of the others; None: nothing is doubted.
         ahead, way_names: what quantities some steps on depend on, and the names of its paths.
         horizon: number of simulated steps that can be trusted.
         notes: for the end of the page.
@@ -44,6 +46,8 @@ class PanelExtras:
     pairs: Sequence[PanelPair] = ()
     labels: Mapping[str, tuple[IntArray, Sequence[str]]] = field(default_factory=dict)
     ahead: StepEffects | None = None
+    drawn: DrawnMaps | None = None
+    doubts: Mapping[str, str] = field(default_factory=dict)
     way_names: Sequence[str] = ()
     horizon: int | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -80,6 +84,8 @@ def collect(
     inside = values_at(agent, episodes, site)
     scores = _scores(basis, inside)
     effects = effects_of(agent, episodes, pieces, basis, site)
+    if extras.drawn is not None:
+        effects = trusted(effects, extras.drawn, agent, episodes, pieces, extras.doubts)
     actions, names = actions_of(agent, episodes.actions, action_names)
     discrete = actions.ndim == 2
     ahead = extras.ahead or StepEffects({}, {}, {})

@@ -18,10 +18,12 @@ class PanelSaliency:
     Attributes:
         rows: the samples, ``[m]``.
         maps: signed, ``[m, T, height, width]`` for images, ``[m, T, features]`` for vectors. NaN where not computed.
+        doubt: why not to trust them: they are drawn crossed out; empty if they are faithful.
     """
 
     rows: IntArray
     maps: FloatArray
+    doubt: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent.panel import packing
 from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair, PanelSaliency
 from rlhf_ray.interpret.agent.panel.sheets import write_sheets
+from rlhf_ray.interpret.attribution.drawing import CROSS, LOWERS, ON_DARK, RAISES
 
 STATIC = Path(__file__).parent / "static"
 PAGES = Path(__file__).parents[3] / "pages"
@@ -70,8 +71,10 @@ def _script(out: Path, name: str, content: dict[str, Any]) -> None:
 
 
 def _colours() -> str:
-    """The report's colours (pages/page.css) for the page's switch: as the system wants them, light, or dark."""
+    """The reports' colours (pages/page.css, attribution) for the page's switch: as the system wants them, light, or dark."""
     light, dark = re.findall(r":root \{([^}]*)\}", COLOURS.read_text())
+    light += f" --raises: {RAISES}; --lowers: {LOWERS}; --cross: {CROSS};"
+    dark += "".join(f" --{name}: {value};" for name, value in ON_DARK.items())
     return (
         f":root {{{light}}}\n@media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{{dark}}} }}\n"
         f":root[data-theme=dark] {{{dark}}}\n"
@@ -158,6 +161,7 @@ def _saliency(saliency: PanelSaliency, name: str, number: int, out: Path) -> dic
         "height": maps.shape[2],
         "width": maps.shape[3],
         "block": BLOCK,
+        "doubt": saliency.doubt,
     }
 
 

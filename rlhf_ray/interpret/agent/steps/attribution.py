@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from rlhf_ray.agents.moments import WorldMoments, draw_moments
-from rlhf_ray.data.arrays import BoolArray, FloatArray
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.images import is_image
+from rlhf_ray.interpret.agent.drawn_maps import DrawnMaps, judge_drawn, strips
 from rlhf_ray.interpret.agent.questions import SOURCES, AgentQuestion, Quantity, Source, quantities
 from rlhf_ray.interpret.agent.questions.estimators import Compared, against_differences, compare
 from rlhf_ray.interpret.agent.questions.objects import ObjectFigures, masks_at, object_figures, objects_of, states_of
@@ -27,7 +28,7 @@ from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.simulate import Estimator
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.interpret.attribution import Method, attribute, make_methods, methods_key
-from rlhf_ray.interpret.attribution.drawing import curves_figure, strip
+from rlhf_ray.interpret.attribution.drawing import curves_figure
 from rlhf_ray.interpret.attribution.faithfulness import Curves, curves
 from rlhf_ray.interpret.attribution.occlusion import Occlusion
 from rlhf_ray.study.figures import DRAWN
@@ -41,8 +42,8 @@ WORDS = Words(__file__)
 METHODS = ("saliency", "difference_x_gradient", "smoothgrad", "integrated_gradients", "occlusion_typical")
 """The methods, if the subject names none."""
 EPISODES = 200
-SAMPLES, JUDGED, FEWEST, SHOWN = 400, 64, 16, 3
-"""Samples for the panel; moments that checks use; fewest of both; samples in pictures."""
+SAMPLES, JUDGED, FEWEST = 400, 64, 16
+"""Samples for the panel; moments that checks use; fewest of both."""
 STEPS = 4
 """Steps from a sample's start to its question."""
 CHUNK = 16
@@ -108,6 +109,7 @@ class AgentAttribution:
         faithfulness: how far a quantity moves in the order of a method's maps; empty for those that the frame doesn't move.
         objects: what their removal changes.
         paths: shares of the ways that gradients take.
+        drawn: which of the maps that strips and the panel draw are faithful.
         maps: of each quantity.
         judged: the moments.
         titles, missing: of the methods, and why they don't apply.
@@ -122,6 +124,7 @@ class AgentAttribution:
     faithfulness: Mapping[str, Curves]
     objects: Mapping[str, ObjectFigures]
     paths: Mapping[str, PathFigures]
+    drawn: DrawnMaps
     maps: Sequence[QuantityMaps] = field(metadata=DRAWN)
     judged: WorldMoments = field(metadata=DRAWN)
     titles: Mapping[str, str] = field(metadata=DRAWN)
@@ -158,6 +161,8 @@ def run(context: AgentContext) -> Section:
     states = states_of(episodes, judged)
     methods = make_methods(context.subject.methods or METHODS)
     maps, faithfulness, missing = maps_of(context, judged, asked, methods)
+    context.say(f"faithfulness of the maps of {len(every)} quantities")
+    drawn = judge_drawn(agent, judged, every, context.subject.seed, partial(_orders, context), UNMOVED)
     figures = AgentAttribution(
         len(samples),
         STEPS,
@@ -168,12 +173,13 @@ def run(context: AgentContext) -> Section:
         faithfulness,
         _objects(context, judged, asked, states) if states and is_image(agent.observation_space) else {},
         {} if world is None else _paths(context, world, judged, asked, horizon, estimator),
+        drawn,
         maps,
         judged,
         {name: method.title for name, method in methods.items()},
         missing,
     )
-    pictures = [*_curves(figures), *_strips(samples, every, rng)]
+    pictures = [*_curves(figures), *strips(agent, episodes, samples, every, drawn, judged, rng, WORDS)]
     return WORDS.section(statements(figures), _checks(figures), _tables(figures), pictures, figures)
 
 
@@ -222,7 +228,7 @@ def maps_of(
         maps = {name: attribute(method, question, judged) for name, method in fitting.items()}
         spread = float(question.values(judged).std()) or 1.0
         frames = {name: method_maps["frame"] for name, method_maps in maps.items()}
-        orders = curves(question, judged, frames, context.rng(f"curves {quantity.name}"), "frame")
+        orders = curves(question, judged, frames, _orders(context, quantity.name), "frame")
         unmoved = all(order.deletion[-1] <= UNMOVED * spread for order in orders.values())
         vector = len(subject.agent.observation_space.shape or ()) == 1
         numbers = np.abs(Occlusion().attribute(question, judged)["frame"]).mean(0) if vector else np.zeros(0)
@@ -232,6 +238,11 @@ def maps_of(
         all_maps.append(QuantityMaps(quantity, gaps, unmoved, otherwise, numbers))
         faithfulness |= {} if unmoved else {f"{quantity.name}/{name}": order for name, order in orders.items()}
     return all_maps, faithfulness, missing
+
+
+def _orders(context: AgentContext, quantity: str) -> np.random.Generator:
+    """What draws the random orders that maps of a quantity are compared with: all maps with the same ones."""
+    return context.rng(f"curves {quantity}")
 
 
 def _otherwise(question: AgentQuestion, moments: WorldMoments) -> float:
@@ -407,21 +418,6 @@ def _curves(figures: AgentAttribution) -> Iterator[Picture]:
         chance = {"deletion": best.random_deletion, "insertion": best.random_insertion}
         image = curves_figure(best.shares, lines, chance, "mean absolute change")
         yield WORDS.picture("curves", image, method=method, title=quantity.title)
-
-
-def _strips(samples: GradientSamples, asked: Sequence[Quantity], rng: np.random.Generator) -> Iterator[Picture]:
-    rows = np.sort(rng.permutation(len(samples))[:SHOWN])
-    steps = samples.observations.shape[1]
-    columns = [f"step {step}" for step in range(steps)]
-    captions = [f"episode {samples.rows[i]}\nstep {samples.steps[i]}" for i in rows]
-    faded: BoolArray = np.zeros((len(rows), steps), bool)
-    if samples.horizon is not None:
-        faded |= np.arange(steps)[None] > samples.horizon
-    for index, quantity in enumerate(asked):
-        maps = samples.saliency[rows, index].astype(np.float64)
-        image = strip(samples.observations[rows], maps, captions, columns, "per unit of the frame", faded)
-        caption = WORDS.text("strip", title=quantity.title, step=steps - 1, samples=samples)
-        yield Picture(f"saliency_{quantity.name}", image, caption)
 
 
 STEP = Step(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.behaviours import action_inputs, behaviours
+from rlhf_ray.interpret.agent.drawn_maps import DrawnMaps, OfAttribution
 from rlhf_ray.interpret.agent.panel import write_panel
 from rlhf_ray.interpret.agent.panel.ahead import WAY_NAMES, effects_ahead
 from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
@@ -63,7 +64,10 @@ def run(context: AgentContext) -> Section:
     pieces = pieces_of(episodes, subject.count(SAMPLES, FEWEST), STEPS, rng)
     site = site_of(subject.agent)
     basis = _basis(context, episodes, site)
-    ahead, estimator = _ahead(context, pieces, basis, site)
+    known = context.figures("attribution", OfAttribution)
+    drawn = DrawnMaps() if known is None else known.drawn
+    doubts = {why: WORDS.text(why) for why in ("unfaithful", "unchecked")}
+    ahead, estimator = _ahead(context, pieces, basis, site, drawn, doubts)
     pairs = _pairs(context, episodes, pieces, basis, site, rng)
     about = {
         "subject": subject,
@@ -74,7 +78,7 @@ def run(context: AgentContext) -> Section:
     notes = {name: WORDS.text(f"note {name}", **about) for name in NOTES if estimator or name != NOTES[-1]}
     extras = PanelExtras(
         pairs=pairs, labels=_behaviours(context, episodes), ahead=ahead, way_names=WAY_NAMES if ahead else (),
-        horizon=valid_horizon(context), notes=notes,
+        horizon=valid_horizon(context), notes=notes, drawn=drawn, doubts=doubts,
     )  # fmt: skip
     context.say("gradients of the samples")
     title = WORDS.text("panel", environment=subject.environment.removeprefix("rlhf_ray/"))
@@ -100,7 +104,14 @@ def _basis(context: AgentContext, episodes: Episodes, site: str) -> Directions:
     return replace(basis, names=[f"component {number}" for number in range(len(basis))])
 
 
-def _ahead(context: AgentContext, pieces: Stretches, basis: Directions, site: str) -> tuple[StepEffects | None, str]:
+def _ahead(
+    context: AgentContext,
+    pieces: Stretches,
+    basis: Directions,
+    site: str,
+    drawn: DrawnMaps,
+    doubts: Mapping[str, str],
+) -> tuple[StepEffects | None, str]:
     """What quantities some steps on depend on, from the step "attribution", and its estimator."""
     folder = context.folders.get("attribution")
     if folder is None or site != MEMORY:
@@ -109,7 +120,7 @@ def _ahead(context: AgentContext, pieces: Stretches, basis: Directions, site: st
         samples = GradientSamples.load(folder)
     except SettingError:
         return None, ""
-    return effects_ahead(samples, pieces, basis), samples.estimator
+    return effects_ahead(samples, pieces, basis, drawn, doubts), samples.estimator
 
 
 def _pairs(

@@ -123,8 +123,8 @@ def test_frames_saliency_and_numbers_are_those_of_the_step(opened, data):
     saw = (data.observations[0, 3] == (200, 40, 40)).all(-1)
     hero = (data.observations[0, 3] == (40, 60, 160)).all(-1)
     assert saw.any()
-    assert (overlay[saw][:, 0] > overlay[saw][:, 2]).all()  # lowers: orange
-    assert (overlay[hero][:, 2] > overlay[hero][:, 0]).all()  # raises: blue
+    assert (overlay[saw][:, 2] > overlay[saw][:, 0]).all()  # lowers: blue
+    assert (overlay[hero][:, 0] > overlay[hero][:, 2]).all()  # raises: red
     assert overlay[saw][:, 3].min() > 200  # saturates
     bars = page.locator("#bars output").all_inner_texts()
     np.testing.assert_allclose([float(text.replace("−", "-")) for text in bars], data.loadings[0, 3], atol=0.006)
@@ -164,7 +164,7 @@ def test_keys_tool_tips_and_the_address(opened):
         page.keyboard.press("Tab")
         if about.evaluate("element => element === document.activeElement"):
             break
-    expect(page.get_by_role("tooltip")).to_contain_text("blue pixels raise")
+    expect(page.get_by_role("tooltip")).to_contain_text("red pixels raise")
     expect(about).to_have_attribute("aria-describedby", "tip")
     page.keyboard.press("Escape")
     expect(page.locator("#tip")).to_be_hidden()

@@ -211,7 +211,7 @@ function drawScatter(canvas, about) {
   return places;
 }
 
-/** Draw a saliency map on the overlay: blue raises, orange lowers, clear where about 0. */
+/** Draw a saliency map on the overlay: red raises, blue lowers, clear where about 0. */
 function drawSaliency(canvas, found) {
   canvas.hidden = !found;
   if (!found) return;

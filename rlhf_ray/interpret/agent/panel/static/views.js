@@ -64,15 +64,18 @@ async function showSaliency() {
   const found = await saliencyOf(quantity, sample, step);
   if (sample !== state.sample || step !== state.step || quantity !== state.quantity) return;
   const about = core.saliency.find((one) => one.name === quantity);
-  byId("no-saliency").hidden = !core.saliency.length || Boolean(found);
+  const doubt = (found && state.opacity > 0 && about.doubt) || "";
+  byId("frame-box").classList.toggle("crossed", Boolean(doubt));
+  byId("no-saliency").hidden = !core.saliency.length || (Boolean(found) && !doubt);
   byId("no-saliency").textContent =
-    !about ? "No saliency for this quantity."
+    doubt ? `Don't trust this saliency: ${doubt}`
+    : !about ? "No saliency for this quantity."
     : about.rows.includes(sample) ? "No saliency at this step."
     : "No saliency for this sample.";
   if (core.frames) {
     drawSaliency(byId("overlay"), found);
     byId("overlay").style.opacity = state.opacity / 100;
-  } else showFeatures(byId("features"), core.features.of, rowOf(sample, step), found?.map);
+  } else showFeatures(byId("features"), core.features.of, rowOf(sample, step), doubt ? null : found?.map);
 }
 
 /** A vector observation as bars, coloured by saliency; each is scaled by its own largest size. */
