@@ -176,7 +176,7 @@ CASES = [
            (r"features? [0-5]",), list(range(6)), NO_ACTION, NO_NOISE, data=rotated),
     vector("at the end only", "feature 0, at terminal steps only", lambda o, a, p, d: 4 * d * o[:, 0], (r"terminat|\bend",), [0],
            NO_ACTION, r"ignores [^:]*terminat"),
-    vector("after the step", "feature 3 after the step", lambda o, a, p, d: p[:, 3] * 1.0, ("feature 3", "next state|after"), [3],
+    vector("after the step", "feature 3 after the step", lambda o, a, p, d: p[:, 3] * 1.0, ("feature 3",), [3],
            NO_ACTION, NO_NOISE, r"looks at feature 3 in the state\b"),
     vector("periodic", "the sine of 5 times feature 2", lambda o, a, p, d: np.sin(5 * o[:, 2]), ("feature 2",), [2],
            NO_ACTION, NO_NOISE),
