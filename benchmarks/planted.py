@@ -17,7 +17,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from matplotlib.figure import Figure
@@ -65,7 +65,12 @@ def prepare() -> None:
     torch.set_num_threads(1)
     world_model.FEWEST = 60
     search.FEWEST_SIMULATIONS, search.STARTS = 5, 4
-    Figure.savefig = lambda figure, file, **options: file.write(BLANK)  # type: ignore[method-assign]
+    Figure.savefig = blank  # type: ignore[method-assign]
+
+
+def blank(figure: Figure, file: IO[bytes], **options: Any) -> None:
+    """Save a picture of one pixel."""
+    file.write(BLANK)
 
 
 def kept(work: Path, name: str) -> Path:

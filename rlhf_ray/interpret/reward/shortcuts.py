@@ -63,6 +63,7 @@ def find(
     if regions is not None and times:
         searched = Search(drawn, regions, times, data, truth, objects or {}).extended(searched)
     flipped = _done_change(drawn, scale) if "done" in reward.inputs else None
+    ignored = (*_silent(inputs, drawn, flipped), *searched.ignored)
     return replace(
         searched,
         pairs=len(drawn),
@@ -70,9 +71,9 @@ def find(
         done_change=flipped,
         moments=tuple(moment.name for moment in times),
         frames=1 if frames is None else len(frames),
-        ignored=(*_silent(inputs, drawn, flipped), *searched.ignored),
+        ignored=ignored,
         true_inputs=() if truth is None else tuple(true_effect(truth, drawn, effect.part) for effect in inputs),
-        summaries=tuple(summaries(values, data, regions, objects)[:SUMMARIES]),
+        summaries=tuple(summaries(values, data, regions, objects, ignored)[:SUMMARIES]),
         action_curve=_action_curve(drawn) if "action" in reward.inputs else None,
         erratic=vectors and is_erratic(values, data, rng),
     )

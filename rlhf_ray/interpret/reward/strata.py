@@ -183,7 +183,10 @@ def _levels(given: FloatArray, truth: FloatArray) -> tuple[tuple[TruthLevel, ...
 
 
 def _flat(given: FloatArray, truth: FloatArray) -> float | None:
-    """Return from which true reward on the reward no longer rises, as a share of its range, if that is below 0.8."""
+    """Return from which true reward on the reward no longer rises, as a share of its range, if that is at most 0.8.
+
+    Below, it rises: a reward that never follows the true one does not saturate.
+    """
     span = truth.max() - truth.min()
     values = np.unique(truth)
     if len(values) < 5 or np.ptp(given) == 0:
@@ -192,7 +195,8 @@ def _flat(given: FloatArray, truth: FloatArray) -> float | None:
         above = truth >= truth.min() + share * span
         agreement = _agreement(given[above], truth[above]) if above.sum() >= 30 else None
         spread = float(np.ptp(np.quantile(given[above], [0.05, 0.95]))) if above.any() else np.inf
-        if (agreement is None or agreement < 0.3) and spread < 0.1 * np.ptp(given) and above.sum() >= 30:
+        still = (agreement is None or agreement < 0.3) and spread < 0.1 * np.ptp(given) and above.sum() >= 30
+        if still and (_agreement(given[~above], truth[~above]) or 0.0) >= 0.3:
             return share
     return None
 

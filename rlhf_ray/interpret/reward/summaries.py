@@ -7,7 +7,7 @@ variance of the reward, and of the true reward, each tells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ BINS = 20
 TELLS = 0.9
 """Share of the reward's variance that a summary must tell to be named."""
 SIDE = ("the state", "the next state")
+CHANGE, TERMINATES = "the change of ", "whether the step terminates the episode"
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,11 @@ class Summary:
 
 
 def summaries(
-    given: FloatArray, data: Transitions, regions: Regions | None, objects: Mapping[str, int] | None = None
+    given: FloatArray,
+    data: Transitions,
+    regions: Regions | None,
+    objects: Mapping[str, int] | None = None,
+    ignored: Sequence[str] = (),
 ) -> list[Summary]:
     """Find summaries that tell the reward, the most telling first.
 
@@ -51,6 +56,7 @@ def summaries(
         data: the steps.
         regions: parts of the observations; None for tables.
         objects: object codes by name, for grids.
+        ignored: inputs and regions that the reward does not depend on: what tells it by these only goes with its cause.
 
     Returns:
         Those that tell at least `TELLS` of its variance. Of equal ones, the simplest first.
@@ -58,7 +64,7 @@ def summaries(
     truth = data.rewards if np.isfinite(data.rewards).all() and np.ptp(data.rewards) > 0 else None
     found = []
     for name, values in _numbers(data, regions, {float(code): word for word, code in (objects or {}).items()}):
-        if len(data) < 2 * BINS or np.ptp(values) <= 0:
+        if len(data) < 2 * BINS or np.ptp(values) <= 0 or any(_reads(name, part) for part in ignored):
             continue
         levels = _levels(values)
         share, means = _told(given, levels)
@@ -67,6 +73,15 @@ def summaries(
         ends = [_words(values[levels == at], means[at]) for at in (int(np.argmin(means)), int(np.argmax(means)))]
         found.append(Summary(name, share, None if truth is None else max(0.0, _told(truth, levels)[0]), *ends))
     return sorted(found, key=lambda each: -round(each.tells, 2))
+
+
+def _reads(summary: str, part: str) -> bool:
+    """Return whether a summary is one of an input or of a region, by their names."""
+    if part in SIDE:
+        return summary.endswith((f" in {part}", f" of {part}")) or summary.startswith(CHANGE)
+    if part == "the termination flag":
+        return summary == TERMINATES
+    return summary in (part, CHANGE + part, *(f"{part} in {side}" for side in SIDE))
 
 
 def _levels(values: FloatArray) -> Array:
@@ -100,7 +115,7 @@ def _numbers(
     acts = data.actions.reshape(len(data), -1).astype(np.float64)
     for i in range(acts.shape[1]):
         yield ("the action" if acts.shape[1] == 1 else f"action {i}"), acts[:, i]
-    yield "whether the step terminates the episode", data.terminated.astype(np.float64)
+    yield TERMINATES, data.terminated.astype(np.float64)
     yield "the number of the step in its episode", data.steps.astype(np.float64)
 
 
@@ -120,7 +135,7 @@ def _of_vectors(
         yield f"{name} in the next state", two[:, i]
         yield f"{name} in the state", one[:, i]
     for i, name in enumerate(regions.names):
-        yield f"the change of {name}", two[:, i] - one[:, i]
+        yield f"{CHANGE}{name}", two[:, i] - one[:, i]
     for i, name in enumerate(regions.names):
         for j in range(i):
             if not np.allclose(np.hypot(one[:, i], one[:, j]), 1, atol=1e-3):
@@ -169,7 +184,7 @@ def _of_grids(
     for code in codes:
         for when, of in zip(SIDE[::-1], counts[code][::-1], strict=True):
             yield f"the number of cells that show {named[code]} in {when}", of
-        yield f"the change of the number of cells that show {named[code]}", counts[code][1] - counts[code][0]
+        yield f"{CHANGE}the number of cells that show {named[code]}", counts[code][1] - counts[code][0]
     for code in movers:
         for when, grid in zip(SIDE[::-1], grids[::-1], strict=True):
             place = (grid == code).reshape(len(grid), -1).argmax(1)

@@ -7,7 +7,9 @@ from rlhf_ray.interpret.reward.exchange import ExchangePairs, StepPart, levelled
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.steps import shortcuts as section
+from rlhf_ray.interpret.reward.strata import _flat
 from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.reward.summaries import summaries
 from rlhf_ray.reward.functions import CallableReward, TableReward
 from tests.interpret.contexts import run_step
 
@@ -90,6 +92,34 @@ def test_effects_equal_brute_force(vectors):
 def test_features_that_only_count_together_are_found(vectors):
     text = said(vector_reward(lambda o, a, p, d: np.sign(o[:, 1] * o[:, 3])), vectors)
     assert "Feature 1 and feature 3 act together" in text
+
+
+def test_summaries_are_of_what_the_reward_reads(vectors):
+    """The next state shows the feature as well, and it comes first."""
+    later = vectors.next_observations.copy()
+    later[:, 0] = vectors.observations[:, 0] + 0.001
+    data = vectors.with_(next_observations=later)
+    reward = vector_reward(lambda o, a, p, d: o[:, 0])
+    names = {
+        ignored: [each.name for each in summaries(reward.of(data), data, regions_of(VECTORS), None, ignored)]
+        for ignored in ((), ("the next state",))
+    }
+    assert names == {
+        (): ["feature 0 in the next state", "feature 0 in the state"],
+        ("the next state",): ["feature 0 in the state"],
+    }
+    found = find(reward, data, regions_of(VECTORS), np.random.default_rng(0), pairs=100)
+    assert [each.name for each in found.summaries] == ["feature 0 in the state"]
+
+
+def test_a_reward_that_hardly_ever_follows_the_truth_does_not_saturate():
+    """It pays at one step in twenty; one that is cut off at the middle of the true reward's range saturates there."""
+    truth = np.random.default_rng(0).normal(size=2000)
+    seldom = np.where(np.arange(2000) % 20 == 19, truth, 0.0)
+    assert _flat(seldom, truth) is None
+    assert _flat(truth, truth) is None
+    centre = (truth.min() + truth.max()) / 2
+    assert _flat(np.minimum(truth, centre), truth) in (0.5, 0.6)
 
 
 def test_cues_that_can_stand_in_for_one_another_are_found():
