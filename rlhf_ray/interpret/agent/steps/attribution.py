@@ -354,7 +354,8 @@ def _of_quantity(maps: QuantityMaps, judged: WorldMoments) -> Iterator[Statement
             int(number) for number in np.argsort(-shares, kind="stable")[:NUMBERS] if shares[number] >= LEAST_SHARE
         ]
         largest = [(number, float(maps.numbers[number]), float(shares[number])) for number in order]
-        yield WORDS.statement("numbers", 0.5, title=title, size=len(shares), count=len(judged), numbers=largest)
+        key = "numbers_of_value" if maps.quantity.name in ("value", "advantage") else "numbers"
+        yield WORDS.statement(key, 0.5, title=title, size=len(shares), count=len(judged), numbers=largest)
 
 
 def _checks(figures: AgentAttribution) -> Iterator[Check]:
