@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_ray.agents.agent import MEMORY, Agent, AgentStep, Edit, NetworkAgent
-from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.errors import BrokenAgentError, SettingError
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.reward.unmoved import unmoved
 
@@ -142,6 +142,7 @@ def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Sp
 
     Raises:
         SettingError: it can't be made, or does not act in this environment. One line.
+        BrokenAgentError: it returns NaN.
     """
     part = OWN.find(name)
     if inspect.isclass(part) or inspect.isroutine(part):
@@ -167,10 +168,10 @@ def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Sp
         shapes = [tuple(tensor.shape) for tensor in (step.logits, step.value, step.memory)]
         if shapes != (wanted_shapes := [(1, outputs), (1,), (1, part.memory_size)]):
             raise ValueError(f"it returns logits, value and memory of shapes {shapes}, not {wanted_shapes}")
-        if any(bool(tensor.isnan().any()) for tensor in (step.logits, step.value, step.memory)):
-            raise ValueError("it returns NaN")
     except Exception as error:
         raise SettingError(f"The agent {name} does not act on {observation_space}: {_first_line(error)}.") from error
+    if any(bool(tensor.isnan().any()) for tensor in (step.logits, step.value, step.memory)):
+        raise BrokenAgentError(f"The agent {name} returns NaN; its weights may be broken.")
     return (
         part if isinstance(part, FunctionAgent | NetworkAgent) else CarefulAgent(part, observation_space, action_space)
     )

@@ -55,12 +55,14 @@ def agent_command(words: list[str]) -> None:
     from rlhf_ray.agents.agent import NetworkAgent
     from rlhf_ray.data.places import run_path
     from rlhf_ray.interpret.agent.report import agent_study, write_agent_report
+    from rlhf_ray.interpret.agent.steps.recording import check_agent
     from rlhf_ray.interpret.agent.subject import AgentSubject
     from rlhf_ray.interpret.attribution import known_methods
 
     known_methods(command.methods)
     agent, environment, default_out = _load(command)
     subject = AgentSubject(agent, environment, command.seed, command.effort, methods=command.methods)
+    check_agent(subject)
     study = agent_study(subject, writable(run_path(command.out or default_out)), own_steps(command.steps))
     sections = run_shown(study, command.steps, processes=isinstance(agent, NetworkAgent))  # functions may not travel
     about: dict[str, Any] = {"agent": agent.name, "digest": agent.digest, "environment": environment}
@@ -76,11 +78,15 @@ def _compare(command: InterpretAgent, against: Path) -> None:
     from rlhf_ray.data.places import run_path
     from rlhf_ray.envs.batches import BatchCreator
     from rlhf_ray.interpret.agent.comparison import AgentPair, comparison_study, write_comparison
+    from rlhf_ray.interpret.agent.steps.recording import check_agent
+    from rlhf_ray.interpret.agent.subject import AgentSubject
     from rlhf_ray.runs.agents import named_agent
     from rlhf_ray.study.verdict import MOST
 
     agent, environment, default_out = _load(command)
     other, _, _ = named_agent(against, environment)
+    for one in (agent, other):
+        check_agent(AgentSubject(one, environment))
     pair = AgentPair(agent, other, environment, BatchCreator(environment), command.seed, command.effort)
     name = re.sub(r"[^\w.-]+", "_", against.resolve().name if against.exists() else str(against))
     study = comparison_study(pair, writable(run_path(command.out or default_out / f"against_{name}")))

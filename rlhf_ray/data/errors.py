@@ -15,6 +15,10 @@ class FaultyEnvironmentError(Fault):
     """An environment raised, or returned invalid data. The message names environment, step and problem."""
 
 
+class BrokenAgentError(Fault):
+    """An agent returns NaN or infinite numbers. The message names agent and place."""
+
+
 class PartError(Fault):
     """A part of the user's own (gatherer, teacher, …) raised. The message names the setting, the part, its error and the place."""
 

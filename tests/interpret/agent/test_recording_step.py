@@ -15,13 +15,15 @@ import torch
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.recorded import load_episodes
+from rlhf_ray.cli import main
 from rlhf_ray.data import recording_writer
+from rlhf_ray.data.errors import BrokenAgentError
 from rlhf_ray.data.recording_writer import RecordingWriter
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs import make_batch
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.steps import recording
-from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.interpret.agent.subject import AgentContext, AgentSubject
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from tests.interpret.contexts import context_of
 
@@ -159,3 +161,69 @@ def test_an_agent_of_functions_is_recorded(work: Callable[..., AgentContext]) ->
     assert np.isfinite(greedy["interval"]).all()
     assert episodes.memory.shape[-1] == 0
     assert not episodes.activations
+
+
+def acting(decide: Callable[[torch.Tensor], torch.Tensor]) -> FunctionAgent:
+    batch = make_batch(POLE, 1)
+    return FunctionAgent(
+        lambda seen, memory: (decide(seen), seen[:, 0]), batch.observation_space, batch.action_space, name="planted"
+    )
+
+
+@pytest.mark.parametrize(
+    ("decide", "told", "spread"),
+    [
+        (lambda seen: torch.tensor([0.2, 0.4]).expand(len(seen), 2), "recording.constant", 0.0),
+        (lambda seen: torch.stack([-1.0 - seen[:, 0].abs(), 1.0 + 0 * seen[:, 0]], 1), "recording.one_action", None),
+        (lambda seen: torch.stack([-seen[:, 2], seen[:, 2]], 1), "", None),
+    ],
+    ids=["constant", "one action", "balances"],
+)
+def test_an_agent_that_always_acts_alike_is_told(
+    work: Callable[..., AgentContext], decide: Any, told: str, spread: float | None
+) -> None:
+    section = recording.run(on(work(POLE, "none", 0.01), agent=acting(decide)))
+    keys = [statement.key for statement in section.statements]
+    assert [key for key in keys if key in ("recording.constant", "recording.one_action")] == [told] * bool(told)
+    policy = section.values["policy"]
+    assert spread is None or policy["spread"] == spread
+    if told.endswith("one_action"):
+        assert policy["action"] == "action 1"
+        # In closed form: the least likely at the start of the axis, where the log-odds are 2.
+        assert policy["low"] == pytest.approx(1.0 / (1.0 + np.exp(-2.0)), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("decide", "message"),
+    [
+        (lambda seen: torch.full((len(seen), 2), torch.nan), "returns NaN at step 0, with no intervention"),
+        (
+            lambda seen: torch.stack([torch.full((len(seen),), torch.inf), seen[:, 0]], 1),
+            "infinite numbers for the inputs",
+        ),
+        (lambda seen: torch.stack([torch.full((len(seen),), -torch.inf), seen[:, 0]], 1), None),
+    ],
+    ids=["NaN", "infinite", "masked action"],
+)
+def test_an_agent_of_nan_is_refused_before_any_step(decide: Any, message: str | None, capsys: Any) -> None:
+    subject = AgentSubject(acting(decide), POLE)
+    if message is None:
+        recording.check_agent(subject)
+        return
+    with pytest.raises(BrokenAgentError, match=message) as refusal:
+        recording.check_agent(subject)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_command_leaves_with_1_and_one_line(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    (tmp_path / "nan_agent.py").write_text(
+        "import torch\nfrom rlhf_ray.agents.own import FunctionAgent\n"
+        "def agent(observation_space, action_space):\n"
+        "    return FunctionAgent(lambda seen, memory: (seen[:, :2] / 0 * 0, seen[:, 0]), observation_space, action_space)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(["interpret", "agent", "nan_agent:agent", "--environment", POLE])
+    assert left.value.code == 1
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -13,6 +13,7 @@ NAMES = (
     "attribution",
     "interventions",
     "counterfactuals",
+    "hidden",
     "search",
     "story",
     "panel",

@@ -7,22 +7,23 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import gymnasium as gym
 import numpy as np
 import torch
 
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.play import play
+from rlhf_ray.agents.play import NotANumberError, play
 from rlhf_ray.agents.recorded import SHARES, load_episodes, split_of
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of
-from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.errors import BrokenAgentError, SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.effects import causes_of
 from rlhf_ray.interpret.agent.levels import FEW
-from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.interpret.agent.subject import AgentContext, AgentSubject
 from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.study.section import Check, Section, Statement, Table
@@ -48,6 +49,11 @@ HELD_OUT = 300
 """Held-out levels that are compared with each other: what most steps read."""
 SAME = 0.25
 """Share of different episodes up to which levels count as repeating. A small world has few levels, but more than that."""
+TRIED = 200
+"""Steps that the agent acts before any step of the study: NaN weights show in the first."""
+ALIKE = 1e-5
+"""Largest difference of an action's probability (Box: of a mean or a standard deviation, over its own size) between two steps of an
+agent whose actions depend on nothing: rounding in float32, from batch to batch."""
 CLOSE = 1e-3
 """How far logits that are computed anew may be from recorded ones."""
 
@@ -88,6 +94,49 @@ class RecordedEpisodes:
     distinct: int
     wrong_frames: int
     worst_logit: float
+    policy: Policy | None = None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How much the action distribution differs between recorded steps.
+
+    Attributes:
+        steps: recorded.
+        spread: largest difference of an action's probability between two steps (Box: of a mean or standard deviation, as a share
+            of its size).
+        low, high: smallest and largest probability of the one action that is the most likely at all steps.
+        action: its name; empty if there are several, or actions are numbers.
+    """
+
+    steps: int
+    spread: float
+    low: float = 0.0
+    high: float = 1.0
+    action: str = ""
+
+
+def check_agent(subject: AgentSubject) -> None:
+    """Let the agent act, before any step.
+
+    Raises:
+        BrokenAgentError: it returns NaN or infinite numbers. Actions may have a log-odds of minus infinity.
+    """
+    try:
+        played = subject.play(range(COPIES), max_steps=TRIED, frames=False)
+    except NotANumberError as error:
+        raise BrokenAgentError(
+            f"{error} Its weights may be broken: train again, or give an earlier checkpoint."
+        ) from error
+    logits, values = played.logits[played.real], played.values[played.real]
+    discrete = isinstance(subject.agent.action_space, gym.spaces.Discrete)
+    broken = np.asarray(~np.isfinite(logits.max(1)) if discrete else ~np.isfinite(logits).all(1))
+    for what, wrong in (("the inputs of its action distribution", broken), ("its value", ~np.isfinite(values))):
+        if wrong.any():
+            raise BrokenAgentError(
+                f"{subject.agent.name} returns NaN or infinite numbers for {what}, at {int(wrong.sum())} of {len(wrong)} steps: "
+                "train again, or give an earlier checkpoint."
+            )
 
 
 def run(context: AgentContext) -> Section:
@@ -166,7 +215,26 @@ def _measure(context: AgentContext, batch: EnvBatch) -> RecordedEpisodes:
         len(np.unique(groups)),
         wrong,
         worst,
+        _policy(context.subject, episodes),
     )
+
+
+def _policy(subject: AgentSubject, episodes: Episodes) -> Policy:
+    """Compare the action distributions of all recorded steps."""
+    logits = episodes.logits[episodes.real].astype(np.float64)
+    if not isinstance(subject.agent.action_space, gym.spaces.Discrete):
+        size = logits.shape[1] // 2
+        both = np.concatenate([logits[:, :size], np.exp(logits[:, size:])], 1)
+        return Policy(len(both), float((np.ptp(both, axis=0) / np.maximum(np.abs(both).max(0), 1.0)).max()))
+    chances = np.exp(logits - logits.max(1, keepdims=True))
+    chances /= chances.sum(1, keepdims=True)
+    spread, best = float(np.ptp(chances, axis=0).max()), np.unique(chances.argmax(1))
+    if len(best) > 1 or chances.shape[1] < 2:
+        return Policy(len(chances), spread)
+    [action], names = best.tolist(), subject.action_names
+    own = chances[:, action]
+    name = names[action] if action < len(names) else f"action {action}"
+    return Policy(len(chances), spread, float(own.min()), float(own.max()), name)
 
 
 def _wrong_frames(batch: EnvBatch, some: Episodes) -> int:
@@ -194,6 +262,11 @@ def _worst_logit(agent: Agent, some: Episodes) -> float:
 
 
 def _statements(figures: RecordedEpisodes) -> Iterator[Statement]:
+    policy = figures.policy
+    if policy is not None and policy.spread <= ALIKE:
+        yield WORDS.statement("constant", 100.0, policy=policy)
+    elif policy is not None and policy.action:
+        yield WORDS.statement("one_action", 50.0, policy=policy)
     if figures.different <= SAME * figures.compared:  # equal returns alone prove nothing: an agent may always win
         yield WORDS.statement("repeat", 1.0, figures=figures)
     if figures.distinct < FEW:
