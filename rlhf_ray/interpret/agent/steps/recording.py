@@ -94,11 +94,11 @@ class RecordedEpisodes:
     distinct: int
     wrong_frames: int
     worst_logit: float
-    policy: Policy | None = None
+    policy: ActionSpread | None = None
 
 
 @dataclass(frozen=True)
-class Policy:
+class ActionSpread:
     """How much the action distribution differs between recorded steps.
 
     Attributes:
@@ -219,22 +219,22 @@ def _measure(context: AgentContext, batch: EnvBatch) -> RecordedEpisodes:
     )
 
 
-def _policy(subject: AgentSubject, episodes: Episodes) -> Policy:
+def _policy(subject: AgentSubject, episodes: Episodes) -> ActionSpread:
     """Compare the action distributions of all recorded steps."""
     logits = episodes.logits[episodes.real].astype(np.float64)
     if not isinstance(subject.agent.action_space, gym.spaces.Discrete):
         size = logits.shape[1] // 2
         both = np.concatenate([logits[:, :size], np.exp(logits[:, size:])], 1)
-        return Policy(len(both), float((np.ptp(both, axis=0) / np.maximum(np.abs(both).max(0), 1.0)).max()))
+        return ActionSpread(len(both), float((np.ptp(both, axis=0) / np.maximum(np.abs(both).max(0), 1.0)).max()))
     chances = np.exp(logits - logits.max(1, keepdims=True))
     chances /= chances.sum(1, keepdims=True)
     spread, best = float(np.ptp(chances, axis=0).max()), np.unique(chances.argmax(1))
     if len(best) > 1 or chances.shape[1] < 2:
-        return Policy(len(chances), spread)
+        return ActionSpread(len(chances), spread)
     [action], names = best.tolist(), subject.action_names
     own = chances[:, action]
     name = names[action] if action < len(names) else f"action {action}"
-    return Policy(len(chances), spread, float(own.min()), float(own.max()), name)
+    return ActionSpread(len(chances), spread, float(own.min()), float(own.max()), name)
 
 
 def _wrong_frames(batch: EnvBatch, some: Episodes) -> int:
