@@ -17,8 +17,8 @@ from rlhf_ray.study.verdict import Relations, StudyVerdict
 
 WORDS, NUMBERS = 90, 20
 """Most words and numbers on the first screen, with the heading, the fold and the page's footer."""
-AROUND = 24
-"""Words of the fold and the footer."""
+AROUND, NUMBERS_AROUND = 24, 3
+"""Words and numbers of the fold and the footer."""
 CAUSES, ENTRIES = 4, 3
 """Most causes, and most entries of a list."""
 ABSENT, NOT_ASKED = "FOUND NO", "NOT ASKED"
@@ -140,7 +140,7 @@ def first_screen(heading: str, verdict: StudyVerdict, sections: Sequence[Section
     chosen: list[tuple[str, Line]] = []
     for entry in wanted:
         screen = _screen(heading, [*chosen, entry], lists, relations.nothing)
-        if count_words(screen.text) <= WORDS - AROUND and count_numbers(screen.text) <= NUMBERS - 1:
+        if count_words(screen.text) <= WORDS - AROUND and count_numbers(screen.text) <= NUMBERS - NUMBERS_AROUND:
             chosen.append(entry)
     total = len(causes) + sum(map(len, lists.values()))
     return _screen(heading, chosen, lists, relations.nothing, total - len(chosen))
