@@ -1,0 +1,186 @@
+"""How much of a reward its best equivalent of the true one explains: ``c * truth + constant + gamma * phi(s') - phi(s)``.
+
+Potential shaping changes no optimal policy (Ng, Harada and Russell 1999), so what it explains is no fault. But along recorded steps
+it explains much of any reward: a reward that depends on the state is nearly the difference of its own values there. So what counts
+is the rest: of what no shaping explains, how much does the true reward? This is 1 for a shaped or scaled truth, and 0 for an
+unrelated reward and for the truth's negation.
+
+All shares are of episodes that the fit has not seen, with a 95 % bootstrap interval over episodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.potential_basis import Basis, basis_of
+from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.measure.intervals import MeanEstimate, percentile_interval
+from rlhf_ray.measure.statistics import constant
+from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.reward.functions.potentials import LinearPotential
+from rlhf_ray.reward.functions.shaped import ShapedReward
+from rlhf_ray.study.figures import DRAWN
+
+STEPS = 4000
+"""Most steps that the fit takes, of whole episodes where possible."""
+FEWEST, FOLDS, DRAWS = 50, 5, 300
+"""Least number of steps; parts that are held out in turn; draws of the bootstrap."""
+EPISODES = 10
+"""Episodes below which steps are held out and drawn, not episodes."""
+HOLDS = 0.98
+"""Share of what no shaping explains that the truth must explain, with the whole interval, for the reward to be its equivalent. A
+shaped truth reaches 1.00 if its potential is smooth; the truth cut off at its middle 0.96, as shaping can bend it."""
+RIDGE = 1e-6
+"""Penalty of a fitted weight, relative to its column: features that are nearly the same share theirs."""
+NOTHING_LEFT = 1e-9
+"""Share of the variance that shaping leaves, below which nothing is left to explain: rounding."""
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """What explains a reward, as shares of its variance.
+
+    Attributes:
+        truth: the true reward, scaled and shifted.
+        shaping: shaping alone: any reward has much of it.
+        both: the true reward, scaled, shifted and shaped.
+        rest: of what no shaping explains, what the true reward explains; NaN if nothing is left.
+        factor: c; 0 if the truth goes the other way.
+        steps: steps that the fit rests on.
+        shaped: the shaping that was fitted to all of them, with its constant; None if the truth explains as much without.
+    """
+
+    truth: MeanEstimate
+    shaping: MeanEstimate
+    both: MeanEstimate
+    rest: MeanEstimate
+    factor: float
+    steps: int
+    potential: LinearPotential | None = field(default=None, metadata=DRAWN)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the reward is, with its whole interval, the true one up to scale, constant and shaping."""
+        return self.rest.low is not None and self.rest.low >= HOLDS
+
+    @property
+    def by_shaping(self) -> bool:
+        """Whether it holds because of shaping: the truth alone explains less."""
+        return self.holds and self.potential is not None
+
+    def without_shaping(self, reward: RewardFunction, gamma: float) -> RewardFunction:
+        """Return the reward less the fitted shaping, if that is what makes it equivalent."""
+        if not self.by_shaping or self.potential is None:
+            return reward
+        opposite = LinearPotential(-self.potential.weights, self.potential.features)
+        return ShapedReward(reward, opposite, gamma, name=reward.name)
+
+
+def equivalence(
+    reward: RewardFunction, data: Transitions, gamma: float, regions: Regions | None, rng: np.random.Generator
+) -> Equivalence | None:
+    """Fit the best equivalent of the true rewards in ``data``.
+
+    Returns:
+        None if true rewards are unknown, the reward is constant, or there are fewer than `FEWEST` steps.
+    """
+    data = _part(data, rng)
+    given, true = reward.of(data), data.rewards
+    if len(data) < FEWEST or constant(given) or not np.isfinite(true).all():
+        return None
+    given = (given - given.mean()) / given.std()
+    both = np.concatenate([data.observations, data.next_observations])
+    basis = basis_of(both, reward.observation_space, regions, rng)
+    # Where episodes end, a constant is no shaping. It is tried first, so that a shifted truth's shaping is found too; but with it, any
+    # constant reward for the end is shaping.
+    found = [_fitted(reward, data, gamma, basis, level, rng) for level in (True, False)[: 1 + data.terminated.any()]]
+    return next((each for each in found if each.holds), found[0])
+
+
+def _fitted(
+    reward: RewardFunction, data: Transitions, gamma: float, basis: Basis | None, level: bool, rng: np.random.Generator
+) -> Equivalence:
+    given, true = reward.of(data), data.rewards
+    deviation = float(given.std())
+    given = (given - given.mean() * level) / deviation
+    steady = constant(true)
+    level = level and not steady
+    truth = (true if steady or not level else true - true.mean())[:, None]
+    truth = truth * (np.sign(true.mean()) if steady else 1.0) / np.sqrt(np.mean(truth**2))
+    one = np.ones((len(data), 1))
+    effects = np.zeros((len(data), 0)) if basis is None else _effects(basis, data, gamma)
+    groups = np.unique(data.episodes, return_inverse=True)[1]
+    if groups.max() + 1 < EPISODES:
+        groups = np.arange(len(data))
+    alone = [one, *([] if steady else [truth])]
+    shaping = [*([one] if level else []), effects]
+    designs = [
+        (one, 0),
+        (np.concatenate(alone, 1), 1),
+        (np.concatenate(shaping, 1), 0),
+        (np.concatenate([*shaping, truth], 1), 1),
+    ]
+    errors = [_held_out(design, given, groups, own, rng.permutation(groups.max() + 1)) for design, own in designs]
+    sums = np.stack([np.bincount(groups, error) for error in errors], 1)
+    drawn = rng.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), DRAWS) @ sums
+    shares = _share(sums.sum(0), 1, 0), _share(sums.sum(0), 2, 0), _share(sums.sum(0), 3, 0), _share(sums.sum(0), 3, 2)
+    ends = (
+        percentile_interval(_share(drawn.T, *of)) if len(sums) > 2 else (None, None)
+        for of in ((1, 0), (2, 0), (3, 0), (3, 2))
+    )
+    unshaped, of_shaping, joint, rest = (
+        MeanEstimate(float(value), *end) for value, end in zip(shares, ends, strict=True)
+    )
+    weights = _fit(designs[3][0], given, 1)
+    potential = None
+    if basis is not None and joint.low is not None and joint.low > unshaped.mean:
+        potential = LinearPotential(weights[int(level) : -1] * deviation, basis)
+    return Equivalence(unshaped, of_shaping, joint, rest, float(weights[-1]), len(data), potential)
+
+
+def _part(data: Transitions, rng: np.random.Generator) -> Transitions:
+    """Return whole episodes of about `STEPS` steps, or steps if one alone has more."""
+    if len(data) <= STEPS:
+        return data
+    names, sizes = np.unique(data.episodes, return_counts=True)
+    order = rng.permutation(len(names))
+    chosen = order[np.cumsum(sizes[order]) <= STEPS]
+    return data[np.isin(data.episodes, names[chosen])] if len(chosen) else data.sample(STEPS, rng)
+
+
+def _effects(basis: Basis, data: Transitions, gamma: float) -> FloatArray:
+    """Return what one unit of each feature's potential adds to each reward, ``[n, k]``."""
+    onward = gamma * ~np.asarray(data.terminated, bool)[:, None]
+    return np.asarray(onward * basis(data.next_observations) - basis(data.observations))
+
+
+def _fit(design: FloatArray, given: FloatArray, own: int) -> FloatArray:
+    """Fit by least squares; the last of ``own`` columns, the truth, gets no weight below 0."""
+    size = np.sqrt((design**2).mean(0))
+    size = np.where(size > 0, size, 1)
+    scaled = design / size
+    square = scaled.T @ scaled
+    square[np.diag_indices_from(square)] += RIDGE * len(given)
+    weights = np.linalg.solve(square, scaled.T @ given) / size
+    if own and weights[-1] < 0:
+        weights = np.append(_fit(design[:, :-1], given, 0), 0.0)
+    return np.asarray(weights)
+
+
+def _held_out(design: FloatArray, given: FloatArray, groups: IntArray, own: int, order: IntArray) -> FloatArray:
+    """Return the squared error of each step in a fit to the other folds' groups, ``[n]``."""
+    fold, errors = order[groups] % FOLDS, np.zeros(len(given))
+    for number in range(FOLDS):
+        held = fold == number
+        errors[held] = (given[held] - design[held] @ _fit(design[~held], given[~held], own)) ** 2
+    return errors
+
+
+def _share(sums: Array, of: int, base: int) -> Array:
+    """Return the share of the squared error of model ``base`` that model ``of`` explains; NaN if nothing is left of it."""
+    left = sums[base] > NOTHING_LEFT * sums[0]
+    return np.where(left, np.clip(1 - sums[of] / np.where(left, sums[base], 1), 0, 1), np.nan)
