@@ -50,6 +50,9 @@ class InterpretReward:
     model: str | None = None
     """A reward instead of the run's: a reward model's folder, a table (.npz), a network saved by imitation (.pt), or module:Name of
     your own function."""
+    truth: str | None = None
+    """module:Name of a function to judge the reward by, as with --model. Default: the recorded rewards, and the environment's own
+    function where it agrees with them."""
     data: Path | None = None
     """Steps to look at instead of new ones: a recording of `rlhf-ray record`, an .npz, or trajectories saved by imitation."""
     environment: str | None = None
@@ -101,10 +104,10 @@ def reward(words: list[str]) -> None:
 
     known_methods(command.methods)
     out = writable(run_path(command.out or (command.run / "interpret" / "reward" if command.run else "reward_report")))
-    function, data, environment, gamma = _subject(command)
+    function, truth, data, environment, gamma = _subject(command)
     gamma = gamma if command.gamma is None else command.gamma
     subject = Subject(
-        function, data, gamma, command.seed, environment, None, command.effort, command.edits, command.methods
+        function, data, gamma, command.seed, environment, None, command.effort, command.edits, command.methods, truth
     )
     study = reward_study(subject, out, own_steps(command.steps))
     sections = run_shown(study, command.steps, processes=in_job())
@@ -113,8 +116,10 @@ def reward(words: list[str]) -> None:
     print_screen(report.screen, {"report": report.page})
 
 
-def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str | None, float]:
-    """Load the reward and the steps; return them with the environment's name and the discount."""
+def _subject(
+    command: InterpretReward,
+) -> tuple[RewardFunction, RewardFunction | None, Transitions, str | None, float]:
+    """Load the reward, the true one if it is given, and the steps; return them with the environment's name and the discount."""
     from rlhf_ray.data.recordings import environment_of
     from rlhf_ray.reward.functions.loading import load_reward
     from rlhf_ray.runs.folder import RunFolder
@@ -145,5 +150,8 @@ def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str
             f"{data.observations.shape[1:]}. Name the environment of the steps."
         )
     check_reported(function)
-    check_steps(function, data, str(command.data or environment))
-    return function, data, environment, gamma
+    truth = None if command.truth is None else load_reward(command.truth, *spaces)
+    for each in (function, truth):
+        if each is not None:
+            check_steps(each, data, str(command.data or environment))
+    return function, truth, data, environment, gamma

@@ -162,6 +162,13 @@ def estimate(value: MeanEstimate | None, digits: int = 2) -> str:
     return "–" if value is None else value.text(digits).replace("-", "\N{MINUS SIGN}")
 
 
+def shares(value: MeanEstimate) -> str:
+    """Write a share with its interval: "98 % [97 %, 99 %]"; cut, not rounded, so that only all is 100 %."""
+    ends = [value.mean, *(end for end in (value.low, value.high) if end is not None)]
+    mean, *interval = (f"{math.floor(1000 * end + 1e-6) / 10:.4g} %" for end in ends)
+    return f"{mean} [{', '.join(interval)}]" if len(interval) == 2 else mean
+
+
 _FILTERS = {"fmt": format} | {
-    each.__name__: each for each in (share, percent, number, capital, listed, counted, estimate)
+    each.__name__: each for each in (share, shares, percent, number, capital, listed, counted, estimate)
 }

@@ -51,7 +51,7 @@ class Equivalence:
         rest: of what no shaping explains, what the true reward explains; NaN if nothing is left.
         factor: c; 0 if the truth goes the other way.
         steps: steps that the fit rests on.
-        shaped: the shaping that was fitted to all of them, with its constant; None if the truth explains as much without.
+        potential: that of the shaping fitted to all of them; None if the truth explains as much without it.
     """
 
     truth: MeanEstimate
@@ -64,13 +64,14 @@ class Equivalence:
 
     @property
     def holds(self) -> bool:
-        """Whether the reward is, with its whole interval, the true one up to scale, constant and shaping."""
-        return self.rest.low is not None and self.rest.low >= HOLDS
+        """Whether the reward is, with the whole interval, the true one up to scale and constant, or that and shaping."""
+        both = [self.truth.low, self.rest.low if self.potential is not None else None]
+        return any(low is not None and low >= HOLDS for low in both)
 
     @property
     def by_shaping(self) -> bool:
         """Whether it holds because of shaping: the truth alone explains less."""
-        return self.holds and self.potential is not None
+        return self.potential is not None and self.rest.low is not None and self.rest.low >= HOLDS
 
     def without_shaping(self, reward: RewardFunction, gamma: float) -> RewardFunction:
         """Return the reward less the fitted shaping, if that is what makes it equivalent."""
@@ -92,11 +93,10 @@ def equivalence(
     given, true = reward.of(data), data.rewards
     if len(data) < FEWEST or constant(given) or not np.isfinite(true).all():
         return None
-    given = (given - given.mean()) / given.std()
     both = np.concatenate([data.observations, data.next_observations])
     basis = basis_of(both, reward.observation_space, regions, rng)
-    # Where episodes end, a constant is no shaping. It is tried first, so that a shifted truth's shaping is found too; but with it, any
-    # constant reward for the end is shaping.
+    # Where episodes end, a constant is no shaping. It is tried first, so that a shifted truth's shaping is found too; but with it,
+    # any constant reward for the end is shaping.
     found = [_fitted(reward, data, gamma, basis, level, rng) for level in (True, False)[: 1 + data.terminated.any()]]
     return next((each for each in found if each.holds), found[0])
 
@@ -110,7 +110,7 @@ def _fitted(
     steady = constant(true)
     level = level and not steady
     truth = (true if steady or not level else true - true.mean())[:, None]
-    truth = truth * (np.sign(true.mean()) if steady else 1.0) / np.sqrt(np.mean(truth**2))
+    truth = truth * (np.sign(true.mean()) if steady else 1.0) / max(float(np.sqrt(np.mean(truth**2))), 1e-300)
     one = np.ones((len(data), 1))
     effects = np.zeros((len(data), 0)) if basis is None else _effects(basis, data, gamma)
     groups = np.unique(data.episodes, return_inverse=True)[1]
@@ -124,22 +124,35 @@ def _fitted(
         (np.concatenate(shaping, 1), 0),
         (np.concatenate([*shaping, truth], 1), 1),
     ]
-    errors = [_held_out(design, given, groups, own, rng.permutation(groups.max() + 1)) for design, own in designs]
+    order = rng.permutation(groups.max() + 1)
+    errors = [_held_out(design, given, groups, own, order) for design, own in designs]
     sums = np.stack([np.bincount(groups, error) for error in errors], 1)
     drawn = rng.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), DRAWS) @ sums
-    shares = _share(sums.sum(0), 1, 0), _share(sums.sum(0), 2, 0), _share(sums.sum(0), 3, 0), _share(sums.sum(0), 3, 2)
-    ends = (
-        percentile_interval(_share(drawn.T, *of)) if len(sums) > 2 else (None, None)
+    estimates = [
+        MeanEstimate(
+            float(_share(sums.sum(0), *of)),
+            *(percentile_interval(_share(drawn.T, *of)) if len(sums) > 2 else (None, None)),
+        )
         for of in ((1, 0), (2, 0), (3, 0), (3, 2))
-    )
-    unshaped, of_shaping, joint, rest = (
-        MeanEstimate(float(value), *end) for value, end in zip(shares, ends, strict=True)
-    )
+    ]
+    unshaped, of_shaping, joint, rest = estimates
     weights = _fit(designs[3][0], given, 1)
     potential = None
-    if basis is not None and joint.low is not None and joint.low > unshaped.mean:
-        potential = LinearPotential(weights[int(level) : -1] * deviation, basis)
+    # A bonus for the end is shaping by a constant potential, and a level: as such it is told, and not hidden.
+    ends = np.concatenate([*alone, data.terminated[:, None]], 1)
+    with_ends = 1 - _held_out(ends, given, groups, 0, order).sum() / max(errors[0].sum(), 1e-300)
+    bonus = with_ends >= HOLDS and 1 - with_ends < (1 - unshaped.mean) / 2
+    if basis is not None and joint.low is not None and joint.low > unshaped.mean and not bonus:
+        fitted = LinearPotential(weights[int(level) : -1] * deviation, basis)
+        potential = fitted if _pays_for_changes(fitted, data, gamma) else None
     return Equivalence(unshaped, of_shaping, joint, rest, float(weights[-1]), len(data), potential)
+
+
+def _pays_for_changes(potential: LinearPotential, data: Transitions, gamma: float) -> bool:
+    """Return whether shaping by a potential pays for its changes rather than, by the discount, for being in a state."""
+    going = data[~np.asarray(data.terminated, bool)]
+    before, after = potential(going.observations), potential(going.next_observations)
+    return bool(np.std(after - before) > (1 - gamma) * np.std(before))
 
 
 def _part(data: Transitions, rng: np.random.Generator) -> Transitions:

@@ -80,14 +80,15 @@ def basis_of(
     most = min(MOST, len(observations) // 2 // STEPS_EACH)
     flat = np.asarray(observations, np.float64).reshape(len(observations), -1)
     different = np.unique(flat, axis=0, return_index=True)[1]
-    nothing = np.zeros(0)
+    nothing: FloatArray = np.zeros(0)
     empty = Basis("table", observations[np.sort(different)], (0, 0), nothing, (), nothing, nothing, nothing, nothing)
     if len(different) <= most:
         return empty
     if isinstance(space, gym.spaces.Discrete):
         return None
     kind = "feature" if regions is None else regions.kind
-    codes, shape, angles = nothing, (0, 0), ()
+    codes, shape = nothing, (0, 0)
+    angles: tuple[tuple[int, int], ...] = ()
     if kind == "cell" and regions is not None:
         shape = regions.layout
         codes = _codes(flat)

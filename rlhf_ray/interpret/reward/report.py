@@ -11,7 +11,7 @@ import numpy as np
 
 from rlhf_ray.interpret.reward.steps import CATALOGUE
 from rlhf_ray.interpret.reward.steps.consistency import check_function
-from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.reward.subject import Subject, check_digits
 from rlhf_ray.study.page import Look, write_page
 from rlhf_ray.study.run import Study, run_study
 from rlhf_ray.study.screen import Screen, first_screen
@@ -41,7 +41,12 @@ class Report:
 
 
 def reward_study(subject: Subject, folder: Path, own: Sequence[str] = ()) -> Study[Subject]:
-    """Return the study of a reward. ``own``: ``module:Name`` of the user's own steps."""
+    """Return the study of a reward. ``own``: ``module:Name`` of the user's own steps.
+
+    Raises:
+        SettingError: the rewards differ by less than their numbers can tell.
+    """
+    check_digits(subject.reward, subject.data)
     return Study(subject, CATALOGUE, folder, tuple(own))
 
 

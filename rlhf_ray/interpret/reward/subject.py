@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.interpret.reward.consistency import with_own_gradients
+from rlhf_ray.interpret.reward.equivalence import Equivalence, equivalence
 from rlhf_ray.interpret.reward.lags import Lag, lag_of
 from rlhf_ray.interpret.reward.regions import Regions, regions_in
-from rlhf_ray.measure.statistics import constant
+from rlhf_ray.measure.statistics import constant, pearson
 from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.reward.functions.scaled import ScaledReward
+
+READABLE = 1e3
+"""A spread within this factor of 1, and of the mean, is readable in the four digits that tables have."""
+DIGITS = 6
+"""Decimals of a reward's spread that count on a new scale: an offset of 1e8 leaves about that many in 64 bits."""
+COARSE = 0.02
+"""Share of a reward's spread from which the steps between its numbers are too coarse: they add as much noise as two thousandths of
+its variance."""
+RELATED = 0.5
+"""Correlation with the true reward from which a regression on it gives the scale."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +46,8 @@ class Subject:
             features where the environment tells them, 8 x 8 patches of an image, or else features. None for tables.
         effort: number of samples, steps and restarts relative to the normal report: 0.1 for a quick look.
         edits: the user's own counterfactuals: a JSON file of edits, or a folder of edited images; None for automatic ones.
+        truth: the true reward as a function, if the recorded true rewards are not the ones to judge by: they are replaced by it. By
+            default the environment's own, where it agrees with the recorded ones.
         methods: attribution methods, by name, ``module:Name`` of a user's own, or as objects; empty: the usual ones.
     """
 
@@ -44,21 +60,75 @@ class Subject:
     effort: float = 1.0
     edits: Path | None = None
     methods: tuple[str, ...] = ()
+    truth: RewardFunction | None = None
 
     def __post_init__(self) -> None:
         if self.regions is None:
             object.__setattr__(self, "regions", regions_in(self.environment, self.reward))
         object.__setattr__(self, "methods", known_methods(self.methods))
         object.__setattr__(self, "reward", with_own_gradients(self.reward, self.data))
+        if self.truth is not None:
+            object.__setattr__(self, "data", self.data.with_(rewards=self.truth.of(self.data)))
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the generator for ``purpose``: the same draws whatever other steps drew."""
         return np.random.default_rng([self.seed, *purpose.encode()])
 
     @cached_property
+    def scaled(self) -> RewardFunction:
+        """The reward on a scale on which it can be read: its own, unless its spread is tiny or huge, also beside its mean.
+
+        Then it is that of the true reward, or else its standard deviations from its mean. The sections compute on this.
+        """
+        given, true = self.reward.of(self.data), self.data.rewards
+        if constant(given):
+            return self.reward
+        mean, spread = float(given.mean()), float(given.std())
+        if 1 / READABLE < spread < READABLE and abs(mean) < READABLE * spread:
+            return self.reward
+        center, unit = (0.0, 1.0) if constant(true) else (float(true.mean()), float(true.std()))
+        factor, digits = unit / spread, DIGITS - math.floor(math.log10(unit))
+        return ScaledReward(self.reward, factor, mean - center / factor, digits)
+
+    @cached_property
+    def equivalence(self) -> Equivalence | None:
+        """How much of the reward the true one explains, with and without shaping; None if that is unknown."""
+        return equivalence(self.scaled, self.data, self.gamma, self.regions, self.rng("equivalence"))
+
+    @cached_property
+    def constant_as_true(self) -> bool:
+        """Whether the reward is the same at every step, and so is the true one, with the same sign: then it pays what it should."""
+        given, true = self.reward.of(self.data), self.data.rewards
+        steady = np.isfinite(true).all() and constant(given) and constant(true)
+        return bool(steady and given.mean() * true.mean() > 0)
+
+    @property
+    def shaped(self) -> bool:
+        """Whether it is the true reward but for shaping: then none of what the shaping adds is a fault."""
+        return self.equivalence is not None and self.equivalence.by_shaping
+
+    @cached_property
+    def judged(self) -> RewardFunction:
+        """What the sections compare with the true reward: the reward, less the shaping that makes it equivalent to that."""
+        return self.scaled if self.equivalence is None else self.equivalence.without_shaping(self.scaled, self.gamma)
+
+    @cached_property
+    def on_true_scale(self) -> RewardFunction:
+        """`judged` on the scale of the true reward, by the line of the rewards on the true ones; as it is if that is unknown.
+
+        Of a reward that hardly correlates with the true one, the line is that of equal means and deviations.
+        """
+        given, true = self.judged.of(self.data), self.data.rewards
+        if constant(given) or constant(true):
+            return self.judged
+        correlation = pearson(given, true)
+        slope = float(given.std() / true.std()) * (correlation if correlation >= RELATED else 1.0)
+        return ScaledReward(self.judged, 1 / slope, float(given.mean() - slope * true.mean()))
+
+    @cached_property
     def lag(self) -> Lag | None:
         """How the reward follows the true one; None if either is constant or the true one unknown. All steps tell this one."""
-        given, true = self.reward.of(self.data), self.data.rewards
+        given, true = self.judged.of(self.data), self.data.rewards
         if len(self.data) < 3 or constant(given) or constant(true):
             return None
         return lag_of(given, true, self.data, self.rng("lag"))
@@ -81,3 +151,22 @@ class Subject:
             for file in sorted(self.edits.rglob("*")) if self.edits.is_dir() else [self.edits]:
                 digest.update(file.name.encode() + (file.read_bytes() if file.is_file() else b""))
         return digest.hexdigest()
+
+
+def check_digits(reward: RewardFunction, data: Transitions) -> None:
+    """Check that a reward's differences are larger than the steps between its numbers, of 32 bits if it has only such.
+
+    Raises:
+        SettingError: they are not; nothing can be told of such a reward.
+    """
+    given = reward.of(data)
+    if not len(given) or not np.isfinite(given).all():
+        return
+    largest, coarse = float(np.abs(given).max()), bool((given.astype(np.float32) == given).all())
+    step = float(np.spacing(np.float32(largest) if coarse else largest))
+    if step > COARSE * float(given.std()) and (np.ptp(given) > 0 or step >= 1):
+        bits = 32 if coarse else 64
+        raise SettingError(
+            f"The reward {reward.name!r} returns numbers of {bits} bits around {float(given.mean()):.6g}, where differences below "
+            f"{step:.2g} are lost; those between steps are {float(given.std()):.2g}. Subtract a constant before it is rounded."
+        )

@@ -17,7 +17,9 @@ from rlhf_ray.reward.functions import RewardFunction
 
 
 def true_reward(subject: Subject, most: int = 500) -> RewardFunction | None:
-    """Return the true reward of the subject's environment as a function: see `true_reward_of`."""
+    """Return the true reward as a function: the subject's own, or that of its environment (`true_reward_of`)."""
+    if subject.truth is not None:
+        return subject.truth
     return None if subject.environment is None else true_reward_of(subject.environment, subject.data, most)
 
 

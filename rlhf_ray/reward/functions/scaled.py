@@ -16,17 +16,19 @@ class ScaledReward(RewardFunction):
         base: the reward R.
         factor: above 0.
         offset: what is subtracted first.
+        digits: decimals that are kept; None: all. Equal rewards stay equal then, whatever rounding does to them.
     """
 
-    def __init__(self, base: RewardFunction, factor: float, offset: float):
-        self.base, self.factor, self.offset = base, float(factor), float(offset)
+    def __init__(self, base: RewardFunction, factor: float, offset: float, digits: int | None = None):
+        self.base, self.factor, self.offset, self.digits = base, float(factor), float(offset), digits
         self.name, self.inputs = base.name, base.inputs
         self.observation_space, self.action_space = base.observation_space, base.action_space
 
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
         """Compute each member's reward, ``[members, n]`` float64."""
         given = self.base.members(observations, actions, next_observations, terminated)
-        return np.asarray(self.factor * (np.asarray(given, np.float64) - self.offset), np.float64)
+        scaled = self.factor * (np.asarray(given, np.float64) - self.offset)
+        return np.asarray(scaled if self.digits is None else np.round(scaled, self.digits) + 0.0, np.float64)
 
     def combine(self, members: Tensor) -> Tensor:
         """Combine the members as the reward itself does."""

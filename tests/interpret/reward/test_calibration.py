@@ -36,13 +36,13 @@ def test_a_reward_of_another_scale_agrees_and_one_of_something_else_does_not():
     good = section(lambda o, a, n, d: 3 - 7 * n[:, 0] * -1, steps_of())
     assert all(check.passed for check in good.checks)
     assert not good.statements
-    assert good.values["explained"] == pytest.approx(1)
+    assert good.values["explained"]["value"] == pytest.approx(1)
     assert good.values["scale"] == pytest.approx(1 / 7, rel=1e-3)
     assert good.values["test_error"] > 10
     bad = section(lambda o, a, n, d: n[:, 1], steps_of())
     assert [check.passed for check in bad.checks] == [False]
     assert bad.statements[0].kind == "warning"
-    assert "explains 0%" in bad.statements[0].text
+    assert "explains 0.00 (" in bad.statements[0].text
 
 
 def test_rare_rewards_are_judged_by_the_auc_too():
@@ -69,4 +69,4 @@ def test_unknown_rewards_are_left_out():
     nothing = replace(subject, data=replace(steps, rewards=np.full(600, np.nan)))
     assert "no true rewards" in why_not(calibration, nothing)
     with pytest.raises(ValueError, match="no steps"):
-        agreement(subject.reward, steps[:0])
+        agreement(subject.reward, steps[:0], np.random.default_rng(0))

@@ -12,10 +12,10 @@ import pytest
 from rlhf_ray.data.registry import name_of
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
+from rlhf_ray.interpret.reward.over_episodes import over_episodes
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.report import reward_study, write_report
 from rlhf_ray.interpret.reward.steps import overview
-from rlhf_ray.interpret.reward.steps.overview import over_episodes
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 from rlhf_ray.study import Check, Picture, Section, Statement, Step, StepContext, Table, run_study

@@ -1,8 +1,8 @@
 """The steps that examine a reward: one file each, which ends with its `rlhf_ray.study.Step`."""
 
 NAMES = (
-    "overview",
     "distances",
+    "overview",
     "counterfactuals",
     "shortcuts",
     "incentive",

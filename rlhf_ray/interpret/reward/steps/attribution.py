@@ -114,7 +114,9 @@ def why_not(context: StepContext[Subject]) -> str | None:
 def run(context: StepContext[Subject]) -> Section:
     """Attribute the reward, check the attributions, and exchange inputs."""
     subject, rng = context.subject, context.subject.rng(WORDS.name)
-    question = RewardQuestion(subject.reward, subject.data.sample(BACKGROUND, rng), subject.regions, subject.seed)
+    question = RewardQuestion(subject.scaled, subject.data.sample(BACKGROUND, rng), subject.regions, subject.seed)
+    if subject.constant_as_true:
+        return WORDS.skipped("constant")
     if not question.unit:
         return WORDS.section(
             [WORDS.statement("constant")], [WORDS.check("varies", False, 0.0)], figures=AttributionFigures(0.0)

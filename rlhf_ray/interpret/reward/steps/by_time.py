@@ -43,11 +43,13 @@ class ByTime:
         spread: standard deviation of the reward; 0 if it is constant.
         lags: how the reward follows each event, and the true reward.
         events: the reward at each event.
+        as_true: whether it is constant as the true reward is.
     """
 
     spread: float
     lags: dict[str, Lag] = field(default_factory=dict)
     events: dict[str, AtEvent] = field(default_factory=dict, metadata=DRAWN)
+    as_true: bool = False
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
@@ -61,7 +63,7 @@ def why_not(context: StepContext[Subject]) -> str | None:
 def run(context: StepContext[Subject]) -> Section:
     """Plot the reward along episodes, compare it at events and elsewhere, and measure lags."""
     subject = context.subject
-    rewards, happens = subject.reward.of(subject.data), events(subject.data)
+    rewards, happens = subject.scaled.of(subject.data), events(subject.data)
     figures = measure(subject, rewards, happens)
     pictures = [_picture(subject.data, rewards, happens)]
     return WORDS.section(_statements(figures), _checks(figures), _tables(figures), pictures, figures)
@@ -71,7 +73,7 @@ def measure(subject: Subject, rewards: FloatArray, happens: dict[str, BoolArray]
     """Compute the figures; ``happens``: where each event is, ``[n]``."""
     data, spread = subject.data, float(rewards.std())
     if spread <= 1e-9 * max(1.0, float(np.abs(rewards).max())):
-        return ByTime(0.0)
+        return ByTime(0.0, as_true=subject.constant_as_true)
     lags = {name: lag_of(rewards, there, data, subject.rng(WORDS.name)) for name, there in happens.items()}
     if subject.lag is not None:
         lags[TRUE] = subject.lag
@@ -83,7 +85,7 @@ def measure(subject: Subject, rewards: FloatArray, happens: dict[str, BoolArray]
 
 
 def _statements(figures: ByTime) -> Iterator[Statement]:
-    if not figures.spread:
+    if not figures.spread and not figures.as_true:
         yield WORDS.statement("constant")
     for name, event in figures.events.items():
         lag = figures.lags[name]

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.measure.statistics import pearson
+from rlhf_ray.measure.statistics import constant, pearson
 from rlhf_ray.reward.functions import RewardFunction
-from rlhf_ray.reward.supervised.report import RewardLevel, levels_of, measures
+from rlhf_ray.reward.supervised.report import RewardLevel, balanced_auc, levels_of, measures
 from rlhf_ray.study.figures import DRAWN, fields_of
 from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
@@ -22,8 +23,9 @@ from rlhf_ray.study.words import Words
 WORDS = Words(__file__)
 
 GOOD = 0.5
-"""Share of the true reward's variance that a reward should explain."""
+"""Share of the true reward's variance that a reward should explain: more than is left."""
 GOOD_AUC = 0.9
+"""Share of pairs of steps, one with and one without a true reward, that it should order: wrong in one of ten."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Agreement:
             an arbitrary scale, so that only its error after this line means something.
         error_of_line: mean squared error after the line.
         explained: share of the true reward's variance that the reward explains after the line; NaN if the true reward is constant.
+        auc: how well it tells steps with from those without a true reward, both kinds weighing the same; NaN if there is but one.
         correlation_of_returns: of the episodes' returns; NaN with fewer than 3 episodes.
         levels: mean reward by level of the true reward.
     """
@@ -46,7 +49,8 @@ class Agreement:
     scale: float
     offset: float
     error_of_line: float
-    explained: float
+    explained: OverEpisodes
+    auc: OverEpisodes
     correlation_of_returns: float
     levels: tuple[RewardLevel, ...] = field(metadata=DRAWN)
 
@@ -67,13 +71,16 @@ def why_not(context: StepContext[Subject]) -> str | None:
 
 def run(context: StepContext[Subject]) -> Section:
     """Compare the reward with the true one on all steps of the data."""
-    figures = agreement(context.subject.reward, known(context.subject.data))
+    subject = context.subject
+    figures = agreement(subject.judged, known(subject.data), subject.rng(WORDS.name))
     checks = _checks(figures)
-    return WORDS.section(_statements(figures, checks), checks, _tables(figures), figures=figures)
+    steady = subject.shaped or subject.constant_as_true  # then a constant true reward is no riddle
+    statements = [] if steady and math.isnan(figures.explained.value) else _statements(figures, checks)
+    return WORDS.section(statements, checks, _tables(figures), figures=figures)
 
 
-def agreement(reward: RewardFunction, steps: Transitions) -> Agreement:
-    """Compare ``reward`` with the true rewards of ``steps``, which are known.
+def agreement(reward: RewardFunction, steps: Transitions, rng: np.random.Generator) -> Agreement:
+    """Compare ``reward`` with the true rewards of ``steps``, which are known. ``rng`` draws the bootstrap over episodes.
 
     Raises:
         ValueError: there are no steps.
@@ -86,10 +93,16 @@ def agreement(reward: RewardFunction, steps: Transitions) -> Agreement:
     offset = float(true.mean() - scale * given.mean())
     error = float(np.square(scale * given + offset - true).mean())
     errors = measures(given, true, float(true.mean()))
-    constant = errors["constant_error"]
-    explained = 1 - error / constant if constant > 0 else math.nan
+    fitted = scale * given + offset if scale > 0 else given
+
+    def share(at: IntArray) -> float:
+        return 1 - float(np.square(scale * given[at] + offset - true[at]).mean()) / max(float(true[at].var()), 1e-300)
+
+    episodes = steps.episodes
+    explained = OverEpisodes(math.nan, math.nan, math.nan) if constant(true) else over_episodes(share, episodes, rng)
+    auc = over_episodes(lambda at: balanced_auc(fitted[at], true[at]), episodes, rng)
     returns, levels = _correlation_of_returns(given, true, steps), levels_of(given, true, np.zeros(0))
-    return Agreement(errors, len(steps), scale, offset, error, explained, returns, levels)
+    return Agreement(errors, len(steps), scale, offset, error, explained, auc, returns, levels)
 
 
 def _correlation_of_returns(given: FloatArray, true: FloatArray, steps: Transitions) -> float:
@@ -99,23 +112,23 @@ def _correlation_of_returns(given: FloatArray, true: FloatArray, steps: Transiti
 
 
 def _checks(figures: Agreement) -> list[Check]:
-    explained, auc = figures.explained, figures.errors["balanced_auc"]
-    constant = math.isnan(explained)
-    checks = [
-        WORDS.check("explains", None if constant else explained > GOOD, None if constant else explained, least=GOOD)
-    ]
-    return checks if math.isnan(auc) else [*checks, WORDS.check("auc", auc > GOOD_AUC, auc, least=GOOD_AUC)]
+    explained, auc = figures.explained, figures.auc
+    told = [("explains", explained, GOOD), *([] if math.isnan(auc.value) else [("auc", auc, GOOD_AUC)])]
+    return [WORDS.check(key, of.beyond(least), _known(of.value), of=of, least=least) for key, of, least in told]
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _statements(figures: Agreement, checks: list[Check]) -> list[Statement]:
-    if math.isnan(figures.explained):
+    if math.isnan(figures.explained.value):
         return [WORDS.statement("constant_truth")]
     if all(check.passed is not False for check in checks):
         return []
-    explained, auc = max(figures.explained, 0), figures.errors["balanced_auc"]
-    rank, has_auc = _text(figures.errors["rank_correlation"]), not math.isnan(auc)
-    values = {"explained": explained, "steps": figures.steps, "rank": rank, "auc": auc if has_auc else None}
-    return [WORDS.statement("disagrees", 1 - explained, **values)]
+    rank, auc = _text(figures.errors["rank_correlation"]), None if math.isnan(figures.auc.value) else figures.auc
+    values = {"explained": figures.explained, "steps": figures.steps, "rank": rank, "auc": auc}
+    return [WORDS.statement("disagrees", 1 - max(figures.explained.value, 0), **values)]
 
 
 def _tables(figures: Agreement) -> list[Table]:
@@ -129,7 +142,7 @@ def _tables(figures: Agreement) -> list[Table]:
             _text(errors["balanced_error"]),
             _text(errors["balanced_constant_error"]),
         ),
-        ("balanced AUC, zero or not", _text(errors["balanced_auc"]), "0.5"),
+        ("balanced AUC, zero or not", _text(figures.auc.value), "0.5"),
         ("correlation", _text(errors["correlation"]), "0"),
         ("rank correlation", _text(errors["rank_correlation"]), "0"),
         ("correlation of the episodes' returns", _text(figures.correlation_of_returns), "0"),

@@ -77,7 +77,7 @@ def run(context: StepContext[Subject]) -> Section:
     """
     subject = context.subject
     if subject.edits is not None and subject.edits.is_dir():
-        pictures = evaluate_folder(subject.reward, subject.edits)
+        pictures = evaluate_folder(subject.scaled, subject.edits)
         rows = [(row.type, row.action, round(row.mean, 4), round(row.deviation, 4), row.pictures) for row in pictures]
         return WORDS.section(tables=[WORDS.table("folder", rows)])
     figures = measure(subject)
@@ -93,16 +93,23 @@ def measure(subject: Subject) -> Counterfactuals:
     """Edit steps and compute their reward."""
     cells = subject.regions is not None and subject.regions.kind == "cell"
     grid = subject.regions.layout if subject.regions is not None and cells else None
-    names, truth = object_names(subject.environment), true_reward(subject)
+    names, truth, reward, data = (
+        object_names(subject.environment),
+        true_reward(subject),
+        subject.on_true_scale,
+        subject.data,
+    )
+    if subject.shaped:  # what shaping adds to an edited step is not known: the fit saw none
+        truth, reward, data = None, subject.scaled, data.with_(rewards=np.full(len(data), np.nan))
     if subject.edits is not None:
         cases = read_edits(subject.edits, names)
     else:
         assert grid is not None, "why_not() says so"
         cases = automatic(subject.data, grid, names)
-    outcomes = evaluate(subject.reward, subject.data, cases, subject.rng(WORDS.name), grid=grid, truth=truth)
-    rewards = subject.reward.of(subject.data)
+    outcomes = evaluate(reward, data, cases, subject.rng(WORDS.name), grid=grid, truth=truth)
+    rewards = reward.of(data)
     constant = bool(np.ptp(rewards) <= 1e-6 * max(1e-3, float(np.abs(rewards).max())))
-    return Counterfactuals(spread(subject.reward, subject.data), outcomes, constant, subject.edits is None, grid)
+    return Counterfactuals(spread(reward, data), outcomes, constant, subject.edits is None, grid)
 
 
 def _findings(figures: Counterfactuals) -> Iterator[Statement]:

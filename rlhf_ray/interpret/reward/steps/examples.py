@@ -76,8 +76,8 @@ def why_not(context: StepContext[Subject]) -> str | None:
 def run(context: StepContext[Subject]) -> Section:
     """Choose the examples and draw them."""
     subject = context.subject
-    chosen = examples(subject.reward, subject.data)
-    true = true_rewards(subject.reward, subject.data)
+    chosen = examples(subject.scaled, subject.data)
+    true = true_rewards(subject.judged, subject.data)
     statements = []
     if true is not None and true.apart <= APART:
         statements.append(WORDS.statement("truth_differs", 0.5 - true.apart, means=true))

@@ -81,8 +81,8 @@ def run(context: StepContext[Subject]) -> Section:
     assert env is not None, "why_not() says so"
     states = env.grid_states()
     panels = [
-        move_values(context.subject.reward, states, "this reward"),
-        move_values(env.ground_truth(), states, "true reward"),
+        move_values(context.subject.judged, states, "this reward"),
+        move_values(context.subject.truth or env.ground_truth(), states, "true reward"),
     ]
     figures = measure(panels)
     image = heatmap(panels, "panel", range(min(MOST_LAYERS, len(states.layers))))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.measure.intervals import percentile_interval
 from rlhf_ray.measure.statistics import pearson, spearman
 from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.plots import png
@@ -26,24 +26,10 @@ AGREES, IN_PART = 0.9, 0.65
 0.5."""
 MEMBERS_AGREE = 0.7
 """Mean correlation of an ensemble's members."""
-RESAMPLES = 300
 PAIRS = 20_000
 """Pairs of steps to compare."""
 QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 DOTS = 3000
-
-
-@dataclass(frozen=True)
-class OverEpisodes:
-    """A figure with its 95 % bootstrap interval over episodes; NaN bounds with fewer than three episodes."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        bounds = "" if np.isnan(self.low) else f" ({self.low:.2f} to {self.high:.2f})"
-        return f"{self.value:.2f}{bounds}"
 
 
 @dataclass(frozen=True)
@@ -72,6 +58,8 @@ class Overview:
         true_quantiles: of the true reward; None if that is unknown, or the given one constant.
         correlation: None if either reward is constant or the true one unknown.
         members_correlation: mean correlation of an ensemble's members; None without members.
+        as_true: whether the reward is constant as the true one is.
+        equivalent: whether it is the true reward but for shaping; it is compared without that.
         steps: given and true rewards where the true one is known, ``[2, n]``.
     """
 
@@ -81,6 +69,8 @@ class Overview:
     true_quantiles: list[float] | None = None
     correlation: Correlations | None = None
     members_correlation: float | None = None
+    as_true: bool = False
+    equivalent: bool = False
     steps: FloatArray = field(default_factory=lambda: np.zeros((2, 0)), metadata=DRAWN)
 
 
@@ -100,12 +90,12 @@ def run(context: StepContext[Subject]) -> Section:
 def measure(subject: Subject) -> Overview:
     """Compute the figures."""
     data = subject.data
-    members = subject.reward.members_of(data)
-    rewards = members.mean(0)
+    members = subject.scaled.members_of(data)
+    rewards, judged = subject.scaled.of(data), subject.judged.of(data)
     known = np.isfinite(data.rewards)
     varies = float(rewards.std()) > 0
     compared = bool(known.any()) and varies
-    true, given, episodes = data.rewards[known], rewards[known], data.episodes[known]
+    true, given, episodes = data.rewards[known], judged[known], data.episodes[known]
     of_two = [pearson(members[i], members[j], 0.0) for i in range(len(members)) for j in range(i)] if varies else []
     return Overview(
         float(rewards.mean()),
@@ -114,6 +104,8 @@ def measure(subject: Subject) -> Overview:
         np.quantile(true, QUANTILES).tolist() if compared else None,
         _correlations(true, given, episodes, subject.rng("overview")) if compared and np.ptp(true) > 0 else None,
         float(np.mean(of_two)) if of_two else None,
+        subject.constant_as_true,
+        subject.shaped,
         np.stack([given, true]),
     )
 
@@ -150,21 +142,6 @@ def pairs_in_order(true: Array, given: Array, steps: IntArray, rng: np.random.Ge
     return float((alike.mean() + 1) / 2)
 
 
-def over_episodes(
-    figure: Callable[[IntArray], float], episodes: IntArray, rng: np.random.Generator, resamples: int = RESAMPLES
-) -> OverEpisodes:
-    """Compute ``figure(index of steps)`` for all steps and its bootstrap interval, drawing whole episodes."""
-    names, inverse = np.unique(episodes, return_inverse=True)
-    where = [np.flatnonzero(inverse == i) for i in range(len(names))]
-    value = figure(np.arange(len(episodes)))
-    if len(names) < 3:
-        return OverEpisodes(value, float("nan"), float("nan"))
-    drawn = [
-        figure(np.concatenate([where[i] for i in rng.integers(len(names), size=len(names))])) for _ in range(resamples)
-    ]
-    return OverEpisodes(value, *percentile_interval(drawn))
-
-
 def episode_sums(values: FloatArray, episodes: IntArray) -> FloatArray:
     """Sum ``values`` within each episode: ``[episodes]``, in the order of their numbers."""
     _, inverse = np.unique(episodes, return_inverse=True)
@@ -174,7 +151,11 @@ def episode_sums(values: FloatArray, episodes: IntArray) -> FloatArray:
 def _statements(figures: Overview) -> list[Statement]:
     if figures.correlation is None:
         constant = figures.true_quantiles
-        return [] if constant is None else [WORDS.statement("constant_truth", 1.0, reward=constant[0])]
+        return (
+            []
+            if constant is None or figures.equivalent
+            else [WORDS.statement("constant_truth", 1.0, reward=constant[0])]
+        )
     pairs = figures.correlation.pairs.value
     key = "agrees" if pairs >= AGREES else "agrees_in_part" if pairs >= IN_PART else "disagrees"
     beyond = 2 * figures.correlation.pairs.low - 1, 2 * figures.correlation.pairs.high - 1
@@ -188,7 +169,7 @@ def _statements(figures: Overview) -> list[Statement]:
 
 
 def _checks(figures: Overview) -> list[Check]:
-    checks = [WORDS.check("varies", figures.reward_std > 0, figures.reward_std)]
+    checks = [] if figures.as_true else [WORDS.check("varies", figures.reward_std > 0, figures.reward_std)]
     if figures.correlation is not None:
         pairs = figures.correlation.pairs.value
         checks.append(WORDS.check("orders", pairs >= AGREES, pairs, least=AGREES))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.reward.preprocess import Certificate, Options, Preprocessed, preprocess
@@ -11,6 +13,7 @@ from rlhf_ray.interpret.reward.preprocess.certificate import EQUIVALENT
 from rlhf_ray.interpret.reward.preprocess.options import Objective
 from rlhf_ray.interpret.reward.preprocess.pictures import before_and_after
 from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.reward.functions.scaled import ScaledReward
 from rlhf_ray.study.section import Check, Section, Statement
 from rlhf_ray.study.step import Step, StepContext
 from rlhf_ray.study.words import Words
@@ -55,7 +58,13 @@ def _preprocessed(subject: Subject, objective: Objective) -> Preprocessed:
     most = max(200, int(STEPS * min(1.0, subject.effort)))
     steps = max(20, int(GRADIENT_STEPS * subject.effort))
     options = Options(objective, gamma=subject.gamma, seed=subject.seed, steps=steps)
-    return preprocess(subject.reward, subject.data[:most], options)  # whole stretches of episodes, for adjacency
+    data = subject.data[:most]  # whole stretches of episodes, for adjacency
+    if data.terminated.any():
+        return preprocess(subject.scaled, data, options)
+    middle = float(
+        np.median(subject.scaled.of(data))
+    )  # where no episode ends, a constant changes nothing: it is no size
+    return preprocess(ScaledReward(subject.scaled, 1.0, middle), data, options)
 
 
 def _statements(sparse: Certificate, potential: str) -> list[Statement]:

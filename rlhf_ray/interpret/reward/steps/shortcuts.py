@@ -72,6 +72,9 @@ class Shortcuts:
         found: what moves the reward.
         beside: how it compares with the true one; None if that is unknown.
         late: causes that change at another step than the true reward.
+        equivalent: whether it is the true reward but for shaping: then no cause is a fault.
+        as_true: whether it is constant as the true reward is.
+        known: whether the true reward is known for any step: then what moves it too is no shortcut.
     """
 
     steps: int
@@ -80,6 +83,9 @@ class Shortcuts:
     found: Findings
     beside: Comparison | None = None
     late: tuple[LateCause, ...] = ()
+    equivalent: bool = False
+    as_true: bool = False
+    known: bool = False
 
     @property
     def true(self) -> Comparison | None:
@@ -90,6 +96,10 @@ class Shortcuts:
     def shortcuts(self) -> list[Cause]:
         """Causes whose exchange moves the reward but not the true one."""
         return [cause for cause in self.found.causes if cause.is_shortcut]
+
+    def moved_rightly(self, cause: Cause) -> bool:
+        """Whether a cause is known to move the true reward as much as it moves this one."""
+        return self.known and cause.true_moves is not None and cause.true_moves > NEARLY_ALL
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
@@ -108,7 +118,8 @@ def run(context: StepContext[Subject]) -> Section:
     figures = measure(subject, data)
     told = statements(figures)
     if figures.found.constant:
-        return WORDS.section(told, [WORDS.check("varies", False, 0.0, says=told[0].text)], figures=figures)
+        checks = [] if figures.as_true else [WORDS.check("varies", False, 0.0, says=told[0].text)]
+        return WORDS.section(told, checks, figures=figures)
     return WORDS.section(told, _checks(figures), _tables(figures), _pictures(subject, data, figures), figures)
 
 
@@ -118,13 +129,15 @@ def measure(subject: Subject, data: Transitions | None = None) -> Shortcuts:
     effort, objects = _effort(subject), object_names(subject.environment)
     count = max(FEWEST_PAIRS, round((PAIRS_OF_IMAGES if _shows_images(subject) else PAIRS) * effort))
     options: dict[str, Any] = {"pairs": count, "truth": true_reward(subject), "objects": objects}
-    found = find(subject.reward, data, subject.regions, subject.rng("shortcuts"), **options)
-    mean = float(subject.reward.of(data).mean())
+    found = find(subject.scaled, data, subject.regions, subject.rng("shortcuts"), **options)
+    mean = float(subject.scaled.of(data).mean())
     if found.constant:
-        return Shortcuts(len(data), mean, subject.regions, found)
-    beside = compare(subject.reward, data, subject.regions, found.ignored, objects, subject.lag)
+        return Shortcuts(len(data), mean, subject.regions, found, as_true=subject.constant_as_true)
+    beside = compare(subject.judged, data, subject.regions, found.ignored, objects, subject.lag)
     late = tuple(_late(found, beside, data, subject.rng("late")))
-    return Shortcuts(len(data), mean, subject.regions, found, beside, late)
+    return Shortcuts(
+        len(data), mean, subject.regions, found, beside, late, subject.shaped, known=options["truth"] is not None
+    )
 
 
 def _effort(subject: Subject) -> float:
@@ -168,7 +181,8 @@ def _late(
 def statements(figures: Shortcuts) -> list[Statement]:
     """Say what `measure` found."""
     if figures.found.constant:
-        return [WORDS.statement("constant", 10.0, steps=figures.steps, mean=figures.mean)]
+        key = "constant_as_true" if figures.as_true else "constant"
+        return [WORDS.statement(key, 10.0, steps=figures.steps, mean=figures.mean)]
     parts = (_inputs, _causes, _ignores, _warnings, _lags, _differences)
     return [statement for part in parts for statement in part(figures)]
 
@@ -203,7 +217,7 @@ def _causes(figures: Shortcuts) -> Iterator[Statement]:
     if found.others is not None and found.others.interval[0] > OUTSIDE:
         yield WORDS.statement("outside", 0.5 * found.others.moves, effect=found.others, causes=found.causes)
     change = found.done_change
-    if change is not None and abs(change) > NOTHING:
+    if change is not None and abs(change) > NOTHING and not figures.equivalent:
         yield WORDS.statement("done", abs(change), _by_deviations(change), change=change)
     for first, second, joint in [] if found.erratic else found.together[:2]:
         strong = strength((joint, joint), NOTHING)
@@ -230,6 +244,8 @@ def _warnings(figures: Shortcuts) -> Iterator[Statement]:
     found = figures.found
     if found.erratic:
         yield WORDS.statement("noise", 4.0)
+    if figures.equivalent:
+        return
     yield from _beside_truth(figures)
     together = {name for first, second, _ in found.together for name in (first, second)}
     scattered = found.others is not None and found.others.moves > SCATTERED
@@ -242,7 +258,9 @@ def _warnings(figures: Shortcuts) -> Iterator[Statement]:
         if moves > CLEAR and part < UNRELATED and rest > RELATED and alone:
             strong = strength(cause.effect.interval, NOTHING)
             yield WORDS.statement("tells_nothing", 2 * moves, strong, cause=cause, part=max(part, 0), rest=rest)
-        elif moves > NEARLY_ALL and part > STRONGLY and rest > STRONGLY and is_part:
+        elif (
+            moves > NEARLY_ALL and part > STRONGLY and rest > STRONGLY and is_part and not figures.moved_rightly(cause)
+        ):
             yield WORDS.statement("either", 2 * moves, cause=cause, part=part, rest=rest)
     if found.background is not None and found.background.sole:
         yield WORDS.statement("background_alone", 3.0)
@@ -294,7 +312,8 @@ def _differences(figures: Shortcuts) -> Iterator[Statement]:
         strong = _by_deviations(stratum.gap)
         yield WORDS.statement("stratum", weight, strong, stratum=stratum, constant=beside.constant_truth)
     if beside.constant_truth:
-        yield WORDS.statement("constant_truth", 0.3)
+        if not figures.equivalent:
+            yield WORDS.statement("constant_truth", 0.3)
         return
     if beside.auc < TELLS_APART and beside.in_time:
         chance = abs(beside.auc - 0.5) < CHANCE
@@ -362,7 +381,7 @@ def _pictures(subject: Subject, data: Transitions, figures: Shortcuts) -> Iterat
     if figures.true is not None:
         worst = next(iter(figures.true.strata), None)
         orange = None if worst is None else worst.chosen
-        yield WORDS.picture("truth", scatter_picture(data.rewards, subject.reward.of(data), orange), worst=worst)
+        yield WORDS.picture("truth", scatter_picture(data.rewards, subject.judged.of(data), orange), worst=worst)
 
 
 STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)

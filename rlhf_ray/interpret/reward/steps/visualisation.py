@@ -119,19 +119,21 @@ class VisualisationFigures:
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there are no such inputs."""
     subject = context.subject
-    if not seen_frames(subject.reward):
+    if not seen_frames(subject.scaled):
         return WORDS.text("no_observations")
-    if not subject.reward.observation_space.shape:
+    if not subject.scaled.observation_space.shape:
         return WORDS.text("table")
     if len(subject.data) < FEWEST_STEPS:
         return WORDS.text("few", steps=len(subject.data), least=FEWEST_STEPS)
-    gradients = codes_of(subject.data) is not None or subject.reward.differentiable
+    gradients = codes_of(subject.data) is not None or subject.scaled.differentiable
     return None if gradients else WORDS.text("no_gradients")
 
 
 def run(context: StepContext[Subject]) -> Section:
     """Make inputs that the reward rates high and low, and say how far from the data they are."""
     making = _Making(context.subject)
+    if context.subject.constant_as_true:
+        return WORDS.skipped("constant")
     if constant(making.rewards):
         return WORDS.section([WORDS.statement("constant")])
     figures = making.measure()
@@ -142,10 +144,10 @@ class _Making:
     """Makes the inputs for a subject, and compares them with its data."""
 
     def __init__(self, subject: Subject):
-        self.subject, self.frames = subject, seen_frames(subject.reward)
+        self.subject, self.frames = subject, seen_frames(subject.scaled)
         self.data = subject.data.sample(STEPS, subject.rng("visualisation"))
         self.seed = int(subject.rng("visualisation seed").integers(2**31))
-        self.rewards = subject.reward.of(self.data)
+        self.rewards = subject.scaled.of(self.data)
         self.coded = codes_of(self.data) is not None
 
     @cached_property
@@ -153,7 +155,7 @@ class _Making:
         return Manifold(self.data, self.frames, self.seed)
 
     def measure(self) -> VisualisationFigures:
-        reward, images, effort = self.subject.reward, self.manifold.images, self.subject.effort
+        reward, images, effort = self.subject.scaled, self.manifold.images, self.subject.effort
         prior = fit_prior(self.data, self.frames, self.seed, steps=max(20, round(400 * effort))) if images else None
         made = {
             (kind, low): optimise(
@@ -179,7 +181,7 @@ class _Making:
         )
 
     def _kinds(self) -> dict[str, VisualisationSettings]:
-        action, steps = "action" in self.subject.reward.inputs, max(10, round(150 * self.subject.effort))
+        action, steps = "action" in self.subject.scaled.inputs, max(10, round(150 * self.subject.effort))
         settings = VisualisationSettings(action="best" if action else "fixed", steps=steps)
         if self.coded:
             return {CELLS: settings}

@@ -1,0 +1,47 @@
+"""A figure of steps with its interval over episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.measure.intervals import percentile_interval
+
+RESAMPLES = 300
+"""Draws of the bootstrap: its 2.5 % ends are the seventh draws."""
+
+
+@dataclass(frozen=True)
+class OverEpisodes:
+    """A figure with its 95 % bootstrap interval over episodes; NaN bounds with fewer than three episodes."""
+
+    value: float
+    low: float
+    high: float
+
+    def beyond(self, bound: float) -> bool | None:
+        """Whether the value is above ``bound``; None if the bound lies within the interval, or the value is unknown."""
+        low, high = (self.value if np.isnan(end) else end for end in (self.low, self.high))
+        return None if np.isnan(self.value) or low <= bound < high else bool(low > bound)
+
+    def __str__(self) -> str:
+        bounds = "" if np.isnan(self.low) else f" ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.value:.2f}{bounds}"
+
+
+def over_episodes(
+    figure: Callable[[IntArray], float], episodes: IntArray, rng: np.random.Generator, resamples: int = RESAMPLES
+) -> OverEpisodes:
+    """Compute ``figure(index of steps)`` for all steps and its bootstrap interval, drawing whole episodes."""
+    names, inverse = np.unique(episodes, return_inverse=True)
+    where = [np.flatnonzero(inverse == i) for i in range(len(names))]
+    value = figure(np.arange(len(episodes)))
+    if len(names) < 3:
+        return OverEpisodes(value, float("nan"), float("nan"))
+    drawn = [
+        figure(np.concatenate([where[i] for i in rng.integers(len(names), size=len(names))])) for _ in range(resamples)
+    ]
+    return OverEpisodes(value, *percentile_interval(drawn))
