@@ -41,7 +41,7 @@ def only(causes: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
             patterns += [rf"ignores [^:]*?{word}", rf"^ignores: {word}"]
         else:
             patterns += [
-                rf"looks at [^:(]*?{word}",
+                rf"(looks at|shortcut:|follows) [^:(/]*?{word}",
                 rf"{word} (\w+ ){{0,4}}(is|are) the sole cause",
                 rf"depends on [^:(]*?{word} alone",
                 rf"{word} (\w+ ){{0,4}}(matters|acts?)\b",

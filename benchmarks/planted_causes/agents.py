@@ -168,6 +168,8 @@ def used(*edits: str) -> str:
     return rf"^ignores: [^.:]*({'|'.join(edits)})"
 
 
+FRAME = r"^ignores: the frame"
+"""What is false of an agent that acts by what it sees."""
 TIME = r"steps so far|elapsed|\btime\b"
 MEMORY = r"^uses: [^.:]*\bmemory\b(?! step)"
 """What is false of an agent whose memory is not used."""
@@ -179,23 +181,23 @@ CASES = [
     lamps("late", "whether 7 steps have passed", "late", lambda: AGENTS["late"], (TIME,), unused(r"\b[ab][0235]\b"),
           unmoved("flip_"), "seen|what the agent sees now decides"),
     lamps("lamp in sight", "lamp A now", "a", lambda: AGENTS["a"], (r"number 0|flip_a|\ba0\b|lamp a|sees",), MEMORY,
-          unmoved("flip_b", "flip_echo"), used("flip_a")),
+          unmoved("flip_b", "flip_echo"), used("flip_a"), FRAME),
     lamps("echo", "the last action's echo", "echo", lambda: AGENTS["echo"], (r"number 2|flip_echo|echo|sees",), MEMORY,
-          unmoved("flip_a", "flip_b"), used("flip_echo")),
+          unmoved("flip_a", "flip_b"), used("flip_echo"), FRAME),
     lamps("xor of memories", "lamp A two steps ago or else lamp B three steps ago", "xor", lambda: MORE["xor"],
           (r"\b[ab][0235]\b",), unused(TIME), unmoved("flip_echo"), used("flip_a", "flip_b")),
     lamps("sight and memory", "lamp A now and lamp B three steps ago", "mixed", lambda: MORE["mixed"],
-          (r"\bb[035]\b|number 0|flip_a|sees",), unused(TIME, r"\ba[25]\b"), unmoved("flip_echo"), used("flip_a", "flip_b")),
+          (r"\bb[035]\b|number 0|flip_a|sees",), unused(TIME, r"\ba[25]\b"), unmoved("flip_echo"), used("flip_a", "flip_b"), FRAME),
     lamps("first step only", "lamp A at step 0", "first", lambda: MORE["first"], ("first_a",), unused(r"\bb[035]\b", TIME),
           unmoved("flip_b", "flip_echo"), used("flip_a")),
     world("cue", "the cue of the first steps, in memory, at gates", CUERUN, cue_keeper, (r"\bcue\b",),
-          unused(TIME, "steps so far", r"\bx\b"), used("flip_cue", "remove_gate")),
+          unused(TIME, "steps so far", r"\bx\b"), used("flip_cue", "remove_gate"), FRAME),
     world("coin", "the coin in sight; the value is the saw", MINIRUN, coin_seeker, ("coin",), unused("saw", "pit", TIME),
-          unmoved("remove_saw", "remove_pit"), used("remove_coin")),
+          unmoved("remove_saw", "remove_pit"), used("remove_coin"), FRAME),
     world("saw", "the saw in the next cell", MINIRUN, saw_avoider, ("saw",), unused("coin", TIME), unmoved("remove_coin"),
-          used("remove_saw")),
+          used("remove_saw"), FRAME),
     world("colour, not shape", "the object's colour, not its shape", "Shapes", colour_seer, ("colour|red|object",),
-          unmoved("swap_shape"), used("swap_colour")),
+          unmoved("swap_shape"), used("swap_colour"), FRAME),
     lamps("always on", "nothing: always the same action", "xor", lambda: MORE["constant"],
           ("same|always|constant|nothing|^$|value",), r"^uses: (?!.*(value|always))", flawed=False),
     lamps("any action", "nothing: as likely to do one as the other", "xor", lambda: MORE["any"],
