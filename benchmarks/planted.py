@@ -31,6 +31,7 @@ from rlhf_ray.interpret.agent.report import agent_study, write_agent_report
 from rlhf_ray.interpret.agent.steps import search, world_model
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.interpret.reward.report import report_reward
+from rlhf_ray.interpret.reward.steps import NAMES as REWARD_STEPS
 from rlhf_ray.study.run import run_study
 
 BLANK = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=")
@@ -97,7 +98,8 @@ def study(case: Case, folder: Path) -> Path:
         about |= {"environment": subject.environment, "seed": subject.seed, "effort": subject.effort}
         page, _ = write_agent_report(run_study(agent_study(subject, folder)), folder, about)
         return page.with_suffix(".json")
-    return report_reward(subject, folder).page.with_suffix(".json")
+    steps = [name for name in REWARD_STEPS if name not in case.without]
+    return report_reward(subject, folder, steps).page.with_suffix(".json")
 
 
 def judged(case: Case, work: Path) -> dict[str, Any]:

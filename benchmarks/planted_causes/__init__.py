@@ -22,6 +22,7 @@ class Case:
         false: regular expressions that no sentence of the verdict may match. A sentence is its kind, a colon and its text:
             ``ignores: It ignores feature 3``.
         flawed: whether there is a flaw to name. False: a sentence that accuses (`judging.ACCUSES`) is false, too.
+        without: steps of the study that are left out.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Case:
     first: tuple[str, ...]
     false: tuple[str, ...] = ()
     flawed: bool = True
+    without: tuple[str, ...] = ()
 
 
 def only(causes: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ PENDULUM, CAR, SCORE = "Pendulum-v1", "rlhf_ray/MountainCar-v0", "rlhf_ray/Score
 RANDOM, KEYS, TWO = "rlhf_ray/RandomGoal-v0", "rlhf_ray/Key-v0", "rlhf_ray/TwoGoals-v0"
 PARTS = ["cos(angle)", "sin(angle)", "angular velocity"]
 
+TRAINED = ("vanishing key", "sign flipped", "level", "standing still", "true")
+"""Cases with the incentive test, whose training of small agents takes as long as all other steps of all rewards."""
 played: Callable[[str], Transitions] = cache(partial(wander, seed=0))
 
 
@@ -60,7 +62,7 @@ def case(name: str, truth: str, where: str, function: FUNCTION, first: tuple[str
         reward = CallableReward(function, env.observation_space, env.action_space)
         return Subject(reward, played(where), environment=where, effort=EFFORT)
 
-    return Case(name, truth, subject, first, false, flawed)
+    return Case(name, truth, subject, first, false, flawed, () if name in TRAINED else ("incentive",))
 
 
 SAME = ("same|equal|equivalent|close to|teaches|true reward",)
