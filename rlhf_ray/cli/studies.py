@@ -96,7 +96,7 @@ def print_lists(lists: Mapping[str, Sequence[str]], files: Mapping[str, Path]) -
         if lines:
             console.print(head, style="bold", highlight=False, markup=False)
             for line in lines:
-                console.print(f"  {line}", highlight=False, markup=False)
+                console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
     for name, path in files.items():
         if path.exists():
             console.print(f"{name}: {path}", highlight=False, markup=False, soft_wrap=True)

@@ -23,8 +23,8 @@ CAUSES, ENTRIES = 4, 3
 """Most causes, and most entries of a list."""
 ABSENT, NOT_ASKED = "FOUND NO", "NOT ASKED"
 """Lists that don't come from statements: faults that checks rule out, and skipped steps."""
-HALF = 0.5
-"""Share of the largest possible effect from which on evidence is strong: more than everything else together."""
+HALF, TENTH = 0.5, 0.1
+"""Shares of the largest possible effect from which on evidence is strong (more than everything else together), and moderate."""
 
 
 def strength(effect: MeanEstimate | tuple[float, float], control: float = 0.0) -> Strength:
@@ -35,13 +35,14 @@ def strength(effect: MeanEstimate | tuple[float, float], control: float = 0.0) -
         control: the largest effect that comes about without a cause, in the same units.
 
     Returns:
-        "strong": at least half of what is possible, and beyond the control. "moderate": beyond the control. "weak": neither.
+        "strong": at least half of what is possible, and beyond the control; "moderate": at least a tenth, and beyond the control;
+        "weak": less.
     """
     low, high = effect if isinstance(effect, tuple) else (effect.low, effect.high)
     if low is None or high is None or low <= 0.0 <= high:
         return "weak"
     near = min(abs(low), abs(high))
-    return "weak" if near <= abs(control) else "strong" if near >= HALF else "moderate"
+    return "weak" if near <= abs(control) or near < TENTH else "strong" if near >= HALF else "moderate"
 
 
 @dataclass(frozen=True)

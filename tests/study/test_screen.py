@@ -33,7 +33,8 @@ def screen(*statements: Statement, checks: tuple[Check, ...] = (), heading: str 
 
 def test_strength_is_that_of_the_near_end_of_the_interval_beyond_the_control() -> None:
     assert strength((0.5, 0.9)) == "strong"
-    assert strength((0.49, 0.9)) == "moderate"
+    assert strength((0.49, 0.9)) == strength((0.1, 0.2)) == "moderate"
+    assert strength((0.09, 0.9)) == "weak"
     assert strength((-0.9, -0.6), 0.59) == "strong"
     assert strength((-0.9, -0.6), 0.6) == "weak"
     assert strength((-0.1, 0.9)) == "weak"

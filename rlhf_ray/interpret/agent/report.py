@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.interpret.agent.steps import CATALOGUE
+from rlhf_ray.interpret.agent.steps import CATALOGUE, recording
 from rlhf_ray.interpret.agent.subject import AgentSubject
+from rlhf_ray.study.figures import figures_from
 from rlhf_ray.study.page import Look, write_page
 from rlhf_ray.study.run import Study
 from rlhf_ray.study.screen import Screen, first_screen
@@ -41,5 +42,14 @@ def write_agent_report(sections: Sequence[Section], out: Path, about: dict[str, 
     """
     verdict = agent_verdict(sections)
     panel = "panel/index.html" if (out / "panel" / "index.html").exists() else None
-    screen = first_screen(f"{about['agent']} · {about['environment']}", verdict, sections, RELATIONS)
+    heading = f"{about['agent']} · {about['environment']}{_true_return(sections)}"
+    screen = first_screen(heading, verdict, sections, RELATIONS)
     return write_page(LOOK, out, about, verdict, sections, screen, panel=panel), screen
+
+
+def _true_return(sections: Sequence[Section]) -> str:
+    """Return what the agent's greedy episodes earn on average, for the heading; nothing without a recording."""
+    values = next((section.values for section in sections if section.name == recording.WORDS.name), {})
+    if not values:
+        return ""
+    return f" · true return {figures_from(recording.RecordedEpisodes, values).acting['greedy'].mean_return:.3g}"

@@ -69,8 +69,9 @@ def write_report(study: Study[Subject], sections: Sequence[Section], about: dict
         "gamma": subject.gamma,
     }
     verdict = reconcile(sections, KINDS, relations=RELATIONS)
-    heading = " · ".join(filter(None, (subject.reward.name, subject.environment)))
-    screen = first_screen(heading, verdict, sections, RELATIONS)
+    model = (about or {}).get("model")
+    name = subject.reward.name if model is None else f"{subject.reward.name} of {Path(model).name}"
+    screen = first_screen(" · ".join(filter(None, (name, subject.environment))), verdict, sections, RELATIONS)
     page = write_page(LOOK, study.folder, facts | (about or {}), verdict, sections, screen)
     return Report(page, screen, verdict, tuple(sections))
 
