@@ -354,7 +354,8 @@ def load_policy(checkpoint: Path) -> CollectorPolicy:
     Raises:
         ValueError: the folder is not a checkpoint with a policy.
     """
-    path = checkpoint / COMPONENT_LEARNER_GROUP / COMPONENT_LEARNER / COMPONENT_RL_MODULE / DEFAULT_MODULE_ID
+    # RLlib takes a relative path for the address of another file system.
+    path = checkpoint.absolute() / COMPONENT_LEARNER_GROUP / COMPONENT_LEARNER / COMPONENT_RL_MODULE / DEFAULT_MODULE_ID
     if not path.is_dir():
         raise ValueError(f"{checkpoint} is not a checkpoint with a policy.")
     skip_notes()

@@ -91,7 +91,9 @@ def test_a_distribution_that_the_tools_do_not_know_is_refused() -> None:
         ModuleAgent(made)
 
 
-def test_the_agent_of_a_run_is_that_of_its_newest_checkpoint(trained_run: RunFolder, tmp_path: Path) -> None:
+def test_the_agent_of_a_run_is_that_of_its_newest_checkpoint(
+    trained_run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy, _ = newest_policy(trained_run)
     agent = agent_of(trained_run.path)
     assert isinstance(agent, NetworkAgent)
@@ -101,3 +103,6 @@ def test_the_agent_of_a_run_is_that_of_its_newest_checkpoint(trained_run: RunFol
     assert agent_of(tmp_path / "agent").digest == agent.digest
     with pytest.raises(SettingError, match="has no policy: give a run's folder"):
         agent_of(tmp_path)
+    for folder in (trained_run.path, tmp_path / "agent"):
+        monkeypatch.chdir(folder.parent)
+        assert agent_of(folder.name).digest == agent.digest  # as the tutorial names it: agent_of("runs/cuerun")
