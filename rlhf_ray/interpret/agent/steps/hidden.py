@@ -23,11 +23,11 @@ from rlhf_ray.study.words import Words, estimate
 
 WORDS = Words(__file__)
 
-LEVELS, FEWEST = 300, 40
+LEVELS, FEWEST = 300, 20
 """Held-out levels at effort 1, and fewest."""
 FRAMES = 200_000
 """Frames that are painted at effort 1: fewer levels if episodes are long."""
-COPIES, LONGEST = 64, 1000
+COPIES, LONGEST = 64, 500
 """Levels that are played at a time; steps after which an episode is cut."""
 UNMOVED = 0.01
 """Share of the actions up to which the agent does not react: as of edits, what ties and rounding may change."""
