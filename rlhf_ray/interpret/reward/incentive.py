@@ -18,7 +18,7 @@ until the comparison is decided. It stays undecided if PPO does not learn on the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,20 +30,17 @@ from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward import short_ppo
 from rlhf_ray.interpret.reward.preprocess.certificate import table_of
 from rlhf_ray.interpret.reward.tabular import Tables, tables_of
+from rlhf_ray.interpret.reward.teaching import GOOD, SURE, gains, standard_error, well_taught
 from rlhf_ray.measure.distances import starc
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.study.figures import fields_of
 
-GOOD, GOOD_PPO = 0.9, 0.7
-"""A policy does well if it gets this share of what the best one gains over random actions; less with PPO, which is noisy."""
 RELATED = 0.5
 """Linear correlation with the true reward from which a constant that mends is called a shifted level."""
 SHIFTED = 0.1
 """A level is told from this share of the true reward's range on."""
 STEPS, EPISODES = 24_000, 32
 """Environment steps of each PPO and episodes of each judgement at effort 1."""
-SURE = 2.0
-"""Standard errors within which a mean may be wrong."""
 LONGER = 4
 """Factor of PPO's steps if it has not learned on the true reward."""
 DOUBLINGS = 2
@@ -139,17 +136,27 @@ class Incentive:
 
 
 def incentives(
-    reward: RewardFunction, worlds: Sequence[TrialWorld], *, gamma: float = 0.99, seed: int = 0, effort: float = 1.0
+    reward: RewardFunction,
+    worlds: Sequence[TrialWorld],
+    *,
+    gamma: float = 0.99,
+    seed: int = 0,
+    effort: float = 1.0,
+    truth: RewardFunction | None = None,
 ) -> list[Incentive]:
     """Run the test in each of ``worlds``: by value iteration where the environment offers ``mdp_tables``, else by a short PPO.
+
+    ``truth``: the true reward, if that is not the environments' own.
 
     Raises:
         SettingError: an environment's observations or actions differ from the reward's, or PPO can't learn from images.
     """
-    return [_incentive(reward, world, gamma, seed, effort) for world in worlds]
+    return [_incentive(reward, world, gamma, seed, effort, truth) for world in worlds]
 
 
-def _incentive(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, effort: float) -> Incentive:
+def _incentive(
+    reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, effort: float, truth: RewardFunction | None
+) -> Incentive:
     env = make_env(world.name, **world.options)
     spaces = {
         "observations": (env.observation_space, reward.observation_space),
@@ -161,10 +168,12 @@ def _incentive(reward: RewardFunction, world: TrialWorld, gamma: float, seed: in
     tables = tables_of(env, gamma)
     env.close()  # type: ignore[no-untyped-call]
     if tables is not None:
+        if truth is not None:
+            tables = replace(tables, reward=table_of(truth, tables.mdp, tables.observations))
         return in_tables(table_of(reward, tables.mdp, tables.observations), tables, world)
     if is_image(reward.observation_space):
         raise SettingError(f"{world} shows images, on which the short PPO of the incentive test doesn't learn.")
-    return _by_ppo(reward, world, gamma, seed, effort)
+    return _by_ppo(reward, world, gamma, seed, effort, truth)
 
 
 def _kind(space: Any) -> tuple[Any, ...]:
@@ -309,7 +318,9 @@ def _fitted(learned: FloatArray, true: FloatArray, weights: FloatArray) -> Level
     return LevelFit(factor, mean - factor * true_mean, correlation, float(np.ptp(counted)))
 
 
-def _by_ppo(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, effort: float) -> Incentive:
+def _by_ppo(
+    reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, effort: float, truth: RewardFunction | None
+) -> Incentive:
     options: dict[str, Any] = {"options": world.options, "seed": seed}
     steps, episodes = max(4096, int(STEPS * effort)), max(16, int(EPISODES * effort))
 
@@ -317,13 +328,13 @@ def _by_ppo(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, 
         return short_ppo.train(world.name, rewarding, steps=steps, gamma=gamma, shift=shift, **options)
 
     def played(policy: short_ppo.ShortPolicy | None, count: int) -> FloatArray:
-        return short_ppo.true_returns(world.name, policy, episodes=count, **options)
+        return short_ppo.true_returns(world.name, policy, episodes=count, truth=truth, **options)
 
-    on_truth = trained(None)
-    if not _gains(played(on_truth, episodes), played(None, episodes)):
+    on_truth = trained(truth)
+    if not gains(played(on_truth, episodes), played(None, episodes)):
         steps *= LONGER
-        on_truth = trained(None)
-    fit, quantiles, early = _level_on_rollouts(reward, world, seed, on_truth)
+        on_truth = trained(truth)
+    fit, quantiles, early = _level_on_rollouts(reward, world, seed, on_truth, truth)
     policies = [None, on_truth, trained(reward)]
     for doubled in range(DOUBLINGS + 1):
         count = episodes * 2**doubled
@@ -359,36 +370,13 @@ def _by_ppo(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, 
         fit.correlation,
         fit.shifted,
         mends,
-        _standard_error(best - chance),
-        _standard_error(taught - chance - share * (best - chance)) / gain if gain > 0 else 0.0,
+        standard_error(best - chance),
+        standard_error(taught - chance - share * (best - chance)) / gain if gain > 0 else 0.0,
     )
 
 
-def well_taught(chance: FloatArray, best: FloatArray, taught: FloatArray) -> bool | None:
-    """Return whether a policy gets `GOOD_PPO` of the gain of the best one over random actions; None if that is not sure.
-
-    Args:
-        chance: true returns of random actions, by start, ``[episodes]``.
-        best: those of the policy that was trained on the true reward.
-        taught: those of the policy to judge.
-    """
-    if not _gains(best, chance):  # PPO did not learn: it can't tell what there is to gain
-        return None
-    beyond = taught - chance - GOOD_PPO * (best - chance)
-    error = _standard_error(beyond)
-    return None if abs(float(beyond.mean())) < SURE * error else bool(beyond.mean() >= 0)
-
-
-def _gains(best: FloatArray, chance: FloatArray) -> bool:
-    return bool((best - chance).mean() > SURE * _standard_error(best - chance))
-
-
-def _standard_error(values: FloatArray) -> float:
-    return float(values.std(ddof=1) / len(values) ** 0.5)
-
-
 def _level_on_rollouts(
-    reward: RewardFunction, world: TrialWorld, seed: int, policy: short_ppo.ShortPolicy, steps: int = 2000
+    reward: RewardFunction, world: TrialWorld, seed: int, policy: short_ppo.ShortPolicy, truth: RewardFunction | None
 ) -> tuple[LevelFit, list[float], bool]:
     """Fit the level on random actions and then the policy's, as many of each.
 
@@ -398,6 +386,7 @@ def _level_on_rollouts(
     env.action_space.seed(seed)
     rows: list[tuple[Any, Any, Any, bool]] = []
     true: list[float] = []
+    steps = 2000
     observation, _ = env.reset(seed=seed)
     for number in range(steps):
         action = env.action_space.sample()
@@ -409,8 +398,9 @@ def _level_on_rollouts(
         observation = env.reset()[0] if terminated or truncated else after
     env.close()  # type: ignore[no-untyped-call]
     observations, actions, nexts, terminated_steps = (np.array([row[part] for row in rows]) for part in range(4))
-    learned = reward(observations, actions, nexts, terminated_steps.astype(bool))
-    fitted = _fitted(learned, np.array(true), np.full(len(true), 1 / len(true)))
+    parts = observations, actions, nexts, terminated_steps.astype(bool)
+    learned, paid = reward(*parts), np.array(true) if truth is None else truth(*parts)
+    fitted = _fitted(learned, paid, np.full(len(true), 1 / len(true)))
     quantiles = [float(value) for value in np.quantile(learned, QUANTILES)]
     return fitted, quantiles, bool(terminated_steps.any())
 

@@ -27,6 +27,10 @@ class OverEpisodes:
         low, high = (self.value if np.isnan(end) else end for end in (self.low, self.high))
         return None if np.isnan(self.value) or low <= bound < high else bool(low > bound)
 
+    def below(self, bound: float) -> bool:
+        """Whether the value is below ``bound``, with its whole interval."""
+        return bool(self.value < bound and not self.high >= bound)
+
     def __str__(self) -> str:
         bounds = "" if np.isnan(self.low) else f" ({self.low:.2f} to {self.high:.2f})"
         return f"{self.value:.2f}{bounds}"

@@ -178,8 +178,11 @@ def true_returns(
     episodes: int,
     seed: int,
     options: dict[str, Any] | None = None,
+    truth: RewardFunction | None = None,
 ) -> FloatArray:
     """Measure the undiscounted true returns of the first episodes of each copy, by start; of random actions without a policy.
+
+    ``truth``: the true reward, if that is not the environment's own.
 
     Returns:
         ``[episodes]``, rounded up to a multiple of the copies: the returns of all copies' first episodes, then of their second,
@@ -198,7 +201,10 @@ def true_returns(
             actions = np.asarray(envs.action_space.sample())
         else:
             actions = policy.to_env(policy.act(policy.inputs(observations), drawing))
+        before = observations
         observations, rewards, terminated, truncated, _ = envs.step(actions)
+        if truth is not None:
+            rewards = truth(before, actions, observations, np.asarray(terminated, bool))
         returns = np.where(fresh, 0, returns + rewards)
         fresh = terminated | truncated
         for copy in np.flatnonzero(fresh & (counted < per_copy)):

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.exchange import split_at
 from rlhf_ray.interpret.reward.lags import Lag, lag_of
+from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.interpret.reward.summaries import of_observations
 from rlhf_ray.measure.statistics import auc, constant, pearson, spearman
@@ -93,7 +94,7 @@ class Comparison:
 
     correlation: float
     agreement: float
-    auc: float
+    auc: OverEpisodes
     lag: Lag | None
     levels: tuple[TruthLevel, ...]
     flat: float | None
@@ -141,7 +142,7 @@ def compare(
     return Comparison(
         pearson(given, truth, 0.0),
         _agreement(given, truth) or 0.0,
-        auc(given, split_at(truth), 0.5),
+        _told_apart(given, truth, data.episodes),
         lag,
         levels,
         None if steady else _flat(given, truth),
@@ -149,6 +150,11 @@ def compare(
         tuple(_worst(given, usual, data, regions, ignored, words)) if lag is None or not lag.off else (),
         steady,
     )
+
+
+def _told_apart(given: FloatArray, truth: FloatArray, episodes: IntArray) -> OverEpisodes:
+    high = split_at(truth)
+    return over_episodes(lambda at: auc(given[at], high[at], 0.5), episodes, np.random.default_rng(0), 100)
 
 
 def _agreement(a: FloatArray, b: FloatArray) -> float | None:

@@ -70,3 +70,24 @@ def test_unknown_rewards_are_left_out():
     assert "no true rewards" in why_not(calibration, nothing)
     with pytest.raises(ValueError, match="no steps"):
         agreement(subject.reward, steps[:0], np.random.default_rng(0))
+
+
+def test_half_of_the_variance_is_told_as_a_number():
+    """A reward that is the true one and as much noise explains half: correlation squared, in closed form."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=600)
+    steps = steps_of()
+    noise *= steps.rewards.std() / noise.std()
+    found = section(lambda o, a, n, d: noisy(n, steps, noise), steps)
+    explained = found.values["explained"]
+    assert explained["value"] == pytest.approx(np.corrcoef(steps.rewards, steps.rewards + noise)[0, 1] ** 2)
+    assert explained["low"] < 0.5 < explained["high"]
+    check = next(check for check in found.checks if check.name == "explains the true reward")
+    assert check.passed is None
+    assert f"{explained['value']:.2f} (" in check.says
+
+
+def noisy(nexts, steps, noise):
+    """The true reward and noise, looked up by the next observation."""
+    where = {row.tobytes(): at for at, row in enumerate(steps.next_observations)}
+    return np.array([steps.rewards[where[row.tobytes()]] + noise[where[row.tobytes()]] for row in nexts])

@@ -103,9 +103,9 @@ def sections(of):
     return [run_step(step, of) for step in steps if why_not(step, of) is None]
 
 
-@pytest.mark.parametrize("case", ["true", "constant", "linear", "grid"])
+@pytest.mark.parametrize("case", ["constant", "linear", "grid"])
 def test_equivalents_of_the_truth_are_not_accused(played, case):
-    known = {"true": ("Pendulum-v1", swing), "constant": ("CartPole-v1", one)} | EQUIVALENTS
+    known = {"constant": ("CartPole-v1", one)} | EQUIVALENTS
     found = sections(subject(played, *known[case], 1000 if case == "grid" else 400))
     assert [each.text for section in found for each in section.statements if each.kind == "warning"] == []
     about_reward = [section for section in found if section.name != "attribution"]  # whose checks are of its methods

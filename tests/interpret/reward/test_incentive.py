@@ -9,6 +9,7 @@ import torch
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_env, make_vector_env
+from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.interpret.reward import incentive, short_ppo
 from rlhf_ray.interpret.reward.incentive import TrialWorld, in_tables, incentives, well_taught
 from rlhf_ray.interpret.reward.steps import incentive as section
@@ -177,3 +178,19 @@ def test_ppo_tells_a_level_shift_in_cartpole() -> None:
     found = incentives(shifted, [TrialWorld("CartPole-v1")])[0]
     assert found.finding == "level"
     assert found.level == pytest.approx(-2)
+
+
+def test_the_true_reward_that_is_given_judges():
+    """To go one way is the task: the environment's own reward teaches something else, and that reward itself."""
+    world = TrialWorld("rlhf_ray/FixedGoal-v0", {"size": 4})
+    env = make_env(world.name, **world.options)
+    space, actions = env.observation_space, env.action_space
+
+    def up(observations, actions, next_observations, terminated):
+        return 1.0 * (np.asarray(actions) == 1)
+
+    other = CallableReward(up, space, actions)
+    own = ground_truth(world.name, **world.options)
+    assert incentives(other, [world], truth=other)[0].finding == "same"
+    assert incentives(own, [world], truth=other)[0].share < 0.9
+    assert incentives(own, [world])[0].finding == "same"

@@ -133,7 +133,7 @@ def test_the_section_takes_what_has_layers():
     assert next(check for check in section.checks if "taken out" in check.name).passed
     assert len(section.tables) == 3
     plain = CallableReward(lambda o, a, n, d: o[:, 0], VECTOR, ACTIONS)
-    assert why_not(inside, Subject(plain, data)) == "The reward has no layers."
+    assert why_not(inside, Subject(plain, data)) == "No layers are known that compute this reward."
 
     constant = ensemble()
     with torch.no_grad():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rlhf_ray.data.arrays import BoolArray, FloatArray
+from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.by_time import draw, events, rescaled, telling_episodes
 from rlhf_ray.interpret.reward.lags import Lag, lag_of
+from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
@@ -22,17 +24,35 @@ WORDS = Words(__file__)
 TRUE = "true reward"
 
 CLEAR = 0.5
-"""Difference between the reward at an event and elsewhere, in standard deviations, from which the verdict names it."""
+"""Difference between the reward at an event and elsewhere, in standard deviations, from which, with its
+whole interval, the verdict names it."""
 FOLLOWS = 0.3
 """Correlation at a lag from which the verdict names it."""
 
 
 @dataclass(frozen=True)
 class AtEvent:
-    """The reward where something happens: number of steps, and mean reward there less elsewhere, in standard deviations."""
+    """The reward where something happens: number of steps, and mean reward there less elsewhere, in standard deviations.
+
+    ``low``, ``high``: its 95 % interval over episodes; NaN with fewer than three.
+    """
 
     steps: int
     difference: float
+    low: float = math.nan
+    high: float = math.nan
+
+    @property
+    def clear(self) -> bool:
+        """Whether the difference is at least `CLEAR`, with its whole interval where there is one."""
+        ends = [end for end in (self.difference, self.low, self.high) if not math.isnan(end)]
+        return min(ends) >= CLEAR or max(ends) <= -CLEAR
+
+    @property
+    def size(self) -> OverEpisodes:
+        """The difference without its sign."""
+        ends = (self.low, self.high) if self.difference > 0 else (-self.high, -self.low)
+        return OverEpisodes(abs(self.difference), *ends)
 
 
 @dataclass(frozen=True)
@@ -78,10 +98,20 @@ def measure(subject: Subject, rewards: FloatArray, happens: dict[str, BoolArray]
     if subject.lag is not None:
         lags[TRUE] = subject.lag
     at_events = {
-        name: AtEvent(int(there.sum()), float(rewards[there].mean() - rewards[~there].mean()) / spread)
-        for name, there in happens.items()
+        name: _at_event(rewards / spread, there, data.episodes, subject.rng(name)) for name, there in happens.items()
     }
     return ByTime(spread, lags, at_events)
+
+
+def _at_event(rewards: FloatArray, there: BoolArray, episodes: IntArray, rng: np.random.Generator) -> AtEvent:
+    def difference(at: IntArray) -> float:
+        inside = there[at]
+        return (
+            float(rewards[at][inside].mean() - rewards[at][~inside].mean()) if 0 < inside.sum() < len(at) else math.nan
+        )
+
+    found = over_episodes(difference, episodes, rng, 100)
+    return AtEvent(int(there.sum()), found.value, found.low, found.high)
 
 
 def _statements(figures: ByTime) -> Iterator[Statement]:
@@ -89,9 +119,8 @@ def _statements(figures: ByTime) -> Iterator[Statement]:
         yield WORDS.statement("constant")
     for name, event in figures.events.items():
         lag = figures.lags[name]
-        if abs(event.difference) >= CLEAR and lag.significant:
-            size = abs(event.difference)
-            yield WORDS.statement("at_event", size, name=name, size=size, higher=event.difference > 0)
+        if event.clear and lag.significant:
+            yield WORDS.statement("at_event", abs(event.difference), name=name, event=event)
         elif lag.off and abs(lag.correlation) >= FOLLOWS:
             yield WORDS.statement("follows", abs(lag.correlation), name=name, lag=lag)
     lag_to_truth = figures.lags.get(TRUE)

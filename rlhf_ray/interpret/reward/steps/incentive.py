@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.reward.incentive import GOOD, GOOD_PPO, Incentive, incentives, shifted
+from rlhf_ray.interpret.reward.incentive import Incentive, incentives, shifted
 from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.reward.teaching import GOOD, GOOD_PPO
 from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Check, Section, Statement, Strength
 from rlhf_ray.study.step import Step, StepContext
@@ -29,7 +30,8 @@ def run(context: StepContext[Subject]) -> Section:
     assert subject.environment is not None, "why_not() says so"
     worlds, seed = shifted(subject.environment), subject.seed
     try:
-        figures = incentives(subject.reward, worlds, gamma=subject.gamma, seed=seed, effort=subject.effort)
+        gamma, effort = subject.gamma, subject.effort
+        figures = incentives(subject.reward, worlds, gamma=gamma, seed=seed, effort=effort, truth=subject.truth)
     except (SettingError, ImportError) as error:
         return replace(WORDS.section(), skipped=str(error))
     judged = [one for one in figures if one.finding != "nothing to gain"]

@@ -22,8 +22,8 @@ from rlhf_ray.study.words import Words
 WORDS = Words(__file__)
 
 AGREES, IN_PART = 0.9, 0.65
-"""Shares of pairs of steps ordered like the true reward, from which a reward counts as agreeing, wholly or in part. Random order:
-0.5."""
+"""Shares of pairs of steps ordered like the true reward: with the whole interval below the first, it does not agree, and below the
+second, not even in part. Random order: 0.5."""
 MEMBERS_AGREE = 0.7
 """Mean correlation of an ensemble's members."""
 PAIRS = 20_000
@@ -156,8 +156,8 @@ def _statements(figures: Overview) -> list[Statement]:
             if constant is None or figures.equivalent
             else [WORDS.statement("constant_truth", 1.0, reward=constant[0])]
         )
-    pairs = figures.correlation.pairs.value
-    key = "agrees" if pairs >= AGREES else "agrees_in_part" if pairs >= IN_PART else "disagrees"
+    pairs = figures.correlation.pairs
+    key = "agrees" if pairs.beyond(AGREES) is not False else "disagrees" if pairs.below(IN_PART) else "agrees_in_part"
     beyond = 2 * figures.correlation.pairs.low - 1, 2 * figures.correlation.pairs.high - 1
     strong = strength(beyond if key == "agrees" else (1 - beyond[1], 1 - beyond[0]))
     correlation = figures.correlation
@@ -171,8 +171,8 @@ def _statements(figures: Overview) -> list[Statement]:
 def _checks(figures: Overview) -> list[Check]:
     checks = [] if figures.as_true else [WORDS.check("varies", figures.reward_std > 0, figures.reward_std)]
     if figures.correlation is not None:
-        pairs = figures.correlation.pairs.value
-        checks.append(WORDS.check("orders", pairs >= AGREES, pairs, least=AGREES))
+        pairs = figures.correlation.pairs
+        checks.append(WORDS.check("orders", pairs.beyond(AGREES), pairs.value, least=AGREES, pairs=pairs))
     if figures.members_correlation is not None:
         agree = figures.members_correlation > MEMBERS_AGREE
         checks.append(WORDS.check("members", agree, figures.members_correlation, least=MEMBERS_AGREE))

@@ -43,8 +43,8 @@ NO_PART = 0.5
 """Share of the regions from which a cause is no part but the whole."""
 FOLLOWS = 0.5
 """Share of the true reward's variance that a summary must tell to be what is wanted."""
-TELLS_APART, CHANCE, REVERSED = 0.9, 0.05, 0.3
-"""AUC of high and low true rewards: good; as far from 0.5 as chance goes; below, the reward is clearly the wrong way round."""
+TELLS_APART, CHANCE = 0.9, 0.5
+"""AUC of high and low true rewards below which, with its whole interval, it is told; below chance, it is the wrong way round."""
 RIGHT = 0.9
 """Correlation with the true reward from which a reward is right, whatever its causes do."""
 LATE_CAUSES = 3
@@ -222,7 +222,7 @@ def _causes(figures: Shortcuts) -> Iterator[Statement]:
     for first, second, joint in [] if found.erratic else found.together[:2]:
         strong = strength((joint, joint), NOTHING)
         yield WORDS.statement("together", joint, strong, first=first, second=second, joint=min(joint, 1))
-    if found.background is not None and found.background.moves > BACKGROUND:
+    if found.background is not None and found.background.interval[0] > BACKGROUND:
         strong = strength(found.background.interval, NOTHING)
         yield WORDS.statement("background", found.background.moves + 0.3, strong, effect=found.background)
 
@@ -274,7 +274,7 @@ def _beside_truth(figures: Shortcuts) -> Iterator[Statement]:
             strong = strength((summary.tells, summary.tells), max(summary.tells_truth, NOTHING))
             yield WORDS.statement("not_wanted", 1.9, strong, summary=summary)
     for effect, true_moves in zip(found.inputs, found.true_inputs, strict=False):
-        if effect.part.action and true_moves < NOTHING < CLEAR < effect.moves:
+        if effect.part.action and true_moves < NOTHING < CLEAR < effect.interval[0]:
             values = {"effect": effect, "true_moves": true_moves, "curve": found.telling(found.action_curve)}
             yield WORDS.statement("pays_for_actions", 2.5, strength(effect.interval, NOTHING), **values)
     for name, moves in found.missed:
@@ -315,9 +315,9 @@ def _differences(figures: Shortcuts) -> Iterator[Statement]:
         if not figures.equivalent:
             yield WORDS.statement("constant_truth", 0.3)
         return
-    if beside.auc < TELLS_APART and beside.in_time:
-        chance = abs(beside.auc - 0.5) < CHANCE
-        yield WORDS.statement("order", 5.0 if beside.auc < REVERSED else 2.0, auc=beside.auc, chance=chance)
+    if beside.auc.below(TELLS_APART) and beside.in_time:
+        wrong = beside.auc.below(CHANCE)
+        yield WORDS.statement("order", 5.0 if wrong else 2.0, auc=beside.auc, wrong=wrong)
     for cut in beside.clipped:
         yield WORDS.statement("clipped", 2.5, strength((cut.share, cut.share)), cut=cut)
     if beside.flat is not None:
@@ -330,7 +330,7 @@ def _checks(figures: Shortcuts) -> Iterator[Check]:
     yield WORDS.check("no_shortcut", passed, float(len(suspects)), suspects=suspects)
     if true is None:
         return
-    yield WORDS.check("order", true.auc > TELLS_APART, true.auc, least=TELLS_APART)
+    yield WORDS.check("order", true.auc.beyond(TELLS_APART), true.auc.value, least=TELLS_APART, auc=true.auc)
     yield WORDS.check("lag", true.in_time, 0.0 if true.lag is None else float(true.lag.steps))
     worst = max(true.strata, key=lambda stratum: abs(stratum.gap), default=None)
     gap = 0.0 if worst is None else abs(worst.gap)
