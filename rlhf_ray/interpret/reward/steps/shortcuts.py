@@ -278,13 +278,16 @@ def _beside_truth(figures: Shortcuts) -> Iterator[Statement]:
             values = {"effect": effect, "true_moves": true_moves, "curve": found.telling(found.action_curve)}
             yield WORDS.statement("pays_for_actions", 2.5, strength(effect.interval, NOTHING), **values)
     for name, moves in found.missed:
-        yield WORDS.statement("missed", 2.0 + moves, strength((moves, moves), NOTHING), name=name, moves=moves)
+        yield WORDS.statement(
+            "missed", 2.0 + moves, strength((moves, moves), NOTHING), name=name, moves=moves, nothing=NOTHING
+        )
     shortcuts = figures.shortcuts
     if sum(cause.effect.moves for cause in shortcuts) > CLEAR:
         shares = [share(cause.effect.moves) for cause in shortcuts]
-        names = [cause.name for cause in shortcuts]
+        true = [share(cause.true_moves or 0.0) for cause in shortcuts]
+        values = {"names": [cause.name for cause in shortcuts], "shares": shares, "true_shares": true}
         strong = strength(shortcuts[0].effect.interval, NOTHING)
-        yield WORDS.statement("shortcut", 2.0 + shortcuts[0].effect.moves, strong, names=names, shares=shares)
+        yield WORDS.statement("shortcut", 2.0 + shortcuts[0].effect.moves, strong, **values)
 
 
 def _lags(figures: Shortcuts) -> Iterator[Statement]:
