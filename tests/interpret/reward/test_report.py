@@ -110,8 +110,9 @@ def test_overview_tells_agreement_from_disagreement(monkeypatch):
     assert agrees.values["correlation"]["rank"]["value"] == pytest.approx(1.0)
     assert [statement.kind for statement in agrees.statements] == ["rewards"]
     assert opposes.values["correlation"]["linear"]["value"] == pytest.approx(-1.0)
-    assert "does not agree" in opposes.statements[0].text
+    assert [statement.key for statement in opposes.statements] == ["overview.opposite"]
     unrelated = run_step(overview, subject(lambda o, a, n, d: o[:, 1]))
+    assert [statement.key for statement in unrelated.statements] == ["overview.disagrees"]
     estimate = unrelated.values["correlation"]["linear"]
     assert estimate["low"] < estimate["value"] < estimate["high"]
     assert abs(estimate["value"]) < 0.3

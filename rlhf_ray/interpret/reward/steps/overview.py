@@ -158,6 +158,7 @@ def _statements(figures: Overview) -> list[Statement]:
         )
     pairs = figures.correlation.pairs
     key = "agrees" if pairs.beyond(AGREES) is not False else "disagrees" if pairs.below(IN_PART) else "agrees_in_part"
+    key = "opposite" if pairs.below(1 - AGREES) else key
     beyond = 2 * figures.correlation.pairs.low - 1, 2 * figures.correlation.pairs.high - 1
     strong = strength(beyond if key == "agrees" else (1 - beyond[1], 1 - beyond[0]))
     correlation = figures.correlation

@@ -49,6 +49,9 @@ RIGHT = 0.9
 """Correlation with the true reward from which a reward is right, whatever its causes do."""
 LATE_CAUSES = 3
 """Causes whose changes are dated: the largest."""
+LATE = 0.5
+"""Least correlation of a cause with the true reward at another step, at the near end of its interval, to call it early or late: any
+two events of an episode correlate a little at some lag."""
 FAR_OFF = 1.0
 """Standard deviations by which a kind of step may get too much or too little."""
 
@@ -174,7 +177,7 @@ def _late(
         before, after = (each[:, cause.mask].astype(float) for each in (data.observations, data.next_observations))
         changes = np.abs(after - before).mean(1)
         lag = lag_of(changes, data.rewards, data, rng)
-        if lag.off:
+        if lag.off and (lag.low if np.isfinite(lag.low) else lag.correlation) >= LATE:
             yield LateCause(cause, lag)
 
 
