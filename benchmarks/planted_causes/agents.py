@@ -194,7 +194,7 @@ CASES = [
           unused(TIME, "steps so far", r"\bx\b"), used("flip_cue", "remove_gate"), FRAME),
     world("coin", "the coin in sight; the value is the saw", MINIRUN, coin_seeker, ("coin",), unused("saw", "pit", TIME),
           unmoved("remove_saw", "remove_pit"), used("remove_coin"), FRAME),
-    world("saw", "the saw in the next cell", MINIRUN, saw_avoider, ("saw",), unused("coin", TIME), unmoved("remove_coin"),
+    world("saw", "the saw in the next cell", MINIRUN, saw_avoider, ("saw",), unused("coin", TIME), unmoved("remove_coin", "remove_pit"),
           used("remove_saw"), FRAME),
     world("colour, not shape", "the object's colour, not its shape", "Shapes", colour_seer, ("colour|red|object",),
           unmoved("swap_shape"), used("swap_colour"), FRAME),

@@ -15,6 +15,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.controls import Controlled, controlled
 from rlhf_ray.interpret.agent.counterfactual import counterfact, go_on, repeats, snapshots_of
 from rlhf_ray.interpret.agent.effects import Change, effect
+from rlhf_ray.interpret.agent.steps.counterfactuals import Stage
 from rlhf_ray.interpret.directions.controls import random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import bootstrap
@@ -186,3 +187,13 @@ def test_what_changes_nothing_and_what_chance_may_change_are_no_effects() -> Non
     lucky = replace(nothing.effect, returns=Change.of(0.0 * one, 1.0 * one, np.arange(30)))
     assert lucky.returns.difference.mean > 0
     assert not Controlled(lucky, nothing.random).changes
+
+
+def test_what_the_world_pays_without_another_action_is_no_reaction() -> None:
+    """A pit is closed, and the agent that never looked at it goes on as it would have; one that acts otherwise reacts."""
+    levels, gains = np.arange(12), np.linspace(3.0, 5.0, 12)
+    returns = Change.of(np.ones(12), 1.0 + gains, levels)
+    same, other = bootstrap(np.zeros(12), levels), bootstrap(np.full(12, 0.25), levels)
+    assert Stage(1, 9, 12, same, same, returns).size == 0.0
+    assert Stage(1, 9, 12, same, other, returns).size == 1.0  # the return more than doubles
+    assert Stage(1, 9, 12, other, same, Change.of(np.ones(12), np.ones(12), levels)).size == 0.25

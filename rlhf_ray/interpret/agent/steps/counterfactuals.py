@@ -68,11 +68,15 @@ class Stage:
 
     @property
     def size(self) -> float:
-        """How large the effect is: the share of the return, or of the actions, whichever is larger, of what is clear of chance."""
+        """How large the effect is: the share of the return, or of the actions, whichever is larger, of what is clear of chance.
+
+        0 if the agent acts the same: without a pit to fall into, the world pays more, and the agent did not react.
+        """
+        acted = [each.mean for each in (self.action, self.acts) if each.low is not None and each.low > SMALL]
+        if not acted:
+            return 0.0
         share = abs(self.returns.difference.mean) / max(abs(self.returns.before), 1e-9)
-        clear = [min(share, 1.0)] if not self.returns.difference.holds_zero else []
-        clear += [each.mean for each in (self.action, self.acts) if each.low is not None and each.low > SMALL]
-        return max(clear, default=0.0)
+        return max(*acted, 0.0 if self.returns.difference.holds_zero else min(share, 1.0))
 
 
 @dataclass(frozen=True)
