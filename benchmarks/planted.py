@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.planted_causes import Case, agents, environments, vectors
 from benchmarks.planted_causes.judging import judge
-from benchmarks.record import record
+from benchmarks.record import about, record
 from rlhf_ray.interpret.agent.report import agent_study, write_agent_report
 from rlhf_ray.interpret.agent.steps import search, world_model
 from rlhf_ray.interpret.agent.subject import AgentSubject
@@ -86,7 +86,7 @@ def measure(name: str, work: Path) -> str:
     shutil.rmtree(folder, ignore_errors=True)  # of a stopped run: its CPU time would not count
     report = json.loads(study(case, folder).read_text())
     seconds = round(time.process_time() - begun, 1)
-    kept(work, name).write_text(json.dumps({"seconds": seconds, "report": report}))
+    kept(work, name).write_text(json.dumps({"seconds": seconds, "commit": about()["commit"], "report": report}))
     return f"{name}: {seconds} CPU seconds"
 
 
@@ -94,9 +94,9 @@ def study(case: Case, folder: Path) -> Path:
     """Run the whole study of a case; return its twin in JSON."""
     subject = case.subject()
     if isinstance(subject, AgentSubject):
-        about: dict[str, Any] = {"agent": subject.agent.name, "digest": subject.agent.digest}
-        about |= {"environment": subject.environment, "seed": subject.seed, "effort": subject.effort}
-        page, _ = write_agent_report(run_study(agent_study(subject, folder)), folder, about)
+        facts: dict[str, Any] = {"agent": subject.agent.name, "digest": subject.agent.digest}
+        facts |= {"environment": subject.environment, "seed": subject.seed, "effort": subject.effort}
+        page, _ = write_agent_report(run_study(agent_study(subject, folder)), folder, facts)
         return page.with_suffix(".json")
     steps = [name for name in REWARD_STEPS if name not in case.without]
     return report_reward(subject, folder, steps).page.with_suffix(".json")
@@ -105,7 +105,7 @@ def study(case: Case, folder: Path) -> Path:
 def judged(case: Case, work: Path) -> dict[str, Any]:
     """Judge the kept report of a case."""
     found = json.loads(kept(work, case.name).read_text())
-    return {**judge(case, found["report"]), "cpu_seconds": found["seconds"]}
+    return {**judge(case, found["report"]), "cpu_seconds": found["seconds"], "commit": found["commit"]}
 
 
 def passes(row: dict[str, Any]) -> bool:
