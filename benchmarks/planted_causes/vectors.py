@@ -173,7 +173,7 @@ CASES = [
     vector("three steps late", "the true reward, three steps late", lambda o, a, p, d: o[:, 0], (r"\b3 steps", "late|after"), [0],
            r"\b[124-9] steps? (late|after)", r"steps? (early|before)", data=partial(late, 3)),
     vector("rotated", "another direction in all features than the true one", lambda o, a, p, d: o @ ROTATION[:, 1],
-           (r"features? [0-5]",), list(range(6)), NO_ACTION, NO_NOISE, "reward unmoved|does not change the true", data=rotated),
+           (r"features? [0-5]",), list(range(6)), NO_ACTION, NO_NOISE, "true reward 0.0 %|does not change the true", data=rotated),
     vector("at the end only", "feature 0, at terminal steps only", lambda o, a, p, d: 4 * d * o[:, 0], (r"terminat|\bend",), [0],
            NO_ACTION, r"ignores [^:]*terminat", "saturat"),
     vector("after the step", "feature 3 after the step", lambda o, a, p, d: p[:, 3] * 1.0, ("feature 3",), [3],
