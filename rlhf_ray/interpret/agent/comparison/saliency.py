@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.agents.moments import Moments, moments_of
+from rlhf_ray.agents.moments import Moments, WorldMoments, moments_of
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.comparison.pair import AgentPair, Onlooker, acts, mean_of
 from rlhf_ray.interpret.agent.questions.quantities import Quantity, action_mean, log_odds, value
 from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from rlhf_ray.interpret.attribution.drawing import strip
+from rlhf_ray.interpret.attribution.faithfulness import curves
 from rlhf_ray.interpret.attribution.occlusion import Occlusion
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
@@ -77,7 +78,9 @@ def run(context: StepContext[AgentPair]) -> Section:
         untrained = frames.beside_twins((one, other), parts_of, compare)
         agreements[quantity.name] = MapAgreement(quantity.title, both, shuffled, untrained)
         if is_image(pair.first.observation_space):
-            pictures.append(_picture(pair, quantity, chosen, maps))
+            pictures.append(
+                _picture(pair, quantity, chosen, maps, _unfaithful(frames.agents, chosen, quantity, maps, rng))
+            )
     rows = [
         [one.title, estimate(one.correlation), estimate(one.shuffled), *one.untrained] for one in agreements.values()
     ]
@@ -100,10 +103,30 @@ def _quantities(pair: AgentPair) -> list[Quantity]:
     return [value(), action_mean(pair.space, int(np.argmax(np.mean([actions.std(0) for actions in both], 0))))]
 
 
-def _maps(onlooker: Onlooker, chosen: Moments, quantity: Quantity) -> FloatArray:
+def _asked(onlooker: Onlooker, chosen: Moments, quantity: Quantity) -> tuple[AgentQuestion, WorldMoments]:
     moments = moments_of(onlooker.agent, onlooker.thoughts, chosen.rows, chosen.steps)
-    question = AgentQuestion(onlooker.agent, quantity, sources=("frame",)).against(moments)
+    return AgentQuestion(onlooker.agent, quantity, sources=("frame",)).against(moments), moments
+
+
+def _maps(onlooker: Onlooker, chosen: Moments, quantity: Quantity) -> FloatArray:
+    question, moments = _asked(onlooker, chosen, quantity)
     return Occlusion().attribute(question, moments)["frame"]
+
+
+def _unfaithful(
+    agents: Sequence[Onlooker],
+    chosen: Moments,
+    quantity: Quantity,
+    maps: Sequence[FloatArray],
+    rng: np.random.Generator,
+) -> list[int]:
+    """Return whose maps order the frame no better than some random order; maps of zeros have no order."""
+    found = []
+    for number, (onlooker, own) in enumerate(zip(agents, maps, strict=True)):
+        order = curves(*_asked(onlooker, chosen, quantity), {"own": own}, rng, "frame")["own"]
+        if order.deletion[-1] > 0 and not order.faithful:
+            found.append(number)
+    return found
 
 
 def _parts(pair: AgentPair, maps: FloatArray) -> FloatArray:
@@ -120,15 +143,19 @@ def _alike(one: FloatArray, other: FloatArray, groups: IntArray, seed: int) -> M
     return bootstrap((x * y).sum(1)[known] / size[known], groups[known], seed) if known.sum() >= 2 else None
 
 
-def _picture(pair: AgentPair, quantity: Quantity, moments: Moments, maps: Sequence[FloatArray]) -> Picture:
+def _picture(
+    pair: AgentPair, quantity: Quantity, moments: Moments, maps: Sequence[FloatArray], unfaithful: Sequence[int]
+) -> Picture:
     shown = np.linspace(0, len(moments) - 1, min(SHOWN, len(moments))).round().astype(int)
     scaled = np.stack([one[shown] / max(float(np.abs(one).mean()), 1e-12) for one in maps])
     seen, heads = (
         moments[shown].cut(pair.frames.episodes.observations),
         [f"frame {number + 1}" for number in range(len(shown))],
     )
-    image = strip(np.stack([seen, seen]), scaled, pair.names, heads, "each in units of its mean")
-    return WORDS.picture("maps", image, quantity.name, title=quantity.title)
+    why = WORDS.text("unfaithful", names=[pair.names[number] for number in unfaithful]) if unfaithful else None
+    frames = np.stack([seen, seen])
+    image = strip(frames, scaled, pair.names, heads, "each in units of its mean", crossed_out=why)
+    return replace(WORDS.picture("maps", image, quantity.name, title=quantity.title), crossed_out=why)
 
 
 def _statements(agreements: Sequence[MapAgreement]) -> Iterator[Statement]:
