@@ -14,7 +14,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.interpret.reward.consistency import with_own_gradients
-from rlhf_ray.interpret.reward.equivalence import Equivalence, equivalence
+from rlhf_ray.interpret.reward.equivalence import HOLDS, Equivalence, equivalence
 from rlhf_ray.interpret.reward.lags import Lag, lag_of
 from rlhf_ray.interpret.reward.regions import Regions, regions_in
 from rlhf_ray.measure.statistics import constant, pearson
@@ -104,13 +104,20 @@ class Subject:
 
     @property
     def shaped(self) -> bool:
-        """Whether it is the true reward but for shaping: then none of what the shaping adds is a fault."""
-        return self.equivalence is not None and self.equivalence.by_shaping
+        """Whether it is the true reward but for shaping: then none of what the shaping adds is a fault.
+
+        A reward that is the true one some steps late is called late, although a potential of what is to come explains it too.
+        """
+        late = self._lag_as_it_is
+        delayed = late is not None and late.off and late.correlation**2 >= HOLDS
+        return self.equivalence is not None and self.equivalence.by_shaping and not delayed
 
     @cached_property
     def judged(self) -> RewardFunction:
         """What the sections compare with the true reward: the reward, less the shaping that makes it equivalent to that."""
-        return self.scaled if self.equivalence is None else self.equivalence.without_shaping(self.scaled, self.gamma)
+        if self.equivalence is None or not self.shaped:
+            return self.scaled
+        return self.equivalence.without_shaping(self.scaled, self.gamma)
 
     @cached_property
     def on_true_scale(self) -> RewardFunction:
@@ -128,7 +135,14 @@ class Subject:
     @cached_property
     def lag(self) -> Lag | None:
         """How the reward follows the true one; None if either is constant or the true one unknown. All steps tell this one."""
-        given, true = self.judged.of(self.data), self.data.rewards
+        return self._lag_of(self.judged) if self.shaped else self._lag_as_it_is
+
+    @cached_property
+    def _lag_as_it_is(self) -> Lag | None:
+        return self._lag_of(self.scaled)
+
+    def _lag_of(self, reward: RewardFunction) -> Lag | None:
+        given, true = reward.of(self.data), self.data.rewards
         if len(self.data) < 3 or constant(given) or constant(true):
             return None
         return lag_of(given, true, self.data, self.rng("lag"))

@@ -104,3 +104,17 @@ def test_neighbours_of_a_smooth_series_are_no_lags():
     noisy = walk + 0.5 * rng.normal(size=walk.shape)
     assert lag_of(noisy.reshape(-1), walk.reshape(-1), data, rng).steps == 0
     assert lag_of(np.roll(walk, 1, 1).reshape(-1), walk.reshape(-1), data, rng).steps == 1
+
+
+def test_a_late_reward_is_late_although_shaping_explains_it():
+    """What the next state shows, told a step later: gamma times the truth, and a potential of what the state shows."""
+    rng = np.random.default_rng(0)
+    shown = rng.uniform(-1, 1, (EPISODES * LENGTH + 1, 2)).astype(np.float32)
+    number, at = np.divmod(np.arange(EPISODES * LENGTH), LENGTH)
+    truth = shown[1:, 0].astype(np.float64)
+    data = Transitions(shown[:-1], np.zeros(len(at), int), shown[1:], np.zeros(len(at), bool), truth, number, at)
+    reward = CallableReward(lambda o, a, p, d: o[:, 0], VECTORS, gym.spaces.Discrete(2))
+    of = Subject(reward, data)
+    assert of.equivalence.by_shaping
+    assert not of.shaped
+    assert (of.lag.steps, of.lag.correlation) == (1, pytest.approx(1))

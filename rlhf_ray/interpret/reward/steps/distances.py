@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,11 +37,13 @@ class Distances:
         distances: by name (`DISTANCES`), each with its interval.
         equivalence: what the true reward explains, with and without shaping; None for few steps or a constant reward.
         known: whether the true reward is known for any step; else the distances are those that need recorded steps only.
+        shaped: whether the reward is the true one but for shaping.
     """
 
     distances: dict[str, Estimate]
     equivalence: Equivalence | None
-    known: bool = field(default=True)
+    known: bool = True
+    shaped: bool = False
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
@@ -72,7 +74,7 @@ def measure(subject: Subject) -> Distances:
         found = recorded_distances(subject.scaled, data, subject.gamma, subject.seed)
     else:
         found = all_distances(subject.scaled, truth, data, subject.gamma, subject.seed, pairs=pairs)
-    return Distances(found, subject.equivalence, truth is not None)
+    return Distances(found, subject.equivalence, truth is not None, subject.shaped)
 
 
 def _statements(figures: Distances) -> Iterator[Statement]:
@@ -80,7 +82,7 @@ def _statements(figures: Distances) -> Iterator[Statement]:
     kind = _kind(distances["epic_published"], distances["epic"]) if figures.known else None
     if kind is not None:
         yield WORDS.statement(kind, 1.0, **distances)
-    if shares is not None and shares.by_shaping:
+    if shares is not None and figures.shaped:
         yield WORDS.statement("equivalent", 2.0, strength((shares.rest.low or 0.0, 1.0)), shares=shares)
 
 
