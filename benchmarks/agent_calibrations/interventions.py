@@ -19,7 +19,7 @@ from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.controls import controlled
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.directions import Directions
-from rlhf_ray.interpret.directions.controls import moved_as_far, random_bases
+from rlhf_ray.interpret.directions.controls import moved_as_far, orthogonal_bases
 from rlhf_ray.interpret.directions.interventions import Intervention, Op, Vector
 from rlhf_ray.measure.intervals import bootstrap
 
@@ -92,7 +92,7 @@ def _causal(agent: Agent, known: Episodes, seed: int) -> list[Row]:
     direct = {op: planned(direction, op) for op in ops}
     pattern = {op: after(components, best, op) for op in ops}
     by_filter = {op: after(components, best, op, "filter") for op in ops}
-    drawn = random_bases(direction, [0], values, cue, RANDOM, seed)
+    drawn = orthogonal_bases(direction, [0], values, cue, RANDOM, seed)
     far = moved_as_far(drawn, direction, 0, values, seed)
     random = {op: [planned(each, op, RANDOM_EPISODES) for each in drawn] for op in ops}
     moved = {op: [planned(each, op, RANDOM_EPISODES) for each in far] for op in ops}

@@ -19,7 +19,7 @@ from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent import concepts
-from rlhf_ray.interpret.agent.candidates import concept_directions
+from rlhf_ray.interpret.agent.candidates import separate_directions
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import action_shares
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld
@@ -96,7 +96,7 @@ def directions_of(agent: Agent, episodes: Episodes, seed: int) -> list[tuple[Dir
     some = np.sort(rng.permutation(len(values))[:6000])
     library = concepts.library(episodes)
     labels = {name: each[:, :-1][episodes.real][some] for name, each in library.items()}
-    found = [(basis, 0) for basis in concept_directions(values[some], labels, seed).values()]
+    found = [(basis, 0) for basis in separate_directions(values[some], labels).values()]
     free = directions.fit("ica", values[some], FREE, seed)
     found += [(free, at) for at in range(len(free))]
     found += [(each, 0) for each in random_bases(free, [0], values[some], None, RANDOM, seed)]

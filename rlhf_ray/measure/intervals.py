@@ -36,6 +36,10 @@ class MeanEstimate:
         """Whether 0 is inside the interval, or there is no interval."""
         return self.low is None or self.high is None or self.low <= 0.0 <= self.high
 
+    def beyond(self, size: float) -> bool:
+        """Return whether the whole interval is farther from 0 than ``size``, on one side."""
+        return not self.holds_zero and min(abs(self.low or 0.0), abs(self.high or 0.0)) > abs(size)
+
     def scaled(self, factor: float) -> MeanEstimate:
         """Return the estimate in other units; ``factor`` is positive."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))

@@ -13,19 +13,14 @@ from torch import Tensor
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import draw_steps
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
-from rlhf_ray.interpret import directions
+from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.interpret.directions import Directions
-from rlhf_ray.interpret.directions.labels import classes, rows, usable
-from rlhf_ray.measure import statistics
+from rlhf_ray.interpret.directions.labels import classes, rows
 
 FITTED, GRADIENTS = 6000, 1000
 """Steps that directions are fitted to; steps whose gradients are taken."""
 AHEAD = 5
 """Steps on which a memory may still show: an LSTM's cell, or a unit that is only copied, says nothing at once."""
-ALIKE = 0.05
-"""Concepts are read alike if their AUC differ by less; then those that the action depends on come first."""
-
 FEWEST_OF_CLASS = 10
 """Steps of each class that a direction apart from other concepts needs."""
 
@@ -36,16 +31,16 @@ class Candidate:
 
     Attributes:
         basis: its basis.
-        component: its number.
+        components: their numbers: one, or all directions of a concept.
         name: for people.
         sensitivity: by how much the log-odds of the chosen action (Box: the means) change with a standard deviation of its score,
             to first order: the mean over moments, of the action now or up to 5 steps on, whichever is largest.
         concept: what the component was fitted to; empty if nothing.
-        auc: how well its score tells the concept's classes apart, on other levels; None without a concept.
+        auc: how well its (first) score tells the concept's classes apart, on other levels; None without a concept.
     """
 
     basis: Directions
-    component: int
+    components: tuple[int, ...]
     name: str
     sensitivity: float
     concept: str = ""
@@ -103,24 +98,7 @@ def _slope(told: Tensor, by: Tensor) -> Tensor:
     return torch.zeros_like(by) if slope is None else slope
 
 
-def concept_directions(values: FloatArray, concepts: Mapping[str, Array], seed: int = 0) -> dict[str, Directions]:
-    """Fit a direction for each concept on its own: the difference of its classes' mean values.
-
-    Args:
-        values: ``[n, size]``.
-        concepts: ``[n]`` by name: yes or no, or numbers; NaN where not defined.
-        seed: seeds the fit.
-    """
-    found: dict[str, Directions] = {}
-    for name, labels in concepts.items():
-        if usable(np.asarray(labels, np.float64)):
-            basis = directions.fit("mean_difference", values, 1, seed, {name: labels})
-            if len(basis):
-                found[name] = basis
-    return found
-
-
-def separate_directions(values: FloatArray, concepts: Mapping[str, BoolArray | FloatArray]) -> dict[str, Directions]:
+def separate_directions(values: FloatArray, concepts: Mapping[str, Array]) -> dict[str, Directions]:
     """Fit a direction for each concept that holds the others still: one component each.
 
     The pattern is how the values' mean differs between the concept's classes at equal values of all other concepts, by least
@@ -129,22 +107,23 @@ def separate_directions(values: FloatArray, concepts: Mapping[str, BoolArray | F
 
     Args:
         values: ``[n, size]``.
-        concepts: the classes ``[n]`` of each, 0 and 1; NaN where not defined.
+        concepts: ``[n]`` of each: yes or no, or numbers, which are told apart at their median; NaN where not defined.
     """
+    concepts = {name: np.where(rows(each), classes(each), np.nan) for name, each in concepts.items()}
     center = np.asarray(values, np.float64).mean(0)
     centred = values - center
     covariance = centred.T @ centred / max(len(values), 1)
     ridge = 1e-3 * float(np.trace(covariance)) / max(len(covariance), 1) + 1e-12
     inverse = np.linalg.inv(covariance + ridge * np.eye(len(covariance)))
     fitted: dict[str, Directions] = {}
-    filled = {name: _filled(each) for name, each in concepts.items()}
+    known_or_mean = {name: filled(each) for name, each in concepts.items()}
     for name, labels in concepts.items():
         known = np.isfinite(np.asarray(labels, np.float64))
-        own = filled[name][known]
+        own = known_or_mean[name][known]
         if min((own > 0.5).sum(), (own < 0.5).sum()) < FEWEST_OF_CLASS:
             continue
-        others = [filled[other][known] for other in concepts if other != name]
-        left = _residual(own, others)
+        others = [known_or_mean[other][known] for other in concepts if other != name]
+        left = residual(own, others)
         if float(left.var()) < 0.1 * float(own.var()):  # the others tell it nearly: there is nothing to hold still
             left = own - own.mean()
         pattern = left @ centred[known] / float(left @ own)
@@ -160,71 +139,36 @@ def separate_directions(values: FloatArray, concepts: Mapping[str, BoolArray | F
     return fitted
 
 
-def _filled(labels: Array) -> FloatArray:
+def filled(labels: Array) -> FloatArray:
+    """Return labels ``[n]`` with their mean where they are unknown."""
     numbers = np.asarray(labels, np.float64)
     known = np.isfinite(numbers)
     return np.where(known, numbers, numbers[known].mean() if known.any() else 0.0)
 
 
-def _residual(own: FloatArray, others: Sequence[FloatArray]) -> FloatArray:
+def residual(own: FloatArray, others: Sequence[FloatArray]) -> FloatArray:
+    """Return what a linear combination of ``others`` and a constant leaves of ``own`` ``[n]``."""
     design = np.column_stack([np.ones(len(own)), *others])
     found: FloatArray = own - design @ np.linalg.lstsq(design, own, rcond=None)[0]
     return found
 
 
-def auc(basis: Directions, component: int, values: FloatArray, labels: Array) -> float | None:
-    """Return how well a score tells the classes of ``labels`` ``[n]`` apart, 0.5 to 1; None if only one class is there."""
-    known, upper = rows(labels), classes(labels)
-    if not known.any() or len(np.unique(upper[known])) < 2:
-        return None
-    area = statistics.auc(basis.encode(values[known])[:, component], upper[known])
-    return max(area, 1.0 - area)
-
-
-def ranked(
-    agent: Agent,
-    episodes: Episodes,
-    site: str,
-    free: Directions,
-    directions: Mapping[str, tuple[Directions, float | None]],
-    counts: tuple[int, int],
-    rng: np.random.Generator,
+def strongest(
+    agent: Agent, episodes: Episodes, site: str, free: Directions, count: int, rng: np.random.Generator
 ) -> list[Candidate]:
-    """Return the ``counts[0]`` components of ``free`` with the largest sensitivity, and ``counts[1]`` of the best read concepts.
-
-    Of concepts that are read alike, half are those that the action depends on most, and half those that it depends on least: they
-    may be held and not needed.
+    """Return the ``count`` components of directions without labels that the action depends on most.
 
     Args:
         agent: the agent.
         episodes: with observations.
-        site: of the bases.
-        free: directions without labels.
-        directions: direction and AUC by concept.
-        counts: components, concepts.
+        site: of the directions.
+        free: the directions.
+        count: how many.
         rng: draws steps.
     """
     sizes = sensitivities(agent, episodes, site, free, rng)
-    order = [component for component in np.argsort(-sizes, kind="stable") if np.isfinite(sizes[component])]
-    components = [
-        Candidate(free, int(component), free.names[component], float(sizes[component])) for component in order
-    ]
-    named = []
-    for name, (basis, area) in directions.items():
-        size = float(sensitivities(agent, episodes, site, basis, rng)[0])
-        named.append(Candidate(basis, 0, f"the concept “{name}”", size, name, area))
-    named.sort(key=lambda candidate: (-round((candidate.auc or 0.0) / ALIKE), -candidate.sensitivity))
-    return [*components[: counts[0]], *_both_ends(named, counts[1])]
-
-
-def _both_ends(named: list[Candidate], count: int) -> list[Candidate]:
-    """Return the first of concepts in order, and the last of those that are read as well as they."""
-    if len(named) <= count:
-        return named
-    enough = round((named[count - 1].auc or 0.0) / ALIKE)
-    alike = [candidate for candidate in named if round((candidate.auc or 0.0) / ALIKE) >= enough]
-    first = -(-count // 2)
-    return alike[:first] + alike[len(alike) - (count - first) :]
+    order = [int(component) for component in np.argsort(-sizes, kind="stable") if np.isfinite(sizes[component])]
+    return [Candidate(free, (number,), free.names[number], float(sizes[number])) for number in order[:count]]
 
 
 def _vectors(values: Tensor) -> FloatArray:

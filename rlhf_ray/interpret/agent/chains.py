@@ -17,7 +17,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.interpret.agent.action_groups import Behaviour
 from rlhf_ray.interpret.agent.story import CausalChain, Joint, Link
 from rlhf_ray.interpret.directions import Directions
-from rlhf_ray.interpret.directions.controls import COUNT, random_bases
+from rlhf_ray.interpret.directions.controls import COUNT, orthogonal_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import bootstrap, bootstrap_difference, weighted_contrast
 
@@ -102,7 +102,7 @@ def measure(
     respond = respond_at_once(agent, moments, behaviours) if respond is None else respond
     on, off, every = np.flatnonzero(holds), np.flatnonzero(~holds), np.arange(len(holds))
     plain = respond(every, ())
-    random = random_bases(basis, range(len(basis)), values, None, count, seed)
+    random = orthogonal_bases(basis, range(len(basis)), values, None, count, seed)
     rng = np.random.default_rng([seed, 0x51])
     scores = _scores(agent, moments, basis, site)
     present, absent = scores[on].mean(0), scores[off].mean(0)
@@ -202,7 +202,7 @@ def _joint(
 
 def _as_far(direction: Directions, distance: float, rng: np.random.Generator) -> FloatArray:
     """Return scores ``[k]`` whose values are ``distance`` from those of score 0, on a side drawn at random."""
-    scores = rng.choice([-1.0, 1.0], len(direction))
+    scores = rng.standard_normal(len(direction))
     found: FloatArray = scores * distance / max(float(np.linalg.norm(scores @ direction.patterns)), 1e-300)
     return found
 

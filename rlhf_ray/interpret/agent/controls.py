@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.effects import CausalEffect, effect
 from rlhf_ray.interpret.directions import Directions
-from rlhf_ray.interpret.directions.controls import COUNT, random_bases
+from rlhf_ray.interpret.directions.controls import COUNT, random_bases, removed_variance
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.study.figures import fields_of
 from rlhf_ray.study.step import Mapper
@@ -34,20 +34,21 @@ class Controlled:
 
     Attributes:
         effect: of the intervention.
-        random: of the same intervention on each random direction.
+        random: of the same intervention on random directions instead.
+        variance: share of the variance that removing the directions takes.
+        random_variance: the same of each of the random ones.
     """
 
     effect: CausalEffect
-    random: Sequence[CausalEffect]
+    random: list[CausalEffect]
+    variance: float = 0.0
+    random_variance: list[float] = field(default_factory=list)
 
     @property
     def changes(self) -> bool:
-        """Whether the return changes, by more than with any random direction."""
-        return self.beyond(lambda of: of.returns.difference.mean) and not self.effect.returns.difference.holds_zero
-
-    def beyond(self, figure: Callable[[CausalEffect], float]) -> bool:
-        """Return whether a figure of the effect is larger than that of every random direction, in either sense."""
-        return abs(figure(self.effect)) > max((abs(figure(each)) for each in self.random), default=0.0)
+        """Whether the return changes, by more than with any random direction: the whole interval lies beyond."""
+        random = max((abs(each.returns.difference.mean) for each in self.random), default=0.0)
+        return self.effect.returns.difference.beyond(random)
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures as plain numbers; of the random directions only returns and outcomes."""
@@ -58,7 +59,8 @@ class Controlled:
             }
             for each in self.random
         ]
-        return {**fields_of(self.effect), "random": random, "changes": self.changes}
+        variances = {"variance": self.variance, "random_variance": self.random_variance}
+        return {**fields_of(self.effect), "random": random, "changes": self.changes, **variances}
 
 
 def controlled(
@@ -73,6 +75,8 @@ def controlled(
     labels: Array | None = None,
     plain: Episodes | None = None,
     groups: IntArray | None = None,
+    hold: FloatArray | None = None,
+    draw: Callable[..., list[Directions]] = random_bases,
     count: int = COUNT,
     copies: int = COPIES,
     seed: int = 0,
@@ -91,15 +95,17 @@ def controlled(
         labels: two classes of ``values``, ``[n]``, for their midpoints.
         plain: the same levels without an intervention, if they were played before.
         groups: which of the levels are the same, ``[n]``; see `effect`.
+        hold: filters of other concepts, which random directions leave as they are; see `random_bases`.
+        draw: draws random directions: `random_bases`, whose removal takes as much variance, or `orthogonal_bases`.
         count: number of random directions.
         copies: episodes played at a time.
         seed: seeds directions and bootstrap.
         mapper: runs the conditions, here or elsewhere.
     """
-    bases = random_bases(basis, components, values, labels, count, seed)
+    bases = draw(basis, components, values, labels, count, seed, *([] if hold is None else [hold]))
     conditions: list[list[Intervention]] = [
         [make(basis, components)],
-        *([make(each, range(len(components)))] for each in bases),
+        *([make(each, range(len(each)))] for each in bases),
     ]
     played = list(
         mapper(
@@ -113,7 +119,8 @@ def controlled(
     names = batch.action_names
     batch.close()
     effects = [effect(plain, each, agent.action_space, names, seed, groups) for each in played]
-    return Controlled(effects[0], effects[1:])
+    variances = [removed_variance(each, range(len(each)), values) for each in bases]
+    return Controlled(effects[0], effects[1:], removed_variance(basis, components, values), variances)
 
 
 def _play(

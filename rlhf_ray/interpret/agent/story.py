@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlhf_ray.interpret.agent.effects import Change
 from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.study.figures import fields_of
 
@@ -51,8 +52,8 @@ class Link:
 
     @property
     def stands_out(self) -> bool:
-        """Whether its interval is clear of 0, and it is larger than with any random direction."""
-        return not self.change.holds_zero and abs(self.change.mean) > self.random_most
+        """Whether its interval is clear of 0, and of the largest change with a random direction."""
+        return self.change.beyond(self.random_most)
 
     @property
     def absent(self) -> bool:
@@ -116,6 +117,8 @@ class CausalChain:
         yes_no: whether the concept is yes or no; else a number, whose classes lie below and above its median.
         success: change of the return with the direction taken away throughout, as a share of the return.
         edited: the same concept changed in the level itself, if an edit does that.
+        returns: the true return with and without the directions, throughout.
+        settles: whether nothing reads the concept once its directions are taken away: else an absent effect means nothing.
         gap_estimate: how much more often the agent behaves so where the concept holds, with its interval; None: not measured.
         differs: how far the behaviour's frequency moves, up or down, when the score is moved to the other class: effects that
             cancel out are in no mean.
@@ -136,6 +139,8 @@ class CausalChain:
     yes_no: bool = True
     success: Link | None = None
     edited: EditedLevel | None = None
+    returns: Change | None = None
+    settles: bool = True
     gap_estimate: MeanEstimate | None = None
     differs: Link | None = None
     joint: Joint | None = None
@@ -221,7 +226,7 @@ class CausalChain:
             return "both" if self.necessary and self.sufficient else "necessary" if self.necessary else "sufficient"
         if self.joint is not None and self.joint.bears_out:
             return "jointly"
-        if self.without_effect:
+        if self.without_effect and self.settles:
             return "spurious" if self.slopes else "decodable only"
         if self.has_gap and self.closing:
             return "contributes"

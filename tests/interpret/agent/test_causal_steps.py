@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rlhf_ray.agents.recording import record_inside
+from rlhf_ray.interpret.agent import held
 from rlhf_ray.interpret.agent.candidates import Candidate
-from rlhf_ray.interpret.agent.controls import Controlled
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change
-from rlhf_ray.interpret.agent.steps import counterfactuals, interventions
+from rlhf_ray.interpret.agent.steps import counterfactuals, interventions, story
 from rlhf_ray.interpret.agent.steps.interventions import ComponentEffect
 from rlhf_ray.interpret.agent.subject import AgentContext
-from rlhf_ray.interpret.directions.interventions import Op
+from rlhf_ray.measure.intervals import MeanEstimate
+from rlhf_ray.study.kept import save
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.directions import linear
+from tests.interpret.agent.lamps import AGENTS, Lamps
 from tests.interpret.contexts import context_of
 
 
@@ -34,8 +38,9 @@ def work_of(folder: Path, memory: str, step: str) -> AgentContext:
 def test_components_stand_beside_random_directions(
     tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"COMPONENTS": 1, "CONCEPTS": 1, "FEWEST": 12, "OPS": ("reflect",)}.items():
-        monkeypatch.setattr(interventions, name, value)
+    monkeypatch.setattr(interventions, "COMPONENTS", 1)
+    for name, value in {"CONCEPTS": 1, "FEWEST_CONCEPTS": 1, "FEWEST_LEVELS": 12}.items():
+        monkeypatch.setattr(held, name, value)
     work = work_of(tmp_path, memory, "interventions")
     assert interventions.STEP.why_not(work) is None
     section = interventions.run(work)
@@ -47,34 +52,67 @@ def test_components_stand_beside_random_directions(
         assert each["returns"]["difference"]["low"] <= each["returns"]["difference"]["high"]
 
 
-def test_an_effect_may_be_that_of_a_concept_with_the_same_direction_and_a_gain_is_no_need() -> None:
-    levels, patterns = np.arange(40), np.array([[1.0, 0.0, 0.0], [3.0, 0.2, 0.0], [0.0, 0.0, 1.0]])
-    names = ("height", "time", "cue")
-    candidates = [
-        Candidate(linear(patterns[[row]], np.zeros(3)), 0, f"the concept “{name}”", 1.0, name, 0.9)
-        for row, name in enumerate(names)
-    ]
+def test_a_gain_is_no_need_and_what_is_still_read_or_shared_is_said() -> None:
+    levels = np.arange(40)
 
-    def result(row: int, op: Op, by: float, random: float) -> ComponentEffect:
+    def result(name: str, by: float, random: float, erased: float = 0.5, near: str = "") -> ComponentEffect:
         def changed(to: float) -> CausalEffect:
-            change = Change.of(np.zeros(40), np.full(40, to), levels)
-            return CausalEffect(40, 40, change, {"end": change}, {}, change, change.difference)
+            change = Change.of(np.full(40, 10.0), np.full(40, 10.0 + to), levels)
+            return CausalEffect(40, 40, change, {"end": change}, {}, change, MeanEstimate(0.0, 0.0, 0.0))
 
-        same = interventions._same_direction(candidates[row], candidates)
-        return ComponentEffect(candidates[row], op, Controlled(changed(by), [changed(random)]), same)
+        neighbours = [held.Neighbour(near, 0.97, 0.8)] if near else []
+        about = changed(by), [changed(random)], 0.2, [0.2]
+        one = held.Removed("", 1, 0.9, erased, 0.6, neighbours, 1.0, *about)
+        candidate = Candidate(linear(np.eye(3)[:1], np.zeros(3)), (0,), f"the concept “{name}”", 1.0, name, 0.9)
+        return ComponentEffect(candidate, one.result, one)
 
     effects = [
-        result(0, "reflect", -3.0, -4.0),  # larger, but not than random
-        result(0, "ablate_midpoint", -2.0, 0.1),
-        result(1, "reflect", 2.0, 0.1),
-        result(2, "reflect", -2.0, 0.1),
+        result("height", -2.0, 0.1, near="time"),
+        result("x", -3.0, -4.0),  # larger, but not than random
+        result("time", 2.0, 0.1),
+        result("cue", -2.0, 0.0),  # random directions change nothing at all
+        result("saw", 0.0, 0.1),
+        result("pit", 0.0, 0.1, erased=0.9),
     ]
-    assert [each.verdict for each in effects] == ["no more than random", "matters", "matters", "matters"]
-    assert [each.same_direction for each in effects[1:]] == [("time",), ("height",), ()]
+    verdicts = ["matters", "no more than random", "matters", "matters", "decodable only", "not settled"]
+    assert [each.verdict for each in effects] == verdicts
     said = list(interventions._statements(effects, "memory", box=False))
-    assert [(each.kind, each.about, each.weight) for each in said] == [("uses", name, 2.0) for name in names]
-    assert "set to its midpoint" in said[0].text
-    assert "costs the agent return" in said[1].text
+    assert [(each.key.split(".")[1], each.about) for each in said] == [
+        ("needs", "height"), ("costs", "time"), ("needs", "cue"), ("not_needed", "")
+    ]  # fmt: skip
+    assert "taken away at every step" in said[0].text
+    assert "80 % of what is read of “time”" in said[0].text
+    assert said[2].strength == "moderate"
+    alone = dataclasses.replace(effects[0].result, random=[], random_variance=[])  # there is no other direction
+    (needs,) = interventions._statements([dataclasses.replace(effects[0], result=alone)], "memory", box=False)
+    assert needs.key == "interventions.needs"
+
+
+def test_taken_away_is_one_thing_in_the_story_and_in_the_interventions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interventions read the story's figures; alone, they measure the same."""
+    for module, name, value in (
+        (interventions, "COMPONENTS", 0),
+        (held, "FEWEST_LEVELS", 12),
+        (held, "FEWEST_CONCEPTS", 2),
+    ):
+        monkeypatch.setattr(module, name, value)
+    agent = AGENTS["a5"]
+    record_inside(agent, Lamps(20, "a5"), list(range(60)), tmp_path / "recording", keep_states=True)
+    batches = partial(Lamps, rule="a5")
+    told = story.run(context_of(agent, batches, tmp_path, "story", effort=0.1))
+    save(told, tmp_path / "story", "key", "identity")
+    both = context_of(agent, batches, tmp_path, "both", ("recording", "story"), effort=0.1)
+    alone = context_of(agent, batches, tmp_path, "alone", effort=0.1)
+    first, second = (interventions.run(each).values["effects"] for each in (both, alone))
+    chains = {each["concept"]: each for each in told.values["chains"]}
+    assert min(chain["returns"]["difference"]["mean"] for chain in chains.values()) < -3.0
+    for one, other in zip(first, second, strict=True):
+        assert one["returns"] == other["returns"]
+        assert one["returns"] == chains[one["concept"]]["returns"]
+        share = one["returns"]["difference"]["mean"] / one["returns"]["before"]
+        assert chains[one["concept"]]["success"]["change"]["mean"] == pytest.approx(share)
 
 
 def test_edits_show_what_they_change(tmp_path: Path) -> None:

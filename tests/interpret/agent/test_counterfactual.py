@@ -16,7 +16,7 @@ from rlhf_ray.interpret.agent.controls import Controlled, controlled
 from rlhf_ray.interpret.agent.counterfactual import counterfact, go_on, repeats, snapshots_of
 from rlhf_ray.interpret.agent.effects import Change, effect
 from rlhf_ray.interpret.agent.steps.counterfactuals import Stage
-from rlhf_ray.interpret.directions.controls import random_bases
+from rlhf_ray.interpret.directions.controls import random_bases, removed_variance
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import bootstrap
 from tests.agents.test_play import LEVELS, agent_of
@@ -138,22 +138,42 @@ def test_a_bootstrap_covers_the_mean_as_often_as_it_says() -> None:
     assert (alone.mean, alone.low, alone.holds_zero) == (3.0, None, True)
 
 
-def test_random_directions_have_the_components_variance_and_length() -> None:
+def test_random_directions_take_as_much_variance_and_leave_the_components_scores() -> None:
     rng = np.random.default_rng(0)
     values = rng.standard_normal((500, 8)) * np.linspace(0.2, 3.0, 8)
-    basis = oblique(8, 3)
-    drawn = random_bases(basis, [2, 0], values, count=4, seed=1)
-    assert len(drawn) == 4
-    for each in drawn:
-        for at, component in enumerate((2, 0)):
-            pattern, own = each.patterns[at], basis.patterns[component]
-            length = np.linalg.norm(own)
-            assert np.linalg.norm(pattern) == pytest.approx(length)
-            assert (values @ pattern).var() == pytest.approx((values @ own).var(), rel=0.02)
-            assert abs(pattern @ own) < 1e-9 * length**2
-        np.testing.assert_allclose(each.filters @ each.patterns.T, np.eye(2), atol=1e-9)
+    values[:, 7] = values[:, 6]  # one axis of the space never varies
+    for basis, components in ((oblique(8, 3), [1]), (linear(np.eye(8), np.zeros(8)), [2, 0])):
+        drawn = random_bases(basis, components, values, count=4, seed=1)
+        assert len(drawn) == 4
+        own = ((values - basis.remove(values, components)) ** 2).sum(1).mean()
+        taken = removed_variance(basis, components, values)
+        assert taken == pytest.approx(((values - basis.remove(values, components)).var(0).sum()) / values.var(0).sum())
+        assert own > 0.0
+        for each in drawn:
+            every = range(len(each))
+            assert removed_variance(each, every, values) == pytest.approx(taken, rel=0.02)
+            without = each.remove(values, every)
+            np.testing.assert_allclose(
+                basis.encode(without)[:, components], basis.encode(values)[:, components], atol=1e-8
+            )
+            np.testing.assert_allclose(each.filters @ each.patterns.T, np.eye(len(each)), atol=1e-9)
+            np.testing.assert_allclose(each.patterns[:, 6], each.patterns[:, 7], atol=1e-9)  # within the space
+            lengths = np.linalg.norm(each.patterns, axis=1)
+            np.testing.assert_allclose(lengths, np.linalg.norm(basis.patterns[components[0]]))
     still = random_bases(basis, [0], np.zeros((5, 8)), count=2)
-    assert np.isfinite([of.patterns for of in still]).all()
+    assert still == []
+
+
+def test_where_no_other_direction_carries_as_much_several_do_together() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((4000, 6)) * np.sqrt([5.0, 3.0, 3.0, 1.0, 1.0, 1.0])
+    units = linear(np.eye(6), np.zeros(6))
+    (one, *_) = random_bases(units, [0], values, count=3)
+    assert len(one) == 2
+    assert removed_variance(one, range(2), values) == pytest.approx(5.0 / 14.0, rel=0.05)
+    (every, half, _) = random_bases(units, [0, 1, 2], values, count=3)  # 11 of 14
+    assert (len(every), len(half)) == (3, 2)
+    assert removed_variance(every, range(3), values) == pytest.approx(3.0 / 14.0, rel=0.1)
 
 
 @pytest.mark.parametrize(("size", "count"), [(1, 0), (2, 1), (3, 10)])

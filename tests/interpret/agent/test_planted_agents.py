@@ -20,8 +20,8 @@ from rlhf_ray.agents.play import play
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.envs.batches import make_batch
-from rlhf_ray.interpret.agent import concepts
-from rlhf_ray.interpret.agent.candidates import auc, concept_directions, ranked, sensitivities
+from rlhf_ray.interpret.agent import concepts, held
+from rlhf_ray.interpret.agent.candidates import sensitivities, separate_directions
 from rlhf_ray.interpret.agent.concepts import concepts_at
 from rlhf_ray.interpret.agent.effects import effect
 from rlhf_ray.interpret.agent.questions import objects
@@ -56,7 +56,7 @@ def reflected(rule: str, episodes: Episodes, name: str) -> Mapping[str, float]:
     """Mirror the direction of a concept at every step."""
     agent, values = AGENTS[rule], episodes.memory[:, 1:][episodes.real].astype(np.float64)
     known = {name: concepts_at(episodes)[name][episodes.real]}
-    change = Intervention(concept_directions(values, known)[name], [0], "reflect")
+    change = Intervention(separate_directions(values, known)[name], [0], "reflect")
     after = play(agent, Lamps(60, rule), range(60), hooks=[change], frames=False)
     found = effect(episodes, after, agent.action_space)
     return {"returns": found.returns.difference.mean, "acts": found.acts.mean}
@@ -79,16 +79,22 @@ def test_what_is_needed_and_what_is_only_held(
         assert causes or found["acts"] == 0.0
 
 
-def test_every_cause_is_among_the_candidates(played: Mapping[str, Episodes]) -> None:
+def test_every_cause_is_among_the_concepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All concepts are read equally well, so that their order by AUC would leave the choice to chance."""
-    agent, episodes = AGENTS["both"], played["both"]
-    values, known = episodes.memory[:, 1:][episodes.real].astype(np.float64), concepts_at(episodes)
-    labels = {name: each[episodes.real] for name, each in known.items()}
-    directions = {n: (b, auc(b, 0, values, labels[n])) for n, b in concept_directions(values, labels).items()}
-    found = ranked(agent, episodes, MEMORY, units(agent.memory_size), directions, (2, 6), RNG(0))
-    assert {"a2", "b3"} <= {each.concept for each in found}
-    by = {each.concept: each.sensitivity for each in found if each.concept}
+    monkeypatch.setattr(held, "FEWEST_CONCEPTS", 6)
+    agent = AGENTS["both"]
+    record_inside(agent, Lamps(20, "both"), list(range(80)), tmp_path / "recording")
+    _, found = held.held_concepts(context_of(agent, partial(Lamps, rule="both"), tmp_path, effort=0.1))
+    assert len(found) == 6
+    assert {"a2", "b3"} <= found.keys()
+    by = {name: one.sensitivity for name, one in found.items()}
     assert min(by[name] for name in ("a2", "b3")) > 4.0 * min(by.values())
+    for (
+        name,
+        one,
+    ) in found.items():  # each lamp's past is one unit, and nothing else holds it; time is also in what is not yet seen
+        if name != concepts.ELAPSED:
+            assert (len(one.erasure.basis), one.erasure.gone, one.erasure.neighbours) == (1, True, [])
 
 
 def test_a_quantity_that_no_memory_enters_has_no_candidates(played: Mapping[str, Episodes]) -> None:
@@ -133,8 +139,8 @@ def test_a_memory_that_says_nothing_at_once_is_found_by_what_it_says_later() -> 
 
 def test_what_moves_actions_without_reward_is_not_called_unneeded(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """The agent follows lamp A; the reward is for another rule, so that the return hardly changes."""
-    for name, value in {"COMPONENTS": 0, "CONCEPTS": 2, "FEWEST": 40, "OPS": ("reflect",)}.items():
-        monkeypatch.setattr(interventions, name, value)
+    for module, name, value in ((interventions, "COMPONENTS", 0), (held, "FEWEST_LEVELS", 20)):
+        monkeypatch.setattr(module, name, value)
 
     class Unrewarded(Lamps):
         def wanted(self):
@@ -146,10 +152,13 @@ def test_what_moves_actions_without_reward_is_not_called_unneeded(tmp_path: Path
     agent = AGENTS["a5"]
     record_inside(agent, Unrewarded(40), list(range(60)), tmp_path / "recording")
     section = interventions.run(context_of(agent, Unrewarded, tmp_path, effort=0.1))
-    verdicts = {each["concept"]: each["verdict"] for each in section.values["effects"]}
-    assert "decodable only" not in verdicts.values()
-    (needed,) = [name for name, verdict in verdicts.items() if verdict == "moves actions"]
-    assert needed in ("a0", "a2", "a5")
+    verdicts = {
+        each["concept"]: each["verdict"] for each in section.values["effects"] if each["op"] == "ablate_midpoint"
+    }
+    moving, still = ({name for name in verdicts if name[0] == lamp} for lamp in "ab")
+    assert moving
+    assert {verdicts[name] for name in moving} == {"moves actions"}
+    assert {verdicts[name] for name in still} <= {"decodable only"}
 
 
 @pytest.mark.parametrize(
@@ -369,7 +378,7 @@ def test_the_cue_in_memory_acts_and_the_time_in_memory_does_not() -> None:
     values = before.memory[:, 1:][before.real].astype(np.float64)
     known = {name: each[before.real] for name, each in concepts_at(before).items() if name in ("cue", concepts.ELAPSED)}
     found = {}
-    for name, basis in concept_directions(values, known).items():
+    for name, basis in separate_directions(values, known).items():
         # Once, when the cue was seen: what is only kept would be mirrored back by the next step.
         after = play(agent, batch, range(80), hooks=[Intervention(basis, [0], "reflect", when={1})])
         found[name] = effect(before, after, agent.action_space)

@@ -13,7 +13,7 @@ from rlhf_ray.agents.hooks import edits_at
 from rlhf_ray.agents.replay import site_of
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.interpret.agent import samples
-from rlhf_ray.interpret.agent.candidates import concept_directions
+from rlhf_ray.interpret.agent.candidates import separate_directions
 from rlhf_ray.interpret.agent.comparison.pair import LEAST, LONGEST, AgentPair, Use, moved, use_of
 from rlhf_ray.interpret.agent.concepts import DecodedConcept, concepts_at, decode
 from rlhf_ray.interpret.agent.controls import controlled
@@ -140,7 +140,7 @@ def run(context: StepContext[AgentPair]) -> Section:
     best = sorted(scores, key=lambda name: -scores[name])[:MOST]  # what one holds is taken away from both
     for who, (values, labels, decoded) in enumerate(read):
         known = {name: labels[name] for name in best if name in decoded}
-        for name, basis in concept_directions(values, known, pair.seed).items():
+        for name, basis in separate_directions(values, known).items():
             context.say(f"{pair.names[who]} without {name}")
             tested[who][name] = _without(pair, who, decoded[name], basis, values, labels[name])
     nothing, names = TestedConcept(None), dict.fromkeys([*tested[0], *tested[1]])
@@ -189,7 +189,7 @@ def _without(
     plain, steps = onlooker.react(), np.zeros(len(rows), np.int64)
 
     def change(direction: Directions) -> FloatArray:
-        edits = edits_at([removal(direction, [0])], steps, np.arange(len(rows)))
+        edits = edits_at([removal(direction, range(len(direction)))], steps, np.arange(len(rows)))
         return moved(plain, onlooker.react(edits=edits), pair.space)
 
     levels = pair.levels(3, pair.count(PLAYED, FEWEST))

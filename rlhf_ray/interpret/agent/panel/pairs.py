@@ -59,8 +59,8 @@ def intervention_pairs(
     values = values_at(agent, episodes, site)[episodes.real]
     batch = make_batch(len(rows))
 
-    def without(directions: Directions, component: int) -> Episodes:
-        held = Intervention(directions, [component], "ablate_mean", site=site)
+    def without(directions: Directions, components: Sequence[int]) -> Episodes:
+        held = Intervention(directions, components, "ablate_mean", site=site)
         return play(agent, batch, levels, hooks=[held], max_steps=STEPS)
 
     try:
@@ -68,12 +68,13 @@ def intervention_pairs(
         played = []
         for component in range(len(basis)):
             told(f"playing without {basis.names[component]}")
-            played.append((component, without(basis, component)))
+            played.append((component, without(basis, [component])))
         played.sort(key=lambda one: -float(differences(plain, one[1]).mean()))
         pairs = []
         for component, changed in played[:most]:
             row = int(differences(plain, changed).argmax())
-            others = [without(random, 0) for random in random_bases(basis, [component], values, count=CONTROLS)]
+            drawn = random_bases(basis, [component], values, count=CONTROLS)
+            others = [without(random, range(len(random))) for random in drawn]
             ends = [int(other_ends(plain, other).sum()) for other in others]
             average = sum(ends) / max(len(ends), 1)
             instead = f"with {len(ends)} random direction{'s' * (len(ends) > 1)} instead: {average:.1f} on average"

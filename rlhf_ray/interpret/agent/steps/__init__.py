@@ -11,11 +11,11 @@ NAMES = (
     "behaviours",
     "dynamics",
     "attribution",
+    "story",
     "interventions",
     "counterfactuals",
     "hidden",
     "search",
-    "story",
     "panel",
 )
 """The steps, in the order of the page; each comes after those that it needs."""

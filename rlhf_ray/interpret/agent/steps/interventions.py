@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -14,17 +13,19 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.agents.play import NotANumberError
 from rlhf_ray.agents.replay import site_of, values_at
-from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.candidates import AHEAD as STEPS_ON
-from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, auc, concept_directions, ranked
-from rlhf_ray.interpret.agent.concepts import concepts_at
-from rlhf_ray.interpret.agent.controls import Controlled, controlled
+from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, strongest
+from rlhf_ray.interpret.agent.controls import Controlled
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import action_shares
-from rlhf_ray.interpret.agent.splits import split_episodes
+from rlhf_ray.interpret.agent.held import Removed, held_concepts, intervened, levels_of, taken_away
+from rlhf_ray.interpret.agent.splits import recorded, split_episodes
 from rlhf_ray.interpret.agent.steps.bases import fitted_basis
+from rlhf_ray.interpret.agent.steps.story import Story
 from rlhf_ray.interpret.agent.steps.world_model import world_of
+from rlhf_ray.interpret.agent.story import READ
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
 from rlhf_ray.interpret.directions import Directions
@@ -40,22 +41,17 @@ from rlhf_ray.study.words import Words, estimate
 
 WORDS = Words(__file__)
 
-OPS: tuple[Op, ...] = ("ablate_midpoint", "reflect")
-COMPONENTS, CONCEPTS = 3, 4
-FITTED_EPISODES, EPISODES, FEWEST = 400, 120, 30
-"""Episodes that directions are fitted to; episodes that are played again."""
+OP: Op = "ablate_midpoint"
+COMPONENTS, FITTED_EPISODES, FEWEST = 3, 400, 30
+"""Components without labels; episodes that these are fitted to; fewest moments."""
 COPIES = 120
 LONGEST = 1000
 """Steps after which an episode is cut."""
 MOMENTS, AHEAD = 60, 4
 """Moments from which world model and environment go on, and steps that they make: few, so that the model can be trusted."""
-DECODED = 0.8
-"""AUC from which on a concept counts as decodable."""
 NEGLIGIBLE = 0.1
 """Share of the return that an interval has to stay within, and share of the actions that may differ, before a component counts as
 not needed."""
-SAME_DIRECTION = 0.9
-"""Cosine of two concepts' directions from which on an effect may be either's."""
 MOVED = 0.02
 """Change of an action's frequency from which on its sign counts."""
 AGREES = 0.5
@@ -68,19 +64,17 @@ Verdict = Literal["matters", "moves actions", "no more than random", "not settle
 
 @dataclass(frozen=True)
 class ComponentEffect:
-    """What one operation on one component does.
+    """What taking a component away does.
 
     Attributes:
         candidate: the component.
-        op: the operation.
         result: its effect beside that on random directions.
-        same_direction: other tested concepts whose direction is nearly the same.
+        held: of a concept: how it is read, what taking it away leaves, and what else it takes.
     """
 
     candidate: Candidate
-    op: Op
     result: Controlled
-    same_direction: tuple[str, ...] = ()
+    held: Removed | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -96,7 +90,9 @@ class ComponentEffect:
         if acts.mean > NEGLIGIBLE:  # it does matter, to what the reward doesn't tell
             random = max((control.acts.mean for control in self.result.random), default=0.0)
             return "moves actions" if acts.low is not None and acts.low > random else "no more than random"
-        return "decodable only" if (self.candidate.auc or 0.0) >= DECODED else "no effect"
+        if self.held is None:
+            return "no effect"
+        return "decodable only" if self.held.gone else "not settled"  # else another direction may serve it
 
     @property
     def random_returns(self) -> list[float]:
@@ -106,7 +102,8 @@ class ComponentEffect:
     def to_json(self) -> dict[str, Any]:
         """Return all figures."""
         about = fields_of(self.candidate, "basis") | {"basis": self.candidate.basis.kind}
-        return about | {"op": self.op, "verdict": self.verdict, **self.result.to_json()}
+        held = {} if self.held is None else fields_of(self.held, "effect", "random", "file")
+        return held | about | {"verdict": self.verdict, **self.result.to_json()}
 
 
 @dataclass(frozen=True)
@@ -133,55 +130,71 @@ class Interventions:
     Attributes:
         site: where the components are.
         episodes: levels that were played.
+        distinct: how many distinct ones are among them.
         random: random directions beside each component.
-        effects: of each operation on each component.
+        effects: of taking each component away.
         transfer: the same in the world model; None without one.
     """
 
     site: str
     episodes: int
+    distinct: int
     random: int
     effects: list[ComponentEffect]
     transfer: Transfer | None
 
 
 def run(context: AgentContext) -> Section:
-    """Intervene on the most promising components and concepts."""
+    """Intervene on the most promising components, and on the concepts that are read off the agent."""
     subject, site = context.subject, site_of(context.subject.agent)
-    fitted = split_episodes(context, "train", FITTED_EPISODES)
-    test = split_episodes(context, "test", subject.count(EPISODES, FEWEST))
-    values = _values(context, fitted, site)
-    candidates = _candidates(context, fitted, test, values, site)
+    fitted, test = split_episodes(context, "train", FITTED_EPISODES), recorded(context, "test")
+    values, rng = _values(context, fitted, site), context.rng(WORDS.name)
+    some = values[np.sort(rng.permutation(len(values))[:FITTED])]
+    free = fitted_basis(context, FREE, values.shape[1]) or directions.fit("ica", some, 16, subject.seed)
+    played = levels_of(context)
+    removed = _concepts(context, played)
+    candidates = strongest(subject.agent, test, site, free, COMPONENTS, rng)
+    candidates += [
+        Candidate(basis, tuple(range(len(basis))), WORDS.text("concept", name=name), one.sensitivity, name, one.auc)
+        for name, (basis, one) in removed.items()
+    ]
     if not candidates:
         return WORDS.skipped("nothing_varies")
-    levels = test.levels[: subject.count(EPISODES, FEWEST)]
-    plain, groups = subject.play(levels, max_steps=LONGEST, frames=False), subject.groups(levels)
     effects = []
     for number, candidate in enumerate(candidates):
         context.say(f"intervening on {candidate.name} ({number + 1} of {len(candidates)})")
         candidate.basis.save(context.out / f"candidate_{number}.npz")
-        for op in OPS:
-            try:
-                result = controlled(
-                    subject.agent, subject.make_batch, levels, partial(_intervention, op, site), candidate.basis,
-                    [candidate.component], values, plain=plain, groups=groups, copies=COPIES, seed=subject.seed,
-                    mapper=context.mapper,
-                )  # fmt: skip
-            except NotANumberError:  # it, or a random direction, drives the memory beyond all numbers
-                context.say(f"left out: {op} of {candidate.name} makes the memory grow without end")
-            else:
-                effects.append(ComponentEffect(candidate, op, result, _same_direction(candidate, candidates)))
+        if candidate.concept:  # the story's figures
+            held = removed[candidate.concept][1]
+            effects.append(ComponentEffect(candidate, held.result, held))
+            continue
+        try:
+            result = intervened(context, candidate.basis, candidate.components, OP, values, played)
+        except NotANumberError:  # it, or a random direction, drives the memory beyond all numbers
+            context.say(f"left out: without {candidate.name} the memory grows without end")
+        else:
+            effects.append(ComponentEffect(candidate, result))
     if not effects:
         return WORDS.skipped("grows")
-    figures = Interventions(site, len(levels), COUNT, effects, _transfer(context, test, candidates, values, site))
-    checks = [_same_play(context, plain, candidates[0], site), *_transfer_check(figures.transfer)]
+    transfer = _transfer(context, test, candidates, values, site)
+    figures = Interventions(site, len(played[0]), len(np.unique(played[2])), COUNT, effects, transfer)
+    checks = [_same_play(context, played[1], candidates[0], site), *_transfer_check(figures.transfer)]
     box = isinstance(subject.agent.action_space, gym.spaces.Box)
     statements = _statements(effects, subject.site_name, box)
-    return WORDS.section(statements, checks, [_table(effects)], [WORDS.picture("effects", _draw(effects))], figures)
+    return WORDS.section(statements, checks, [_table(figures)], [WORDS.picture("effects", _draw(effects))], figures)
 
 
-def _intervention(op: Op, site: str, basis: Directions, components: Sequence[int]) -> Intervention:
-    return Intervention(basis, components, op, site=site)
+def _concepts(
+    context: AgentContext, played: tuple[IntArray, Episodes, IntArray]
+) -> dict[str, tuple[Directions, Removed]]:
+    """Return the directions of concepts, and what taking them away does: by the step "story"; without it, measure the same."""
+    story = context.figures("story", Story)
+    if story is not None:
+        folder = context.folders["story"]
+        return {name: (directions.load(folder / one.file), one) for name, one in story.removed.items()}
+    values, held = held_concepts(context)
+    removed = taken_away(context, held, values, played)
+    return {name: (held[name].erasure.basis, one) for name, one in removed.items()}
 
 
 def _values(context: AgentContext, episodes: Episodes, site: str) -> FloatArray:
@@ -189,41 +202,10 @@ def _values(context: AgentContext, episodes: Episodes, site: str) -> FloatArray:
     return values
 
 
-def _candidates(
-    context: AgentContext, fitted: Episodes, test: Episodes, values: FloatArray, site: str
-) -> list[Candidate]:
-    """Choose components of the step "bases" (or an ICA), and directions of what the environment says about itself."""
-    rng, seed = context.rng(WORDS.name), context.subject.seed
-    chosen = np.sort(rng.permutation(len(values))[:FITTED])
-    free = fitted_basis(context, FREE, values.shape[1]) or directions.fit("ica", values[chosen], 16, seed)
-    labels = {name: concept[fitted.real][chosen] for name, concept in concepts_at(fitted).items()}
-    other, known = _values(context, test, site), concepts_at(test)
-    of_concepts = {
-        name: (basis, auc(basis, 0, other, known[name][test.real]))
-        for name, basis in concept_directions(values[chosen], labels, seed).items()
-        if name in known
-    }
-    return ranked(context.subject.agent, test, site, free, of_concepts, (COMPONENTS, CONCEPTS), rng)
-
-
-def _same_direction(candidate: Candidate, others: Sequence[Candidate]) -> tuple[str, ...]:
-    """Return the other concepts whose direction is nearly the same: an effect may be theirs."""
-
-    def unit(basis: Directions, component: int) -> FloatArray:
-        pattern = np.asarray(basis.patterns, np.float64)[component]
-        scaled: FloatArray = pattern / max(float(np.linalg.norm(pattern)), 1e-12)
-        return scaled
-
-    mine = unit(candidate.basis, candidate.component)
-    concepts = [other for other in others if candidate.concept and other.concept and other is not candidate]
-    cosines = {other.concept: abs(float(unit(other.basis, other.component) @ mine)) for other in concepts}
-    return tuple(name for name, cosine in cosines.items() if cosine >= SAME_DIRECTION)
-
-
 def _same_play(context: AgentContext, plain: Episodes, candidate: Candidate, site: str) -> Check:
     """An intervention that changes nothing must leave the logits bit-equal."""
     levels = plain.levels[: min(COPIES, len(plain))]
-    identity = Intervention(candidate.basis, [candidate.component], "scale", amount=1.0, site=site)
+    identity = Intervention(candidate.basis, candidate.components, "scale", amount=1.0, site=site)
     before, after = (
         context.subject.play(levels, max_steps=LONGEST, frames=False, hooks=hooks) for hooks in ((), (identity,))
     )
@@ -253,11 +235,15 @@ def _transfer(
 
     plain, changes = shares(), {}
     for candidate in candidates:
-        drawn = random_bases(candidate.basis, [candidate.component], values, seed=subject.seed)
-        conditions = {candidate.name: (candidate.basis, candidate.component)}
-        conditions |= {f"{candidate.name}, random {number}": (basis, 0) for number, basis in enumerate(drawn)}
-        for name, (basis, component) in conditions.items():
-            after = shares(_intervention("ablate_midpoint", site, basis, [component]))
+        drawn = random_bases(candidate.basis, candidate.components, values, seed=subject.seed)
+        conditions: dict[str, tuple[Directions, Sequence[int]]] = {
+            candidate.name: (candidate.basis, candidate.components)
+        }
+        conditions |= {
+            f"{candidate.name}, random {number}": (basis, range(len(basis))) for number, basis in enumerate(drawn)
+        }
+        for name, (basis, components) in conditions.items():
+            after = shares(Intervention(basis, components, "ablate_midpoint", site=site))
             changes[name] = np.round(after - plain, 4)
     real, model = (np.stack([change[side] for change in changes.values()]) for side in (0, 1))
     correlation = pearson(real, model) if real.std() > 1e-9 and model.std() > 1e-9 else None
@@ -275,39 +261,29 @@ def _transfer_check(transfer: Transfer | None) -> Iterator[Check]:
 
 
 def _statements(effects: Sequence[ComponentEffect], site: str, box: bool) -> Iterator[Statement]:
-    for name in dict.fromkeys(effect.candidate.name for effect in effects):
-        same = [effect for effect in effects if effect.candidate.name == name]
-        strongest = max(
-            same, key=lambda effect: (effect.result.changes, abs(effect.result.effect.returns.difference.mean))
-        )
-        moving = [effect for effect in same if effect.verdict == "moves actions"]
-        values: dict[str, Any] = {"name": name, "site": site, "box": box}
-        if strongest.result.changes:
-            change = strongest.result.effect.returns
+    for one in effects:
+        change, acts = one.result.effect.returns, one.result.effect.acts
+        values: dict[str, Any] = {"name": one.candidate.name, "site": site, "box": box, "one": one}
+        if one.verdict == "matters":
             unit = 1.0 / max(abs(change.before), 1e-9)
-            random = unit * max(map(abs, strongest.random_returns), default=0.0)
-            strong, key = (
-                strength(change.difference.scaled(unit), random),
-                "needs" if change.difference.mean < 0 else "costs",
-            )
-            yield WORDS.statement(key, abs(change.difference.mean), strong, one=strongest, **values)
-        elif moving:
-            most = max(moving, key=lambda effect: effect.result.effect.acts.mean)
-            random = max((control.acts.mean for control in most.result.random), default=0.0)
-            acts = most.result.effect.acts
-            yield WORDS.statement("moves", acts.mean, strength(acts, random), one=most, **values)
-        elif all(effect.verdict == "decodable only" for effect in same):
-            yield WORDS.statement("not_needed", strongest.candidate.auc or 0.0, one=strongest, **values)
+            strong = strength(change.difference.scaled(unit), unit * max(map(abs, one.random_returns), default=0.0))
+            key = "needs" if change.difference.mean < 0 else "costs"
+            yield WORDS.statement(key, abs(change.difference.mean), strong, **values)
+        elif one.verdict == "moves actions":
+            random = max((control.acts.mean for control in one.result.random), default=0.0)
+            yield WORDS.statement("moves", acts.mean, strength(acts, random), **values)
+        elif one.verdict == "decodable only":
+            yield WORDS.statement("not_needed", one.candidate.auc or 0.0, **values)
 
 
-def _table(effects: Sequence[ComponentEffect]) -> Table:
-    rows = []
+def _table(figures: Interventions) -> Table:
+    rows, effects = [], figures.effects
     for one in effects:
         effect, candidate = one.result.effect, one.candidate
         cause, share = effect.largest_outcome
         rows.append(
             [
-                candidate.name, WORDS.text(one.op), "" if candidate.auc is None else f"{candidate.auc:.2f}",
+                candidate.name, "" if candidate.auc is None else f"{candidate.auc:.2f}",
                 f"{candidate.sensitivity:.2f}", f"{effect.returns.before:.2f} to {effect.returns.after:.2f}",
                 estimate(effect.returns.difference),
                 f"{max(map(abs, one.random_returns)):.2f}" if one.random_returns else "–",
@@ -315,14 +291,21 @@ def _table(effects: Sequence[ComponentEffect]) -> Table:
             ]
         )  # fmt: skip
     random = sorted({len(one.result.random) for one in effects})
-    episodes = effects[0].result.effect.episodes
-    return WORDS.table("effects", rows, episodes=episodes, random=random, steps_on=STEPS_ON, decoded=DECODED)
+    return WORDS.table(
+        "effects",
+        rows,
+        episodes=figures.episodes,
+        distinct=figures.distinct,
+        random=random,
+        steps_on=STEPS_ON,
+        decoded=READ,
+    )
 
 
 def _draw(effects: Sequence[ComponentEffect]) -> bytes:
     rows = [
         EffectRow(
-            f"{one.candidate.name}, {WORDS.text(one.op)}",
+            one.candidate.name,
             one.result.effect.returns.difference,
             one.random_returns,
             one.verdict == "matters",
@@ -332,4 +315,4 @@ def _draw(effects: Sequence[ComponentEffect]) -> bytes:
     return draw_effects(rows, WORDS.text("axis"))
 
 
-STEP = Step(WORDS.name, WORDS.title, run, ("recording", "world_model", "bases", "concepts"), nothing_inside)
+STEP = Step(WORDS.name, WORDS.title, run, ("recording", "world_model", "bases", "concepts", "story"), nothing_inside)

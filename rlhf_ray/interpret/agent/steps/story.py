@@ -13,16 +13,15 @@ from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.action_groups import Behaviour, behaviours_of
-from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS, auc, separate_directions
+from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS
 from rlhf_ray.interpret.agent.chains import ChainMoments, Response, measure
 from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
-from rlhf_ray.interpret.agent.controls import controlled
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, snapshots_of
+from rlhf_ray.interpret.agent.held import HeldConcept, Removed, held_concepts, levels_of, taken_away
 from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.story import READ, CausalChain, EditedLevel, Link
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
-from rlhf_ray.interpret.directions import Directions, labels
-from rlhf_ray.interpret.directions.controls import COUNT, random_bases
+from rlhf_ray.interpret.directions.controls import COUNT
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import bootstrap
 from rlhf_ray.study.plots import EffectRow, draw_effects
@@ -33,20 +32,13 @@ from rlhf_ray.study.words import Words, estimate
 
 WORDS = Words(__file__)
 
-FITTED = 6000
-"""Steps that directions are fitted to."""
 MOMENTS, FEWEST_MOMENTS = 400, 120
 """Moments that links are measured at."""
-LEVELS, FEWEST_LEVELS = 200, 60
-"""Levels played with a direction taken away throughout."""
-CONCEPTS, FEWEST_CONCEPTS, BEHAVIOURS = 8, 4, 2
+BEHAVIOURS = 2
 EDITED, AHEAD = 100, 4
 """Levels that are edited; steps after a moment that a behaviour is counted in."""
 LONGEST = 1000
 """Steps after which an episode is cut."""
-COPIES = 64
-SAME = 0.98
-"""Share of steps at which two concepts say the same, or the opposite, from which on they count as one."""
 CHANGED = 0.5
 """Share of levels in which an edit at the start has to change a concept."""
 SHOWN = 6
@@ -74,59 +66,22 @@ class Story:
         site: where the directions are.
         moments: moments that links are measured at.
         random: random directions beside each.
-        directions: the file of each concept's direction.
+        removed: what taking each concept away does; the file of its directions.
         chains: all chains; those that matter most come first.
     """
 
     site: str
     moments: int
     random: int
-    directions: dict[str, str]
+    removed: dict[str, Removed]
     chains: list[CausalChain]
-
-
-@dataclass(frozen=True)
-class Classes:
-    """Two classes of a concept: no and yes, or numbers up to the median and above it.
-
-    Attributes:
-        yes_no: whether it is yes or no.
-        middle: the median.
-        strict: whether the median itself is in the lower class.
-    """
-
-    yes_no: bool
-    middle: float
-    strict: bool
-
-    @classmethod
-    def fit(cls, concept: FloatArray) -> Classes:
-        """Find the border by numbers ``[n]``, of which some are known."""
-        known = concept[labels.rows(concept)]
-        middle = float(np.median(known))
-        return cls(labels.yes_no(concept), middle, bool((known > middle).any()))
-
-    def __call__(self, concept: FloatArray) -> FloatArray:
-        """Return the class of each number: 0 or 1; NaN where unknown."""
-        above = concept > self.middle if self.strict else concept >= self.middle
-        return np.where(np.isfinite(concept), concept == 1 if self.yes_no else above, np.nan)
-
-
-@dataclass(frozen=True)
-class ReadConcept:
-    """A concept that can be read off: its direction, the AUC of it and of the best random direction, and its classes."""
-
-    basis: Directions
-    auc: float
-    auc_random: float
-    classes: Classes
 
 
 def run(context: AgentContext) -> Section:
     """Measure the chains of all concepts that can be read off, and of the agent's most varied behaviours."""
     subject = context.subject
     site, test = site_of(subject.agent), recorded(context, "test")
-    values, concepts = _read_concepts(context, test, site)
+    values, concepts = held_concepts(context, READ)
     behaviours = behaviours_of(test, subject.agent.action_space, subject.action_names)[:BEHAVIOURS]
     if not behaviours:
         return WORDS.skipped("one_behaviour")
@@ -135,6 +90,8 @@ def run(context: AgentContext) -> Section:
     moments = draw_steps(test.real, subject.count(MOMENTS, FEWEST_MOMENTS), context.rng("moments"))
     groups, theirs = subject.groups(test.levels), concepts_at(test)
     holding = {name: concept.classes(moments.cut(theirs[name])) for name, concept in concepts.items()}
+    removed = taken_away(context, concepts, values, levels_of(context))
+    concepts = {name: concept for name, concept in concepts.items() if name in removed}
     edited = _edit_levels(context, test, concepts, behaviours, site)
     chains: list[CausalChain] = []
     for number, (name, concept) in enumerate(concepts.items()):
@@ -144,61 +101,30 @@ def run(context: AgentContext) -> Section:
             continue
         known = np.isfinite(holds)
         measured = replace(ChainMoments.cut_from(test, moments[known]), levels=groups[moments[known].rows])
-        success = _play_without(context, test, concept, values, site)
         links = measure(
-            subject.agent, measured, holds[known] == 1, behaviours, concept.basis, values, (concept.auc, concept.auc_random),
+            subject.agent, measured, holds[known] == 1, behaviours, concept.erasure.basis, values,
+            (concept.erasure.auc, concept.auc_random),
             others={other: each[known] for other, each in holding.items() if other != name},
             respond=_respond_later(context, test, measured, behaviours), site=site, seed=subject.seed,
         )  # fmt: skip
         chains += [
-            replace(chain, yes_no=concept.classes.yes_no, success=success, edited=edited.get((name, chain.behaviour)))
+            replace(
+                chain,
+                yes_no=concept.classes.yes_no,
+                success=_success(removed[name]),
+                edited=edited.get((name, chain.behaviour)),
+                returns=removed[name].effect.returns,
+                settles=removed[name].gone,
+            )
             for chain in links
         ]
     if not chains:
         return WORDS.skipped("nothing_varies")
     chains.sort(key=lambda chain: (ORDER.index(chain.verdict), -chain.largest))
-    directions = {name: f"direction_{number}.npz" for number, name in enumerate(concepts)}
-    for name, file in directions.items():
-        concepts[name].basis.save(context.out / file)
-    figures = Story(site, len(moments), COUNT, directions, chains)
+    figures = Story(site, len(moments), COUNT, removed, chains)
     statements = [_statement(chain, subject.site_name) for chain in chains if chain.verdict in (*USES, *HOLDS)]
     picture = WORDS.picture("story", _draw(chains[:SHOWN]))
     return WORDS.section(statements, [_check(chains)], [_table(chains)], [picture], figures)
-
-
-def _read_concepts(context: AgentContext, test: Episodes, site: str) -> tuple[FloatArray, dict[str, ReadConcept]]:
-    """Return what the site holds, and the concepts that can be read off it on held-out levels, the best read first."""
-    agent, train = context.subject.agent, recorded(context, "train")
-    moments = draw_steps(train.real, FITTED, context.rng(WORDS.name))
-    values = moments.cut(values_at(agent, train, site)).astype(np.float64)
-    known = {name: moments.cut(concept) for name, concept in concepts_at(train).items()}
-    classes = {name: Classes.fit(concept) for name, concept in known.items() if labels.usable(concept)}
-    distinct = _distinct({name: classes[name](known[name]) for name in classes})
-    other, theirs = values_at(agent, test, site)[test.real].astype(np.float64), concepts_at(test)
-    read = {}
-    for name, basis in separate_directions(values, distinct).items():
-        if name in theirs:
-            now = classes[name](theirs[name])[test.real]
-            area = auc(basis, 0, other, now)
-            if area is not None and area >= READ:
-                random = [auc(each, 0, other, now) or 0.5 for each in random_bases(basis, [0], values, None)]
-                read[name] = ReadConcept(basis, area, max(random, default=0.5), classes[name])
-    best = sorted(read, key=lambda name: -read[name].auc)
-    count = max(FEWEST_CONCEPTS, round(CONCEPTS * min(1.0, context.subject.effort)))
-    # Every agent can count its steps, and no reward depends on that by itself: it is always asked about.
-    clock = [ELAPSED] * (ELAPSED in best[count:])
-    return values, {name: read[name] for name in [*best[: count - len(clock)], *clock]}
-
-
-def _distinct(classes: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Leave out concepts that nearly always say the same, or the opposite, as one before: they have one direction."""
-    distinct: dict[str, FloatArray] = {}
-    for name, concept in classes.items():
-        both = [(other, np.isfinite(concept) & np.isfinite(other)) for other in distinct.values()]
-        same = [(concept[known] == other[known]).mean() for other, known in both if known.any()]
-        if not any(share > SAME or share < 1.0 - SAME for share in same):
-            distinct[name] = concept
-    return distinct
 
 
 def _respond_later(
@@ -218,24 +144,17 @@ def _respond_later(
     return respond
 
 
-def _play_without(context: AgentContext, test: Episodes, concept: ReadConcept, values: FloatArray, site: str) -> Link:
-    """Return what taking the direction away throughout does to the return, as a share of the return."""
-    subject = context.subject
-    levels = np.unique(test.levels)[: subject.count(LEVELS, FEWEST_LEVELS)]
-    result = controlled(
-        subject.agent, subject.make_batch, levels,
-        lambda basis, components: Intervention(basis, components, "ablate_midpoint", site=site),
-        concept.basis, [0], values, groups=subject.groups(levels), copies=COPIES, seed=subject.seed, mapper=context.mapper,
-    )  # fmt: skip
-    share = 1.0 / max(abs(result.effect.returns.before), 1e-9)
-    change = result.effect.returns.difference.scaled(share)
-    return Link(change, [share * control.returns.difference.mean for control in result.random])
+def _success(removed: Removed) -> Link:
+    """Return what taking a concept away throughout does to the return, as a share of the return."""
+    share = 1.0 / max(abs(removed.effect.returns.before), 1e-9)
+    change = removed.effect.returns.difference.scaled(share)
+    return Link(change, [share * control.returns.difference.mean for control in removed.random])
 
 
 def _edit_levels(
     context: AgentContext,
     test: Episodes,
-    concepts: Mapping[str, ReadConcept],
+    concepts: Mapping[str, HeldConcept],
     behaviours: Sequence[Behaviour],
     site: str,
 ) -> dict[tuple[str, str], EditedLevel]:
@@ -260,7 +179,7 @@ def _edit_levels(
                 continue
             levels = groups[rows]
             holds = [values_at(subject.agent, side, site)[rows, 0].astype(np.float64) for side in sides]
-            scores = [concept.basis.encode(values)[:, 0] for values in holds]
+            scores = [concept.erasure.basis.encode(values)[:, 0] for values in holds]
             score = bootstrap((scores[1] - scores[0]) * flips[rows], levels, subject.seed)
             for behaviour in behaviours:
                 acts = [behaviour.frequency(side.select(rows)) for side in sides]

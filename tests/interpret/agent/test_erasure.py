@@ -1,0 +1,144 @@
+"""Erasure: concepts whose place in memory is planted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.interpret.agent.erasure import Classes, Erasure, Held, erasures
+from rlhf_ray.interpret.directions import fit
+from rlhf_ray.interpret.directions.controls import removed_variance
+from rlhf_ray.measure.statistics import auc
+
+N = 1200
+
+
+def both(draw, **how) -> tuple[dict[str, Erasure], tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:  # type: ignore[no-untyped-def]
+    """Return the erasures, values and concept 0 of the fit, and of other steps."""
+    sides = [draw(np.random.default_rng(seed)) for seed in (0, 1)]
+    classes = {name: Classes.fit(concept) for name, concept in sides[0][1].items()}
+    fit, test = (
+        Held(values, {name: classes[name].every(concept) for name, concept in concepts.items()})
+        for values, concepts in sides
+    )
+    found = erasures(fit, test, list(fit.classes), how.get("least", 0.8))
+    return found, *((values, next(iter(concepts.values()))) for values, concepts in sides)
+
+
+def logistic(fitted: tuple[FloatArray, FloatArray], tested: tuple[FloatArray, FloatArray]) -> float:
+    """Scikit-learn's reader of yes or no: its AUC on other steps."""
+    model = LogisticRegression(max_iter=1000).fit(*fitted)
+    return auc(model.decision_function(tested[0]), tested[1] == 1)
+
+
+def test_of_two_nearly_parallel_concepts_each_is_taken_away_without_the_other() -> None:
+    """The plain difference of means would take both; "pit" holds where "saw" does not, mostly."""
+    patterns = np.array([[1.0, 0.0, 0.0, 0.0], [0.98, 0.2, 0.0, 0.0]])
+
+    def draw(rng):  # type: ignore[no-untyped-def]
+        saw = rng.integers(2, size=N).astype(float)
+        pit = np.where(rng.random(N) < 0.6, saw, rng.integers(2, size=N)).astype(float)
+        return np.stack([saw, pit], 1) @ patterns + 0.02 * rng.standard_normal((N, 4)), {"saw": saw, "pit": pit}
+
+    found, fitted, tested = both(draw)
+    pit = draw(np.random.default_rng(1))[1]["pit"]
+    saw = found["saw"]
+    assert (len(saw.basis), saw.gone) == (1, True)
+    assert saw.auc > 0.95
+    np.testing.assert_allclose(saw.basis.patterns[0], patterns[0], atol=0.1)
+    # What a reader of the pit alone reads stays as it is: its factor is the part of memory that the saw is not in.
+    without = saw.basis.remove(tested[0], [0])
+    factor = np.linalg.pinv(patterns.T)[1]
+    np.testing.assert_allclose(without @ factor, tested[0] @ factor, atol=0.12)
+    assert auc(without @ factor, pit == 1) > 0.95
+    # The plain difference of means says less of the saw, and takes more.
+    plain = fit("mean_difference", fitted[0], 1, labels={"saw": fitted[1]})
+    assert auc(plain.encode(tested[0])[:, 0], tested[1] == 1) < saw.auc
+    assert removed_variance(plain, [0], fitted[0]) > 2.0 * saw.variance
+
+
+def test_one_direction_is_enough_for_a_linear_reader_and_it_takes_the_least() -> None:
+    """Of all removals after which the means are equal, LEACE's changes least; scikit-learn's reader finds nothing."""
+
+    def draw(rng):  # type: ignore[no-untyped-def]
+        cue = rng.integers(2, size=N).astype(float)
+        values = rng.standard_normal((N, 5)) * [3.0, 1.0, 0.3, 0.3, 0.3]
+        values[:, 0] += cue
+        values[:, 2] += 1.5 * cue
+        return values, {"cue": cue}
+
+    found, fitted, tested = both(draw)
+    cue = found["cue"]
+    assert (len(cue.basis), cue.gone, cue.neighbours) == (1, True, [])
+    assert cue.erased < 0.6
+    assert logistic(fitted, tested) > 0.95
+    removed = [(cue.basis.remove(values, [0]), labels) for values, labels in (fitted, tested)]
+    assert logistic(*removed) < 0.56
+    plain = fit("mean_difference", fitted[0], 1, labels={"cue": fitted[1]})
+    changes = [
+        ((values - basis.remove(values, [0])) ** 2).sum() for values in fitted[:1] for basis in (cue.basis, plain)
+    ]
+    assert changes[0] < 0.7 * changes[1]
+
+
+def test_a_concept_held_in_two_directions_by_turns_is_not_called_gone() -> None:
+    """In one direction while the light is red, in another while it is green: after the removal of their sum, who knows the light
+    still reads it."""
+
+    def draw(rng):  # type: ignore[no-untyped-def]
+        cue, red = rng.integers(2, size=(2, N)).astype(float)
+        sign = 2.0 * cue - 1.0
+        values = 0.1 * rng.standard_normal((N, 6))
+        values[:, 0] += np.where(red == 1, sign, 0.0)
+        values[:, 1] += np.where(red == 0, sign, 0.0)
+        values[:, 2] += 4.0 * (red - 0.5)
+        return values, {"cue": cue, "red": red}
+
+    found, _, tested = both(draw)
+    cue = found["cue"]
+    assert (len(cue.basis), cue.gone) == (1, False)
+    assert cue.erased > 0.95
+    removed = cue.basis.remove(tested[0], [0])
+    assert auc(removed[:, 0] * np.sign(removed[:, 2]), tested[1] == 1) > 0.95
+    assert auc(removed[:, 0], tested[1] == 1) < 0.55
+
+
+def test_a_number_of_four_levels_in_three_directions_needs_them_all() -> None:
+    def draw(rng):  # type: ignore[no-untyped-def]
+        gear = rng.integers(4, size=N)
+        other = 2.0 * rng.standard_normal((N, 2))
+        return np.hstack([np.eye(5)[gear] + 0.1 * rng.standard_normal((N, 5)), other]), {"gear": gear.astype(float)}
+
+    found, _, _ = both(draw)
+    assert len(found["gear"].basis) == 3  # four corners span three directions
+    assert found["gear"].gone
+
+
+def test_concepts_that_are_one_direction_name_each_other() -> None:
+    def draw(rng):  # type: ignore[no-untyped-def]
+        time = rng.integers(20, size=N).astype(float)
+        place = time + 0.01 * rng.standard_normal(N)
+        cue = rng.integers(2, size=N).astype(float)
+        return np.stack([time / 20, cue, rng.standard_normal(N)], 1), {"time": time, "place": place, "cue": cue}
+
+    found, *_ = both(draw)
+    (near,) = found["time"].neighbours
+    assert (near.concept, round(near.cosine, 2), near.lost > 0.9) == ("place", 1.0, True)
+    assert found["cue"].neighbours == []
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_what_is_not_read_well_is_no_concept_of_the_memory(shift: float) -> None:
+    """AUC of a shift of half a standard deviation: Φ(.5 / √2) = .64."""
+
+    def draw(rng):  # type: ignore[no-untyped-def]
+        cue = rng.integers(2, size=N).astype(float)
+        values = rng.standard_normal((N, 3))
+        values[:, 0] += shift * cue
+        return values, {"cue": cue}
+
+    assert both(draw)[0] == {}
+    read = both(draw, least=0.5)[0]
+    assert read["cue"].auc == pytest.approx(0.64 if shift else 0.5, abs=0.03)
