@@ -112,11 +112,11 @@ def measure(
         held = Intervention(direction, range(len(direction)), "ablate_mean", amount=score, site=site)
         return respond(rows, [held]) - plain[rows]
 
-    def moves(score: FloatArray, home: FloatArray, rows: IntArray) -> _Moves:
+    def moves(score: FloatArray, home: FloatArray, rows: IntArray) -> _Changes:
         far = float(np.linalg.norm((score - home) @ basis.patterns))
         some = rows[:: max(1, len(rows) // RANDOM_MOMENTS)][:RANDOM_MOMENTS]
         instead = [change(each, _as_far(each, far, rng), some) for each in random]
-        return _Moves(rows, change(basis, score, rows), some, instead)
+        return _Changes(rows, change(basis, score, rows), some, instead)
 
     removed, back = moves(np.asarray(basis.midpoints), present, on), moves(absent, present, on)
     moved = moves(present, absent, off)
@@ -148,7 +148,7 @@ def measure(
 
 
 @dataclass(frozen=True)
-class _Moves:
+class _Changes:
     """How frequencies change at some moments ``rows``, ``[rows, behaviours]``, and at fewer with each random direction."""
 
     rows: IntArray
@@ -166,9 +166,9 @@ class _Moves:
         sizes = replace(self, changes=np.abs(self.changes), random=[np.abs(each) for each in self.random])
         return sizes.link(k, levels, seed)
 
-    def and_then(self, other: _Moves, sign: float = 1.0) -> _Moves:
+    def and_then(self, other: _Changes, sign: float = 1.0) -> _Changes:
         """Return both, the other's changes times ``sign``."""
-        return _Moves(
+        return _Changes(
             np.concatenate([self.rows, other.rows]),
             np.concatenate([self.changes, sign * other.changes]),
             np.concatenate([self.some, other.some]),
@@ -180,7 +180,7 @@ def _joint(
     plain: FloatArray,
     holds: BoolArray,
     others: Mapping[str, FloatArray],
-    moves: _Moves,
+    moves: _Changes,
     k: int,
     levels: IntArray,
     seed: int,

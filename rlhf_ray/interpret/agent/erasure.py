@@ -131,7 +131,7 @@ class Held:
         return self.classes[name][:, 0]
 
 
-class Metric:
+class Whitened:
     """The metric of values, in which they vary alike in all directions; a little more than they do, so that none is all noise."""
 
     def __init__(self, values: FloatArray):
@@ -166,7 +166,7 @@ def erasures(fit: Held, test: Held, distinct: Sequence[str], least: float) -> di
         distinct: concepts to erase, whose parts are told apart.
         least: AUC on held-out levels that the first direction of a concept needs.
     """
-    metric = Metric(fit.values)
+    metric = Whitened(fit.values)
     sides = metric(fit.values), metric(test.values)
     apart = separate_directions(fit.values, {name: fit.first(name) for name in distinct})
     found: dict[str, Erasure] = {}
@@ -193,7 +193,7 @@ def reading(basis: Directions, values: FloatArray, classes: FloatArray) -> float
 
 
 def _erase(
-    metric: Metric,
+    metric: Whitened,
     basis: Directions,
     sides: tuple[FloatArray, FloatArray],
     name: str,
