@@ -120,17 +120,17 @@ class Subject:
         return self.equivalence.without_shaping(self.scaled, self.gamma)
 
     @cached_property
-    def on_true_scale(self) -> RewardFunction:
-        """`judged` on the scale of the true reward, by the line of the rewards on the true ones; as it is if that is unknown.
+    def true_line(self) -> tuple[float, float]:
+        """Slope and level of the line that puts true rewards on the scale of `judged`; 1 and 0 if either is constant or unknown.
 
         Of a reward that hardly correlates with the true one, the line is that of equal means and deviations.
         """
         given, true = self.judged.of(self.data), self.data.rewards
         if constant(given) or constant(true):
-            return self.judged
+            return 1.0, 0.0
         correlation = pearson(given, true)
         slope = float(given.std() / true.std()) * (correlation if correlation >= RELATED else 1.0)
-        return ScaledReward(self.judged, 1 / slope, float(given.mean() - slope * true.mean()))
+        return slope, float(given.mean() - slope * true.mean())
 
     @cached_property
     def lag(self) -> Lag | None:

@@ -201,3 +201,18 @@ def test_folders_of_pictures(tmp_path):
     (tmp_path / "moved" / "1" / "obs.png").unlink()
     with pytest.raises(SettingError, match=r"obs\.png is missing"):
         evaluate_folder(reward, tmp_path)
+
+
+def test_figures_are_the_rewards_own_and_what_is_right_is_on_its_scale(data):
+    true = data.rewards
+    reward = CallableReward(
+        lambda o, a, p, d: 3.0 * ((p == GOAL).sum(1) < 1) - 1.0, ENV.observation_space, ENV.action_space
+    )
+    plain = Subject(reward, data, environment=NAME)
+    slope, level = plain.true_line
+    np.testing.assert_allclose(slope * true.mean() + level, reward.of(data).mean(), atol=1e-9)
+    cases = {case.case.name: case for case in section.measure(plain).cases}
+    assert cases["the goal vanishes"].given == pytest.approx(2.0)
+    ordinary = cases["ordinary step"]
+    assert ordinary.given == pytest.approx(reward.of(data)[true <= 0.5].mean(), abs=0.2)
+    assert ordinary.expected == pytest.approx(level, abs=1e-9)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -93,20 +93,20 @@ def measure(subject: Subject) -> Counterfactuals:
     """Edit steps and compute their reward."""
     cells = subject.regions is not None and subject.regions.kind == "cell"
     grid = subject.regions.layout if subject.regions is not None and cells else None
-    names, truth, reward, data = (
-        object_names(subject.environment),
-        true_reward(subject),
-        subject.on_true_scale,
-        subject.data,
-    )
+    names, truth, reward, data = object_names(subject.environment), true_reward(subject), subject.judged, subject.data
+    slope, level = subject.true_line
     if subject.shaped:  # what shaping adds to an edited step is not known: the fit saw none
         truth, reward, data = None, subject.scaled, data.with_(rewards=np.full(len(data), np.nan))
+        slope, level = 1.0, 0.0
     if subject.edits is not None:
         cases = read_edits(subject.edits, names)
     else:
         assert grid is not None, "why_not() says so"
         cases = automatic(subject.data, grid, names)
     outcomes = evaluate(reward, data, cases, subject.rng(WORDS.name), grid=grid, truth=truth)
+    outcomes = [
+        one if one.expected is None else replace(one, expected=slope * one.expected + level) for one in outcomes
+    ]
     rewards = reward.of(data)
     constant = bool(np.ptp(rewards) <= 1e-6 * max(1e-3, float(np.abs(rewards).max())))
     return Counterfactuals(spread(reward, data), outcomes, constant, subject.edits is None, grid)
