@@ -28,6 +28,8 @@ OBJECT = 0.12
 TRAINED, TIMES = 1.2, 4.0
 """Least ratio of concentrations, trained over untrained; an object matters if it changes a quantity this many times as much as
 background does."""
+ROUNDING = 1e-5
+"""Change of a quantity that float32 networks' rounding may make by itself."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ class ObjectFigures:
 
     @property
     def matters(self) -> bool:
-        """Whether it matters more than background."""
-        return self.control > 0 and self.painted >= TIMES * self.control
+        """Whether it matters more than background, also where background doesn't matter at all."""
+        return self.painted >= max(TIMES * self.control, ROUNDING)
 
     @property
     def distrusted(self) -> bool:
