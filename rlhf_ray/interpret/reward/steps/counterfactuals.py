@@ -22,6 +22,7 @@ from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.true_reward import object_names, true_reward
 from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.plots import draw_observation, png
+from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Check, Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
 from rlhf_ray.study.words import Words, capital
@@ -133,9 +134,11 @@ def _findings(figures: Counterfactuals) -> Iterator[Statement]:
             explained |= {case.case.name for case in told.values() if case is not None}
             usual = {"ordinary": cases["ordinary step"], "rewarded": cases["rewarded step"]}
             key = "disappearance" if vanish.expected is None else "disappearance_not_reaching"
-            yield WORDS.statement(key, 2 * gains[name], name=name, **told, **usual)
+            strong = strength((gains[name], gains[name]), SURPRISE)
+            yield WORDS.statement(key, 2 * gains[name], strong, name=name, **told, **usual)
         elif gains[name] < -SURPRISE and vanish.error is None:
-            yield WORDS.statement("presence", -gains[name], name=name, vanish=vanish)
+            strong = strength((gains[name], gains[name]), SURPRISE)
+            yield WORDS.statement("presence", -gains[name], strong, name=name, vanish=vanish)
         edits = [each for each in figures.cases if f" {name} " in f" {each.case.name} " and each.edited]
         if edits and max(abs(each.change) for each in edits) < UNMOVED * figures.scale:
             yield WORDS.statement("ignores", 1.0, name=name, share=UNMOVED)

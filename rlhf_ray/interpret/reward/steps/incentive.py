@@ -36,21 +36,21 @@ def run(context: StepContext[Subject]) -> Section:
         return replace(WORDS.section(), skipped=str(error))
     judged = [one for one in figures if one.finding != "nothing to gain"]
     return WORDS.section(
-        [_statement(one) for one in judged],
+        [_statement(one, str(one.world) != subject.environment) for one in judged],
         [_check(one) for one in judged],
         [WORDS.table("returns", [_row(one) for one in figures])],
         figures={str(one.world): one for one in figures},
     )
 
 
-def _statement(one: Incentive) -> Statement:
+def _statement(one: Incentive, elsewhere: bool) -> Statement:
     weight = 0.0 if one.share is None else one.share if one.finding == "same" else 1 - one.share
     strong: Strength = "weak"
     if one.share is not None and one.finding != "undecided":
         low, high = one.share - 2 * one.share_error, one.share + 2 * one.share_error
         strong = strength((low, high) if one.finding == "same" else (1 - high, 1 - low))
     key = "shifted" if one.finding == "same" and one.shifted and one.level_matters else one.finding
-    return WORDS.statement(key, weight, strong, one=one, least=_least(one))
+    return WORDS.statement(key, weight, strong, one=one, elsewhere=elsewhere, least=_least(one))
 
 
 def _check(one: Incentive) -> Check:
