@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import gymnasium as gym
 import numpy as np
@@ -15,7 +15,8 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import draw_steps
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.interpret.directions import Directions
-from rlhf_ray.interpret.directions.labels import classes, rows
+from rlhf_ray.interpret.directions.labels import classes, rows, usable
+from rlhf_ray.measure.statistics import auc
 
 FITTED, GRADIENTS = 6000, 1000
 """Steps that directions are fitted to; steps whose gradients are taken."""
@@ -37,6 +38,7 @@ class Candidate:
             to first order: the mean over moments, of the action now or up to 5 steps on, whichever is largest.
         concept: what the component was fitted to; empty if nothing.
         auc: how well its (first) score tells the concept's classes apart, on other levels; None without a concept.
+        reads: of a component without a concept, the concept whose classes its score tells apart best; empty if none well enough.
     """
 
     basis: Directions
@@ -45,6 +47,7 @@ class Candidate:
     sensitivity: float
     concept: str = ""
     auc: float | None = None
+    reads: str = ""
 
 
 def sensitivities(
@@ -169,6 +172,33 @@ def strongest(
     sizes = sensitivities(agent, episodes, site, free, rng)
     order = [int(component) for component in np.argsort(-sizes, kind="stable") if np.isfinite(sizes[component])]
     return [Candidate(free, (number,), free.names[number], float(sizes[number])) for number in order[:count]]
+
+
+def with_concepts(
+    candidates: Sequence[Candidate], values: FloatArray, concepts: Mapping[str, Array], least: float
+) -> list[Candidate]:
+    """Say of components what they read: the concept whose classes their score tells apart best, in either sense.
+
+    Args:
+        candidates: components that were fitted to no concept.
+        values: what the site holds on other levels, ``[n, size]``.
+        concepts: the same steps' labels, ``[n]`` of each.
+        least: area under the ROC curve from which on a component reads a concept.
+    """
+    named = []
+    for candidate in candidates:
+        scores = candidate.basis.encode(values)[:, candidate.components[0]]
+        areas: dict[str, float] = {}
+        for name, concept in concepts.items():
+            known = rows(concept)
+            if usable(concept):
+                area = auc(scores[known], classes(np.asarray(concept)[known]), 0.5)
+                areas[name] = max(area, 1.0 - area)
+        best = max(areas, key=lambda name: areas[name], default="")
+        if best and areas[best] >= least:
+            candidate = replace(candidate, reads=best, auc=areas[best])
+        named.append(candidate)
+    return named
 
 
 def _vectors(values: Tensor) -> FloatArray:

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from rlhf_ray.agents.agent import MEMORY, NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
@@ -21,7 +22,7 @@ from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent import concepts, held
-from rlhf_ray.interpret.agent.candidates import sensitivities, separate_directions
+from rlhf_ray.interpret.agent.candidates import Candidate, sensitivities, separate_directions, with_concepts
 from rlhf_ray.interpret.agent.concepts import concepts_at
 from rlhf_ray.interpret.agent.effects import effect
 from rlhf_ray.interpret.agent.questions import objects
@@ -383,3 +384,15 @@ def test_the_cue_in_memory_acts_and_the_time_in_memory_does_not() -> None:
     assert found["cue"].outcomes["first_gate"].after > 0.8
     assert found["cue"].returns.difference.high < -5.0
     assert found[concepts.ELAPSED].returns.difference.mean > -1.5
+
+
+def test_a_component_is_named_by_the_concept_that_it_reads() -> None:
+    rng = np.random.default_rng(0)
+    cue, other = rng.random((2, 400)) > 0.5
+    values = np.stack([np.where(cue, -1.0, 1.0), 0.3 * other, np.zeros(400)], 1) + 0.1 * rng.standard_normal((400, 3))
+    components = [Candidate(units(3), (number,), f"unit {number}", 1.0) for number in range(3)]
+    named = with_concepts(components, values, {"cue": cue, "other": other, "never": np.zeros(400)}, 0.8)
+    assert [each.reads for each in named] == ["cue", "other", ""]
+    expected = roc_auc_score(other, values[:, 1])
+    assert named[1].auc == pytest.approx(expected)
+    assert named[0].auc == pytest.approx(1.0)

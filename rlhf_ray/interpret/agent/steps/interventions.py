@@ -16,7 +16,8 @@ from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.candidates import AHEAD as STEPS_ON
-from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, strongest
+from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, strongest, with_concepts
+from rlhf_ray.interpret.agent.concepts import concepts_at
 from rlhf_ray.interpret.agent.controls import Controlled
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import action_shares
@@ -154,6 +155,8 @@ def run(context: AgentContext) -> Section:
     played = levels_of(context)
     removed = _concepts(context, played)
     candidates = strongest(subject.agent, test, site, free, COMPONENTS, rng)
+    known = {name: concept[test.real] for name, concept in concepts_at(test).items()}
+    candidates = with_concepts(candidates, _values(context, test, site), known, READ)
     candidates += [
         Candidate(basis, tuple(range(len(basis))), WORDS.text("concept", name=name), one.sensitivity, name, one.auc)
         for name, (basis, one) in removed.items()
@@ -261,9 +264,11 @@ def _transfer_check(transfer: Transfer | None) -> Iterator[Check]:
 
 
 def _statements(effects: Sequence[ComponentEffect], site: str, box: bool) -> Iterator[Statement]:
+    unused = {one.candidate.concept for one in effects if one.verdict == "decodable only"}
     for one in effects:
-        change, acts = one.result.effect.returns, one.result.effect.acts
-        values: dict[str, Any] = {"name": one.candidate.name, "site": site, "box": box, "one": one}
+        change, acts, candidate = one.result.effect.returns, one.result.effect.acts, one.candidate
+        reads = "" if candidate.reads in unused else candidate.reads  # what it does is not that concept's
+        values: dict[str, Any] = {"name": candidate.name, "reads": reads, "site": site, "box": box, "one": one}
         if one.verdict == "matters":
             unit = 1.0 / max(abs(change.before), 1e-9)
             strong = strength(change.difference.scaled(unit), unit * max(map(abs, one.random_returns), default=0.0))
