@@ -168,7 +168,7 @@ def used(*edits: str) -> str:
     return rf"^ignores: [^.:]*({'|'.join(edits)})"
 
 
-FRAME = r"^ignores: the frame"
+FRAME = r"^ignores: the frame(?!.*for the value)"
 """What is false of an agent that acts by what it sees."""
 TIME = r"steps so far|elapsed|\btime\b"
 MEMORY = r"^uses: [^.:]*\bmemory\b(?! step)"

@@ -28,6 +28,10 @@ Make = Callable[[Directions, Sequence[int]], Intervention]
 """Makes the intervention on some components of a basis, for example ``lambda b, c: Intervention(b, c, "reflect")``."""
 
 
+MATCHED = 0.5
+"""Share of the variance taken away that a random removal has to take to be a control: a small one says little of a large one."""
+
+
 @dataclass(frozen=True)
 class Controlled:
     """An effect beside those of random directions.
@@ -49,6 +53,11 @@ class Controlled:
         """Whether the return changes, by more than with any random direction: the whole interval lies beyond."""
         random = max((abs(each.returns.difference.mean) for each in self.random), default=0.0)
         return self.effect.returns.difference.beyond(random)
+
+    @property
+    def matched(self) -> bool:
+        """Whether a random removal takes a comparable share of the variance (`MATCHED`), so that there is a control."""
+        return max(self.random_variance, default=0.0) >= MATCHED * self.variance
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures as plain numbers; of the random directions only returns and outcomes."""

@@ -81,7 +81,7 @@ class ComponentEffect:
     def verdict(self) -> Verdict:
         """What follows from it."""
         if self.result.changes:
-            return "matters"
+            return "matters" if self.result.matched else "not settled"
         change, acts = self.result.effect.returns, self.result.effect.acts
         if not change.difference.holds_zero:
             return "no more than random"
@@ -90,7 +90,9 @@ class ComponentEffect:
             return "not settled"
         if acts.mean > NEGLIGIBLE:  # it does matter, to what the reward doesn't tell
             random = max((control.acts.mean for control in self.result.random), default=0.0)
-            return "moves actions" if acts.low is not None and acts.low > random else "no more than random"
+            if acts.low is None or acts.low <= random:
+                return "no more than random"
+            return "moves actions" if self.result.matched else "not settled"
         if self.held is None:
             return "no effect"
         return "decodable only" if self.held.gone else "not settled"  # else another direction may serve it
