@@ -79,7 +79,9 @@ def lag_of(series: FloatArray, cause: FloatArray | BoolArray, data: Transitions,
     at_lag, at_once = (_resampled(_sums(late, early, data.episodes, *pairs[lag]), seed) for lag in (lags[best], 0))
     size, same = abs(found[best]), abs(found[0])
     gain = percentile_interval(np.abs(at_lag) - np.abs(at_once))[0]
-    if not (size >= same + BETTER or 1 - size**2 <= (1 - same**2) / 2) or gain <= 0:
+    mirrored = found[lags.index(-lags[best])]  # as opposite as strong: a derivative of the cause, which has no delay
+    derivative = lags[best] != 0 and -np.sign(found[best]) * mirrored > size - BETTER
+    if derivative or not (size >= same + BETTER or 1 - size**2 <= (1 - same**2) / 2) or gain <= 0:
         best, at_lag = 0, at_once
     low, high = percentile_interval(at_lag)
     there, chance = float(found[best]), float(np.quantile(np.abs(all_found[:, 1:]).max(0), 0.95))

@@ -70,7 +70,9 @@ def write_report(study: Study[Subject], sections: Sequence[Section], about: dict
     }
     verdict = reconcile(sections, KINDS, relations=RELATIONS)
     model = (about or {}).get("model")
-    name = subject.reward.name if model is None else f"{subject.reward.name} of {Path(model).name}"
+    name = subject.reward.name
+    if model is not None and Path(model).name != name:
+        name = f"{name} of {Path(model).name}"
     screen = first_screen(" · ".join(filter(None, (name, subject.environment))), verdict, sections, RELATIONS)
     page = write_page(LOOK, study.folder, facts | (about or {}), verdict, sections, screen)
     return Report(page, screen, verdict, tuple(sections))

@@ -38,7 +38,7 @@ LEADING, STANDS_OUT = 0.4, 0.3
 """Regions stand out if they move the reward by this share of what the strongest moves it, and that moves it by this much."""
 MOST_OF_IMAGE = 0.5
 """Share of the patches from which a cause is no part of the image."""
-TOGETHER = 0.15
+TOGETHER = 0.075
 """Share of the variance that is in neither of two causes alone from which they act together."""
 BACKGROUND = 0.3
 """Share of an image's pixels with its most frequent colour from which it is a background."""
@@ -283,8 +283,12 @@ class Search:
         return self.pairs.effect(BackgroundColour("the background colour", part.state, part.next_state))
 
     def together(self, causes: Sequence[Cause], everything: FloatArray) -> list[tuple[str, str, float]]:
-        """Return pairs of causes whose joint effect is not the sum of both: neither can be told without the other."""
-        total = float(np.mean((everything - self.pairs.rewards) ** 2))
+        """Return pairs of causes whose joint effect is not the sum of both, with the share of the variance that the sum leaves.
+
+        The second difference over two independent steps has 4 times the variance of the interaction, the difference of two
+        rewards twice the variance of the reward (Sobol 1993).
+        """
+        total = 2.0 * float(np.mean((everything - self.pairs.rewards) ** 2))
         alone = [self.exchanged(each.mask) - self.pairs.rewards for each in causes]
         found = []
         for (i, a), (j, b) in itertools.combinations(enumerate(causes), 2):

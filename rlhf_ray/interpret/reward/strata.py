@@ -248,10 +248,11 @@ def _worst(
             first, at = _strongest(masks, error, left, least * spread)
             if at.sum() < 5:
                 continue
-            condition = names[first]
+            condition, where = names[first], masks[first]
             second, both = _strongest(masks, error, at)
             if _weight(error, both) > 1.2 * _weight(error, at):
-                condition, at = f"{condition} and {names[second]}", both
+                condition, where = f"{condition} and {names[second]}", masks[first] & masks[second]
+            at = where  # what is said of the condition is of all its steps, also of those that an earlier one explains
             gap = float(error[at].mean()) / spread
             standard = float(error[at].std()) / np.sqrt(at.sum()) / spread
             if clear := abs(gap) >= 0.5 and abs(gap) >= 4 * standard:

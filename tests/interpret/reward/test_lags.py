@@ -118,3 +118,12 @@ def test_a_late_reward_is_late_although_shaping_explains_it():
     assert of.equivalence.by_shaping
     assert not of.shaped
     assert (of.lag.steps, of.lag.correlation) == (1, pytest.approx(1))
+
+
+def test_a_derivative_is_not_late():
+    phase = np.concatenate(
+        [np.linspace(0, 6 * np.pi, 60) + offset for offset in np.random.default_rng(0).uniform(0, 6, 20)]
+    )
+    zeros, flags, episodes = np.zeros((1200, 1)), np.zeros(1200, bool), np.repeat(np.arange(20), 60)
+    data = Transitions(zeros, zeros, zeros, flags, np.cos(phase), episodes, np.tile(np.arange(60), 20))
+    assert lag_of(np.sin(phase), np.cos(phase), data, np.random.default_rng(0)).steps == 0

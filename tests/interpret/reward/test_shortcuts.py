@@ -7,7 +7,7 @@ from rlhf_ray.interpret.reward.exchange import ExchangePairs, StepPart, levelled
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.steps import shortcuts as section
-from rlhf_ray.interpret.reward.strata import _flat
+from rlhf_ray.interpret.reward.strata import _flat, compare
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.summaries import summaries
 from rlhf_ray.reward.functions import CallableReward, TableReward
@@ -92,6 +92,29 @@ def test_effects_equal_brute_force(vectors):
 def test_features_that_only_count_together_are_found(vectors):
     text = said(vector_reward(lambda o, a, p, d: np.sign(o[:, 1] * o[:, 3])), vectors)
     assert "Feature 1 and feature 3 act together" in text
+
+
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+def test_the_share_of_an_interaction_is_that_of_the_variance(factor):
+    rng = np.random.default_rng(0)
+    observations = rng.choice([-1.0, 1.0], (2000, 2))  # four rewards, as frequent: pairs are drawn from each alike
+    data = steps(observations, observations)
+    reward = CallableReward(
+        lambda o, a, p, d: o[:, 0] + factor * o[:, 0] * o[:, 1], gym.spaces.Box(-9, 9, (2,)), ACTIONS
+    )
+    found = find(reward, data, regions_of(gym.spaces.Box(-9, 9, (2,))), rng, pairs=2000)
+    [(_, _, share)] = found.together
+    assert share == pytest.approx(factor**2 / (1 + factor**2), abs=0.05)
+
+
+def test_strata_tell_of_all_their_steps(vectors):
+    reward = vector_reward(lambda o, a, p, d: o[:, 0] + 3.0 * (a == 1) + 3.0 * (o[:, 1] > 0.5))
+    beside = compare(reward, vectors, regions_of(gym.spaces.Box(-9, 9, (4,))))
+    for stratum in beside.strata:
+        assert stratum.given == pytest.approx(reward.of(vectors)[stratum.chosen].mean())
+        if stratum.condition == "the action is 1":
+            np.testing.assert_array_equal(stratum.chosen, vectors.actions == 1)
+    assert beside.strata
 
 
 def test_summaries_are_of_what_the_reward_reads(vectors):

@@ -49,7 +49,11 @@ def _statement(one: Incentive, elsewhere: bool) -> Statement:
     if one.share is not None and one.finding != "undecided":
         low, high = one.share - 2 * one.share_error, one.share + 2 * one.share_error
         strong = strength((low, high) if one.finding == "same" else (1 - high, 1 - low))
-    key = "shifted" if one.finding == "same" and one.shifted and one.level_matters else one.finding
+    key = (
+        "shifted"
+        if one.finding == "same" and one.shifted and one.level_matters and one.correlation is not None
+        else one.finding
+    )
     return WORDS.statement(key, weight, strong, one=one, elsewhere=elsewhere, least=_least(one))
 
 
