@@ -23,24 +23,32 @@ RANDOM, KEYS, TWO = "rlhf_ray/RandomGoal-v0", "rlhf_ray/Key-v0", "rlhf_ray/TwoGo
 STEPS = 1500
 
 
+def angle(o: Array) -> FloatArray:
+    """The pendulum's angle."""
+    return np.asarray(np.arctan2(o[:, 1], o[:, 0]), np.float64)
+
+
+def swing(o: Array, a: Array, p: Array, d: Array) -> FloatArray:
+    """The pendulum's true reward."""
+    return np.asarray(-(angle(o) ** 2) - 0.1 * o[:, 2] ** 2 - 0.001 * a[:, 0] ** 2)
+
+
+def beside(o: Array, a: Array, p: Array, d: Array) -> Array:
+    """1 where the agent stands beside a wall."""
+    grid = p.reshape(-1, *make_env(RANDOM).unwrapped.grid)  # type: ignore[attr-defined]
+    near = [np.roll(grid == WALL, by, axis) for axis in (1, 2) for by in (1, -1)]
+    return np.asarray(1.0 * ((grid == AGENT) & np.any(near, 0)).any((1, 2)))
+
+
+def noise(o: Array, a: Array, p: Array, d: Array) -> Array:
+    """Differs between any two steps, and means nothing."""
+    return np.asarray(np.sin(1e7 * o.astype(np.float64) @ np.arange(1.0, o.shape[1] + 1)))
+
+
 def rows(seeds: Sequence[int]) -> list[Row]:
     """Look at each reward for the first seed, as nothing is learned."""
     seed = seeds[0]
     data = {name: wander(name, seed) for name in (PENDULUM, CART, CAR, RANDOM, KEYS, TWO)}
-
-    def angle(o: Array) -> FloatArray:
-        return np.asarray(np.arctan2(o[:, 1], o[:, 0]), np.float64)
-
-    def swing(o: Array, a: Array, p: Array, d: Array) -> Array:
-        return np.asarray(-(angle(o) ** 2) - 0.1 * o[:, 2] ** 2 - 0.001 * a[:, 0] ** 2)
-
-    def beside(o: Array, a: Array, p: Array, d: Array) -> Array:
-        grid = p.reshape(-1, *make_env(RANDOM).unwrapped.grid)  # type: ignore[attr-defined]
-        near = [np.roll(grid == WALL, by, axis) for axis in (1, 2) for by in (1, -1)]
-        return np.asarray(1.0 * ((grid == AGENT) & np.any(near, 0)).any((1, 2)))
-
-    def noise(o: Array, a: Array, p: Array, d: Array) -> Array:
-        return np.asarray(np.sin(1e7 * o.astype(np.float64) @ np.arange(1.0, o.shape[1] + 1)))
 
     def row(id_: str, what: str, name: str, function: Callable[..., Array], *words: str) -> Row:
         kinds = ("rewards", "warning") if words else ("warning",)

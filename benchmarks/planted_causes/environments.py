@@ -7,13 +7,13 @@ from functools import cache, partial
 
 import numpy as np
 
-from benchmarks.calibrations.flaws import wander
+from benchmarks.calibrations.flaws import angle, beside, noise, swing, wander
 from benchmarks.planted_causes import Case, only
 from benchmarks.planted_causes.vectors import EFFORT, FUNCTION, NO_ACTION, NO_NOISE
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
-from rlhf_ray.envs.gridworld import AGENT, GOAL, KEY, WALL, enters_goal
+from rlhf_ray.envs.gridworld import GOAL, KEY, enters_goal
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 
@@ -24,28 +24,6 @@ PARTS = ["cos(angle)", "sin(angle)", "angular velocity"]
 TRAINED = ("vanishing key", "sign flipped", "level", "standing still", "true")
 """Cases with the incentive test, whose training of small agents takes as long as all other steps of all rewards."""
 played: Callable[[str], Transitions] = cache(partial(wander, seed=0))
-
-
-def angle(o: Array) -> FloatArray:
-    """The pendulum's angle."""
-    return np.asarray(np.arctan2(o[:, 1], o[:, 0]), np.float64)
-
-
-def swing(o: Array, a: Array, p: Array, d: Array) -> FloatArray:
-    """The pendulum's true reward."""
-    return np.asarray(-(angle(o) ** 2) - 0.1 * o[:, 2] ** 2 - 0.001 * a[:, 0] ** 2)
-
-
-def beside(o: Array, a: Array, p: Array, d: Array) -> Array:
-    """1 where the agent stands beside a wall."""
-    grid = p.reshape(-1, *make_env(RANDOM).unwrapped.grid)  # type: ignore[attr-defined]
-    near = [np.roll(grid == WALL, by, axis) for axis in (1, 2) for by in (1, -1)]
-    return np.asarray(1.0 * ((grid == AGENT) & np.any(near, 0)).any((1, 2)))
-
-
-def noise(o: Array, a: Array, p: Array, d: Array) -> Array:
-    """Differs between any two steps, and means nothing."""
-    return np.asarray(np.sin(1e7 * o.astype(np.float64) @ np.arange(1.0, o.shape[1] + 1)))
 
 
 def potential(o: Array) -> Array:
