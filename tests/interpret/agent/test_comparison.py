@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -29,6 +30,8 @@ from rlhf_ray.interpret.agent.comparison import (
     write_comparison,
 )
 from rlhf_ray.interpret.agent.comparison.alike import similarity
+from rlhf_ray.interpret.agent.comparison.concepts import ComparedConcept
+from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.study import run_study
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
@@ -93,7 +96,7 @@ class Signals:
     def _observations(self) -> Array:
         turned = np.array([copy["turned"] for copy in self._copies], np.float32)
         noise = np.array(
-            [[np.sin(7.0 * c["step"] + 3.0 * d[0])] for c, d in zip(self._copies, self._drawn, strict=True)]
+            [[3.0 * np.sin(7.0 * c["step"] + 3.0 * d[0])] for c, d in zip(self._copies, self._drawn, strict=True)]
         )
         return np.concatenate([self._signals()[:, None] * turned, noise], 1).astype(np.float32)
 
@@ -187,6 +190,54 @@ def test_networks_of_different_shapes_are_compared_and_finished_parts_are_kept(
     assert kept == {"played": True, "alike": False, "objects": True}
     with pytest.raises(SettingError, match="different action spaces"):
         AgentPair(agent_of("none", False), agent_of("none", True), "Corridor", Corridors)
+
+
+class FewSignals(Signals):
+    """Three different levels, by other names again and again."""
+
+    def reset(self, levels: Sequence[int]) -> Array:
+        return super().reset([level % 3 for level in levels])
+
+
+def test_intervals_of_a_comparison_are_over_distinct_levels() -> None:
+    """Of three distinct levels, a percentile bootstrap's interval is from the least to the largest: each is drawn thrice in 1/27."""
+    pair = AgentPair(planted(COLOUR), planted(None), "Few signals", FewSignals, 0, 0.2)
+    goes = [np.random.default_rng(level).integers(2, size=STEPS + 1)[:STEPS] for level in range(3)]
+    found = run_step(played, pair).values
+    losses = [STEPS - level.sum() for level in goes]  # the other agent always goes
+    assert (found["levels"], found["distinct"]) == (40, 3)
+    assert found["difference"]["returns"]["difference"] == pytest.approx(
+        {"mean": np.mean(losses), "low": min(losses), "high": max(losses)}
+    )
+    frames = pair.frames
+    same = frames.seen[:, COLOUR] > 0
+    by_level = [same[frames.episodes.levels[frames.moments.rows] % 3 == level].mean() for level in range(3)]
+    assert run_step(alike, pair).values["actions"]["same"] == pytest.approx(
+        {"mean": np.mean(by_level), "low": min(by_level), "high": max(by_level)}
+    )
+
+
+def test_a_use_takes_a_whole_interval_and_so_does_its_absence() -> None:
+    def tested(
+        acts: tuple[float, float, float], returns: tuple[float, float, float], **more: Any
+    ) -> concepts.TestedConcept:
+        return concepts.TestedConcept(None, MeanEstimate(*acts), [0.05], 10.0, MeanEstimate(*returns), [-0.5], **more)
+
+    still, hidden = (0.0, 0.0, 0.01), (-0.2, -0.3, 0.1)
+    uses = tested((0.3, 0.2, 0.4), hidden)
+    assert (uses.used, uses.unused) == (True, False)
+    for unclear in (
+        tested((0.06, 0.04, 0.2), hidden),  # reaches what random removals do
+        tested(still, (-0.8, -1.6, -0.4)),  # so does the return
+        tested(still, hidden, gone=False),  # another direction may serve it
+        tested((0.3, 0.2, 0.4), (-5.0, -6.0, -4.0), matched=False),  # nothing to compare it with
+    ):
+        assert not (unclear.used or unclear.unused)
+        assert ComparedConcept("", unclear, tested(still, hidden)).use == "open"
+        assert ComparedConcept("", uses, unclear).use == "unsettled"
+    assert ComparedConcept("", uses, tested(still, hidden)).use == "first"
+    assert ComparedConcept("", tested(still, hidden), concepts.TestedConcept(None, nothing_reads=True)).use == "neither"
+    assert not ComparedConcept("", concepts.TestedConcept(None), concepts.TestedConcept(None)).tested
 
 
 def test_the_command_refuses_steps_of_one_agent() -> None:

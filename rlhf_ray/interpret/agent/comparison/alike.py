@@ -81,36 +81,36 @@ def run(context: StepContext[AgentPair]) -> Section:
 
 def _actions(pair: AgentPair) -> ActionAgreement:
     frames, space = pair.frames, pair.space
-    rows, rng = frames.moments.rows, np.random.default_rng([pair.seed, 0xA1])
+    levels, rng = frames.levels, np.random.default_rng([pair.seed, 0xA1])
 
     def compare(one: FloatArray, other: FloatArray) -> float:
-        return bootstrap(same_action(one, other, space).astype(float), rows, pair.seed).mean
+        return bootstrap(same_action(one, other, space).astype(float), levels, pair.seed).mean
 
     one, other = (onlooker.acts for onlooker in frames.agents)
     same = same_action(one, other, space).astype(float)
     orders = [rng.permutation(len(other)) for _ in range(SHUFFLES)]
     shuffled = np.mean([same_action(one, other[order], space) for order in orders], axis=0, dtype=float)
-    parts = [frames.by[rows] == who for who in (0, 1)]
-    first, second = (bootstrap(same[part], rows[part], pair.seed) for part in parts)
-    by_chance = [bootstrap(shuffled[part], rows[part]).mean for part in parts]
+    parts = [frames.by[frames.moments.rows] == who for who in (0, 1)]
+    first, second = (bootstrap(same[part], levels[part], pair.seed) for part in parts)
+    by_chance = [bootstrap(shuffled[part], levels[part]).mean for part in parts]
     untrained = frames.beside_twins((one, other), lambda onlooker: onlooker.acts, compare)
-    every = bootstrap(same, rows, pair.seed), bootstrap(shuffled, rows).mean
+    every = bootstrap(same, levels, pair.seed), bootstrap(shuffled, levels).mean
     return ActionAgreement(*every, (first, second), (by_chance[0], by_chance[1]), untrained)
 
 
 def _values(pair: AgentPair) -> ValueAgreement:
-    frames, rows = pair.frames, pair.frames.moments.rows
+    frames, levels = pair.frames, pair.frames.levels
 
     def read(onlooker: Onlooker) -> FloatArray:
         return frames.moments.cut(onlooker.thoughts.values).astype(np.float64)
 
     def compare(one: FloatArray, other: FloatArray) -> float | None:
-        value = correlation(one, other, rows, pair.seed)
+        value = correlation(one, other, levels, pair.seed)
         return None if value is None else abs(value.mean)
 
     one, other = map(read, frames.agents)
     order = np.random.default_rng([pair.seed, 0xA2]).permutation(len(other))
-    both, shuffled = (correlation(one, values, rows, pair.seed) for values in (other, other[order]))
+    both, shuffled = (correlation(one, values, levels, pair.seed) for values in (other, other[order]))
     return ValueAgreement(both, shuffled, frames.beside_twins((one, other), read, compare))
 
 
@@ -118,24 +118,24 @@ def _held(pair: AgentPair) -> dict[str, MeanEstimate | None]:
     """Compare what both hold, beside untrained twins, shuffled frames, and one half of an agent's units with the other."""
     if not all(agent.memory_size or agent.layers for agent in pair.agents):
         return {}
-    frames, rows = pair.frames, pair.frames.moments.rows
+    frames, levels = pair.frames, pair.frames.levels
     one, other = (onlooker.inside for onlooker in frames.agents)
     rng = np.random.default_rng([pair.seed, 0xA3])
-    episodes = rng.permutation(np.unique(rows))
-    half = np.isin(rows, episodes[: len(episodes) // 2])
-    compared = {
-        "both": (one, other, rows),
-        "half_a": (one[half], other[half], rows[half]),
-        "half_b": (one[~half], other[~half], rows[~half]),
-    }
+    distinct = rng.permutation(np.unique(levels))
+    half = np.isin(levels, distinct[: len(distinct) // 2])
+    compared = {"both": (one, other, levels)}
+    if half.any():
+        compared |= {
+            f"half_{name}": (one[part], other[part], levels[part]) for name, part in (("a", half), ("b", ~half))
+        }
     for who, inside in enumerate((one, other)):
         if inside.shape[1] > 1:
             units = rng.permutation(inside.shape[1])
             left, right = np.split(units, [len(units) // 2])
-            compared[f"ceiling_{who}"] = inside[:, left], inside[:, right], rows
+            compared[f"ceiling_{who}"] = inside[:, left], inside[:, right], levels
         for twin in frames.twins[who][:1]:
-            compared[f"untrained_{who}"] = inside, twin.inside, rows
-    compared["shuffled"] = one, other[rng.permutation(len(other))], rows
+            compared[f"untrained_{who}"] = inside, twin.inside, levels
+    compared["shuffled"] = one, other[rng.permutation(len(other))], levels
     return {name: _similarity_interval(*arrays, pair.seed) for name, arrays in compared.items()}
 
 
@@ -156,19 +156,19 @@ def _narrow(values: FloatArray) -> FloatArray:
 
 
 def _similarity_interval(x: FloatArray, y: FloatArray, groups: IntArray, seed: int) -> MeanEstimate | None:
-    """Bootstrap a similarity over episodes, from each episode's sums of products."""
+    """Bootstrap a similarity over groups, from each group's sums of products."""
     x, y = _narrow(x), _narrow(y)
     value = similarity(x, y)
     if value is None:
         return None
-    _, episode = np.unique(groups, return_inverse=True)
-    count = int(episode.max()) + 1
+    _, group = np.unique(groups, return_inverse=True)
+    count = int(group.max()) + 1
     if count < 2:
         return MeanEstimate(value, None, None)
     both = np.concatenate([x - x.mean(0), y - y.mean(0)], 1)
-    order = np.split(np.argsort(episode, kind="stable"), np.cumsum(np.bincount(episode))[:-1])
+    order = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
     products = np.stack([both[rows].T @ both[rows] for rows in order])
-    sums, sizes = np.stack([both[rows].sum(0) for rows in order]), np.bincount(episode).astype(float)
+    sums, sizes = np.stack([both[rows].sum(0) for rows in order]), np.bincount(group).astype(float)
     rng, cut, drawn = np.random.default_rng([seed, 0xCA]), x.shape[1], []
     for _ in range(DRAWS):
         times = np.bincount(rng.integers(count, size=count), minlength=count).astype(float)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.hooks import edits_at
-from rlhf_ray.agents.replay import site_of
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.agents.moments import draw_steps
+from rlhf_ray.agents.play import NotANumberError
+from rlhf_ray.agents.replay import site_of, values_at
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.interpret.agent import samples
-from rlhf_ray.interpret.agent.candidates import separate_directions
 from rlhf_ray.interpret.agent.comparison.pair import LEAST, LONGEST, AgentPair, Use, moved, use_of
 from rlhf_ray.interpret.agent.concepts import DecodedConcept, concepts_at, decode
-from rlhf_ray.interpret.agent.controls import controlled
-from rlhf_ray.interpret.directions import Directions
+from rlhf_ray.interpret.agent.controls import Controlled, controlled
+from rlhf_ray.interpret.agent.erasure import GONE, Classes, Erasure, Held, erasures
+from rlhf_ray.interpret.agent.held import FITTED
+from rlhf_ray.interpret.agent.story import NONE
+from rlhf_ray.interpret.directions import Directions, labels
 from rlhf_ray.interpret.directions.controls import COUNT, random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
@@ -44,17 +48,25 @@ class TestedConcept:
 
     Attributes:
         decoded: how well it is read off; None if it could not be tested.
-        acts: how far actions move on the same frames without the concept's direction; None if that was not tested.
-        acts_random: the same for random directions.
-        returns: change of the true return in the environment without it.
-        returns_random: the same for random directions.
+        acts: how far actions move on the same frames with the concept taken away; None if that was not tested.
+        acts_random: the same for random removals.
+        before: the true return in the environment.
+        returns: its change with the concept taken away.
+        returns_random: the same for random removals.
+        matched: whether a random removal takes a comparable share of the variance; see `Controlled.matched`.
+        gone: whether nothing reads the concept once it is taken away.
+        nothing_reads: whether it was to be taken away, but it is not held, and no direction reads it.
     """
 
     decoded: DecodedConcept | None
     acts: MeanEstimate | None = None
     acts_random: Sequence[float] = ()
+    before: float = 0.0
     returns: MeanEstimate | None = None
     returns_random: Sequence[float] = ()
+    matched: bool = True
+    gone: bool = True
+    nothing_reads: bool = False
 
     @property
     def held(self) -> bool:
@@ -63,13 +75,23 @@ class TestedConcept:
 
     @property
     def used(self) -> bool:
-        """Whether actions or the return change without it, by more than with any random direction."""
-        if self.acts is None or self.returns is None:
+        """Whether actions or the return change without it: the whole interval lies beyond what any random removal does."""
+        if self.acts is None or self.returns is None or not self.matched:
             return False
-        low = self.acts.mean if self.acts.low is None else self.acts.low
-        acts_change = low > max(LEAST, *self.acts_random, 0.0)
         most = max(map(abs, self.returns_random), default=0.0)
-        return acts_change or (abs(self.returns.mean) > most and not self.returns.holds_zero)
+        return self.acts.beyond(max(LEAST, *self.acts_random)) or self.returns.beyond(most)
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing reads it, or it was taken away whole and the intervals of both changes stay within `NONE`."""
+        if self.acts is None or self.returns is None:
+            return self.nothing_reads
+        scale = max(abs(self.before), 1e-9)
+        ends = (
+            self.acts.high,
+            *(None if end is None else abs(end) / scale for end in (self.returns.low, self.returns.high)),
+        )
+        return self.gone and all(end is not None and end <= NONE for end in ends)
 
 
 @dataclass(frozen=True)
@@ -91,16 +113,17 @@ class ComparedConcept:
         return [one.held for one in self.both]
 
     @property
-    def uses(self) -> tuple[bool, bool]:
-        """Whether each uses it."""
-        return self.first.used, self.second.used
+    def use(self) -> Use:
+        """Who uses it."""
+        none = MeanEstimate(0.0, 0.0, 0.0)  # what nothing reads can't be taken away
+        acts, returns = ([getattr(one, name) or none for one in self.both] for name in ("acts", "returns"))
+        uses, unused = ((self.first.used, self.second.used), (self.first.unused, self.second.unused))
+        return use_of(uses, unused, apart(*acts) or apart(*returns))
 
     @property
-    def use(self) -> Use:
-        """Who uses it. An effect that was not tested counts as none."""
-        none = MeanEstimate(0.0, 0.0, 0.0)
-        acts, returns = ([getattr(one, name) or none for one in self.both] for name in ("acts", "returns"))
-        return use_of(self.uses, apart(*acts) or apart(*returns))
+    def tested(self) -> bool:
+        """Whether it was to be taken away from both."""
+        return all(one.acts is not None or one.nothing_reads for one in self.both)
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures."""
@@ -129,8 +152,7 @@ def run(context: StepContext[AgentPair]) -> Section:
     for agent, name in zip(pair.agents, pair.names, strict=True):
         if not agent.memory_size and not agent.layers:
             return WORDS.skipped("nothing_inside", name=name)
-    read = [_read(pair, who) for who in (0, 1)]
-    tested = [{name: TestedConcept(one) for name, one in decoded.items()} for _, _, decoded in read]
+    tested = [{one.concept: TestedConcept(one) for one in _read(pair, who)} for who in (0, 1)]
     if not any(tested):
         return WORDS.skipped("no_concepts")
     scores: dict[str, float] = {}
@@ -138,32 +160,59 @@ def run(context: StepContext[AgentPair]) -> Section:
         if one.held and one.decoded is not None:
             scores[name] = max(scores.get(name, 0.0), one.decoded.score)
     best = sorted(scores, key=lambda name: -scores[name])[:MOST]  # what one holds is taken away from both
-    for who, (values, labels, decoded) in enumerate(read):
-        known = {name: labels[name] for name in best if name in decoded}
-        for name, basis in separate_directions(values, known).items():
-            context.say(f"{pair.names[who]} without {name}")
-            tested[who][name] = _without(pair, who, decoded[name], basis, values, labels[name])
+    levels = pair.levels(3, pair.count(PLAYED, FEWEST))
+    for who, concepts in enumerate(tested):
+        values, found = _erasures(pair, who, best)
+        plain = pair.subjects[who].play(levels, frames=False, max_steps=LONGEST)
+        for name in best:
+            concept = concepts.get(name, TestedConcept(None))
+            if name in found:
+                context.say(f"{pair.names[who]} without {name}")
+                beside = [one.basis.filters[:1] for other, one in found.items() if other != name]
+                hold = np.concatenate(beside) if beside else None
+                concepts[name] = _without(pair, who, concept, found[name], values, plain, hold)
+            elif not concept.held:
+                concepts[name] = replace(concept, nothing_reads=True)
     nothing, names = TestedConcept(None), dict.fromkeys([*tested[0], *tested[1]])
     features = [ComparedConcept(name, tested[0].get(name, nothing), tested[1].get(name, nothing)) for name in names]
     figures = ComparedConcepts(features)
     return WORDS.section(_statements(pair, features), tables=[_table(pair, features)], figures=figures)
 
 
-def _read(pair: AgentPair, who: int) -> tuple[FloatArray, dict[str, Array], dict[str, DecodedConcept]]:
-    """Return what an agent holds at the frames, ``[n, size]``, the labels of all concepts, and how well each is read off."""
+def _read(pair: AgentPair, who: int) -> list[DecodedConcept]:
+    """Return how well each concept is read off an agent at the frames."""
     onlooker, moments = pair.frames.agents[who], pair.frames.moments
-    labels = {name: moments.cut(concept) for name, concept in concepts_of(onlooker.thoughts).items()}
-    values = onlooker.inside
+    known = {name: moments.cut(concept) for name, concept in concepts_of(onlooker.thoughts).items()}
+    values, levels = onlooker.inside, pair.frames.levels
     if float(values.std(0).max(initial=0.0)) < 1e-9:
-        return values, labels, {}
-    levels = np.asarray(onlooker.thoughts.levels)[moments.rows]
+        return []
     inside = samples.Samples(moments.rows, moments.steps, values, levels)
     inputs = {
         FRAME: samples.frames(onlooker.thoughts, inside),
         UNTRAINED: next((twin.inside for twin in pair.frames.twins[who]), None),
     }
     controls = {name: seen for name, seen in inputs.items() if seen is not None}
-    return values, labels, {one.concept: one for one in decode(values, labels, levels, controls, pair.seed)}
+    return decode(values, known, levels, controls, pair.seed)
+
+
+def _erasures(pair: AgentPair, who: int, names: Sequence[str]) -> tuple[FloatArray, dict[str, Erasure]]:
+    """Return what an agent holds, ``[n, size]``, and the directions of concepts: of half of the levels, read on the other half."""
+    onlooker, rng = pair.frames.agents[who], np.random.default_rng([pair.seed, 0xE2])
+    steps = draw_steps(onlooker.thoughts.real, FITTED, rng)
+    values = steps.cut(values_at(onlooker.agent, onlooker.thoughts, onlooker.site)).astype(np.float64)
+    levels = pair.groups(onlooker.thoughts.levels)[steps.rows]
+    distinct = rng.permutation(np.unique(levels))
+    fitted = np.isin(levels, distinct[: (len(distinct) + 1) // 2])
+    every = concepts_of(onlooker.thoughts)
+    known = {name: steps.cut(every[name]) for name in names if labels.usable(steps.cut(every[name]))}
+    if fitted.all() or not known or float(values.std(0).max(initial=0.0)) < 1e-9:
+        return values, {}
+    borders = {name: Classes.fit(each) for name, each in known.items()}
+    fit, test = (
+        Held(values[part], {name: border.every(known[name][part]) for name, border in borders.items()})
+        for part in (fitted, ~fitted)
+    )
+    return values, erasures(fit, test, list(borders), GONE)
 
 
 def concepts_of(episodes: Episodes) -> Mapping[str, FloatArray]:
@@ -179,50 +228,55 @@ def concepts_of(episodes: Episodes) -> Mapping[str, FloatArray]:
 
 
 def _without(
-    pair: AgentPair, who: int, decoded: DecodedConcept, basis: Directions, values: FloatArray, labels: Array
+    pair: AgentPair,
+    who: int,
+    concept: TestedConcept,
+    found: Erasure,
+    values: FloatArray,
+    plain: Episodes,
+    hold: FloatArray | None,
 ) -> TestedConcept:
-    onlooker, rows, site = pair.frames.agents[who], pair.frames.moments.rows, site_of(pair.agents[who])
+    """Take a concept away, on the same frames and in the environment; ``hold``: filters that random removals leave as they are."""
+    onlooker, site, components = pair.frames.agents[who], site_of(pair.agents[who]), range(len(found.basis))
 
     def removal(direction: Directions, components: Sequence[int]) -> Intervention:
         return Intervention(direction, components, "ablate_midpoint", site=site)
 
-    plain, steps = onlooker.react(), np.zeros(len(rows), np.int64)
+    before, steps = onlooker.react(), np.zeros(len(pair.frames.moments), np.int64)
 
     def change(direction: Directions) -> FloatArray:
-        edits = edits_at([removal(direction, range(len(direction)))], steps, np.arange(len(rows)))
-        return moved(plain, onlooker.react(edits=edits), pair.space)
+        edits = edits_at([removal(direction, range(len(direction)))], steps, np.arange(len(steps)))
+        return moved(before, onlooker.react(edits=edits), pair.space)
 
-    levels = pair.levels(3, pair.count(PLAYED, FEWEST))
-    before = pair.play(onlooker.agent, levels, frames=False, max_steps=LONGEST)
-    result = controlled(
-        onlooker.agent,
-        pair.make_batch,
-        levels,
-        removal,
-        basis,
-        [0],
-        values,
-        labels=labels,
-        plain=before,
-        seed=pair.seed,
-    )
-    return TestedConcept(
-        decoded,
-        bootstrap(change(basis), rows, pair.seed),
-        [float(change(random).mean()) for random in random_bases(basis, [0], values, labels, seed=pair.seed)],
-        result.effect.returns.difference,
-        [random.returns.difference.mean for random in result.random],
+    random = random_bases(found.basis, components, values, None, COUNT, pair.seed, hold)
+    try:
+        result: Controlled = controlled(
+            onlooker.agent, pair.make_batch, plain.levels, removal, found.basis, components, values,
+            plain=plain, groups=pair.groups(plain.levels), hold=hold, seed=pair.seed,
+        )  # fmt: skip
+    except NotANumberError:  # it, or a random removal, drives the memory beyond all numbers
+        return concept
+    returns = result.effect.returns
+    return replace(
+        concept,
+        acts=bootstrap(change(found.basis), pair.frames.levels, pair.seed),
+        acts_random=[float(change(each).mean()) for each in random],
+        before=returns.before,
+        returns=returns.difference,
+        returns_random=[each.returns.difference.mean for each in result.random],
+        matched=result.matched,
+        gone=found.gone,
     )
 
 
 def _verdict(pair: AgentPair, concept: ComparedConcept) -> str:
-    return WORDS.text("verdict", names=pair.names, use=concept.use, held=concept.held)
+    return WORDS.text("verdict", names=pair.names, use=concept.use, held=concept.held, tested=concept.tested)
 
 
 def _table(pair: AgentPair, features: Sequence[ComparedConcept]) -> Table:
     heads = [WORDS.text("read", name=pair.names[0]), *HEADS, WORDS.text("read", name=pair.names[1]), *HEADS, "verdict"]
     rows = [[one.name, *_cells(one.first), *_cells(one.second), _verdict(pair, one)] for one in features]
-    return WORDS.table("concepts", rows, heads, least=HELD, count=COUNT)
+    return WORDS.table("concepts", rows, heads, least=HELD, most=MOST, count=COUNT, within=NONE)
 
 
 def _cells(tested: TestedConcept) -> list[str]:
@@ -243,7 +297,7 @@ def _statements(pair: AgentPair, features: Sequence[ComparedConcept]) -> Iterato
     for one in features:
         verdicts.setdefault(_verdict(pair, one), []).append(one)
     for verdict, same in verdicts.items():
-        names, kind = [one.name for one in same], "holds" if same[0].use == "neither" else "uses"
+        names, kind = [one.name for one in same], "holds" if same[0].use in ("neither", "open") else "uses"
         yield WORDS.statement(kind, float(len(same)), names=names, verdict=verdict)
 
 

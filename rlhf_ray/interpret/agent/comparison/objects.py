@@ -62,7 +62,8 @@ class Reactions:
         frames: how many frames it changes.
         reaction: how far each one's actions move.
         control: the same for the control; None without one.
-        uses: whether each reacts, and by more than to the control.
+        uses: whether each reacts, and by more than to the control: with the whole interval.
+        unused: whether each reacts by less than `LEAST` more than to the control: with the whole interval.
         differ: whether one reacts by more than the other.
         correlation: of both reactions, with their signs; ``chance``: with frames shuffled.
         same_before, same_after: how often both choose the same action.
@@ -73,6 +74,7 @@ class Reactions:
     reaction: tuple[MeanEstimate, MeanEstimate]
     control: tuple[float | None, float | None]
     uses: tuple[bool, bool]
+    unused: tuple[bool, bool]
     differ: bool
     correlation: MeanEstimate | None
     chance: MeanEstimate | None
@@ -82,7 +84,7 @@ class Reactions:
     @property
     def use(self) -> Use:
         """Who reacts."""
-        use, alike = use_of(self.uses, self.differ), self.correlation
+        use, alike = use_of(self.uses, self.unused, self.differ), self.correlation
         high = 1.0 if alike is None else alike.mean if alike.high is None else alike.high
         return "differently" if use == "both" and high < SAME else use
 
@@ -150,16 +152,17 @@ def run(context: StepContext[AgentPair]) -> Section:
 
 
 def _reactions(pair: AgentPair, changed: ChangedFrames, before: tuple[FloatArray, FloatArray]) -> Reactions:
-    space, rows, groups = pair.space, changed.rows, pair.frames.moments.rows[changed.rows]
+    space, rows, groups = pair.space, changed.rows, pair.frames.levels[changed.rows]
     after = [onlooker.react(changed.seen, rows) for onlooker in pair.frames.agents]
     far = [moved(before[who][rows], after[who], space) for who in (0, 1)]
     controls = [_control(pair, who, changed, before[who]) for who in (0, 1)]
     sizes = bootstrap(far[0], groups, pair.seed), bootstrap(far[1], groups, pair.seed)
-    means, beyond = [], []
+    means, beyond, within = [], [], []
     for size, reaction, control in zip(sizes, far, controls, strict=True):
         means.append(None if control is None else float(control.mean()))
         excess = bootstrap(reaction - (0.0 if control is None else control), groups, pair.seed)
-        beyond.append(size.mean >= LEAST and excess.mean > 0 and not excess.holds_zero)
+        beyond.append(size.beyond(LEAST) and excess.mean > 0 and not excess.holds_zero)
+        within.append(excess.high is not None and excess.high <= LEAST)
     deltas = [after[who] - before[who][rows] for who in (0, 1)]
     order = np.random.default_rng([pair.seed, 0x0C]).permutation(len(rows))
     alike, chance = (correlation(deltas[0], other, groups, pair.seed) for other in (deltas[1], deltas[1][order]))
@@ -169,8 +172,8 @@ def _reactions(pair: AgentPair, changed: ChangedFrames, before: tuple[FloatArray
         for one, other in ((before[0][rows], before[1][rows]), (after[0], after[1]))
     )
     return Reactions(
-        changed.name, len(rows), sizes, (means[0], means[1]), (beyond[0], beyond[1]), differ, alike, chance,
-        same_before, same_after,
+        changed.name, len(rows), sizes, (means[0], means[1]), (beyond[0], beyond[1]), (within[0], within[1]), differ, alike,
+        chance, same_before, same_after,
     )  # fmt: skip
 
 

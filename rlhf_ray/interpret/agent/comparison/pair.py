@@ -17,12 +17,12 @@ from scipy.special import softmax
 from rlhf_ray.agents.agent import Agent, Edit
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Moments
-from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import replay, site_of, values_at
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.questions.objects import masks_at
+from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.measure.intervals import MeanEstimate, linear_correlation
 
 LEVELS, OWN = 200, 40
@@ -107,6 +107,8 @@ class Frames:
             nothing goes on would outweigh all others.
         agents: both agents.
         twins: each one's untrained twins; empty if it has none.
+        levels: the level of each of these frames, ``[n]``: the same number where levels have the same content. Intervals are over
+            these.
         masks: where each kind of object is in these frames, ``[n, height, width]`` by name.
     """
 
@@ -115,6 +117,7 @@ class Frames:
     moments: Moments
     agents: tuple[Onlooker, Onlooker]
     twins: tuple[Sequence[Onlooker], Sequence[Onlooker]]
+    levels: IntArray
     masks: dict[str, BoolArray]
 
     @property
@@ -197,29 +200,22 @@ class AgentPair:
         return self.first.action_space
 
     @cached_property
-    def action_names(self) -> Sequence[str]:
-        """What each action does; empty if unknown."""
-        batch = self.make_batch(1)
-        try:
-            return tuple(batch.action_names)
-        finally:
-            batch.close()
+    def subjects(self) -> tuple[AgentSubject, AgentSubject]:
+        """Each agent by itself. What doesn't depend on the agent is asked of the first."""
+        about = self.environment, self.seed, self.effort, self.make_batch
+        return AgentSubject(self.first, *about), AgentSubject(self.second, *about)
 
     def count(self, normal: int, least: int) -> int:
         """Return how many of something to use with this effort."""
-        return max(least, round(normal * self.effort))
+        return self.subjects[0].count(normal, least)
+
+    def groups(self, levels: Sequence[int] | IntArray) -> IntArray:
+        """Return which levels are the same, ``[n]``; see `AgentSubject.groups`."""
+        return self.subjects[0].groups(levels)
 
     def levels(self, part: int, count: int) -> IntArray:
         """Return levels of a part of the comparison: no two parts share any."""
         return FIRST_LEVEL + 100_000 * self.seed + 10_000 * part + np.arange(count)
-
-    def play(self, agent: Agent, levels: IntArray, **how: Any) -> Episodes:
-        """Play levels; see `play`."""
-        batch = self.make_batch(min(COPIES, len(levels)))
-        try:
-            return play(agent, batch, levels, seed=self.seed, **how)
-        finally:
-            batch.close()
 
     @cached_property
     def frames(self) -> Frames:
@@ -230,7 +226,10 @@ class AgentPair:
         batch.close()
         how = {"epsilon": EPSILON, "max_steps": LONGEST_SEEN, "keep_states": states}
         count = self.count(OWN, 8)
-        played = [self.play(agent, self.levels(1 + who, count), **how) for who, agent in enumerate(self.agents)]
+        played = [
+            subject.play(self.levels(1 + who, count), seed=self.seed, **how)
+            for who, subject in enumerate(self.subjects)
+        ]
         # What an agent had in mind is its own: it is replayed.
         bare = [replace(each, memory=np.zeros((*each.memory.shape[:2], 0), np.float32)) for each in played]
         episodes, by = Episodes.concatenate(bare), np.repeat([0, 1], [len(each) for each in played])
@@ -244,7 +243,8 @@ class AgentPair:
         for agent in self.agents:
             fresh = [agent.fresh(self.seed + 1 + twin) for twin in range(TWINS)]
             twins.append([Onlooker(twin, replay(twin, episodes, sites(twin)), moments) for twin in fresh if twin])
-        frames = Frames(episodes, by, moments, (onlookers[0], onlookers[1]), (twins[0], twins[1]), {})
+        levels = self.groups(episodes.levels)[moments.rows]
+        frames = Frames(episodes, by, moments, (onlookers[0], onlookers[1]), (twins[0], twins[1]), levels, {})
         if not states:
             return frames
         batch = self.make_batch(min(COPIES, len(moments)))
@@ -299,17 +299,26 @@ def correlation(
     return None if math.isnan(estimate.mean) else estimate
 
 
-Use = Literal["both", "differently", "first", "second", "unsettled", "neither"]
-"""Who uses a feature: both, perhaps differently; one of them; one of them, and whether the other does less is not settled."""
+Use = Literal["both", "differently", "first", "second", "unsettled", "neither", "open"]
+"""Who uses a feature: both, perhaps differently; one of them; one of them, and whether the other does less is not settled; neither.
+
+Open: neither was shown to, and one of them may.
+"""
 
 
-def use_of(uses: tuple[bool, bool], differ: bool) -> Use:
-    """Return who uses a feature. ``differ``: whether the effects on both differ by more than their intervals."""
+def use_of(uses: tuple[bool, bool], unused: tuple[bool, bool], differ: bool) -> Use:
+    """Return who uses a feature.
+
+    Args:
+        uses: whether each was shown to use it.
+        unused: whether an effect on each was shown to be absent.
+        differ: whether the effects on both differ by more than their intervals.
+    """
     if all(uses):
         return "both"
-    if any(uses) and not differ:
-        return "unsettled"
-    return "first" if uses[0] else "second" if uses[1] else "neither"
+    if any(uses):
+        return "unsettled" if not differ or not unused[uses.index(False)] else "first" if uses[0] else "second"
+    return "neither" if all(unused) else "open"
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from rlhf_ray.interpret.agent.comparison.pair import LEVELS, LONGEST, AgentPair
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change, effect
+from rlhf_ray.interpret.agent.levels import FEW
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step, StepContext
@@ -22,12 +25,14 @@ class SameLevels:
 
     Attributes:
         levels: how many.
+        distinct: how many different ones are among them: the sample of all intervals.
         first, second: true returns.
         difference: first minus second, level by level.
         random: random actions minus second.
     """
 
     levels: int
+    distinct: int
     first: MeanEstimate
     second: MeanEstimate
     difference: CausalEffect
@@ -40,16 +45,19 @@ def run(context: StepContext[AgentPair]) -> Section:
     levels = pair.levels(0, pair.count(LEVELS, 20))
     how: dict[str, Any] = {"max_steps": LONGEST, "frames": False}
     context.say("both play the same levels")
-    first, second = (pair.play(agent, levels, **how) for agent in pair.agents)
-    played = {"difference": first, "random": pair.play(pair.first, levels, epsilon=1.0, **how)}
-    effects = {name: effect(second, of, pair.space, pair.action_names, pair.seed) for name, of in played.items()}
-    returns = [bootstrap(episodes.returns, levels, pair.seed) for episodes in (first, second)]
-    figures = SameLevels(len(levels), returns[0], returns[1], **effects)
-    statement = WORDS.statement("returns", names=pair.names, figures=figures)
+    first, second = (subject.play(levels, **how) for subject in pair.subjects)
+    played = {"difference": first, "random": pair.subjects[0].play(levels, epsilon=1.0, seed=pair.seed, **how)}
+    groups, names = pair.groups(levels), pair.subjects[0].action_names
+    effects = {name: effect(second, of, pair.space, names, pair.seed, groups) for name, of in played.items()}
+    returns = [bootstrap(episodes.returns, groups, pair.seed) for episodes in (first, second)]
+    figures = SameLevels(len(levels), len(np.unique(groups)), returns[0], returns[1], **effects)
+    statements = [WORDS.statement("returns", names=pair.names, figures=figures)]
+    if figures.distinct < FEW:
+        statements.append(WORDS.statement("few_levels", 0.5, figures=figures, few=FEW))
     table = WORDS.table(
-        "played", _rows(figures), levels=len(levels), columns=(*pair.names, "difference", "random actions")
+        "played", _rows(figures), figures=figures, columns=(*pair.names, "difference", "random actions")
     )
-    return WORDS.section([statement], tables=[table], figures=figures)
+    return WORDS.section(statements, tables=[table], figures=figures)
 
 
 def _rows(figures: SameLevels) -> Iterator[list[str]]:

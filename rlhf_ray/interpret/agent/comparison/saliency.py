@@ -57,7 +57,8 @@ def run(context: StepContext[AgentPair]) -> Section:
     """Correlate the maps of both, frame by frame."""
     pair, frames = context.subject, context.subject.frames
     rng = np.random.default_rng([pair.seed, 0x5A])
-    chosen = frames.moments[np.sort(rng.permutation(len(frames.moments))[: pair.count(MOMENTS, FEWEST)])]
+    some = np.sort(rng.permutation(len(frames.moments))[: pair.count(MOMENTS, FEWEST)])
+    chosen, levels = frames.moments[some], frames.levels[some]
     agreements: dict[str, MapAgreement] = {}
     pictures = []
     for quantity in _quantities(pair):
@@ -66,13 +67,13 @@ def run(context: StepContext[AgentPair]) -> Section:
         maps = [read(onlooker) for onlooker in frames.agents]
         one, other = (_parts(pair, each) for each in maps)
         order = rng.permutation(len(chosen))
-        both, shuffled = (_alike(one, parts, chosen.rows, pair.seed) for parts in (other, other[order]))
+        both, shuffled = (_alike(one, parts, levels, pair.seed) for parts in (other, other[order]))
 
         def parts_of(onlooker: Onlooker, read: Callable[[Onlooker], FloatArray] = read) -> FloatArray:
             return _parts(pair, read(onlooker))
 
         def compare(mine: FloatArray, twins: FloatArray) -> float | None:
-            alike = _alike(mine, twins, chosen.rows, pair.seed)
+            alike = _alike(mine, twins, levels, pair.seed)
             return None if alike is None else alike.mean
 
         untrained = frames.beside_twins((one, other), parts_of, compare)
@@ -98,7 +99,7 @@ def _quantities(pair: AgentPair) -> list[Quantity]:
             return [value()]
         chosen = [np.eye(actions.shape[1])[actions.argmax(1)].mean(0) for actions in both]
         most = int(np.argmin(np.abs(np.mean(chosen, 0) - 0.5)))
-        names = pair.action_names
+        names = pair.subjects[0].action_names
         return [value(), log_odds(pair.space, most, names[most] if most < len(names) else "")]
     return [value(), action_mean(pair.space, int(np.argmax(np.mean([actions.std(0) for actions in both], 0))))]
 
