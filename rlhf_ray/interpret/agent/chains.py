@@ -19,7 +19,7 @@ from rlhf_ray.interpret.agent.story import CausalChain, Joint, Link
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import COUNT, orthogonal_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
-from rlhf_ray.measure.intervals import bootstrap, bootstrap_difference, weighted_contrast
+from rlhf_ray.measure.intervals import MeanEstimate, bootstrap_difference, weighted_contrast
 
 RANDOM_MOMENTS = 64
 """Moments that random directions are tried at."""
@@ -128,7 +128,7 @@ def measure(
         controls = []
         for sign in (1.0, -1.0):
             steered = Intervention(steepest, [0], "steer", amount=np.array([sign]), site=site)
-            controls.append(bootstrap((respond(every, [steered]) - plain)[:, k], levels, seed))
+            controls.append(_mean((respond(every, [steered]) - plain)[:, k], levels, seed))
         gradient, *gradient_random = (
             float((slopes @ direction.patterns[0]).mean()) * float(direction.encode(values)[:, 0].std())
             for direction in (basis, *random)
@@ -158,7 +158,7 @@ class _Changes:
 
     def link(self, k: int, levels: IntArray, seed: int) -> Link:
         """Return the mean changes of behaviour ``k``."""
-        estimate = bootstrap(self.changes[:, k], levels[self.rows], seed)
+        estimate = _mean(self.changes[:, k], levels[self.rows], seed)
         return Link(estimate, [float(each[:, k].mean()) for each in self.random])
 
     def differs(self, k: int, levels: IntArray, seed: int) -> Link:
@@ -174,6 +174,11 @@ class _Changes:
             np.concatenate([self.some, other.some]),
             [np.concatenate([one, sign * two]) for one, two in zip(self.random, other.random, strict=True)],
         )
+
+
+def _mean(values: FloatArray, levels: IntArray, seed: int) -> MeanEstimate:
+    """Estimate the mean over moments, as shares are; its interval is over levels."""
+    return weighted_contrast(values, np.ones((len(values), 1)), np.ones(1), levels, seed)
 
 
 def _joint(

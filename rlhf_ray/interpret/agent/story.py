@@ -40,10 +40,12 @@ class Link:
     Attributes:
         change: of the frequency.
         random: change with each random direction.
+        matched: whether random directions are a control: they are moved as far, or take a comparable share of the variance.
     """
 
     change: MeanEstimate
     random: Sequence[float] = ()
+    matched: bool = True
 
     @property
     def random_most(self) -> float:
@@ -52,8 +54,8 @@ class Link:
 
     @property
     def stands_out(self) -> bool:
-        """Whether its interval is clear of 0, and of the largest change with a random direction."""
-        return self.change.beyond(self.random_most)
+        """Whether its interval is clear of 0, and of the largest change with a random direction that is a control."""
+        return self.matched and self.change.beyond(self.random_most)
 
     @property
     def absent(self) -> bool:

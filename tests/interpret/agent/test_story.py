@@ -48,7 +48,7 @@ def planted(odds: Odds) -> FunctionAgent:
     )
 
 
-def chain(odds: Odds) -> CausalChain:
+def chain(odds: Odds, largest_level: int = 1) -> CausalChain:
     """Measure concept 0 (the sign of unit 0, beside noise) to "go". Unit 1 is another concept, at random; unit 2 a strong cause."""
     rng = np.random.default_rng(0)
 
@@ -63,7 +63,8 @@ def chain(odds: Odds) -> CausalChain:
     fitted, one, two = draw()
     basis = separate_directions(fitted, {"one": one, "two": two})["one"]
     seen, holds, partner = draw()
-    at = ChainMoments(np.arange(N), np.zeros(N, np.int64), seen, np.zeros((N, 6), np.float32), np.arange(N))
+    levels = np.minimum(np.arange(N), N - largest_level)
+    at = ChainMoments(np.arange(N), np.zeros(N, np.int64), seen, np.zeros((N, 6), np.float32), levels)
     found = measure(
         planted(odds), at, holds == 1, [GO], basis, fitted.astype(np.float64), (1.0, 0.6), others={"two": partner}
     )
@@ -76,6 +77,19 @@ def test_what_alone_decides_is_necessary_and_sufficient() -> None:
     assert found.gap > 0.9
     assert found.removed.change.mean < 0 < found.moved.change.mean
     assert max(map(abs, found.moved.random)) < 0.1
+
+
+def test_a_behaviour_that_ends_loses_all_of_its_share() -> None:
+    """Shares and changes are of the same moments, weighted alike, also where one level has most of them."""
+    found = chain(lambda memory, seen: torch.minimum(8.0 * memory[:, 0], torch.where(seen[:, 1] > 0, 1.0, -1.0)), 300)
+    assert 0.4 < found.shares[1] < 0.6
+    assert found.back.change.mean == pytest.approx(-found.shares[1])
+
+
+def test_a_loss_without_a_control_as_large_is_no_need() -> None:
+    loss = Link(MeanEstimate(-0.6, -0.7, -0.5), [0.0], matched=False)
+    assert not loss.stands_out
+    assert dataclasses.replace(loss, matched=True).stands_out
 
 
 def test_one_of_two_conditions_is_necessary() -> None:

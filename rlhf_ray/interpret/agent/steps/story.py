@@ -148,7 +148,8 @@ def _success(removed: Removed) -> Link:
     """Return what taking a concept away throughout does to the return, as a share of the return."""
     share = 1.0 / max(abs(removed.effect.returns.before), 1e-9)
     change = removed.effect.returns.difference.scaled(share)
-    return Link(change, [share * control.returns.difference.mean for control in removed.random])
+    random = [share * control.returns.difference.mean for control in removed.random]
+    return Link(change, random, removed.result.matched)
 
 
 def _edit_levels(
@@ -222,11 +223,17 @@ def _statement(chain: CausalChain, site: str) -> Statement:
 
 
 def _decisive(chain: CausalChain) -> list[str]:
-    """Return the interventions that the verdict rests on: of those that do the same, the one that stands out, and does most."""
+    """Return the interventions that the verdict rests on, the one to show first: a return that changes says most.
+
+    Of those that do the same, the one that stands out, and does most.
+    """
     away, there = ["removed", "back"], ["moved"]
     asked = {"necessary": [away], "sufficient": [there], "both": [away, there]}.get(chain.verdict, [away + there])
     links = {name: getattr(chain, name) for name in away + there}
-    return [max(kind, key=lambda name: (links[name].stands_out, abs(links[name].change.mean))) for kind in asked]
+    most = [max(kind, key=lambda name: (links[name].stands_out, abs(links[name].change.mean))) for kind in asked]
+    return (
+        ["success"] if chain.success is not None and chain.success.change.beyond(chain.success.random_most) else []
+    ) + most
 
 
 def _draw(chains: Sequence[CausalChain]) -> bytes:
