@@ -232,7 +232,7 @@ def test_a_use_takes_a_whole_interval_and_so_does_its_absence() -> None:
         tested(still, hidden, gone=False),  # another direction may serve it
         tested((0.3, 0.2, 0.4), (-5.0, -6.0, -4.0), matched=False),  # nothing to compare it with
     ):
-        assert not (unclear.used or unclear.unused)
+        assert (unclear.used, unclear.unused) == (False, False)
         assert ComparedConcept("", unclear, tested(still, hidden)).use == "open"
         assert ComparedConcept("", uses, unclear).use == "unsettled"
     assert ComparedConcept("", uses, tested(still, hidden)).use == "first"
