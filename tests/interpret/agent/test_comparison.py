@@ -200,7 +200,7 @@ class FewSignals(Signals):
 
 
 def test_intervals_of_a_comparison_are_over_distinct_levels() -> None:
-    """Of three distinct levels, a percentile bootstrap's interval is from the least to the largest: each is drawn thrice in 1/27."""
+    """Of three levels, the interval is from the least to the largest: a bootstrap draws each thrice in 1 of 27."""
     pair = AgentPair(planted(COLOUR), planted(None), "Few signals", FewSignals, 0, 0.2)
     goes = [np.random.default_rng(level).integers(2, size=STEPS + 1)[:STEPS] for level in range(3)]
     found = run_step(played, pair).values
