@@ -335,7 +335,9 @@ def _by_ppo(
         steps *= LONGER
         on_truth = trained(truth)
     fit, quantiles, early = _level_on_rollouts(reward, world, seed, on_truth, truth)
-    policies = [None, on_truth, trained(reward)]
+    # Without early ends a level changes no optimum, but a value function that starts at 0 would have to learn it first.
+    shift = fit.level if not early and fit.factor > 0 else 0.0
+    policies = [None, on_truth, trained(reward, shift)]
     for doubled in range(DOUBLINGS + 1):
         count = episodes * 2**doubled
         chance, best, taught = (played(policy, count) for policy in policies)

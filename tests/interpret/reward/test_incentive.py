@@ -165,6 +165,30 @@ def test_without_a_gain_on_the_true_reward_nothing_is_decided(monkeypatch: pytes
     assert found.checks[0].says == found.statements[0].text  # said once in the verdict
 
 
+@pytest.mark.parametrize(("environment", "level"), [("Pendulum-v1", 60.0), ("CartPole-v1", 0.0)])
+def test_a_level_that_changes_no_optimum_is_taken_away_before_the_training(
+    monkeypatch: pytest.MonkeyPatch, environment: str, level: float
+) -> None:
+    env = gym.make(environment)
+    paid = {"Pendulum-v1": lambda o, a: -(np.arctan2(o[:, 1], o[:, 0]) ** 2), "CartPole-v1": lambda o, a: o[:, 0]}
+    reward = CallableReward(lambda o, a, s, d: paid[environment](o, a) + 60, env.observation_space, env.action_space)
+    shifts = []
+
+    def train(name: str, of: object, *, shift: float = 0.0, **options: object) -> Pushing:
+        shifts.append(shift)
+        return Pushing(0.0)
+
+    monkeypatch.setattr(short_ppo, "train", train)
+    monkeypatch.setattr(short_ppo, "true_returns", lambda name, policy, episodes, **options: np.arange(float(episodes)))
+    monkeypatch.setattr(
+        Pushing, "to_env", staticmethod(lambda actions: np.zeros(len(actions), int)[:, *[None] * (level > 0)])
+    )
+    truth = CallableReward(lambda o, a, s, d: paid[environment](o, a), env.observation_space, env.action_space)
+    incentive._by_ppo(reward, TrialWorld(environment), 0.99, 0, 0.01, truth)
+    # By hand: the reward is the truth plus 60. CartPole's episodes end early, and there the level changes what is best.
+    assert shifts[-1] == pytest.approx(level, abs=1e-6)
+
+
 def test_without_rewards_that_vary_no_correlation_is_told() -> None:
     fit = incentive._fitted(np.array([1.0, 3.0]), np.full(2, -1.0), np.full(2, 0.5))
     assert (fit.correlation, fit.level, fit.related) == (None, 3.0, True)
