@@ -14,8 +14,9 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.policies.env_actions import to_env_actions
 
-RARE = 0.05
-"""Share of the steps that a behaviour has to be chosen in, and not chosen in."""
+RARE = 0.01
+"""Share of the steps that a behaviour has to be chosen in, and not chosen in: what decides may be done once in an episode; of a few
+thousand recorded steps, one in a hundred is still dozens."""
 ALIKE = 0.9
 """Share of steps at which two behaviours agree, or disagree, from which on they count as one."""
 
@@ -66,7 +67,8 @@ class Behaviour:
 def behaviours_of(episodes: Episodes, space: gym.Space[Any], names: Sequence[str] = ()) -> list[Behaviour]:
     """Return what the agent sometimes does: groups of actions that share a word of their names, and single actions.
 
-    By its most likely action: what it does in one step in twenty at least, and does not do in as many; the most evenly split first.
+    By its most likely action: what it does in a share of at least `RARE` of the steps, and does not do in as many; the most evenly
+    split first.
     """
     real = episodes.real
     if isinstance(space, gym.spaces.Discrete):

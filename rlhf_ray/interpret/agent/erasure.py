@@ -96,6 +96,7 @@ class Erasure:
         basis: the directions.
         auc: how well the first one's score tells the classes apart, on held-out levels.
         erased: AUC of the best reader after the removal of all of them, on held-out levels, of what other concepts don't tell.
+        shared: AUC of a linear reader after it, of the concept with what other concepts tell of it: that stays.
         bound: AUC up to which it counts as erased: `GONE`, or what chance reaches with so few held-out levels.
         variance: share of the values' variance that the removal takes.
         neighbours: other concepts that the effect of a removal may be about.
@@ -104,14 +105,15 @@ class Erasure:
     basis: Directions
     auc: float
     erased: float
+    shared: float
     bound: float
     variance: float
     neighbours: list[Neighbour]
 
     @property
     def gone(self) -> bool:
-        """Whether nothing reads the concept after the removal."""
-        return self.erased <= self.bound
+        """Whether nothing reads the concept after the removal, also not by what other concepts tell of it."""
+        return max(self.erased, self.shared) <= self.bound
 
 
 @dataclass(frozen=True)
@@ -179,9 +181,11 @@ def erasures(fit: Held, test: Held, distinct: Sequence[str], least: float) -> di
         if area < least:
             continue
         ways, erased, bound = _erase(metric, basis, sides, name, others, fit, test)
+        left, target = [side - side @ ways.T @ ways for side in sides], _Target.of(0, fit, test, name, ())
+        shared = 0.5 if target is None else target.linear(left[0], left[1])[0]
         whole = metric.basis(basis, ways, fit.values, fit.first(name))
         variance = removed_variance(whole, range(len(whole)), fit.values)
-        found[name] = Erasure(whole, area, erased, bound, variance, _neighbours(sides, ways, name, fit, test))
+        found[name] = Erasure(whole, area, erased, shared, bound, variance, _neighbours(sides, ways, name, fit, test))
     return found
 
 

@@ -66,7 +66,7 @@ class Removed:
     Attributes:
         file: its directions.
         directions: how many there are.
-        auc, erased, bound, neighbours: see `Erasure`.
+        auc, erased, shared, bound, neighbours: see `Erasure`.
         sensitivity: see `HeldConcept`.
         effect, random, variance, random_variance: see `Controlled`.
     """
@@ -75,6 +75,7 @@ class Removed:
     directions: int
     auc: float
     erased: float
+    shared: float
     bound: float
     neighbours: list[Neighbour]
     sensitivity: float
@@ -85,8 +86,8 @@ class Removed:
 
     @property
     def gone(self) -> bool:
-        """Whether nothing reads the concept after the removal."""
-        return self.erased <= self.bound
+        """Whether nothing reads the concept after the removal, also not by what other concepts tell of it."""
+        return max(self.erased, self.shared) <= self.bound
 
     @property
     def result(self) -> Controlled:
@@ -197,7 +198,7 @@ def taken_away(
             context.say(f"left out: the memory grows without end where {name} is taken away")
             continue
         removed[name] = Removed(
-            file, len(found.basis), found.auc, found.erased, found.bound, found.neighbours, one.sensitivity,
+            file, len(found.basis), found.auc, found.erased, found.shared, found.bound, found.neighbours, one.sensitivity,
             result.effect, result.random, result.variance, result.random_variance,
         )  # fmt: skip
     return removed

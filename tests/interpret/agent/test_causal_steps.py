@@ -55,14 +55,16 @@ def test_components_stand_beside_random_directions(
 def test_a_gain_is_no_need_and_what_is_still_read_or_shared_is_said() -> None:
     levels = np.arange(40)
 
-    def result(name: str, by: float, random: float, erased: float = 0.5, near: str = "") -> ComponentEffect:
+    def result(
+        name: str, by: float, random: float, erased: float = 0.5, near: str = "", shared: float = 0.5
+    ) -> ComponentEffect:
         def changed(to: float) -> CausalEffect:
             change = Change.of(np.full(40, 10.0), np.full(40, 10.0 + to), levels)
             return CausalEffect(40, 40, change, {"end": change}, {}, change, MeanEstimate(0.0, 0.0, 0.0))
 
         neighbours = [held.Neighbour(near, 0.97, 0.8)] if near else []
         about = changed(by), [changed(random)], 0.2, [0.2]
-        one = held.Removed("", 1, 0.9, erased, 0.6, neighbours, 1.0, *about)
+        one = held.Removed("", 1, 0.9, erased, shared, 0.6, neighbours, 1.0, *about)
         candidate = Candidate(linear(np.eye(3)[:1], np.zeros(3)), (0,), f"the concept “{name}”", 1.0, name, 0.9)
         return ComponentEffect(candidate, one.result, one)
 
@@ -73,20 +75,26 @@ def test_a_gain_is_no_need_and_what_is_still_read_or_shared_is_said() -> None:
         result("cue", -2.0, 0.0),  # random directions change nothing at all
         result("saw", 0.0, 0.1),
         result("pit", 0.0, 0.1, erased=0.9),
+        result("coin", 0.0, 0.1, shared=0.9),  # another concept, which stays, tells most of it
     ]
-    verdicts = ["matters", "no more than random", "matters", "matters", "decodable only", "not settled"]
+    verdicts = ["matters", "no more than random", "matters", "matters", "decodable only", "not settled", "not settled"]
     assert [each.verdict for each in effects] == verdicts
     said = list(interventions._statements(effects, "memory", box=False))
     assert [(each.key.split(".")[1], each.about) for each in said] == [
-        ("needs", "height"), ("costs", "time"), ("needs", "cue"), ("not_needed", "saw")
+        ("needs", "height"), ("unsettled", "x"), ("costs", "time"), ("needs", "cue"), ("not_needed", "saw"), ("unsettled", "pit"),
+        ("unsettled", "coin"),
     ]  # fmt: skip
     assert "taken away at every step" in said[0].text
     assert "80 % of what is read of “time”" in said[0].text
-    assert said[2].strength == "moderate"
+    assert said[3].strength == "moderate"
     alone = dataclasses.replace(effects[0].result, random=[], random_variance=[])  # there is no other direction
     assert dataclasses.replace(effects[0], result=alone).verdict == "not settled"  # nothing to compare with
     small = dataclasses.replace(effects[0].result, variance=0.44, random_variance=[0.08])
-    assert dataclasses.replace(effects[0], result=small).verdict == "not settled"
+    unmatched = dataclasses.replace(effects[0], result=small)
+    assert unmatched.verdict == "not settled"
+    assert [each.key for each in interventions._statements([unmatched], "memory", box=False)] == [
+        "interventions.unmatched"
+    ]
 
 
 def test_taken_away_is_one_thing_in_the_story_and_in_the_interventions(

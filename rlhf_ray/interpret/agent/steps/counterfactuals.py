@@ -17,6 +17,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, counterfact, go_on, repeats, snapshots_of
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change, acts_otherwise, effect
 from rlhf_ray.interpret.agent.splits import split_episodes
+from rlhf_ray.interpret.agent.story import NONE
 from rlhf_ray.interpret.agent.subject import WORDS as SHARED
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
@@ -40,8 +41,8 @@ EPISODES = 120
 LONGEST = 1000
 """Steps to go on for."""
 LARGE, SMALL = 0.1, 0.01
-"""Share of its standard deviation from which on the value reacts; share of the actions up to which the agent does not react to an
-edit: one in a hundred is what ties and rounding may change."""
+"""Share of its standard deviation from which on the value reacts: less is lost in its noise. Share of the actions from which on the
+agent reacts to an edit: one in a hundred is what ties and rounding may change. Whole intervals are compared with both."""
 COPIES = 64
 
 
@@ -67,16 +68,19 @@ class Stage:
     returns: Change
 
     @property
-    def size(self) -> float:
-        """How large the effect is: the share of the return, or of the actions, whichever is larger, of what is clear of chance.
+    def effect(self) -> MeanEstimate | None:
+        """The largest effect that is clear of chance, as a share of the actions or of the return.
 
-        0 if the agent acts the same: without a pit to fall into, the world pays more, and the agent did not react.
+        None if the agent acts the same: without a pit to fall into, the world pays more, and the agent did not react.
         """
-        acted = [each.mean for each in (self.action, self.acts) if each.low is not None and each.low > SMALL]
-        if not acted:
-            return 0.0
-        share = abs(self.returns.difference.mean) / max(abs(self.returns.before), 1e-9)
-        return max(*acted, 0.0 if self.returns.difference.holds_zero else min(share, 1.0))
+        acted = [each for each in (self.action, self.acts) if each.beyond(SMALL)]
+        share = self.returns.difference.scaled(1.0 / max(abs(self.returns.before), 1e-9))
+        return max([*acted, *([] if share.holds_zero else [share])], key=lambda one: abs(one.mean)) if acted else None
+
+    @property
+    def size(self) -> float:
+        """How large that is; 0 if there is none, and 1 at most."""
+        return 0.0 if self.effect is None else min(abs(self.effect.mean), 1.0)
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class EditEffect:
     def peak(self) -> Stage | None:
         """The steps at which the edit has the largest effect that is clear of chance; None if it has none at any."""
         largest = max(self.stages, key=lambda stage: stage.size, default=None)
-        return largest if largest is not None and largest.size > SMALL else None
+        return largest if largest is not None and largest.effect is not None else None
 
 
 @dataclass(frozen=True)
@@ -225,15 +229,17 @@ def _effect(
 
 def _statements(edit: str, one: EditEffect) -> Iterator[Statement]:
     values: dict[str, Any] = {"edit": edit, "one": one}
-    if one.action.mean > SMALL:
+    still = all(each.high is not None and each.high <= NONE for each in (one.action, one.effect.acts))
+    value = one.value_size.scaled(1.0 / max(one.value_spread, 1e-9))
+    if one.action.beyond(SMALL):
         yield WORDS.statement("reacts", one.action.mean, strength(one.action), **values)
-    elif one.effect.acts.mean > SMALL:
+    elif one.effect.acts.beyond(SMALL):
         yield WORDS.statement("reacts_later", one.effect.acts.mean, strength(one.effect.acts), **values)
-    elif one.peak is not None:
-        yield WORDS.statement("reacts_at", one.peak.size, strength((one.peak.size, one.peak.size)), **values)
-    elif one.value_size.mean > LARGE * max(one.value_spread, 1e-9):
+    elif one.peak is not None and one.peak.effect is not None:
+        yield WORDS.statement("reacts_at", one.peak.size, strength(one.peak.effect), **values)
+    elif still and value.beyond(LARGE):
         yield WORDS.statement("value_reacts", 1.0 - one.action.mean, **values)
-    elif one.value.holds_zero:
+    elif still and value.high is not None and value.high <= LARGE:
         yield WORDS.statement("ignores", 1.0 - one.action.mean, **values)
 
 

@@ -281,6 +281,10 @@ def _statements(effects: Sequence[ComponentEffect], site: str, box: bool) -> Ite
             yield WORDS.statement("moves", acts.mean, strength(acts, random), **values)
         elif one.verdict == "decodable only":
             yield WORDS.statement("not_needed", one.candidate.auc or 0.0, **values)
+        elif one.result.changes:
+            yield WORDS.statement("unmatched", abs(change.difference.mean), **values)
+        elif candidate.concept:
+            yield WORDS.statement("unsettled", abs(change.difference.mean), **values)
 
 
 def _table(figures: Interventions) -> Table:

@@ -12,7 +12,7 @@ from rlhf_ray.agents.moments import Moments, draw_steps
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.action_groups import Behaviour, behaviours_of
+from rlhf_ray.interpret.agent.action_groups import RARE, Behaviour, behaviours_of
 from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS
 from rlhf_ray.interpret.agent.chains import ChainMoments, Response, measure
 from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
@@ -84,7 +84,7 @@ def run(context: AgentContext) -> Section:
     values, concepts = held_concepts(context, READ)
     behaviours = behaviours_of(test, subject.agent.action_space, subject.action_names)[:BEHAVIOURS]
     if not behaviours:
-        return WORDS.skipped("one_behaviour")
+        return WORDS.skipped("one_behaviour", rare=RARE)
     if not concepts:
         return WORDS.skipped("nothing_read", site=subject.site_name, least=READ)
     moments = draw_steps(test.real, subject.count(MOMENTS, FEWEST_MOMENTS), context.rng("moments"))
