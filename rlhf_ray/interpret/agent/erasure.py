@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS, filled, residual, separate_directions
+from rlhf_ray.interpret.agent.story import READ
 from rlhf_ray.interpret.directions import Directions, labels
 from rlhf_ray.interpret.directions.components import spectrum
 from rlhf_ray.interpret.directions.controls import removed_variance
@@ -112,8 +114,29 @@ class Erasure:
 
     @property
     def gone(self) -> bool:
-        """Whether nothing reads the concept after the removal, also not by what other concepts tell of it."""
-        return max(self.erased, self.shared) <= self.bound
+        """Whether the concept is gone; see `is_gone`."""
+        return is_gone(self)
+
+
+class Readings(Protocol):
+    """What is read of a concept after its removal; see `Erasure`."""
+
+    @property
+    def erased(self) -> float: ...  # noqa: D102
+
+    @property
+    def shared(self) -> float: ...  # noqa: D102
+
+    @property
+    def bound(self) -> float: ...  # noqa: D102
+
+
+def is_gone(read: Readings) -> bool:
+    """Return whether nothing reads a concept after its removal, and what other concepts tell of it would not do instead.
+
+    An agent that goes by the rest errs: of two classes with an AUC of `READ`, at one step in five, which an intervention shows.
+    """
+    return read.erased <= read.bound and read.shared <= READ
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from rlhf_ray.interpret.agent.candidates import sensitivities
 from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
 from rlhf_ray.interpret.agent.controls import Controlled, controlled
 from rlhf_ray.interpret.agent.effects import CausalEffect
-from rlhf_ray.interpret.agent.erasure import Classes, Erasure, Held, Neighbour, erasures, reading
+from rlhf_ray.interpret.agent.erasure import Classes, Erasure, Held, Neighbour, erasures, is_gone, reading
 from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.story import READ
 from rlhf_ray.interpret.agent.subject import AgentContext
@@ -86,8 +86,8 @@ class Removed:
 
     @property
     def gone(self) -> bool:
-        """Whether nothing reads the concept after the removal, also not by what other concepts tell of it."""
-        return max(self.erased, self.shared) <= self.bound
+        """Whether the concept is gone; see `is_gone`."""
+        return is_gone(self)
 
     @property
     def result(self) -> Controlled:

@@ -47,7 +47,6 @@ def test_of_two_nearly_parallel_concepts_each_is_taken_away_without_the_other() 
     saw = found["saw"]
     assert (len(saw.basis), saw.erased <= saw.bound) == (1, True)
     assert saw.shared == pytest.approx(0.8, abs=0.03)  # the pit stays, which says the same in 80 % of the steps
-    assert not saw.gone
     assert saw.auc > 0.95
     np.testing.assert_allclose(saw.basis.patterns[0], patterns[0], atol=0.1)
     # What a reader of the pit alone reads stays as it is: its factor is the part of memory that the saw is not in.
@@ -59,6 +58,22 @@ def test_of_two_nearly_parallel_concepts_each_is_taken_away_without_the_other() 
     plain = fit("mean_difference", fitted[0], 1, labels={"saw": fitted[1]})
     assert auc(plain.encode(tested[0])[:, 0], tested[1] == 1) < saw.auc
     assert removed_variance(plain, [0], fitted[0]) > 2.0 * saw.variance
+
+
+@pytest.mark.parametrize(("alike", "gone"), [(0.7, True), (0.95, False)])
+def test_a_concept_that_another_one_tells_is_not_gone_without_its_own_part(alike: float, gone: bool) -> None:
+    """The second says the same in a share of the steps: what stays reads the first with just that AUC."""
+
+    def draw(rng):  # type: ignore[no-untyped-def]
+        one = rng.integers(2, size=N).astype(float)
+        two = np.where(rng.random(N) < alike, one, 1.0 - one)
+        values = np.stack([0.3 * one, 5.0 * two], 1) + 0.02 * rng.standard_normal((N, 2))
+        return values, {"one": one, "two": two}
+
+    one = both(draw)[0]["one"]
+    assert one.erased <= one.bound
+    assert one.shared == pytest.approx(alike, abs=0.03)
+    assert one.gone == gone
 
 
 def test_one_direction_is_enough_for_a_linear_reader_and_it_takes_the_least() -> None:
