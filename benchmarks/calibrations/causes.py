@@ -15,13 +15,13 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.gridworld import GOAL
 from rlhf_ray.envs.score_shortcut import ScoreShortcut
+from rlhf_ray.interpret.reward.comparison import compare
 from rlhf_ray.interpret.reward.counterfactuals import Counterfactual, evaluate
 from rlhf_ray.interpret.reward.edits import Add, Remove
 from rlhf_ray.interpret.reward.exchange import ExchangePairs, moments, part_of
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.steps import counterfactuals, shortcuts
-from rlhf_ray.interpret.reward.strata import compare
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward
 from rlhf_ray.reward.supervised import fit_to_rewards
@@ -146,9 +146,9 @@ def score(seed: int) -> Row:
         and values["AUC with the game exchanged"] > 0.95
         and inside == 1
         and len(found.causes) == 1
-        and cause.effect.sole
+        and cause.effect.decides
     )
-    bound = "both AUC > 0.95; the only cause lies in the score region and is called the sole one"
+    bound = "both AUC > 0.95; the only cause lies in the score region and is said to decide the reward"
     return Row("S4", f"score shortcut, seed {seed}: {cause.name} {cause.when}", values, bound, passed)
 
 
@@ -213,7 +213,7 @@ def planted(seed: int) -> list[Row]:
     return [
         row("K1", "a corner pixel in one channel", texts(lambda o, a, p, d: (p[:, 0, 15, 2] > 100) * 1.0, pictures, frame),
             "rows 0-0, columns 15-15, channel 2 in the next state", "sole cause"),
-        row("K2", "the background colour", texts(green, painted(pictures), frame), "The background colour alone decides"),
+        row("K2", "the background colour", texts(green, painted(pictures), frame), "The background colour decides"),
         row("K3", "a constant", texts(lambda o, a, p, d: np.zeros(len(o)), vectors, box), "rewards nothing"),
         row("K4", "xor of two features", texts(lambda o, a, p, d: np.sign(o[:, 1] * o[:, 2]), vectors, box),
             "Feature 1 and feature 2 act together"),

@@ -52,6 +52,7 @@ class Equivalence:
         factor: c; 0 if the truth goes the other way.
         steps: steps that the fit rests on.
         potential: that of the shaping fitted to all of them; None if the truth explains as much without it.
+        basis: the features that potentials are made of.
     """
 
     truth: MeanEstimate
@@ -61,6 +62,7 @@ class Equivalence:
     factor: float
     steps: int
     potential: LinearPotential | None = field(default=None, metadata=DRAWN)
+    basis: Basis | None = field(default=None, metadata=DRAWN)
 
     @property
     def holds(self) -> bool:
@@ -112,7 +114,7 @@ def _fitted(
     truth = (true if steady or not level else true - true.mean())[:, None]
     truth = truth * (np.sign(true.mean()) if steady else 1.0) / max(float(np.sqrt(np.mean(truth**2))), 1e-300)
     one = np.ones((len(data), 1))
-    effects = np.zeros((len(data), 0)) if basis is None else _effects(basis, data, gamma)
+    effects = np.zeros((len(data), 0)) if basis is None else effects_of(basis, data, gamma)
     groups = np.unique(data.episodes, return_inverse=True)[1]
     if groups.max() + 1 < EPISODES:
         groups = np.arange(len(data))
@@ -145,7 +147,7 @@ def _fitted(
     if basis is not None and joint.low is not None and joint.low > unshaped.mean and not bonus:
         fitted = LinearPotential(weights[int(level) : -1] * deviation, basis)
         potential = fitted if _pays_for_changes(fitted, data, gamma) else None
-    return Equivalence(unshaped, of_shaping, joint, rest, float(weights[-1]), len(data), potential)
+    return Equivalence(unshaped, of_shaping, joint, rest, float(weights[-1]), len(data), potential, basis)
 
 
 def _pays_for_changes(potential: LinearPotential, data: Transitions, gamma: float) -> bool:
@@ -165,7 +167,7 @@ def _part(data: Transitions, rng: np.random.Generator) -> Transitions:
     return data[np.isin(data.episodes, names[chosen])] if len(chosen) else data.sample(STEPS, rng)
 
 
-def _effects(basis: Basis, data: Transitions, gamma: float) -> FloatArray:
+def effects_of(basis: Basis, data: Transitions, gamma: float) -> FloatArray:
     """Return what one unit of each feature's potential adds to each reward, ``[n, k]``."""
     onward = gamma * ~np.asarray(data.terminated, bool)[:, None]
     return np.asarray(onward * basis(data.next_observations) - basis(data.observations))

@@ -15,6 +15,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.nudges import nudged
 from rlhf_ray.measure.intervals import percentile_interval
 from rlhf_ray.measure.statistics import auc
 from rlhf_ray.reward.functions import RewardFunction
@@ -22,6 +23,10 @@ from rlhf_ray.study.figures import fields_of
 
 DRAWS = 200
 """Bootstrap draws for intervals."""
+NOTHING = 0.05
+"""Parts whose exchange moves the reward less than this, relative to exchanging everything, are ignored by the reward."""
+NEARLY_ALL = 0.8
+"""Parts whose exchange moves a reward more than this hold nearly all that it depends on."""
 LEVELS = 10
 """Reward levels that pairs are drawn from with equal shares, so that rare rewards count."""
 
@@ -98,6 +103,7 @@ class Effect:
             1 as much as exchanging everything.
         interval: 95 % bootstrap interval of ``moves``, over pairs.
         rest: as ``moves``, when everything but the part is exchanged.
+        rest_interval: its 95 % bootstrap interval.
         donor_auc: how well the reward after exchanging the part tells donors of high reward from those of low reward (area under
             the ROC curve): 1 if it follows the donor.
         own_auc: the same for the step's own reward, after exchanging everything but the part: 1 if it is unaffected.
@@ -109,6 +115,7 @@ class Effect:
     moves: float
     interval: tuple[float, float]
     rest: float
+    rest_interval: tuple[float, float]
     donor_auc: float
     own_auc: float
     true_donor_auc: float | None = None
@@ -116,9 +123,13 @@ class Effect:
 
     @property
     def sole(self) -> bool:
-        """Whether the reward follows this part and nothing else."""
-        follows = self.donor_auc > 0.95 and self.own_auc > 0.95
-        return follows and self.moves > 0.8 and self.rest < 0.35
+        """Whether the reward follows this part and nothing else: what moves it by less than `NOTHING` is ignored."""
+        return self.moves > NOTHING and self.rest_interval[1] < NOTHING
+
+    @property
+    def decides(self) -> bool:
+        """Whether high and low rewards follow this part: exchanged, nearly all become the donor's; else, nearly none do."""
+        return self.sole or (min(self.donor_auc, self.own_auc) > 0.95 and self.moves > NEARLY_ALL and self.rest < 0.35)
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
@@ -138,6 +149,8 @@ class ExchangePairs:
         own, donor: the steps of each pair.
         rewards, donor_rewards: their rewards, ``[count]``.
         scale: root mean square difference of both.
+        noise: what nudging a step does to its reward, ``[count]``: each exchange does this, too.
+        floor: what an exchange moves the reward by at most, as `Effect.moves`, if all it does is that; at least `NOTHING`.
     """
 
     def __init__(self, reward: RewardFunction, data: Transitions, count: int, rng: np.random.Generator):
@@ -157,6 +170,9 @@ class ExchangePairs:
         truth = data.rewards[np.concatenate([own, donor])]
         self._truth = split_at(truth) if known.all() and len(data) and np.ptp(truth) > 0 else None
         self._draws = np.random.default_rng(rng.integers(2**32)).integers(0, count, (DRAWS, count))
+        moved = nudged(self.own, data, rng)
+        self.noise = np.zeros(count) if moved is None else reward.of(moved) - self.rewards
+        self.floor = max(NOTHING, self.interval(self.noise)[1])
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -191,6 +207,7 @@ class ExchangePairs:
             self.relative(after - self.rewards),
             self.interval(after - self.rewards),
             self.relative(others - self.rewards),
+            self.interval(others - self.rewards),
             auc(after, self._label[count:], 0.5),
             auc(others, self._label[:count], 0.5),
             None if truth is None else auc(after, truth[count:], 0.5),

@@ -10,16 +10,16 @@ import numpy as np
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.interpret.reward.association import Association
 from rlhf_ray.interpret.reward.curves import Curve
-from rlhf_ray.interpret.reward.exchange import Effect
+from rlhf_ray.interpret.reward.exchange import NEARLY_ALL, NOTHING, Effect
+from rlhf_ray.interpret.reward.nudges import NOISY, ONLY
+from rlhf_ray.interpret.reward.over_episodes import OverEpisodes
 from rlhf_ray.interpret.reward.summaries import Summary
 from rlhf_ray.study.figures import DRAWN, fields_of
 
-NOTHING = 0.05
-"""Parts whose exchange moves the reward less than this, relative to exchanging everything, are ignored by the reward."""
 CLEAR = 0.2
 """Parts whose exchange moves a reward more than this, relative to exchanging everything, clearly matter to it."""
-NEARLY_ALL = 0.8
-"""Parts whose exchange moves a reward more than this hold nearly all that it depends on."""
+SPILLED = 0.1
+"""As `NOTHING`, for a fitted stand-in of the true reward, whose forests use what goes with a cause, too."""
 CURVED = 0.5
 """Range of a curve, in standard deviations of the reward, from which the curve says how the reward depends on the part."""
 
@@ -38,6 +38,7 @@ class Cause:
         curve: reward against content; None if it has too many values to tell apart.
         association: with the true reward; None if that is unknown or constant, or ``true_moves`` says enough.
         true_moves: as ``effect.moves``, of the true reward function; None without one.
+        fitted: whether that function is fitted to recorded true rewards.
     """
 
     name: str
@@ -49,11 +50,15 @@ class Cause:
     curve: Curve | None = field(default=None, metadata=DRAWN)
     association: Association | None = None
     true_moves: float | None = None
+    fitted: bool = False
 
     @property
     def is_shortcut(self) -> bool:
         """Whether its exchange moves the reward but not the true one."""
-        return self.true_moves is not None and self.true_moves < NOTHING < self.effect.interval[0]
+        if self.true_moves is None:
+            return False
+        spilled = self.fitted and self.effect.interval[0] > NEARLY_ALL and self.true_moves < SPILLED
+        return spilled or self.true_moves < NOTHING < self.effect.interval[0]
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
@@ -83,7 +88,9 @@ class Findings:
         true_inputs: how much the exchange of each of ``inputs`` moves the true reward; empty without one.
         summaries: simple summaries of steps that tell the reward.
         action_curve: reward against action; None for actions of several numbers, and where the reward doesn't see them.
-        erratic: whether similar steps don't have similar rewards: forests on vectors predict nothing of them.
+        noise: share of the reward's variance that differs between steps that are nearly the same; None if that can't be asked.
+        floor: effect of an exchange that only draws that noise anew; `NOTHING` without noise.
+        stand_in: whether the true reward of the causes is fitted to recorded ones.
     """
 
     scale: float
@@ -104,12 +111,24 @@ class Findings:
     true_inputs: tuple[float, ...] = field(default=(), metadata=DRAWN)
     summaries: tuple[Summary, ...] = field(default=(), metadata=DRAWN)
     action_curve: Curve | None = field(default=None, metadata=DRAWN)
-    erratic: bool = field(default=False, metadata=DRAWN)
+    noise: OverEpisodes | None = None
+    floor: float = NOTHING
+    stand_in: bool = False
 
     @property
     def constant(self) -> bool:
         """Whether the reward is the same on all steps."""
         return not self.inputs
+
+    @property
+    def noisy(self) -> bool:
+        """Whether a part of the reward is noise."""
+        return self.noise is not None and self.noise.beyond(NOISY) is True
+
+    @property
+    def erratic(self) -> bool:
+        """Whether all of it is."""
+        return self.noise is not None and self.noise.beyond(ONLY) is True
 
     def telling(self, curve: Curve | None) -> Curve | None:
         """Return the curve if it says how the reward depends on what a part shows; None if its mean does not."""

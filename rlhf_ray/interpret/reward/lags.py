@@ -57,7 +57,9 @@ class Lag:
         return self.significant and self.steps != 0
 
 
-def lag_of(series: FloatArray, cause: FloatArray | BoolArray, data: Transitions, rng: np.random.Generator) -> Lag:
+def lag_of(
+    series: FloatArray, cause: FloatArray | BoolArray, data: Transitions, rng: np.random.Generator, most: int = MOST
+) -> Lag:
     """Find the lag at which a series follows a cause, by cross-correlation within episodes.
 
     Args:
@@ -65,10 +67,11 @@ def lag_of(series: FloatArray, cause: FloatArray | BoolArray, data: Transitions,
         cause: ``[n]``: an event (0 or 1) or a number, such as the true reward.
         data: the steps; the first `STEPS` count.
         rng: draws the permutations and the bootstrap.
+        most: largest lag.
     """
     data = data[:STEPS]
     late, early = (_standard(np.asarray(each[:STEPS], np.float64)) for each in (series, cause))
-    lags = sorted(range(-MOST, MOST + 1), key=lambda lag: (abs(lag), lag))
+    lags = sorted(range(-most, most + 1), key=lambda lag: (abs(lag), lag))
     pairs = {lag: _pairs(data, lag) for lag in lags}
 
     moved = np.stack([early, *(_moved(early, data.episodes, rng) for _ in range(PERMUTATIONS))])

@@ -14,6 +14,8 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.association import association
 from rlhf_ray.interpret.reward.curves import Curve, curve_of
 from rlhf_ray.interpret.reward.exchange import (
+    NEARLY_ALL,
+    NOTHING,
     BackgroundColour,
     Effect,
     ExchangePairs,
@@ -24,7 +26,7 @@ from rlhf_ray.interpret.reward.exchange import (
     part_of,
     stack,
 )
-from rlhf_ray.interpret.reward.findings import CLEAR, NEARLY_ALL, NOTHING, Cause, Findings
+from rlhf_ray.interpret.reward.findings import CLEAR, Cause, Findings
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.reward.functions import RewardFunction
 
@@ -59,7 +61,9 @@ class Search:
         data: Transitions,
         truth: RewardFunction | None,
         objects: Mapping[str, int],
+        fitted: bool = False,
     ):
+        self.fitted = fitted
         self.words = {float(code): word for word, code in objects.items()} if regions.kind == "cell" else {}
         self.pairs, self.regions, self.times, self.data, self.truth = pairs, regions, times, data, truth
         self.shape = data.observations.shape[1:]
@@ -98,11 +102,23 @@ class Search:
             return []
         chosen = self.chosen(everything, moves, intervals)
         if self.regions.kind == "feature":
-            groups = [group for group in self.dependent if set(group) & set(chosen)]
+            groups = [self.smallest(group, intervals) for group in self.dependent if set(group) & set(chosen)]
         else:
             groups = self.connected(chosen)
-        causes = [cause for group in groups if (cause := self.cause(group)).effect.interval[1] >= NOTHING]
+        causes = [cause for group in groups if self.counts((cause := self.cause(group)).effect)]
         return sorted(causes, key=lambda cause: -cause.effect.moves)
+
+    def smallest(self, group: list[int], intervals: FloatArray) -> list[int]:
+        """Return those of a group's features whose exchange alone moves the reward, if they explain all that the group does."""
+        moving = [i for i in group if intervals[i, 1] >= NOTHING]
+        if not moving or len(moving) == len(group):
+            return group
+        explained = self.explained(self.exchanged(self.regions.join(moving)), self.exchanged(self.regions.join(group)))
+        return moving if explained >= SAME else group
+
+    def counts(self, effect: Effect) -> bool:
+        """Return whether an exchange does anything, and more than draw the noise in the reward anew."""
+        return effect.interval[1] >= NOTHING and (self.pairs.floor == NOTHING or effect.interval[0] > self.pairs.floor)
 
     def others(self, causes: Sequence[Cause]) -> Effect | None:
         """Exchange everything outside the causes, which the features of vectors are not."""
@@ -202,6 +218,7 @@ class Search:
             # what an exchange does to the true reward says more, except about a cause that the data can't tell from the rest
             association(self.pairs, self.regions, mask) if true_moves is None or effect.moves > NEARLY_ALL else None,
             true_moves,
+            self.fitted,
         )
 
     def box(self, mask: BoolArray, group: list[int]) -> tuple[BoolArray, str]:
@@ -286,14 +303,14 @@ class Search:
         """Return pairs of causes whose joint effect is not the sum of both, with the share of the variance that the sum leaves.
 
         The second difference over two independent steps has 4 times the variance of the interaction, the difference of two
-        rewards twice the variance of the reward (Sobol 1993).
+        rewards twice the variance of the reward (Sobol 1993). Noise is an interaction of everything: it is left out.
         """
         total = 2.0 * float(np.mean((everything - self.pairs.rewards) ** 2))
         alone = [self.exchanged(each.mask) - self.pairs.rewards for each in causes]
         found = []
         for (i, a), (j, b) in itertools.combinations(enumerate(causes), 2):
             both = self.exchanged(a.mask | b.mask) - self.pairs.rewards
-            share = float(np.mean((both - alone[i] - alone[j]) ** 2)) / total
+            share = float(np.mean((both - alone[i] - alone[j]) ** 2) - 2 * np.mean(self.pairs.noise**2)) / total
             if share > TOGETHER:
                 first, second = sorted((a, b), key=lambda each: each.regions)
                 found.append((first.name, second.name, share))

@@ -13,10 +13,11 @@ import numpy as np
 
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.association import fitted_truth, is_erratic
+from rlhf_ray.interpret.reward.association import fitted_truth
 from rlhf_ray.interpret.reward.curves import Curve, curve_of
-from rlhf_ray.interpret.reward.exchange import Effect, ExchangePairs, StepPart, moments, stack
-from rlhf_ray.interpret.reward.findings import NOTHING, Findings
+from rlhf_ray.interpret.reward.exchange import NOTHING, Effect, ExchangePairs, StepPart, moments, stack
+from rlhf_ray.interpret.reward.findings import Findings
+from rlhf_ray.interpret.reward.nudges import noise_share
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.interpret.reward.search import Search, steadier, true_effect
 from rlhf_ray.interpret.reward.summaries import summaries
@@ -56,12 +57,12 @@ def find(
     vectors = regions is not None and regions.kind == "feature"
     drawn = ExchangePairs(reward, data, pairs or (PAIRS_OF_IMAGES if image else PAIRS), rng)
     inputs = [drawn.effect(part) for part in _inputs(reward, data)]
-    if truth is None and vectors:
-        truth = fitted_truth(reward, data, rng)
+    stand_in = truth is None and vectors
+    truth = fitted_truth(reward, data, rng) if stand_in else truth
     times, frames = moments(data, reward), stack(data)
     searched = Findings(scale, len(data))
     if regions is not None and times:
-        searched = Search(drawn, regions, times, data, truth, objects or {}).extended(searched)
+        searched = Search(drawn, regions, times, data, truth, objects or {}, stand_in).extended(searched)
     flipped = _done_change(drawn, scale) if "done" in reward.inputs else None
     ignored = (*_silent(inputs, drawn, flipped), *searched.ignored)
     return replace(
@@ -75,7 +76,9 @@ def find(
         true_inputs=() if truth is None else tuple(true_effect(truth, drawn, effect.part) for effect in inputs),
         summaries=tuple(summaries(values, data, regions, objects, ignored)[:SUMMARIES]),
         action_curve=_action_curve(drawn) if "action" in reward.inputs else None,
-        erratic=vectors and is_erratic(values, data, rng),
+        noise=noise_share(reward, data, rng) if vectors else None,
+        floor=drawn.floor,
+        stand_in=stand_in,
     )
 
 

@@ -1,4 +1,4 @@
-"""Compare a reward with the true one step by step: on which steps, and how many steps late, does it rank differently?"""
+"""Kinds of steps on which a reward differs from what steps of the same true reward get elsewhere: where it is wrong."""
 
 from __future__ import annotations
 
@@ -7,18 +7,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from sklearn.isotonic import IsotonicRegression
 
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.exchange import split_at
-from rlhf_ray.interpret.reward.lags import Lag, lag_of
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.interpret.reward.summaries import of_observations
-from rlhf_ray.measure.statistics import auc, constant, pearson, spearman
-from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.measure.statistics import constant, spearman
 from rlhf_ray.study.figures import DRAWN
+
+MOST = 3
+"""Most strata: each further one is chosen among what the earlier ones leave."""
+GAP, ERRORS = 0.5, 4.0
+"""A stratum differs by half a standard deviation of the reward at least, and by four standard errors: it is the largest of up to
+some thousand conditions."""
+FEWEST, SMALLEST, LARGEST = 5, 0.002, 0.6
+"""Steps, and shares of all steps, that a condition has at least and at most: beyond, it is the other steps that differ."""
+TAILS = (0.01, 0.03, *(0.05 * number for number in range(1, 11)))
+"""Shares of the steps at either end of a number that are conditions: what a condition is about to a twentieth of the steps."""
+SECOND = 1.2
+"""Factor by which a second condition must raise what the first explains, to be named."""
+FOLLOWS = 0.2
+"""Share of the reward's variance outside the strata that the true reward explains there at least. Else no step gets what its true
+reward usually brings, and no kind of step is an exception."""
+DRAWS = 200
+"""Draws of a gap's bootstrap over episodes."""
+ENOUGH = 0.05
+"""Share of the reward's variance that strata may leave to need no shaping beside them: a bonus for the end is shaping, too."""
+SIMPLER = 0.5
+"""The reward is compared less a fitted shaping if that leaves at most half of what strata alone leave, and of what shaping and
+strata leave without the true reward: shaping can stand for much that is none."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +50,7 @@ class Stratum:
         given: mean reward.
         usual: mean of the usual reward of steps with the same true rewards.
         truth: mean true reward.
-        gap: ``given - usual``, in standard deviations of the reward.
+        gap: ``given - usual``, in standard deviations of the reward, with its interval over the episodes that have such steps.
         agreement: rank correlation with the true reward on these steps; None if either is constant there.
         chosen: which steps, ``[n]`` bool.
     """
@@ -43,244 +61,178 @@ class Stratum:
     given: float
     usual: float
     truth: float
-    gap: float
+    gap: OverEpisodes
     agreement: float | None
     chosen: BoolArray = field(metadata=DRAWN)
 
 
 @dataclass(frozen=True)
-class Clipped:
-    """Steps that all get the same extreme reward although their true rewards differ.
+class Steps:
+    """The steps to search, and what strata may be conditions on.
 
     Attributes:
-        end: "lowest" or "highest".
-        value: the reward.
-        share: share of steps that get it.
-        low, high: 5 % and 95 % quantiles of their true rewards.
-    """
-
-    end: str
-    value: float
-    share: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class TruthLevel:
-    """Steps of one level of the true reward: its mean, their number, and mean and standard deviation of their reward."""
-
-    truth: float
-    steps: int
-    given: float
-    deviation: float
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A reward beside the true one.
-
-    Attributes:
-        correlation: over steps (Pearson).
-        agreement: rank correlation over steps (Spearman).
-        auc: how well the reward tells steps of high from those of low true reward.
-        lag: how it follows the true reward; None if that is the same on all steps.
-        levels: by level of the true reward, the lowest first.
-        flat: share of the true reward's upper half, by value, above which the reward no longer rises; None if it rises throughout.
-        clipped: where the reward is cut off, at its lowest and highest value.
-        strata: where the reward differs most, the worst first. Empty if it comes at a lag: that explains the difference.
-        constant_truth: whether the true reward is the same on all steps.
-    """
-
-    correlation: float
-    agreement: float
-    auc: OverEpisodes
-    lag: Lag | None
-    levels: tuple[TruthLevel, ...]
-    flat: float | None
-    clipped: tuple[Clipped, ...]
-    strata: tuple[Stratum, ...]
-    constant_truth: bool
-
-    @property
-    def in_time(self) -> bool:
-        """Whether it comes at the step of the true reward, as far as can be told."""
-        return self.lag is None or not self.lag.off
-
-
-def compare(
-    reward: RewardFunction,
-    data: Transitions,
-    regions: Regions | None,
-    ignored: Sequence[str] = (),
-    objects: Mapping[str, int] | None = None,
-    lag: Lag | None = None,
-) -> Comparison | None:
-    """Compare ``reward`` with the true rewards in ``data``.
-
-    Args:
-        reward: the reward function.
         data: the steps.
         regions: parts of the observations; None for tables.
-        ignored: names of inputs that the reward ignores: no condition on them describes where it is wrong, as long as the other of
-            state and next state can.
-        objects: object codes by name, for grids.
-        lag: how the reward follows the true one, if that is known.
+        ignored: names of inputs that the reward ignores.
+        words: names of object codes, for grids.
+    """
+
+    data: Transitions
+    regions: Regions | None
+    ignored: Sequence[str] = ()
+    words: Mapping[float, str] = field(default_factory=dict)
+
+
+def worst(
+    given: FloatArray, usual: FloatArray, steps: Steps, shaping: FloatArray | None = None
+) -> tuple[tuple[Stratum, ...], bool]:
+    """Find up to `MOST` strata that explain most of the difference, each by one condition or two.
+
+    Args:
+        given: the rewards, ``[n]``.
+        usual: what steps of the same true rewards usually get, ``[n]``.
+        steps: the steps.
+        shaping: what one unit of each feature of a potential adds to the rewards, ``[n, k]``; None: shaping explains nothing.
 
     Returns:
-        None if true rewards are unknown, or there are fewer than 20 steps.
+        The strata, the worst first, and whether they are of the reward less the shaping that is fitted beside them.
     """
-    truth = data.rewards
-    if len(data) < 20 or not np.isfinite(truth).all():
-        return None
-    given = reward.of(data)
-    words = {float(code): word for word, code in (objects or {}).items()}
-    steady = bool(np.ptp(truth) <= 1e-9 * max(1.0, np.abs(truth).max()))
-    if lag is None and not steady:
-        lag = lag_of(given, truth, data, np.random.default_rng(0))
-    levels, usual = _levels(given, truth)
-    return Comparison(
-        pearson(given, truth, 0.0),
-        _agreement(given, truth) or 0.0,
-        _told_apart(given, truth, data.episodes),
-        lag,
-        levels,
-        None if steady else _flat(given, truth),
-        () if steady else tuple(_clipped(given, truth)),
-        tuple(_worst(given, usual, data, regions, ignored, words)) if lag is None or not lag.off else (),
-        steady,
-    )
-
-
-def _told_apart(given: FloatArray, truth: FloatArray, episodes: IntArray) -> OverEpisodes:
-    high = split_at(truth)
-    return over_episodes(lambda at: auc(given[at], high[at], 0.5), episodes, np.random.default_rng(0), 100)
-
-
-def _agreement(a: FloatArray, b: FloatArray) -> float | None:
-    return None if len(a) < 3 or constant(a) or constant(b) else spearman(a, b)
-
-
-def _groups(truth: FloatArray, most: int = 20) -> Array:
-    """Return the number of each step's level of the true reward: its value if there are few, otherwise a quantile."""
-    values, which, counts = np.unique(truth, return_inverse=True, return_counts=True)
-    if len(values) <= most:
-        return np.asarray(which)
-    ranks = (np.cumsum(counts) - counts / 2) / len(truth)
-    return np.unique((ranks * most).astype(int)[which], return_inverse=True)[1]
-
-
-def _levels(given: FloatArray, truth: FloatArray) -> tuple[tuple[TruthLevel, ...], FloatArray]:
-    """Return the reward by level of the true reward, and each step's usual one: medians by level, made to rise."""
-    which = _groups(truth)
-    at = [which == i for i in range(which.max() + 1)]
-    levels = tuple(
-        TruthLevel(float(truth[i].mean()), int(i.sum()), float(given[i].mean()), float(given[i].std())) for i in at
-    )
-    centres = np.array([level.truth for level in levels])
-    medians = np.array([np.median(given[i]) for i in at])
-    rising = IsotonicRegression().fit_transform(centres, medians) if len(centres) > 1 else medians
-    usual = np.interp(truth, centres, rising)
-    if len(centres) > 2:  # the tails lie beyond the centres of the outermost levels
-        for end, inner, beyond in ((0, 2, truth < centres[0]), (-1, -3, truth > centres[-1])):
-            slope = (rising[end] - rising[inner]) / (centres[end] - centres[inner])
-            usual[beyond] += slope * (truth[beyond] - centres[end])
-    return levels, np.asarray(usual)
-
-
-def _flat(given: FloatArray, truth: FloatArray) -> float | None:
-    """Return from which true reward on the reward no longer rises, as a share of its range, if that is at most 0.8.
-
-    Below, it rises: a reward that never follows the true one does not saturate.
-    """
-    span = truth.max() - truth.min()
-    values = np.unique(truth)
-    if len(values) < 5 or np.ptp(given) == 0:
-        return None
-    for share in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8):
-        above = truth >= truth.min() + share * span
-        agreement = _agreement(given[above], truth[above]) if above.sum() >= 30 else None
-        spread = float(np.ptp(np.quantile(given[above], [0.05, 0.95]))) if above.any() else np.inf
-        still = (agreement is None or agreement < 0.3) and spread < 0.1 * np.ptp(given) and above.sum() >= 30
-        if still and (_agreement(given[~above], truth[~above]) or 0.0) >= 0.3:
-            return share
-    return None
-
-
-def _clipped(given: FloatArray, truth: FloatArray) -> Iterator[Clipped]:
-    """Find the ends at which a reward of many values gives one value to steps of clearly different true rewards."""
-    values, counts = np.unique(np.round(given, 9), return_counts=True)
-    if len(values) <= 20 or len(np.unique(truth)) <= 20:
-        return
-    for end, at in (("lowest", 0), ("highest", -1)):
-        same = np.round(given, 9) == values[at]
-        low, high = np.quantile(truth[same], [0.05, 0.95])
-        if counts[at] > 0.03 * len(given) and high - low > 0.5 * truth.std():
-            yield Clipped(end, float(values[at]), float(same.mean()), float(low), float(high))
-
-
-def _worst(
-    given: FloatArray,
-    usual: FloatArray,
-    data: Transitions,
-    regions: Regions | None,
-    ignored: Sequence[str],
-    words: Mapping[float, str],
-) -> Iterator[Stratum]:
-    """Find up to three strata that explain most of the difference, each by one condition or two."""
-    error = given - usual
-    spread = float(given.std())
-    n = len(data)
-    if spread <= 1e-12:
-        return
-    named = {name: at for name, at in _conditions(data, regions, words) if max(5, 0.002 * n) <= at.sum() <= 0.6 * n}
-    silent = [f" in {side}" for side in ("the state", "the next state") if side in ignored]
-    if len(silent) == 1:
-        named = {name: at for name, at in named.items() if silent[0] not in name}
+    named = dict(_allowed(steps)) if given.std() > 1e-12 else {}
     if not named:
-        return
-    names, masks = list(named), np.stack(list(named.values()))
-    left = np.ones(n, bool)
-    for _ in range(3):
-        clear = False
-        # conditions that together explain most; if those are weak, the ones that are clear on their own
-        for least in (0.0, 0.5):
-            first, at = _strongest(masks, error, left, least * spread)
-            if at.sum() < 5:
-                continue
-            condition, where = names[first], masks[first]
-            second, both = _strongest(masks, error, at)
-            if _weight(error, both) > 1.2 * _weight(error, at):
-                condition, where = f"{condition} and {names[second]}", masks[first] & masks[second]
-            at = where  # what is said of the condition is of all its steps, also of those that an earlier one explains
-            gap = float(error[at].mean()) / spread
-            standard = float(error[at].std()) / np.sqrt(at.sum()) / spread
-            if clear := abs(gap) >= 0.5 and abs(gap) >= 4 * standard:
-                break
-        if not clear:
-            return
-        agreement = _agreement(given[at], data.rewards[at])
-        count = int(at.sum())
-        mean, expected, true = (float(each[at].mean()) for each in (given, usual, data.rewards))
-        yield Stratum(condition, count, count / n, mean, expected, true, gap, agreement, at)
-        left &= ~at
+        return (), False
+    steady, conditions = constant(steps.data.rewards), (list(named), np.stack(list(named.values())))
+    error = given - usual
+    fit = _search(_Fit(error), *conditions, float(given.std()))
+    enough = float(fit.left @ fit.left) <= ENOUGH * len(given) * given.var()
+    unshaped = (
+        None if shaping is None or steady or enough else _unshaped(given, shaping, steps.data.rewards, conditions, fit)
+    )
+    if unshaped is not None:
+        given, error, fit = unshaped
+    elif not steady:
+        outside = ~np.any([np.zeros(len(given), bool), *(at for _, at in fit.found)], 0)
+        if outside.any() and error[outside].var() > (1 - FOLLOWS) * given[outside].var():
+            return (), False
+    return tuple(_stratum(*each, given, error, steps.data) for each in fit.found), unshaped is not None
 
 
-def _weight(error: FloatArray, at: BoolArray) -> float:
-    return float(error[at].sum() ** 2 / at.sum()) if at.sum() >= 5 else 0.0
+def _unshaped(
+    given: FloatArray, shaping: FloatArray, truth: FloatArray, conditions: tuple[list[str], BoolArray], plain: _Fit
+) -> tuple[FloatArray, FloatArray, _Fit] | None:
+    """Fit shaping, the true reward and strata together.
 
-
-def _strongest(masks: BoolArray, error: FloatArray, within: BoolArray, least: float = 0.0) -> tuple[int, BoolArray]:
-    """Return the condition whose steps, among those ``within``, explain most of the squared error, and those steps.
-
-    Their mean error must be at least ``least``.
+    Returns:
+        The rewards less the shaping, what the true reward does not explain of them, and the fit; None if ``plain``, strata
+        alone, or shaping and strata without the true reward do as well.
     """
-    inside = masks & within
-    counts = inside.sum(1)
-    means = (inside @ error) / np.maximum(counts, 1)
-    weights = np.where((counts >= 5) & (abs(means) >= least), means**2 * counts, 0)
-    best = int(weights.argmax())
-    return best, inside[best]
+    design = np.concatenate([np.ones((len(given), 1)), truth[:, None], shaping], 1)
+    fit = _search(_Fit(given, design), *conditions, float((given - shaping @ _weights(design, given)[2:]).std()))
+    masks = [at[:, None] for _, at in fit.found]
+    untrue = _Fit(given, np.concatenate([np.delete(design, 1, 1), *masks], 1))
+    if fit.left @ fit.left > SIMPLER * min(float(each.left @ each.left) for each in (plain, untrue)):
+        return None
+    weights = _weights(np.concatenate([design, *masks], 1), given)
+    added = shaping @ weights[2 : design.shape[1]]
+    given = given - added + added.mean()  # the level of a shaping says nothing
+    return given, given - weights[0] - added.mean() - weights[1] * truth, fit
+
+
+class _Fit:
+    """Least squares of a series on columns that are added one by one.
+
+    Attributes:
+        left: what they leave, ``[n]``.
+        found: the strata among them.
+    """
+
+    def __init__(self, values: FloatArray, design: FloatArray | None = None):
+        self.basis = np.zeros((len(values), 0))
+        if design is not None:
+            size = np.sqrt((design**2).sum(0))
+            scaled = design / np.where(size > 0, size, 1)
+            spreads, directions = np.linalg.eigh(scaled.T @ scaled)
+            own = spreads > 1e-10 * spreads[-1]  # others are sums of these, but for rounding
+            self.basis = np.asarray(scaled @ directions[:, own] / np.sqrt(spreads[own]))
+        self.left = values - self.basis @ (self.basis.T @ values)
+        self.found: list[tuple[str, BoolArray]] = []
+
+    def effects(self, masks: BoolArray) -> tuple[FloatArray, FloatArray]:
+        """Return the weight that each of ``masks`` ``[m, n]`` would get, and its number of steps less what others stand for."""
+        rows = masks.astype(np.float64)
+        sizes = rows.sum(1) - ((rows @ self.basis) ** 2).sum(1)
+        enough = sizes >= FEWEST
+        return np.where(enough, rows @ self.left, 0) / np.where(enough, sizes, 1), np.where(enough, sizes, 0)
+
+    def add(self, name: str, mask: BoolArray) -> None:
+        """Add a stratum."""
+        own = mask - self.basis @ (self.basis.T @ mask)
+        own /= np.sqrt(own @ own)
+        self.left = self.left - own * (own @ self.left)
+        self.basis = np.concatenate([self.basis, own[:, None]], 1)
+        self.found.append((name, mask))
+
+
+def _weights(design: FloatArray, values: FloatArray) -> FloatArray:
+    return np.asarray(np.linalg.lstsq(design, values, rcond=1e-6)[0])
+
+
+def _search(fit: _Fit, names: Sequence[str], masks: BoolArray, spread: float) -> _Fit:
+    """Add strata to the fit, each the one that explains most of what is left."""
+    for _ in range(MOST):
+        # conditions that together explain most; if those are weak, the ones that are clear on their own
+        chosen = (_strongest(fit, names, masks, least * spread) for least in (0.0, GAP))
+        clear = next((each for each in chosen if each is not None and _is_clear(fit, each[1], spread)), None)
+        if clear is None:
+            break
+        fit.add(*clear)
+    return fit
+
+
+def _strongest(fit: _Fit, names: Sequence[str], masks: BoolArray, least: float) -> tuple[str, BoolArray] | None:
+    """Return the condition that explains most of the squared error, or it and a second one; their effect is at least ``least``."""
+    first, explains = _best(fit, masks, least)
+    if explains <= 0:
+        return None
+    second, by_both = _best(fit, masks & masks[first], 0.0)
+    if by_both > SECOND * explains:
+        return f"{names[first]} and {names[second]}", masks[first] & masks[second]
+    return names[first], masks[first]
+
+
+def _best(fit: _Fit, masks: BoolArray, least: float) -> tuple[int, float]:
+    weights, sizes = fit.effects(masks)
+    explained = np.where(abs(weights) >= least, weights**2 * sizes, 0)
+    return int(explained.argmax()), float(explained.max())
+
+
+def _is_clear(fit: _Fit, mask: BoolArray, spread: float) -> bool:
+    weights, sizes = fit.effects(mask[None])
+    deviation = float((fit.left - weights[0] * mask)[mask].std())
+    return bool(abs(weights[0]) >= max(GAP * spread, ERRORS * deviation / np.sqrt(max(sizes[0], 1))))
+
+
+def _stratum(name: str, at: BoolArray, given: FloatArray, error: FloatArray, data: Transitions) -> Stratum:
+    """Describe a stratum by all its steps, also those that an earlier one explains."""
+    spread, count = float(given.std()), int(at.sum())
+    gap = over_episodes(
+        lambda steps: float(error[at][steps].mean()) / spread, data.episodes[at], np.random.default_rng(0), DRAWS
+    )
+    mean, true = float(given[at].mean()), float(data.rewards[at].mean())
+    agreement = (
+        None
+        if count < 3 or constant(given[at]) or constant(data.rewards[at])
+        else spearman(given[at], data.rewards[at])
+    )
+    return Stratum(name, count, count / len(at), mean, mean - gap.value * spread, true, gap, agreement, at)
+
+
+def _allowed(steps: Steps) -> Iterator[tuple[str, BoolArray]]:
+    """Yield conditions that neither hold nor fail nearly everywhere, and on nothing that the reward ignores."""
+    n = len(steps.data)
+    silent = [f" in {side}" for side in ("the state", "the next state") if side in steps.ignored]
+    for name, at in _conditions(steps.data, steps.regions, steps.words):
+        if max(FEWEST, SMALLEST * n) <= at.sum() <= LARGEST * n and not (len(silent) == 1 and silent[0] in name):
+            yield name, at
 
 
 def _conditions(
@@ -337,11 +289,11 @@ def _by_value(
             yield f"{name} is {(words or {}).get(float(value), f'{value:.4g}')}", of == value
         return
     of = of.astype(np.float64)
-    for share in (0.01, 0.03, 0.1, 0.25, 0.5):
+    for share in TAILS:
         low, high = np.quantile(of, [share, 1 - share])
         yield f"{name} is at most {low:.3g}", of <= low
         yield f"{name} is at least {high:.3g}", of >= high
     edges = np.quantile(of, np.linspace(0.1, 0.9, 9))
-    for low, high in itertools.pairwise(edges):
+    for low, high in itertools.combinations(edges, 2):
         if low < high:
             yield f"{name} is between {low:.3g} and {high:.3g}", (of >= low) & (of <= high)

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.attribution import known_methods
+from rlhf_ray.interpret.reward.association import told_by_step
 from rlhf_ray.interpret.reward.consistency import with_own_gradients
-from rlhf_ray.interpret.reward.equivalence import HOLDS, Equivalence, equivalence
-from rlhf_ray.interpret.reward.lags import Lag, lag_of
+from rlhf_ray.interpret.reward.equivalence import HOLDS, Equivalence, effects_of, equivalence
+from rlhf_ray.interpret.reward.lags import MOST, Lag, lag_of
 from rlhf_ray.interpret.reward.regions import Regions, regions_in
 from rlhf_ray.measure.statistics import constant, pearson
 from rlhf_ray.reward.functions import RewardFunction
@@ -119,6 +121,16 @@ class Subject:
             return self.scaled
         return self.equivalence.without_shaping(self.scaled, self.gamma)
 
+    def shaping(self, data: Transitions) -> FloatArray | None:
+        """Return what one unit of each feature of a potential adds to the rewards of ``data``, ``[n, k]``.
+
+        None if there are no features, or the shaping is already left out of `judged`.
+        """
+        found = self.equivalence
+        return (
+            None if found is None or found.basis is None or self.shaped else effects_of(found.basis, data, self.gamma)
+        )
+
     @cached_property
     def true_line(self) -> tuple[float, float]:
         """Slope and level of the line that puts true rewards on the scale of `judged`; 1 and 0 if either is constant or unknown.
@@ -134,18 +146,29 @@ class Subject:
 
     @cached_property
     def lag(self) -> Lag | None:
-        """How the reward follows the true one; None if either is constant or the true one unknown. All steps tell this one."""
-        return self._lag_of(self.judged) if self.shaped else self._lag_as_it_is
+        """How the reward follows the true one; None if either is constant or the true one unknown. All steps tell this one.
+
+        A function of the state correlates with the true reward of other steps, too, as far as the one state tells of the other. So
+        a lag counts only if the true reward of that step is what the reward is, or explains more of it than its own step does:
+        than the true reward and shaping, and than forests on all that the step shows.
+        """
+        found = self._lag_of(self.judged) if self.shaped else self._lag_as_it_is
+        if found is None or not found.off or found.correlation**2 >= HOLDS:
+            return found
+        by_shaping = 0.0 if self.equivalence is None else self.equivalence.both.mean
+        images = self.regions is not None and self.regions.kind == "patch"  # of whose pixels forests tell little
+        own = 0.0 if images else told_by_step(self.judged.of(self.data), self.data, self.rng("lag: own step"))
+        return found if found.correlation**2 > max(by_shaping, own) else self._lag_of(self.judged, 0)
 
     @cached_property
     def _lag_as_it_is(self) -> Lag | None:
         return self._lag_of(self.scaled)
 
-    def _lag_of(self, reward: RewardFunction) -> Lag | None:
+    def _lag_of(self, reward: RewardFunction, most: int = MOST) -> Lag | None:
         given, true = reward.of(self.data), self.data.rewards
         if len(self.data) < 3 or constant(given) or constant(true):
             return None
-        return lag_of(given, true, self.data, self.rng("lag"))
+        return lag_of(given, true, self.data, self.rng("lag"), most)
 
     @cached_property
     def digest(self) -> str:

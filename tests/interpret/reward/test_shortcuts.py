@@ -3,11 +3,11 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.comparison import _flat, compare
 from rlhf_ray.interpret.reward.exchange import ExchangePairs, StepPart, levelled, moments, split_at, stack
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.steps import shortcuts as section
-from rlhf_ray.interpret.reward.strata import _flat, compare
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.summaries import summaries
 from rlhf_ray.reward.functions import CallableReward, TableReward
@@ -172,7 +172,7 @@ def test_the_background_colour_is_named(images):
     painted = np.broadcast_to(colours[:, None, None], (240, 16, 16, 3)).copy()
     painted[:, 2:5, 2:5] = images.next_observations[:, 2:5, 2:5]
     reward = CallableReward(lambda o, a, p, d: (np.median(p[..., 1], (1, 2)) > 50) * 1.0, IMAGES, ACTIONS)
-    assert "background colour alone decides" in said(reward, steps(painted, painted, images.rewards))
+    assert "background colour decides" in said(reward, steps(painted, painted, images.rewards))
 
 
 def test_the_frame_of_a_stack_is_named():

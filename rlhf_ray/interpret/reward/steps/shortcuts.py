@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.comparison import Comparison, compare
 from rlhf_ray.interpret.reward.drawing import curves_picture, map_picture, scatter_picture
-from rlhf_ray.interpret.reward.exchange import Effect
-from rlhf_ray.interpret.reward.findings import CLEAR, NEARLY_ALL, NOTHING, Cause, Findings
+from rlhf_ray.interpret.reward.exchange import NEARLY_ALL, NOTHING, Effect
+from rlhf_ray.interpret.reward.findings import CLEAR, Cause, Findings
 from rlhf_ray.interpret.reward.lags import Lag, lag_of
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.interpret.reward.shortcuts import find
-from rlhf_ray.interpret.reward.strata import Comparison, Stratum, compare
+from rlhf_ray.interpret.reward.strata import Stratum
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.true_reward import object_names, true_reward
 from rlhf_ray.study.figures import values_of
@@ -27,7 +28,7 @@ from rlhf_ray.study.words import Words, share
 WORDS = Words(__file__)
 
 STEPS = 6000
-"""Steps looked at, whole episodes, for vectors; a quarter for images."""
+"""Steps looked at, whole episodes, for vectors; at effort 1, a quarter for images, which take long."""
 PAIRS, PAIRS_OF_IMAGES, FEWEST_PAIRS = 1000, 160, 60
 """Pairs of steps at effort 1, and at any."""
 OUTSIDE = 0.15
@@ -136,7 +137,8 @@ def measure(subject: Subject, data: Transitions | None = None) -> Shortcuts:
     mean = float(subject.scaled.of(data).mean())
     if found.constant:
         return Shortcuts(len(data), mean, subject.regions, found, as_true=subject.constant_as_true)
-    beside = compare(subject.judged, data, subject.regions, found.ignored, objects, subject.lag)
+    compared = subject.judged, data, subject.regions, found.ignored, objects, subject.lag, subject.shaping(data)
+    beside = compare(*compared)
     late = tuple(_late(found, beside, data, subject.rng("late")))
     return Shortcuts(
         len(data), mean, subject.regions, found, beside, late, subject.shaped, known=options["truth"] is not None
@@ -152,7 +154,8 @@ def _shows_images(subject: Subject) -> bool:
 
 
 def _data(subject: Subject) -> Transitions:
-    most = int(STEPS * _effort(subject) / (4 if _shows_images(subject) else 1))
+    effort = _effort(subject)
+    most = int(STEPS * effort / 4 if _shows_images(subject) else STEPS * max(1.0, effort))
     return episodes(subject.data, most, subject.rng("shortcuts: data"))
 
 
@@ -190,22 +193,22 @@ def statements(figures: Shortcuts) -> list[Statement]:
     return [statement for part in parts for statement in part(figures)]
 
 
-def _by_deviations(gap: float) -> Strength:
-    """Say how strong a gap is, in standard deviations of the reward: strong from one on."""
-    return strength((abs(gap) / 2, abs(gap) / 2), NOTHING)
+def _by_deviations(low: float, high: float) -> Strength:
+    """Say how strong a gap is, by its interval in standard deviations of the reward: strong from one on."""
+    return "weak" if np.isnan(low) else strength((low / 2, high / 2), NOTHING)
 
 
 def _inputs(figures: Shortcuts) -> Iterator[Statement]:
     """Say what a summary tells and which whole inputs count."""
     found = figures.found
     for summary in found.summaries[:1]:
-        weight, tells = 0.9 if any(c.effect.sole for c in found.causes) else 2.0, (summary.tells, summary.tells)
+        weight, tells = 0.9 if any(c.effect.decides for c in found.causes) else 2.0, (summary.tells, summary.tells)
         yield WORDS.statement("summary", weight, strength(tells, NOTHING), summary=summary)
     for effect in found.inputs:
         others = [other for other in found.inputs if other is not effect and other.interval[1] >= NOTHING]
         if effect.sole and not others:
             yield WORDS.statement("alone", 0.4, strength(effect.interval, NOTHING), effect=effect)
-        elif effect.part.action and effect.interval[1] >= NOTHING:
+        elif effect.part.action and effect.interval[1] >= NOTHING and effect.interval[1] > found.floor:
             values = {"effect": effect, "curve": found.telling(found.action_curve)}
             yield WORDS.statement("action", effect.moves, strength(effect.interval, NOTHING), **values)
 
@@ -215,13 +218,15 @@ def _causes(figures: Shortcuts) -> Iterator[Statement]:
     for cause in found.causes:
         strong = strength(cause.effect.interval, NOTHING)
         yield WORDS.statement("cause", cause.effect.moves, strong, cause=cause, curve=found.telling(cause.curve))
-        if cause.effect.sole and len(found.regions) > 1:
-            yield WORDS.statement("sole", cause.effect.moves + 0.2, strong, cause=cause)
+        if cause.effect.decides and len(found.regions) > 1:
+            yield WORDS.statement(
+                "sole" if cause.effect.sole else "decides", cause.effect.moves + 0.2, strong, cause=cause
+            )
     if found.others is not None and found.others.interval[0] > OUTSIDE:
         yield WORDS.statement("outside", 0.5 * found.others.moves, effect=found.others, causes=found.causes)
     change = found.done_change
     if change is not None and abs(change) > NOTHING and not figures.equivalent:
-        yield WORDS.statement("done", abs(change), _by_deviations(change), change=change)
+        yield WORDS.statement("done", abs(change), _by_deviations(change, change), change=change)
     for first, second, joint in [] if found.erratic else found.together[:2]:
         strong = strength((joint, joint), NOTHING)
         yield WORDS.statement("together", joint, strong, first=first, second=second, joint=min(joint, 1))
@@ -245,8 +250,9 @@ def _ignores(figures: Shortcuts) -> Iterator[Statement]:
 def _warnings(figures: Shortcuts) -> Iterator[Statement]:
     """Say what looks like noise or a shortcut."""
     found = figures.found
-    if found.erratic:
-        yield WORDS.statement("noise", 4.0)
+    if found.noise is not None and found.noisy:
+        strong = strength((found.noise.low, found.noise.high))
+        yield WORDS.statement("noise" if found.erratic else "noisy", 4.0, strong, noise=found.noise)
     if figures.equivalent:
         return
     yield from _beside_truth(figures)
@@ -265,8 +271,8 @@ def _warnings(figures: Shortcuts) -> Iterator[Statement]:
             moves > NEARLY_ALL and part > STRONGLY and rest > STRONGLY and is_part and not figures.moved_rightly(cause)
         ):
             yield WORDS.statement("either", 2 * moves, cause=cause, part=part, rest=rest)
-    if found.background is not None and found.background.sole:
-        yield WORDS.statement("background_alone", 3.0)
+    if found.background is not None and found.background.decides:
+        yield WORDS.statement("background_alone", 3.0, effect=found.background)
 
 
 def _beside_truth(figures: Shortcuts) -> Iterator[Statement]:
@@ -277,18 +283,24 @@ def _beside_truth(figures: Shortcuts) -> Iterator[Statement]:
             strong = strength((summary.tells, summary.tells), max(summary.tells_truth, NOTHING))
             yield WORDS.statement("not_wanted", 1.9, strong, summary=summary)
     for effect, true_moves in zip(found.inputs, found.true_inputs, strict=False):
-        if effect.part.action and true_moves < NOTHING < CLEAR < effect.interval[0]:
+        if effect.part.action and true_moves < NOTHING and effect.interval[0] > max(CLEAR, found.floor):
             values = {"effect": effect, "true_moves": true_moves, "curve": found.telling(found.action_curve)}
             yield WORDS.statement("pays_for_actions", 2.5, strength(effect.interval, NOTHING), **values)
     for name, moves in found.missed:
         yield WORDS.statement(
-            "missed", 2.0 + moves, strength((moves, moves), NOTHING), name=name, moves=moves, nothing=NOTHING
+            "missed",
+            2.0 + moves,
+            strength((moves, moves), NOTHING),
+            name=name,
+            moves=moves,
+            nothing=NOTHING,
+            found=found,
         )
     shortcuts = figures.shortcuts
     if sum(cause.effect.moves for cause in shortcuts) > CLEAR:
         shares = [share(cause.effect.moves) for cause in shortcuts]
         true = [share(cause.true_moves or 0.0) for cause in shortcuts]
-        values = {"names": [cause.name for cause in shortcuts], "shares": shares, "true_shares": true}
+        values = {"names": [cause.name for cause in shortcuts], "shares": shares, "true_shares": true, "found": found}
         strong = strength(shortcuts[0].effect.interval, NOTHING)
         yield WORDS.statement("shortcut", 2.0 + shortcuts[0].effect.moves, strong, **values)
 
@@ -314,9 +326,9 @@ def _differences(figures: Shortcuts) -> Iterator[Statement]:
     if beside is None:
         return
     for stratum in beside.strata:
-        weight = abs(stratum.gap) * np.sqrt(stratum.share) + 0.5
-        strong = _by_deviations(stratum.gap)
-        yield WORDS.statement("stratum", weight, strong, stratum=stratum, constant=beside.constant_truth)
+        weight = abs(stratum.gap.value) * np.sqrt(stratum.share) + 0.5
+        strong = _by_deviations(stratum.gap.low, stratum.gap.high)
+        yield WORDS.statement("stratum", weight, strong, stratum=stratum, beside=beside)
     if beside.constant_truth:
         if not figures.equivalent:
             yield WORDS.statement("constant_truth", 0.3)
@@ -332,15 +344,16 @@ def _differences(figures: Shortcuts) -> Iterator[Statement]:
 
 def _checks(figures: Shortcuts) -> Iterator[Check]:
     suspects, true = list(_warnings(figures)), figures.true
-    passed = not suspects if true is not None or suspects else None
-    yield WORDS.check("no_shortcut", passed, float(len(suspects)), suspects=suspects)
+    if suspects or true is None or not true.strata:  # a kind of step that is wrong may be a shortcut, too
+        passed = not suspects if true is not None or suspects else None
+        yield WORDS.check("no_shortcut", passed, float(len(suspects)), suspects=suspects)
     if true is None:
         return
     yield WORDS.check("order", true.auc.beyond(TELLS_APART), true.auc.value, least=TELLS_APART, auc=true.auc)
     yield WORDS.check("lag", true.in_time, 0.0 if true.lag is None else float(true.lag.steps))
-    worst = max(true.strata, key=lambda stratum: abs(stratum.gap), default=None)
-    gap = 0.0 if worst is None else abs(worst.gap)
-    yield WORDS.check("strata", gap < FAR_OFF, gap, stratum=worst, constant=False, most=FAR_OFF)
+    worst = max(true.strata, key=lambda stratum: abs(stratum.gap.value), default=None)
+    gap = 0.0 if worst is None else abs(worst.gap.value)
+    yield WORDS.check("strata", gap < FAR_OFF, gap, stratum=worst, beside=true, most=FAR_OFF)
 
 
 def _tables(figures: Shortcuts) -> Iterator[Table]:
@@ -373,7 +386,7 @@ def _effect_row(effect: Effect, name: str) -> tuple[Any, ...]:
 
 
 def _stratum_row(stratum: Stratum) -> tuple[Any, ...]:
-    figures = (round(value, 3) for value in (stratum.given, stratum.usual, stratum.truth, stratum.gap))
+    figures = (round(value, 3) for value in (stratum.given, stratum.usual, stratum.truth, stratum.gap.value))
     return (stratum.condition, stratum.steps, share(stratum.share), *figures, stratum.agreement)
 
 

@@ -1,0 +1,89 @@
+"""Where a reward is wrong: planted regions are found at their size, also beside shaping; without a relation, none is."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.steps import shortcuts
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.reward.functions import CallableReward
+
+SPACE, FORCE = gym.spaces.Box(-9, 9, (3,), np.float32), gym.spaces.Box(-2, 2, (1,))
+GAMMA = 0.99
+
+
+def truth(o, a, p, d):
+    return -(np.arctan2(o[:, 1], o[:, 0]) ** 2) - 0.1 * o[:, 2] ** 2
+
+
+def shaping(o, p):
+    return GAMMA * (9 * p[:, 0] + 4 * p[:, 1]) - (9 * o[:, 0] + 4 * o[:, 1])
+
+
+@pytest.fixture(scope="module")
+def swings():
+    """Twenty episodes of a pendulum that swings freely: its states follow each other smoothly."""
+    rng = np.random.default_rng(0)
+    states = np.zeros((20, 61, 2))
+    states[:, 0] = rng.uniform((-np.pi, -4), (np.pi, 4), (20, 2))
+    for at in range(60):
+        speed = states[:, at, 1] + 0.6 * np.sin(states[:, at, 0])
+        states[:, at + 1] = np.stack([states[:, at, 0] + 0.05 * speed, speed], 1)
+    seen = np.stack([np.cos(states[..., 0]), np.sin(states[..., 0]), states[..., 1]], 2).astype(np.float32)
+    before, after = (part.reshape(-1, 3) for part in (seen[:, :-1], seen[:, 1:]))
+    force = rng.uniform(-2, 2, (1200, 1)).astype(np.float32)
+    number, step = np.divmod(np.arange(1200), 60)
+    paid = truth(before, None, None, None).astype(np.float64)
+    return Transitions(before, force, after, np.zeros(1200, bool), paid, number, step)
+
+
+def subject(function, data):
+    return Subject(CallableReward(function, SPACE, FORCE), data, gamma=GAMMA, effort=0.1)
+
+
+@pytest.mark.parametrize("shaped", [False, True])
+@pytest.mark.parametrize(
+    ("wrong", "size"),
+    [(lambda o, a: a[:, 0] > 1, 4.0), (lambda o, a: o[:, 2] < -2, -5.0)],
+)
+def test_a_planted_region_is_found_at_its_size(swings, shaped, wrong, size):
+    of = subject(lambda o, a, p, d: truth(o, a, p, d) + shaped * shaping(o, p) + size * wrong(o, a), swings)
+    figures = shortcuts.measure(of)
+    planted = wrong(swings.observations, swings.actions)
+    found = figures.beside.strata[0].chosen
+    assert (found & planted).sum() / (found | planted).sum() > 0.75
+    if figures.beside.unshaped or not shaped:
+        gap = figures.beside.strata[0].given - figures.beside.strata[0].usual
+        assert gap == pytest.approx(size, rel=0.25)
+    assert "shortcuts.no_shortcut" not in [check.key for check in shortcuts._checks(figures) if check.passed]
+
+
+def test_what_is_unrelated_to_the_truth_has_no_exceptions(swings):
+    assert not shortcuts.measure(subject(lambda o, a, p, d: o[:, 1] * o[:, 2], swings)).beside.strata
+    assert not shortcuts.measure(subject(truth, swings)).beside.strata
+
+
+def test_a_function_of_the_state_is_not_late_and_the_truth_of_another_step_is(swings):
+    products = (lambda o, a, p, d: np.maximum(0, o[:, 1] * o[:, 2]), lambda o, a, p, d: (p[:, 2] - o[:, 2]) * o[:, 2])
+    for product in products:
+        assert subject(product, swings).lag.steps == 0
+    late = np.where(swings.steps < 3, 0.0, np.roll(swings.rewards, 3))
+    told = np.concatenate([swings.observations, late[:, None]], 1).astype(np.float32)
+    data = swings.with_(observations=told, next_observations=told)
+    space = gym.spaces.Box(-99, 99, (4,), np.float32)
+    assert Subject(CallableReward(lambda o, a, p, d: o[:, 3], space, FORCE), data).lag.steps == 3
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.3, 1.0])
+def test_the_share_of_noise_is_the_planted_one(swings, part):
+    def noisy(o, a, p, d):
+        noise = np.sqrt(2) * np.sin(1e7 * (o.astype(np.float64) @ np.arange(1.0, 4.0)))
+        return np.sqrt(1 - part) * truth(o, a, p, d) / swings.rewards.std() + np.sqrt(part) * noise
+
+    figures = shortcuts.measure(subject(noisy, swings))
+    assert figures.found.noise.value == pytest.approx(part, abs=0.06)
+    assert figures.found.noisy == (part > 0)
+    assert figures.found.noise.beyond(0.7) == (part == 1)
+    if 0 < part < 1:  # each feature draws the noise anew, and none but the truth's moves it more
+        assert not figures.shortcuts
