@@ -83,8 +83,9 @@ def run_shown(study: Study[Any], names: Sequence[str], *, processes: bool) -> tu
 
 
 def print_screen(screen: Screen, files: Mapping[str, Path]) -> None:
-    """Print the first screen, and where the files are (those that exist)."""
-    print_lists({screen.heading: screen.text.splitlines()[1:]}, files)
+    """Print the first screen, what the report has besides, and where the files are (those that exist)."""
+    besides = [f"in the report: {screen.besides}"] if screen.besides else []
+    print_lists({screen.heading: [*screen.text.splitlines()[1:], *besides]}, files)
 
 
 def print_lists(lists: Mapping[str, Sequence[str]], files: Mapping[str, Path]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlhf_ray.measure.intervals import MeanEstimate
@@ -21,6 +21,8 @@ AROUND, NUMBERS_AROUND = 24, 3
 """Words and numbers of the fold and the footer."""
 CAUSES, ENTRIES = 4, 3
 """Most causes, and most entries of a list."""
+BEFORE_LISTS = 2
+"""Causes that come before the first entry of a list, if there is no room for both; one more comes before the other lists'."""
 ABSENT, NOT_ASKED = "FOUND NO", "NOT ASKED"
 """Lists that don't come from statements: faults that checks rule out, and skipped steps."""
 HALF, TENTH = 0.5, 0.1
@@ -82,6 +84,7 @@ class Screen:
         causes: numbered, the first the most important.
         lists: entries by the list's name; the lists that have any.
         more: number of further causes and entries, which the page has below the fold.
+        besides: what else is there: how many more, warnings and failed checks.
         nothing: what it says without a cause.
     """
 
@@ -90,6 +93,7 @@ class Screen:
     lists: dict[str, tuple[Line, ...]] = field(default_factory=dict)
     more: int = 0
     nothing: str = ""
+    besides: str = ""
 
     @property
     def text(self) -> str:
@@ -110,6 +114,7 @@ class Screen:
             "causes": [line.to_json() for line in self.causes],
             "lists": lists,
             "more": self.more,
+            "besides": self.besides,
         }
 
 
@@ -134,9 +139,10 @@ def first_screen(heading: str, verdict: StudyVerdict, sections: Sequence[Section
     """
     causes = _causes(verdict)
     lists = _lists(verdict, sections, relations)
-    wanted: list[tuple[str, Line]] = [("", line) for line in causes[:1]]
-    wanted += [(name, lines[0]) for name, lines in reversed(lists.items())]  # reasons for caution before good news
-    wanted += [("", line) for line in causes[1:CAUSES]]
+    heads = [(name, lines[0]) for name, lines in reversed(lists.items())]  # reasons for caution before good news
+    wanted: list[tuple[str, Line]] = [("", line) for line in causes[:BEFORE_LISTS]]
+    wanted += heads[:1] + [("", line) for line in causes[BEFORE_LISTS : BEFORE_LISTS + 1]] + heads[1:]
+    wanted += [("", line) for line in causes[BEFORE_LISTS + 1 : CAUSES]]
     wanted += [(name, line) for name, lines in lists.items() for line in lines[1:ENTRIES]]
     chosen: list[tuple[str, Line]] = []
     for entry in wanted:
@@ -144,7 +150,13 @@ def first_screen(heading: str, verdict: StudyVerdict, sections: Sequence[Section
         if count_words(screen.text) <= WORDS - AROUND and count_numbers(screen.text) <= NUMBERS - NUMBERS_AROUND:
             chosen.append(entry)
     total = len(causes) + sum(map(len, lists.values()))
-    return _screen(heading, chosen, lists, relations.nothing, total - len(chosen))
+    screen = _screen(heading, chosen, lists, relations.nothing, total - len(chosen))
+    return replace(screen, besides=_besides(screen.more, len(verdict.warnings), len(verdict.failed)))
+
+
+def _besides(more: int, warnings: int, failed: int) -> str:
+    counts = {"more": more, "warning": warnings, "failed check": failed}
+    return ", ".join(f"{n} {of}{'s' if n > 1 and of != 'more' else ''}" for of, n in counts.items() if n)
 
 
 def _screen(

@@ -103,3 +103,18 @@ def test_no_screen_is_longer_than_a_reader_has_time_for(seed: int) -> None:
 def test_words_and_numbers_are_counted_as_a_reader_would() -> None:
     assert count_words("taken away: 10.0 → 5.0 [−5.2, −4.8] · random 9.9") == 3
     assert count_numbers("taken away: 10.0 → 5.0 [−5.2, −4.8] · random 1,024") == 5
+
+
+def test_where_there_is_no_room_for_all_a_list_gives_way_before_the_second_cause() -> None:
+    figure = "0.10 [0.05, 0.15] · random 0.01 [0.00, 0.02]"  # with its name and place, eight numbers: two causes leave one of 17
+    causes = [
+        Statement("uses", f"{n}", 9.0 - n, f"s{n}", "s.first", line=f"USES number {n}", figure=figure) for n in range(2)
+    ]
+    lists = [
+        Statement("holds", f"of {name}", 0.1, name, "s.h", line="from step 1 on", list=name, stance="no")
+        for name in ("IGNORES", "BEWARE")
+    ]
+    found = screen(*lists, *causes, checks=(Check("lag", True, absent="delay"), Check("other", False, says="no")))
+    assert [line.text for line in found.causes] == ["USES number 0", "USES number 1"]
+    assert list(found.lists) == ["FOUND NO", "NOT ASKED", "BEWARE"]
+    assert (found.more, found.besides) == (1, "1 more, 1 failed check")

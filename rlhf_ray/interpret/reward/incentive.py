@@ -8,8 +8,9 @@ A policy that does badly has one of two causes, and the remedies differ:
 * a changed *ranking*: the learned reward prefers other behaviour. Collect comparisons there.
 
 The test tells them apart by solving once more without constants: in tables, all that can matter are searched, and the interval that
-mends is reported; a short PPO tries a few. Where ending early is the task, a large enough cost of each step mends any reward; so a
-level is only said of a reward that correlates with the true one (`RELATED`).
+mends is reported; a short PPO tries a few. Where ending early is the task, a cost of each step mends many rewards: a large one any,
+the smallest one a reward of 0. So a level is only said of a reward that correlates with the true one (`RELATED`), and has one
+(`SHIFTED`).
 
 Returns of PPO are compared by start: each of its policies, and random actions, play from the same ones. More episodes are played
 until the comparison is decided. It stays undecided if PPO does not learn on the true reward either.
@@ -213,7 +214,7 @@ def in_tables(learned: FloatArray, tables: Tables, world: TrialWorld) -> Incenti
         fit.in_true_units,
         bool(mdp.terminal.any()),
         starc(tables.reward, learned, mdp),
-        _finding(best, taught, chance, mends is not None and fit.related),
+        _finding(best, taught, chance, mends is not None and fit.shifted),
         fit.correlation,
         fit.shifted,
         mends,
@@ -252,10 +253,11 @@ def mending(
         last += 1
 
     def edge(inside: float, outside: float) -> float:
+        step = abs(inside - outside)
         for _ in range(HALVINGS):
             middle = (inside + outside) / 2
             inside, outside = (middle, outside) if share(middle) >= GOOD else (inside, middle)
-        return inside
+        return inside if abs(inside) > step / 2 ** (HALVINGS - 1) else 0.0  # any constant on this side of 0 mends it
 
     start = float(edge(grid[first], grid[first - 1])) if first > 0 else None
     end = float(edge(grid[last], grid[last + 1])) if last < len(grid) - 1 else None
@@ -354,7 +356,7 @@ def _by_ppo(
             if well_taught(chance, best, returns):
                 mends = (constant, constant)
                 break
-    level = mends is not None and fit.related
+    level = mends is not None and fit.shifted
     finding: Finding = "undecided" if well is None else "same" if well else "level" if level else "ranking"
     gain = most - random
     share = _share(learned, most, random)

@@ -45,6 +45,19 @@ def test_a_planted_level_shift_is_told_from_a_planted_ranking() -> None:
     assert harmless.level == pytest.approx(0.5)
 
 
+def test_a_reward_of_0_that_any_cost_of_a_step_mends_has_no_shifted_level() -> None:
+    world, tables = of_gridworld("CoinFlip")
+    # It pays at only one of the goals that the true reward pays at: with a cost of each step, the agent goes to the others too.
+    paid = np.unique(np.argwhere(tables.reward > 0)[:, 2])
+    learned = tables.reward * (np.arange(tables.mdp.states) == paid[0])
+    found = in_tables(learned, tables, world)
+    assert found.correlation is not None
+    assert not found.shifted
+    assert found.finding != "level"
+    if found.mends is not None:
+        assert found.mends[0] in (0.0, None)
+
+
 def test_a_reward_is_tried_in_shifted_worlds() -> None:
     env = make_env("rlhf_ray/CoinFlip-v0", size=3)
     disappearance = CallableReward(

@@ -16,6 +16,9 @@ from rlhf_ray.study.words import Words
 
 WORDS = Words(__file__)
 
+OWN = 10.0
+"""Weight of the environment that was asked about, beside those that shift it: shares of the gain are hardly as large."""
+
 
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there is no test: the environment is unknown, or PPO would take too long."""
@@ -45,6 +48,7 @@ def run(context: StepContext[Subject]) -> Section:
 
 def _statement(one: Incentive, elsewhere: bool) -> Statement:
     weight = 0.0 if one.share is None else one.share if one.finding == "same" else 1 - one.share
+    weight += 0 if elsewhere else OWN
     strong: Strength = "weak"
     if one.share is not None and one.finding != "undecided":
         low, high = one.share - 2 * one.share_error, one.share + 2 * one.share_error
