@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
@@ -56,6 +57,21 @@ class ChainMoments(Moments):
 
 Response = Callable[[IntArray, Sequence[Intervention]], FloatArray]
 """How often the agent behaves so from some of the moments on, given their numbers and interventions, ``[n, behaviours]``."""
+
+
+def swapped(agent: Agent, moments: ChainMoments, seed: int = 0) -> float | None:
+    """Return the share of moments at which the agent does something else with the memory of another moment; None without memory.
+
+    Where that is none, nothing that the memory ever holds matters at once, so that it can't later either. Of Box actions, all that
+    move by more than rounding are something else.
+    """
+    if not agent.memory_size or len(moments) < 2:
+        return None
+    turned = np.roll(np.random.default_rng([seed, 0x5B]).permutation(len(moments)), 1)
+    own, other = moments.logits(agent), replace(moments, memory=moments.memory[turned]).logits(agent)
+    if isinstance(agent.action_space, gym.spaces.Discrete):
+        return float((own.argmax(1) != other.argmax(1)).mean())
+    return float((np.abs(own - other) > 1e-6 * (1.0 + np.abs(own))).any(1).mean())
 
 
 def respond_at_once(agent: Agent, moments: ChainMoments, behaviours: Sequence[Behaviour]) -> Response:

@@ -18,7 +18,7 @@ from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.study.figures import fields_of
 
 Verdict = Literal[
-    "necessary", "sufficient", "both", "contributes", "jointly", "decodable only", "spurious", "not settled", "not read off"
+    "necessary", "sufficient", "both", "contributes", "jointly", "acts", "decodable only", "spurious", "not settled", "not read off"
 ]  # fmt: skip
 
 READ = 0.8
@@ -28,7 +28,8 @@ HALF = 0.5
 SUCCESS = 0.3
 """Share of the return that must be lost where the behaviour itself is only partly abolished. Guessing a cue of two costs a half."""
 NONE = 0.1
-"""An effect is absent if its interval stays within this (one action in ten, a tenth of the return) and is not clear of chance."""
+"""An effect is absent if its interval stays within this (one action in ten, a tenth of the return) and is not clear of chance; of a
+rare behaviour within half of its share: a tenth could be all of it."""
 SLOPE = 0.5
 """Log-odds per standard deviation of the score from which on a gradient says that a direction drives an action: odds of 5 to 3."""
 
@@ -57,11 +58,10 @@ class Link:
         """Whether its interval is clear of 0, and of the largest change with a random direction that is a control."""
         return self.matched and self.change.beyond(self.random_most)
 
-    @property
-    def absent(self) -> bool:
-        """Whether the interval stays within `NONE`, and holds 0 unless random directions do as much."""
+    def absent(self, within: float) -> bool:
+        """Return whether the interval stays within a bound, and holds 0 unless random directions do as much."""
         low, high = self.change.low, self.change.high
-        return low is not None and high is not None and max(-low, high) <= NONE and not self.stands_out
+        return low is not None and high is not None and max(-low, high) <= within and not self.stands_out
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,9 @@ class Joint:
     gap: MeanEstimate
     moved: Link
 
-    @property
-    def bears_out(self) -> bool:
-        """Whether moving the direction makes at least half of a difference that is clear of `NONE`, and random directions don't."""
-        low, high = self.gap.low, self.gap.high
-        clear = low is not None and high is not None and max(low, -high) > NONE
-        return clear and self.moved.stands_out and self.moved.change.mean / self.gap.mean >= HALF
+    def bears_out(self, least: float) -> bool:
+        """Return whether moving the direction makes half of a difference clear of ``least``, and random directions don't."""
+        return self.gap.beyond(least) and self.moved.stands_out and self.moved.change.mean / self.gap.mean >= HALF
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,9 @@ class CausalChain:
         removed: taking the direction away where the concept holds.
         moved: setting the score to its mean where the concept holds, at moments where it doesn't.
         back: the opposite.
-        control: the change by moving as far along the direction that the action depends on most: shows what the test can see.
+        control: the largest change by moving as far along the direction that the action depends on most, or by another concept's
+            direction: shows what the test can see.
+        inert: whether no memory of another moment moves the action: then nothing in it does.
         yes_no: whether the concept is yes or no; else a number, whose classes lie below and above its median.
         success: change of the return with the direction taken away throughout, as a share of the return.
         edited: the same concept changed in the level itself, if an edit does that.
@@ -146,11 +145,17 @@ class CausalChain:
     gap_estimate: MeanEstimate | None = None
     differs: Link | None = None
     joint: Joint | None = None
+    inert: bool = False
+
+    @property
+    def negligible(self) -> float:
+        """Up to which size an effect on the behaviour's share counts as none: `NONE`, or half of the share, if that is less."""
+        return min(NONE, HALF * max(self.shares))
 
     @property
     def has_gap(self) -> bool:
-        """Whether the behaviour differs between the classes, by more than `NONE` and clear of chance: something to explain."""
-        return abs(self.gap) > NONE and (self.gap_estimate is None or not self.gap_estimate.holds_zero)
+        """Whether the behaviour differs between the classes, by more than nothing and clear of chance: something to explain."""
+        return abs(self.gap) > self.negligible and (self.gap_estimate is None or not self.gap_estimate.holds_zero)
 
     @property
     def gap(self) -> float:
@@ -201,13 +206,20 @@ class CausalChain:
     @property
     def without_effect(self) -> bool:
         """Whether no intervention has any, although the test would have seen one."""
-        still = self.differs is None or self.differs.absent
-        return still and all(link.absent for link in self.links) and not self.control.holds_zero
+        still = all(link.absent(self.negligible) for link in self.acts) and (
+            self.success is None or self.success.absent(NONE)
+        )
+        return still and not self.control.holds_zero
 
     @property
     def without_power(self) -> bool:
         """Whether nothing moves the action, not even the control: then an absent effect means nothing."""
-        return self.control.holds_zero and all(link.change.holds_zero for link in self.links)
+        return not self.inert and self.control.holds_zero and all(link.change.holds_zero for link in self.links)
+
+    @property
+    def acts(self) -> list[Link]:
+        """The interventions on what the agent does: they say that it acts on the direction, also where its classes don't differ."""
+        return [self.removed, self.moved, self.back, *([self.differs] if self.differs is not None else [])]
 
     @property
     def links(self) -> list[Link]:
@@ -224,15 +236,17 @@ class CausalChain:
         """What follows from all that."""
         if self.auc < READ:
             return "not read off"
+        if self.inert:
+            return "decodable only"
         if self.necessary or self.sufficient:
             return "both" if self.necessary and self.sufficient else "necessary" if self.necessary else "sufficient"
-        if self.joint is not None and self.joint.bears_out:
+        if self.joint is not None and self.joint.bears_out(self.negligible):
             return "jointly"
         if self.without_effect and self.settles:
             return "spurious" if self.slopes else "decodable only"
         if self.has_gap and self.closing:
             return "contributes"
-        return "not settled"
+        return "acts" if any(link.stands_out for link in self.acts) else "not settled"
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures and the verdict."""

@@ -214,6 +214,6 @@ def test_what_the_world_pays_without_another_action_is_no_reaction() -> None:
     levels, gains = np.arange(12), np.linspace(3.0, 5.0, 12)
     returns = Change.of(np.ones(12), 1.0 + gains, levels)
     same, other = bootstrap(np.zeros(12), levels), bootstrap(np.full(12, 0.25), levels)
-    assert Stage(1, 9, 12, same, same, returns).size == 0.0
-    assert Stage(1, 9, 12, same, other, returns).size == 1.0  # the return more than doubles
-    assert Stage(1, 9, 12, other, same, Change.of(np.ones(12), np.ones(12), levels)).size == 0.25
+    assert Stage(1, 9, 12, same, same, same, returns).size == 0.0
+    assert Stage(1, 9, 12, same, other, other, returns).size == 1.0  # the return more than doubles
+    assert Stage(1, 9, 12, other, same, same, Change.of(np.ones(12), np.ones(12), levels)).size == 0.25

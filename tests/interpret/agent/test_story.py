@@ -18,7 +18,7 @@ from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.interpret.agent import held
 from rlhf_ray.interpret.agent.action_groups import Behaviour, behaviours_of
 from rlhf_ray.interpret.agent.candidates import separate_directions
-from rlhf_ray.interpret.agent.chains import ChainMoments, measure
+from rlhf_ray.interpret.agent.chains import ChainMoments, measure, swapped
 from rlhf_ray.interpret.agent.steps import story as step
 from rlhf_ray.interpret.agent.story import CausalChain, Joint, Link
 from rlhf_ray.interpret.directions import Directions
@@ -92,6 +92,38 @@ def test_a_loss_without_a_control_as_large_is_no_need() -> None:
     assert dataclasses.replace(loss, matched=True).stands_out
 
 
+def test_a_memory_that_nothing_reads_is_inert_and_one_that_acts_is_not() -> None:
+    """With another moment's memory an agent that goes by a random unit acts otherwise at half of the moments."""
+    values = np.random.default_rng(5).standard_normal((N, 6)).astype(np.float32)
+    at = ChainMoments(np.arange(N), np.zeros(N, np.int64), values, values, np.arange(N))
+
+    def agent(reads: bool) -> FunctionAgent:
+        def decide(seen: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+            up = (memory if reads else seen)[:, 0]
+            return torch.stack([torch.zeros_like(up), up], 1), up
+
+        return FunctionAgent(
+            decide, OBSERVATIONS, gym.spaces.Discrete(2), remember=lambda seen, held: held, memory_size=6
+        )
+
+    assert swapped(agent(False), at) == 0.0
+    assert swapped(agent(True), at) == pytest.approx(0.5, abs=0.1)
+
+
+def test_strength_is_of_what_the_concept_makes_and_a_tenth_of_nothing_is_not_absent() -> None:
+    """A behaviour of 12 % of the steps, all of it by the concept: 8 points of 12 are most of it."""
+    none, all_of_it = Link(MeanEstimate(0.0, -0.01, 0.01), [0.0]), Link(MeanEstimate(-0.12, -0.16, -0.08), [0.01])
+    whole = CausalChain(
+        "cue", "go", 1.0, 0.6, (0.0, 0.12), 0.0, [], none, none, all_of_it, MeanEstimate(0.1, 0.05, 0.2)
+    )
+    assert step._statement(whole, "memory").strength == "strong"
+    unclear = Link(MeanEstimate(-0.04, -0.09, 0.01), [0.0])
+    half = dataclasses.replace(whole, back=unclear, removed=none)
+    assert half.verdict == "not settled"  # nine points are within a tenth of all steps, and most of the behaviour
+    assert dataclasses.replace(half, back=none).verdict == "decodable only"
+    assert dataclasses.replace(half, inert=True).verdict == "decodable only"
+
+
 def test_one_of_two_conditions_is_necessary() -> None:
     found = chain(lambda memory, seen: torch.minimum(8.0 * memory[:, 0], torch.where(seen[:, 0] > 0, 1.0, -1.0)))
     assert found.verdict == "necessary"  # without what is seen, the direction is not enough
@@ -128,7 +160,7 @@ def test_an_exclusive_or_acts_with_both_and_is_necessary_with_neither() -> None:
     assert found.differs.change.mean > 0.95  # although the mean change is about 0
     assert abs(found.moved.change.mean) < 0.15
     lost = Link(MeanEstimate(-0.9, -1.0, -0.8), [0.0])
-    assert dataclasses.replace(found, success=lost, joint=None).verdict == "not settled"
+    assert dataclasses.replace(found, success=lost, joint=None).verdict == "acts"  # it is no need, and moves the action
 
 
 def test_without_a_difference_between_the_classes_nothing_is_necessary_and_a_link_must_close_it() -> None:
@@ -137,13 +169,13 @@ def test_without_a_difference_between_the_classes_nothing_is_necessary_and_a_lin
     chain = CausalChain(
         "cue", "jump", 0.95, 0.6, (0.5, 0.52), 1.0, [], away, nothing, nothing, away.change, success=lost
     )
-    assert chain.verdict == "not settled"
+    assert chain.verdict == "acts"
     wide = dataclasses.replace(chain, shares=(0.4, 0.7), gap_estimate=MeanEstimate(0.3, -0.1, 0.7))
-    assert wide.verdict == "not settled"
+    assert wide.verdict == "acts"
     gap = dataclasses.replace(wide, gap_estimate=MeanEstimate(0.3, 0.2, 0.4))
     assert gap.verdict == "necessary"
     assert dataclasses.replace(gap, success=None, shares=(0.0, 0.9)).verdict == "contributes"
-    assert dataclasses.replace(gap, shares=(0.7, 0.4)).verdict == "not settled"  # it does more where it is taken away
+    assert dataclasses.replace(gap, shares=(0.7, 0.4)).verdict == "acts"  # it does more where it is taken away
 
 
 def test_what_can_be_read_off_and_does_nothing_is_decodable_only() -> None:

@@ -71,6 +71,7 @@ class QuantityMaps:
         gaps: largest gap of each complete method's maps, in standard deviations of the quantity.
         unmoved: whether the whole frame does not move the quantity: there is nothing to order.
         otherwise: then, share of moments in which the most likely action is another one with the mean frame.
+        constant: whether the quantity is the same at all moments.
         numbers: of a vector, for each number, the mean change of the quantity when it alone is set to its typical value.
     """
 
@@ -79,6 +80,7 @@ class QuantityMaps:
     unmoved: bool
     otherwise: float
     numbers: FloatArray
+    constant: bool = False
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,8 @@ def maps_of(
         missing = {name: why for name, method in methods.items() if (why := method.why_not(question))}
         fitting = {name: method for name, method in methods.items() if name not in missing}
         maps = {name: attribute(method, question, judged) for name, method in fitting.items()}
-        spread = float(question.values(judged).std()) or 1.0
+        values = question.values(judged)
+        spread, constant = float(values.std()) or 1.0, float(np.ptp(values)) <= UNMOVED * float(np.abs(values).max())
         frames = {name: method_maps["frame"] for name, method_maps in maps.items()}
         orders = curves(question, judged, frames, _orders(context, quantity.name), "frame")
         unmoved = all(order.deletion[-1] <= UNMOVED * spread for order in orders.values())
@@ -235,7 +238,7 @@ def maps_of(
         complete = [name for name, method in fitting.items() if method.complete]
         gaps = {name: float(question.gap(judged, maps[name]).max()) / spread for name in complete}
         otherwise = _otherwise(question, judged) if unmoved and quantity.name == "action" else 0.0
-        all_maps.append(QuantityMaps(quantity, gaps, unmoved, otherwise, numbers))
+        all_maps.append(QuantityMaps(quantity, gaps, unmoved, otherwise, numbers, constant))
         faithfulness |= {} if unmoved else {f"{quantity.name}/{name}": order for name, order in orders.items()}
     return all_maps, faithfulness, missing
 
@@ -346,6 +349,8 @@ def _of_quantity(maps: QuantityMaps, judged: WorldMoments) -> Iterator[Statement
         yield WORDS.statement(
             "decides", maps.otherwise, strength((maps.otherwise, maps.otherwise)), share=maps.otherwise
         )
+    elif maps.unmoved and maps.constant:
+        yield WORDS.statement("constant", 1.0, title=title, count=len(judged))
     elif maps.unmoved:
         yield WORDS.statement("empty", 1.0, title=title, count=len(judged), first=judged.steps.min())
     elif len(maps.numbers):

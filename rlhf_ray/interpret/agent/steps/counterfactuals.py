@@ -55,6 +55,7 @@ class Stage:
         moments: how many moments.
         action: share of them at which the first action differs (Box: the mean distance).
         acts: the same of all steps from there on, see `rlhf_ray.interpret.agent.effects.CausalEffect.acts`.
+        ever: share of the moments from which any action differs.
         returns: true return from there.
 
     Intervals are wide enough that those of all stages hold together in 95 % (Bonferroni).
@@ -65,6 +66,7 @@ class Stage:
     moments: int
     action: MeanEstimate
     acts: MeanEstimate
+    ever: MeanEstimate
     returns: Change
 
     @property
@@ -93,6 +95,7 @@ class EditEffect:
         value: change of the first value.
         value_size: size of that change, up or down: a value can rise at half of the moments and fall at the others.
         value_spread: standard deviation of the value without the edit.
+        ever: share of the moments from which any action differs.
         effect: on the episodes from there on.
         stages: the same by the step at which the edit is made.
         box: whether actions are numbers.
@@ -103,6 +106,7 @@ class EditEffect:
     value: MeanEstimate
     value_size: MeanEstimate
     value_spread: float
+    ever: MeanEstimate
     effect: CausalEffect
     stages: list[Stage]
     box: bool = field(metadata=DRAWN)
@@ -112,6 +116,12 @@ class EditEffect:
         """The steps at which the edit has the largest effect that is clear of chance; None if it has none at any."""
         largest = max(self.stages, key=lambda stage: stage.size, default=None)
         return largest if largest is not None and largest.effect is not None else None
+
+    @property
+    def peaks(self) -> bool:
+        """Whether the effect at some steps is more than twice that over all moments, most of it: with its whole interval."""
+        whole = 2.0 * max(self.action.mean, self.effect.acts.mean)
+        return self.peak is not None and self.peak.effect is not None and self.peak.effect.beyond(whole)
 
 
 @dataclass(frozen=True)
@@ -209,34 +219,39 @@ def _effect(
     box = isinstance(space, gym.spaces.Box)
     moved = np.abs(first - second).reshape(len(first), -1).mean(1) if box else (first != second).astype(np.float64)
     value, acts = pair.changed.values[:, 0] - pair.plain.values[:, 0], acts_otherwise(pair.plain, pair.changed, space)
-    groups = subject.groups(pair.plain.levels)
+    ever, groups = (acts > 0).astype(np.float64), subject.groups(pair.plain.levels)
     found = []
     for low, high in stages:
         there, count = (steps >= low) & (steps <= high), len(stages)
         if there.any():
-            at_once, from_there = (
-                bootstrap(each[there], groups[there], subject.seed, tests=count) for each in (moved, acts)
+            at_once, from_there, any_later = (
+                bootstrap(each[there], groups[there], subject.seed, tests=count) for each in (moved, acts, ever)
             )
             before, after = pair.plain.returns[there], pair.changed.returns[there]
             returns = Change.of(before, after, groups[there], subject.seed, count)
-            found.append(Stage(low, high, int(there.sum()), at_once, from_there, returns))
+            found.append(Stage(low, high, int(there.sum()), at_once, from_there, any_later, returns))
     at, levels = np.flatnonzero(chosen), groups[chosen]
-    action, change, size = (bootstrap(values[chosen], levels, subject.seed) for values in (moved, value, np.abs(value)))
+    action, change, size, later = (
+        bootstrap(values[chosen], levels, subject.seed) for values in (moved, value, np.abs(value), ever)
+    )
     sides = pair.plain.select(at), pair.changed.select(at)
     whole = effect(*sides, space, subject.action_names, subject.seed, levels)
-    return EditEffect(about, action, change, size, float(pair.plain.values[at, 0].std()), whole, found, box)
+    return EditEffect(about, action, change, size, float(pair.plain.values[at, 0].std()), later, whole, found, box)
 
 
 def _statements(edit: str, one: EditEffect) -> Iterator[Statement]:
     values: dict[str, Any] = {"edit": edit, "one": one}
     still = all(each.high is not None and each.high <= NONE for each in (one.action, one.effect.acts))
     value = one.value_size.scaled(1.0 / max(one.value_spread, 1e-9))
-    if one.action.beyond(SMALL):
+    reacts = one.action.beyond(SMALL) or one.effect.acts.beyond(SMALL)
+    if one.peak is not None and one.peak.effect is not None and (one.peaks or not reacts):
+        largest = one.peak.effect if one.box or not one.peak.returns.difference.holds_zero else one.peak.ever
+        yield WORDS.statement("reacts_at", one.peak.size, strength(largest), **values)
+    elif one.action.beyond(SMALL):
         yield WORDS.statement("reacts", one.action.mean, strength(one.action), **values)
-    elif one.effect.acts.beyond(SMALL):
-        yield WORDS.statement("reacts_later", one.effect.acts.mean, strength(one.effect.acts), **values)
-    elif one.peak is not None and one.peak.effect is not None:
-        yield WORDS.statement("reacts_at", one.peak.size, strength(one.peak.effect), **values)
+    elif reacts:
+        strong = strength(one.effect.acts if one.box else one.ever)
+        yield WORDS.statement("reacts_later", one.effect.acts.mean, strong, **values)
     elif still and value.beyond(LARGE):
         yield WORDS.statement("value_reacts", 1.0 - one.action.mean, **values)
     elif still and value.high is not None and value.high <= LARGE:

@@ -14,7 +14,7 @@ from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.action_groups import RARE, Behaviour, behaviours_of
 from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS
-from rlhf_ray.interpret.agent.chains import ChainMoments, Response, measure
+from rlhf_ray.interpret.agent.chains import ChainMoments, Response, measure, swapped
 from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, snapshots_of
 from rlhf_ray.interpret.agent.held import HeldConcept, Removed, held_concepts, levels_of, taken_away
@@ -23,7 +23,7 @@ from rlhf_ray.interpret.agent.story import READ, CausalChain, EditedLevel, Link
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.directions.controls import COUNT
 from rlhf_ray.interpret.directions.interventions import Intervention
-from rlhf_ray.measure.intervals import bootstrap
+from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 from rlhf_ray.study.plots import EffectRow, draw_effects
 from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Check, Section, Statement, Table
@@ -49,12 +49,13 @@ ORDER = (
     "sufficient",
     "contributes",
     "jointly",
+    "acts",
     "spurious",
     "decodable only",
     "not settled",
     "not read off",
 )
-USES, HOLDS = ORDER[:5], ORDER[5:7]
+USES, HOLDS = ORDER[:6], ORDER[6:8]
 """Verdicts that the report says something of."""
 
 
@@ -66,6 +67,7 @@ class Story:
         site: where the directions are.
         moments: moments that links are measured at.
         random: random directions beside each.
+        swapped: share of the moments at which the agent acts otherwise with the memory of another one; None without memory.
         removed: what taking each concept away does; the file of its directions.
         chains: all chains; those that matter most come first.
     """
@@ -73,6 +75,7 @@ class Story:
     site: str
     moments: int
     random: int
+    swapped: float | None
     removed: dict[str, Removed]
     chains: list[CausalChain]
 
@@ -93,6 +96,7 @@ def run(context: AgentContext) -> Section:
     removed = taken_away(context, concepts, values, levels_of(context))
     concepts = {name: concept for name, concept in concepts.items() if name in removed}
     edited = _edit_levels(context, test, concepts, behaviours, site)
+    other = swapped(subject.agent, ChainMoments.cut_from(test, moments), subject.seed)
     chains: list[CausalChain] = []
     for number, (name, concept) in enumerate(concepts.items()):
         context.say(f"the story of {name} ({number + 1} of {len(concepts)})")
@@ -115,14 +119,18 @@ def run(context: AgentContext) -> Section:
                 edited=edited.get((name, chain.behaviour)),
                 returns=removed[name].effect.returns,
                 settles=removed[name].gone,
+                inert=other == 0.0,
             )
             for chain in links
         ]
     if not chains:
         return WORDS.skipped("nothing_varies")
+    chains = [replace(chain, control=_strongest(chain, chains)) for chain in chains]
     chains.sort(key=lambda chain: (ORDER.index(chain.verdict), -chain.largest))
-    figures = Story(site, len(moments), COUNT, removed, chains)
+    figures = Story(site, len(moments), COUNT, other, removed, chains)
     statements = [_statement(chain, subject.site_name) for chain in chains if chain.verdict in (*USES, *HOLDS)]
+    if other == 0.0:
+        statements.append(WORDS.statement("inert", 1.0, moments=len(moments)))
     picture = WORDS.picture("story", _draw(chains[:SHOWN]))
     return WORDS.section(statements, [_check(chains)], [_table(chains)], [picture], figures)
 
@@ -214,11 +222,24 @@ def _counterfacts(context: AgentContext, test: Episodes) -> list[tuple[str, bool
     return counterfacts
 
 
+def _strongest(chain: CausalChain, chains: Sequence[CausalChain]) -> MeanEstimate:
+    """Return the largest change of a chain's behaviour by any direction."""
+    same = [one for one in chains if one.behaviour == chain.behaviour]
+    changes = [link.change for one in same for link in (one.removed, one.moved, one.back)]
+    return max([chain.control, *changes], key=lambda one: (not one.holds_zero, abs(one.mean)))
+
+
 def _statement(chain: CausalChain, site: str) -> Statement:
     weight = chain.largest if chain.verdict in USES else chain.auc
     links = _decisive(chain)
-    decisive = chain.joint.moved if chain.verdict == "jointly" and chain.joint else getattr(chain, links[0])
-    strong = strength(decisive.change, decisive.random_most)
+    # The largest possible effect is the difference that the concept makes; of the return, which is a share, all of it.
+    decisive, most = getattr(chain, links[0]), 1.0 if links[0] == "success" else abs(chain.gap)
+    if chain.verdict == "acts" and links[0] != "success":  # the classes don't differ
+        most = max(chain.shares)
+    if chain.verdict == "jointly" and chain.joint:
+        decisive, most = chain.joint.moved, abs(chain.joint.gap.mean)
+    unit = 1.0 / max(most, 1e-9)
+    strong = strength(decisive.change.scaled(unit), unit * decisive.random_most)
     return WORDS.statement(chain.verdict, weight, strong, chain=chain, site=site, links=links)
 
 
@@ -228,8 +249,9 @@ def _decisive(chain: CausalChain) -> list[str]:
     Of those that do the same, the one that stands out, and does most.
     """
     away, there = ["removed", "back"], ["moved"]
-    asked = {"necessary": [away], "sufficient": [there], "both": [away, there]}.get(chain.verdict, [away + there])
-    links = {name: getattr(chain, name) for name in away + there}
+    either = away + there + (["differs"] if chain.differs is not None and chain.verdict == "acts" else [])
+    asked = {"necessary": [away], "sufficient": [there], "both": [away, there]}.get(chain.verdict, [either])
+    links = {name: getattr(chain, name) for name in either}
     most = [max(kind, key=lambda name: (links[name].stands_out, abs(links[name].change.mean))) for kind in asked]
     return (
         ["success"] if chain.success is not None and chain.success.change.beyond(chain.success.random_most) else []
@@ -248,8 +270,8 @@ def _draw(chains: Sequence[CausalChain]) -> bytes:
 
 
 def _check(chains: Sequence[CausalChain]) -> Check:
-    blind = sum(chain.without_power for chain in chains)
-    return WORDS.check("power", not blind, 1.0 - blind / len(chains))
+    blind = [chain for chain in chains if chain.without_power]
+    return WORDS.check("power", not blind, 1.0 - len(blind) / len(chains), blind=blind)
 
 
 def _table(chains: Sequence[CausalChain]) -> Table:

@@ -60,7 +60,7 @@ class WorldTraining:
     outcomes: float = 5.0
     clip: float = 100.0
     seed: int = 0
-    save_every: int = 500
+    save_every: int = 100
 
 
 @dataclass(frozen=True)
