@@ -121,7 +121,7 @@ def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
             data.observations, data.actions, (reward.observation_space, reward.action_space), f"The steps in {where}"
         )
     try:
-        given = reward.of(data[:: max(1, len(data) // TRIED)])
+        reward.of(data)
     except SettingError:
         raise
     except Exception as error:
@@ -129,8 +129,6 @@ def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
         raise SettingError(
             f"The reward {reward.name!r} does not work on the steps in {where}: {type(error).__name__}: {first}."
         ) from error
-    if not np.isfinite(given).all():
-        raise SettingError(f"The reward {reward.name!r} is NaN or infinite for steps in {where}; it must be finite.")
     check_function(reward, data)
 
 

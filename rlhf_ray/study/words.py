@@ -162,6 +162,14 @@ def estimate(value: MeanEstimate | None, digits: int = 2) -> str:
     return "–" if value is None else value.text(digits).replace("-", "\N{MINUS SIGN}")
 
 
+def over(figure: Any, digits: int = 2) -> str:
+    """Write a figure with the interval that it has as ``low`` and ``high``, NaN without one."""
+    value, low, high = (
+        f"{end:z.{digits}f}".replace("-", "\N{MINUS SIGN}") for end in (figure.value, figure.low, figure.high)
+    )
+    return value if math.isnan(figure.low) else f"{value} [{low}, {high}]"
+
+
 def shares(value: MeanEstimate) -> str:
     """Write a share with its interval: "98 % [97 %, 99 %]"; cut, not rounded, so that only all is 100 %."""
     ends = [value.mean, *(end for end in (value.low, value.high) if end is not None)]
@@ -170,5 +178,5 @@ def shares(value: MeanEstimate) -> str:
 
 
 _FILTERS = {"fmt": format} | {
-    each.__name__: each for each in (share, shares, percent, number, capital, listed, counted, estimate)
+    each.__name__: each for each in (share, shares, over, percent, number, capital, listed, counted, estimate)
 }

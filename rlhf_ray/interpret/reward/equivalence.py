@@ -51,6 +51,7 @@ class Equivalence:
         rest: of what no shaping explains, what the true reward explains; NaN if nothing is left.
         factor: c; 0 if the truth goes the other way.
         steps: steps that the fit rests on.
+        steady: whether the true reward is the same on all steps.
         potential: that of the shaping fitted to all of them; None if the truth explains as much without it.
         basis: the features that potentials are made of.
     """
@@ -61,6 +62,7 @@ class Equivalence:
     rest: MeanEstimate
     factor: float
     steps: int
+    steady: bool
     potential: LinearPotential | None = field(default=None, metadata=DRAWN)
     basis: Basis | None = field(default=None, metadata=DRAWN)
 
@@ -147,7 +149,7 @@ def _fitted(
     if basis is not None and joint.low is not None and joint.low > unshaped.mean and not bonus:
         fitted = LinearPotential(weights[int(level) : -1] * deviation, basis)
         potential = fitted if _pays_for_changes(fitted, data, gamma) else None
-    return Equivalence(unshaped, of_shaping, joint, rest, float(weights[-1]), len(data), potential, basis)
+    return Equivalence(unshaped, of_shaping, joint, rest, float(weights[-1]), len(data), steady, potential, basis)
 
 
 def _pays_for_changes(potential: LinearPotential, data: Transitions, gamma: float) -> bool:

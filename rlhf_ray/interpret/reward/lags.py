@@ -79,13 +79,16 @@ def lag_of(
     found = all_found[:, 0]
     best = int(np.argmax(np.round(np.abs(found), 9)))
     seed = int(rng.integers(2**32))  # one for both: their difference is what counts
-    at_lag, at_once = (_resampled(_sums(late, early, data.episodes, *pairs[lag]), seed) for lag in (lags[best], 0))
-    size, same = abs(found[best]), abs(found[0])
+    after = pairs[lags[best]][0]  # also without the ends of episodes, which have no pair at the lag
+    of_both = _correlations(late[after], early[after][None])[0] if len(after) else 0.0
+    rows = pairs[0] if abs(found[0]) >= abs(of_both) else (after, after)
+    at_lag, at_once = (_resampled(_sums(late, early, data.episodes, *of), seed) for of in (pairs[lags[best]], rows))
+    size, same = abs(found[best]), max(abs(found[0]), abs(of_both))
     gain = percentile_interval(np.abs(at_lag) - np.abs(at_once))[0]
     mirrored = found[lags.index(-lags[best])]  # as opposite as strong: a derivative of the cause, which has no delay
     derivative = lags[best] != 0 and -np.sign(found[best]) * mirrored > size - BETTER
     if derivative or not (size >= same + BETTER or 1 - size**2 <= (1 - same**2) / 2) or gain <= 0:
-        best, at_lag = 0, at_once
+        best, at_lag = 0, _resampled(_sums(late, early, data.episodes, *pairs[0]), seed)
     low, high = percentile_interval(at_lag)
     there, chance = float(found[best]), float(np.quantile(np.abs(all_found[:, 1:]).max(0), 0.95))
     return Lag(lags[best], there, min(low, there), max(high, there), float(found[0]), chance)

@@ -21,8 +21,9 @@ MOST = 3
 GAP, ERRORS = 0.5, 4.0
 """A stratum differs by half a standard deviation of the reward at least, and by four standard errors: it is the largest of up to
 some thousand conditions."""
-FEWEST, SMALLEST, LARGEST = 5, 0.002, 0.6
-"""Steps, and shares of all steps, that a condition has at least and at most: beyond, it is the other steps that differ."""
+FEWEST, SMALLEST, LARGEST = 20, 0.002, 0.6
+"""Steps, and shares of all steps, that a condition has at least and at most. Among thousands of conditions, some hold on five steps
+that are alike by chance; beyond the largest share, it is the other steps that differ."""
 TAILS = (0.01, 0.03, *(0.05 * number for number in range(1, 11)))
 """Shares of the steps at either end of a number that are conditions: what a condition is about to a twentieth of the steps."""
 SECOND = 1.2

@@ -62,8 +62,10 @@ class CallableReward(RewardFunction):
                 f"The reward function {self.name!r} returned shape {rewards.shape} for {len(terminated)} steps; it must return "
                 f"({len(terminated)},): one number per step."
             )
-        if not np.isfinite(rewards).all():
+        bad = np.flatnonzero(~np.isfinite(rewards))
+        if len(bad):
             raise SettingError(
-                f"The reward function {self.name!r} returned NaN or infinite rewards; they must be finite."
+                f"The reward function {self.name!r} returned NaN or infinite rewards on {len(bad)} of {len(rewards)} steps, the "
+                f"first of them number {bad[0]} (from 0); they must be finite."
             )
         return rewards[None]

@@ -24,6 +24,9 @@ WORDS = Words(__file__)
 
 GOOD = 0.5
 """Share of the true reward's variance that a reward should explain: more than is left."""
+FEWEST = 20
+"""Steps without and with a true reward that their AUC takes: one step of fewer moves it by more than 0.05."""
+NOTHING = OverEpisodes(math.nan, math.nan, math.nan)
 GOOD_AUC = 0.9
 """Share of pairs of steps, one with and one without a true reward, that it should order: wrong in one of ten."""
 
@@ -99,8 +102,10 @@ def agreement(reward: RewardFunction, steps: Transitions, rng: np.random.Generat
         return 1 - float(np.square(scale * given[at] + offset - true[at]).mean()) / max(float(true[at].var()), 1e-300)
 
     episodes = steps.episodes
-    explained = OverEpisodes(math.nan, math.nan, math.nan) if constant(true) else over_episodes(share, episodes, rng)
-    auc = over_episodes(lambda at: balanced_auc(fitted[at], true[at]), episodes, rng)
+    explained = NOTHING if constant(true) else over_episodes(share, episodes, rng)
+    rewarded = int(np.count_nonzero(true))
+    told = min(rewarded, len(true) - rewarded) >= FEWEST
+    auc = over_episodes(lambda at: balanced_auc(fitted[at], true[at]), episodes, rng) if told else NOTHING
     returns, levels = _correlation_of_returns(given, true, steps), levels_of(given, true, np.zeros(0))
     return Agreement(errors, len(steps), scale, offset, error, explained, auc, returns, levels)
 

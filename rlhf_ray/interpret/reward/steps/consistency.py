@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.consistency import Consistency, consistency
@@ -23,8 +25,11 @@ def check_function(reward: RewardFunction, data: Transitions) -> None:
     """Check that the reward is a function of a step.
 
     Raises:
-        SettingError: it gives the same step another reward in another call or batch.
+        SettingError: it gives a step no finite reward, or the same step another one in another call or batch.
     """
+    bad = np.flatnonzero(~np.isfinite(reward.of(data)))
+    if len(bad):
+        raise SettingError(WORDS.text("not_finite", name=reward.name, bad=len(bad), steps=len(data), first=int(bad[0])))
     if len(data) < FEWEST:
         return
     found = consistency(reward, data)

@@ -82,6 +82,8 @@ def _statements(figures: Distances) -> Iterator[Statement]:
     kind = _kind(distances["epic_published"], distances["epic"]) if figures.known else None
     if kind is not None:
         yield WORDS.statement(kind, 1.0, **distances)
+    if shares is not None and not figures.shaped and shares.holds and not shares.by_shaping and not shares.steady:
+        yield WORDS.statement("same", 2.0, strength((shares.truth.low or 0.0, 1.0)), shares=shares)
     if shares is not None and figures.shaped:
         yield WORDS.statement("equivalent", 2.0, strength((shares.rest.low or 0.0, 1.0)), shares=shares)
 

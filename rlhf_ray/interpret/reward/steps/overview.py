@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.interpret.reward.equivalence import HOLDS
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.measure.statistics import pearson, spearman
@@ -24,6 +25,9 @@ WORDS = Words(__file__)
 AGREES, IN_PART = 0.9, 0.65
 """Shares of pairs of steps ordered like the true reward: with the whole interval below the first, it does not agree, and below the
 second, not even in part. Random order: 0.5."""
+SAME_ORDER = 0.99
+"""Rank correlation, and share of pairs of steps in the true order, from which the order is the same: what is cut off, late or wrong
+on one step in fifty stays below."""
 MEMBERS_AGREE = 0.7
 """Mean correlation of an ensemble's members."""
 PAIRS = 20_000
@@ -47,6 +51,12 @@ class Correlations:
     rank: OverEpisodes
     pairs: OverEpisodes
     of_returns: OverEpisodes | None
+
+    @property
+    def of_another_shape(self) -> bool:
+        """Whether steps are in the true order, but no line puts the rewards on the true ones."""
+        ordered = self.rank.beyond(SAME_ORDER) is True and self.pairs.beyond(SAME_ORDER) is True
+        return ordered and self.linear.value > 0 and self.linear.below(HOLDS**0.5)
 
 
 @dataclass(frozen=True)
@@ -157,16 +167,14 @@ def _statements(figures: Overview) -> list[Statement]:
             else [WORDS.statement("constant_truth", 1.0, reward=constant[0])]
         )
     pairs = figures.correlation.pairs
+    correlation = figures.correlation
     key = "agrees" if pairs.beyond(AGREES) is not False else "disagrees" if pairs.below(IN_PART) else "agrees_in_part"
     key = "opposite" if pairs.below(1 - AGREES) else key
+    key = "other_shape" if key == "agrees" and correlation.of_another_shape else key
     beyond = 2 * figures.correlation.pairs.low - 1, 2 * figures.correlation.pairs.high - 1
-    strong = strength(beyond if key == "agrees" else (1 - beyond[1], 1 - beyond[0]))
-    correlation = figures.correlation
-    return [
-        WORDS.statement(
-            key, 10.0, strong, correlation=correlation, figures=WORDS.text("figures", correlation=correlation)
-        )
-    ]
+    strong = strength(beyond if key in ("agrees", "other_shape") else (1 - beyond[1], 1 - beyond[0]))
+    values = {"correlation": correlation, "equivalent": figures.equivalent}
+    return [WORDS.statement(key, 10.0, strong, figures=WORDS.text("figures", **values), **values)]
 
 
 def _checks(figures: Overview) -> list[Check]:

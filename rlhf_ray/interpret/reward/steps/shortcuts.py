@@ -79,6 +79,7 @@ class Shortcuts:
         equivalent: whether it is the true reward but for shaping: then no cause is a fault.
         as_true: whether it is constant as the true reward is.
         known: whether the true reward is known for any step: then what moves it too is no shortcut.
+        compared: the steps that it is compared with the true reward on.
     """
 
     steps: int
@@ -90,6 +91,7 @@ class Shortcuts:
     equivalent: bool = False
     as_true: bool = False
     known: bool = False
+    compared: Transitions | None = None
 
     @property
     def true(self) -> Comparison | None:
@@ -137,12 +139,13 @@ def measure(subject: Subject, data: Transitions | None = None) -> Shortcuts:
     mean = float(subject.scaled.of(data).mean())
     if found.constant:
         return Shortcuts(len(data), mean, subject.regions, found, as_true=subject.constant_as_true)
-    compared = subject.judged, data, subject.regions, found.ignored, objects, subject.lag, subject.shaping(data)
+    most = round(STEPS * max(1.0, effort) / (4 if _shows_images(subject) else 1))
+    whole = episodes(subject.data, most, subject.rng("shortcuts: data"))
+    compared = subject.judged, whole, subject.regions, found.ignored, objects, subject.lag, subject.shaping(whole)
     beside = compare(*compared)
     late = tuple(_late(found, beside, data, subject.rng("late")))
-    return Shortcuts(
-        len(data), mean, subject.regions, found, beside, late, subject.shaped, known=options["truth"] is not None
-    )
+    known = options["truth"] is not None
+    return Shortcuts(len(data), mean, subject.regions, found, beside, late, subject.shaped, known=known, compared=whole)
 
 
 def _effort(subject: Subject) -> float:
@@ -345,12 +348,14 @@ def _differences(figures: Shortcuts) -> Iterator[Statement]:
 def _checks(figures: Shortcuts) -> Iterator[Check]:
     suspects, true = list(_warnings(figures)), figures.true
     if suspects or true is None or not true.strata:  # a kind of step that is wrong may be a shortcut, too
-        passed = not suspects if true is not None or suspects else None
+        asked = true is not None and bool(figures.found.true_inputs)
+        passed = not suspects if asked or suspects else None
         yield WORDS.check("no_shortcut", passed, float(len(suspects)), suspects=suspects)
     if true is None:
         return
     yield WORDS.check("order", true.auc.beyond(TELLS_APART), true.auc.value, least=TELLS_APART, auc=true.auc)
-    yield WORDS.check("lag", true.in_time, 0.0 if true.lag is None else float(true.lag.steps))
+    if not figures.equivalent:  # the shaping that is left out may be a delay
+        yield WORDS.check("lag", true.in_time, 0.0 if true.lag is None else float(true.lag.steps))
     worst = max(true.strata, key=lambda stratum: abs(stratum.gap.value), default=None)
     gap = 0.0 if worst is None else abs(worst.gap.value)
     yield WORDS.check("strata", gap < FAR_OFF, gap, stratum=worst, beside=true, most=FAR_OFF)
@@ -400,7 +405,8 @@ def _pictures(subject: Subject, data: Transitions, figures: Shortcuts) -> Iterat
     if figures.true is not None:
         worst = next(iter(figures.true.strata), None)
         orange = None if worst is None else worst.chosen
-        yield WORDS.picture("truth", scatter_picture(data.rewards, subject.judged.of(data), orange), worst=worst)
+        steps = data if figures.compared is None else figures.compared
+        yield WORDS.picture("truth", scatter_picture(steps.rewards, subject.judged.of(steps), orange), worst=worst)
 
 
 STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)
