@@ -18,13 +18,14 @@ until the comparison is decided. It stays undecided if PPO does not learn on the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.envs import make_env
@@ -42,6 +43,8 @@ SHIFTED = 0.1
 """A level is told from this share of the true reward's range on."""
 STEPS, EPISODES = 24_000, 32
 """Environment steps of each PPO and episodes of each judgement at effort 1."""
+HIGHEST = 0.01
+"""Share of the highest possible return that random actions may miss, and still leave nothing to gain."""
 LONGER = 4
 """Factor of PPO's steps if it has not learned on the true reward."""
 DOUBLINGS = 2
@@ -93,6 +96,7 @@ class Incentive:
             there is no such end; None if no constant does, or none was searched because it teaches the task as it is.
         gain_error: standard error of ``best - random``, by start; 0 where they are exact.
         share_error: standard error of `share`; 0 where it is exact.
+        top: highest possible return, if that can be told; None with value iteration, whose ``best`` it is.
     """
 
     world: TrialWorld
@@ -110,6 +114,7 @@ class Incentive:
     mends: Interval | None = None
     gain_error: float = 0.0
     share_error: float = 0.0
+    top: float | None = None
 
     @property
     def exact(self) -> bool:
@@ -332,11 +337,18 @@ def _by_ppo(
     def played(policy: short_ppo.ShortPolicy | None, count: int) -> FloatArray:
         return short_ppo.true_returns(world.name, policy, episodes=count, truth=truth, **options)
 
-    on_truth = trained(truth)
-    if not gains(played(on_truth, episodes), played(None, episodes)):
+    on_truth, chance = trained(truth), played(None, episodes)
+    fit, quantiles, early, top = _level_on_rollouts(reward, world, seed, on_truth, truth)
+    best = played(on_truth, episodes)
+    if not gains(best, chance):
+        if top is not None and abs(top - float(chance.mean())) <= HIGHEST * abs(top):
+            most, learned, random = (float(of.mean()) for of in (best, played(trained(reward), episodes), chance))
+            returns = world, "PPO", most, learned, learned, random
+            level = fit.in_true_units
+            return Incentive(*returns, level, early, None, "nothing to gain", fit.correlation, fit.shifted, top=top)
         steps *= LONGER
         on_truth = trained(truth)
-    fit, quantiles, early = _level_on_rollouts(reward, world, seed, on_truth, truth)
+        fit, quantiles, early, _ = _level_on_rollouts(reward, world, seed, on_truth, truth)
     # Without early ends a level changes no optimum, but a value function that starts at 0 would have to learn it first.
     shift = fit.level if not early and fit.factor > 0 else 0.0
     policies = [None, on_truth, trained(reward, shift)]
@@ -381,15 +393,16 @@ def _by_ppo(
 
 def _level_on_rollouts(
     reward: RewardFunction, world: TrialWorld, seed: int, policy: short_ppo.ShortPolicy, truth: RewardFunction | None
-) -> tuple[LevelFit, list[float], bool]:
+) -> tuple[LevelFit, list[float], bool, float | None]:
     """Fit the level on random actions and then the policy's, as many of each.
 
-    Also return `QUANTILES` of the learned reward, and whether an episode terminated.
+    Also return `QUANTILES` of the learned reward, whether an episode terminated, and the highest possible return (`_top`).
     """
     env = make_env(world.name, **world.options)
     env.action_space.seed(seed)
     rows: list[tuple[Any, Any, Any, bool]] = []
     true: list[float] = []
+    ends: list[bool] = []
     steps = 2000
     observation, _ = env.reset(seed=seed)
     for number in range(steps):
@@ -399,6 +412,7 @@ def _level_on_rollouts(
         after, rewarded, terminated, truncated, _ = env.step(action)
         rows.append((observation, action, after, terminated))
         true.append(float(rewarded))
+        ends.append(terminated or truncated)
         observation = env.reset()[0] if terminated or truncated else after
     env.close()  # type: ignore[no-untyped-call]
     observations, actions, nexts, terminated_steps = (np.array([row[part] for row in rows]) for part in range(4))
@@ -406,7 +420,20 @@ def _level_on_rollouts(
     learned, paid = reward(*parts), np.array(true) if truth is None else truth(*parts)
     fitted = _fitted(learned, paid, np.full(len(true), 1 / len(true)))
     quantiles = [float(value) for value in np.quantile(learned, QUANTILES)]
-    return fitted, quantiles, bool(terminated_steps.any())
+    longest = max((len(list(steps)) for over, steps in itertools.groupby(ends) if not over), default=0) + 1
+    return fitted, quantiles, bool(terminated_steps.any()), _top(paid, parts[3], longest)
+
+
+def _top(paid: FloatArray, terminated: BoolArray, longest: int) -> float | None:
+    """Return the highest return that an episode can have, as far as the steps show; None if they don't.
+
+    Where only the last step of an episode pays, that is all that it can have; where no episode ends early, the highest reward at
+    each of the steps of the longest.
+    """
+    highest = float(paid.max())
+    if terminated.any():
+        return highest if highest > 0 and not (paid[~terminated] > 0).any() else None
+    return highest * longest if highest != 0 else None
 
 
 def _share(value: float, best: float, chance: float) -> float:

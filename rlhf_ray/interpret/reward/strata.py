@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +26,9 @@ FEWEST, SMALLEST, LARGEST = 20, 0.002, 0.6
 """Steps, and shares of all steps, that a condition has at least and at most. Among thousands of conditions, some hold on five steps
 that are alike by chance; beyond the largest share, it is the other steps that differ."""
 TAILS = (0.01, 0.03, *(0.05 * number for number in range(1, 11)))
-"""Shares of the steps at either end of a number that are conditions: what a condition is about to a twentieth of the steps."""
+"""Shares of the steps at either end of a number that are conditions: the search begins with these."""
+BOUNDS = 100
+"""Places that a chosen condition's bounds are then moved to: it is right about to a hundredth of the steps."""
 SECOND = 1.2
 """Factor by which a second condition must raise what the first explains, to be named."""
 FOLLOWS = 0.2
@@ -98,12 +101,12 @@ def worst(
     Returns:
         The strata, the worst first, and whether they are of the reward less the shaping that is fitted beside them.
     """
-    named = dict(_allowed(steps)) if given.std() > 1e-12 else {}
-    if not named:
+    conditions = list(_allowed(steps)) if given.std() > 1e-12 else []
+    if not conditions:
         return (), False
-    steady, conditions = constant(steps.data.rewards), (list(named), np.stack(list(named.values())))
-    error = given - usual
-    fit = _search(_Fit(error), *conditions, float(given.std()))
+    steady = constant(steps.data.rewards)
+    error: FloatArray = given - usual
+    fit = _search(_Fit(error), conditions, float(given.std()))
     enough = float(fit.left @ fit.left) <= ENOUGH * len(given) * given.var()
     unshaped = (
         None if shaping is None or steady or enough else _unshaped(given, shaping, steps.data.rewards, conditions, fit)
@@ -114,11 +117,17 @@ def worst(
         outside = ~np.any([np.zeros(len(given), bool), *(at for _, at in fit.found)], 0)
         if outside.any() and error[outside].var() > (1 - FOLLOWS) * given[outside].var():
             return (), False
-    return tuple(_stratum(*each, given, error, steps.data) for each in fit.found), unshaped is not None
+    told = [_stratum(*each, given, error, steps.data) for each in fit.found]
+    return tuple(each for each in told if _is_sure(each.gap)), unshaped is not None
+
+
+def _is_sure(gap: OverEpisodes) -> bool:
+    """Return whether a gap is large, and has one sign in several episodes."""
+    return abs(gap.value) >= GAP and (gap.low > 0 or gap.high < 0)
 
 
 def _unshaped(
-    given: FloatArray, shaping: FloatArray, truth: FloatArray, conditions: tuple[list[str], BoolArray], plain: _Fit
+    given: FloatArray, shaping: FloatArray, truth: FloatArray, conditions: Sequence[Condition], plain: _Fit
 ) -> tuple[FloatArray, FloatArray, _Fit] | None:
     """Fit shaping, the true reward and strata together.
 
@@ -127,7 +136,7 @@ def _unshaped(
         alone, or shaping and strata without the true reward do as well.
     """
     design = np.concatenate([np.ones((len(given), 1)), truth[:, None], shaping], 1)
-    fit = _search(_Fit(given, design), *conditions, float((given - shaping @ _weights(design, given)[2:]).std()))
+    fit = _search(_Fit(given, design), conditions, float((given - shaping @ _weights(design, given)[2:]).std()))
     masks = [at[:, None] for _, at in fit.found]
     untrue = _Fit(given, np.concatenate([np.delete(design, 1, 1), *masks], 1))
     if fit.left @ fit.left > SIMPLER * min(float(each.left @ each.left) for each in (plain, untrue)):
@@ -136,6 +145,23 @@ def _unshaped(
     added = shaping @ weights[2 : design.shape[1]]
     given = given - added + added.mean()  # the level of a shaping says nothing
     return given, given - weights[0] - added.mean() - weights[1] * truth, fit
+
+
+class Condition(NamedTuple):
+    """A condition on steps.
+
+    Attributes:
+        name: in words.
+        mask: which steps it holds on, ``[n]``.
+        number: name and values of the number that it bounds; None if it bounds none.
+        low, high: the bounds.
+    """
+
+    name: str
+    mask: BoolArray
+    number: tuple[str, FloatArray] | None = None
+    low: float = -np.inf
+    high: float = np.inf
 
 
 class _Fit:
@@ -177,27 +203,57 @@ def _weights(design: FloatArray, values: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.lstsq(design, values, rcond=1e-6)[0])
 
 
-def _search(fit: _Fit, names: Sequence[str], masks: BoolArray, spread: float) -> _Fit:
+def _search(fit: _Fit, conditions: Sequence[Condition], spread: float) -> _Fit:
     """Add strata to the fit, each the one that explains most of what is left."""
+    masks = np.stack([each.mask for each in conditions])
     for _ in range(MOST):
         # conditions that together explain most; if those are weak, the ones that are clear on their own
-        chosen = (_strongest(fit, names, masks, least * spread) for least in (0.0, GAP))
-        clear = next((each for each in chosen if each is not None and _is_clear(fit, each[1], spread)), None)
+        chosen = (_strongest(fit, conditions, masks, least * spread) for least in (0.0, GAP))
+        clear = next((each for each in chosen if each is not None and _is_clear(fit, each.mask, spread)), None)
         if clear is None:
             break
-        fit.add(*clear)
+        fit.add(clear.name, clear.mask)
     return fit
 
 
-def _strongest(fit: _Fit, names: Sequence[str], masks: BoolArray, least: float) -> tuple[str, BoolArray] | None:
+def _strongest(fit: _Fit, conditions: Sequence[Condition], masks: BoolArray, least: float) -> Condition | None:
     """Return the condition that explains most of the squared error, or it and a second one; their effect is at least ``least``."""
-    first, explains = _best(fit, masks, least)
+    at, explains = _best(fit, masks, least)
     if explains <= 0:
         return None
-    second, by_both = _best(fit, masks & masks[first], 0.0)
-    if by_both > SECOND * explains:
-        return f"{names[first]} and {names[second]}", masks[first] & masks[second]
-    return names[first], masks[first]
+    first = _finer(fit, conditions[at], np.ones(masks.shape[1], bool))
+    explains = _best(fit, first.mask[None], 0.0)[1]
+    at, by_both = _best(fit, masks & first.mask, 0.0)
+    if by_both <= SECOND * explains:
+        return first
+    second = _finer(fit, conditions[at], first.mask)
+    return Condition(f"{first.name} and {second.name}", first.mask & second.mask)
+
+
+def _finer(fit: _Fit, condition: Condition, within: BoolArray) -> Condition:
+    """Move a condition's bounds to where it explains most ``within`` some steps."""
+    if condition.number is None:
+        return condition
+    name, values = condition.number
+    low, high = condition.low, condition.high
+    places = np.unique(np.quantile(values[within], np.linspace(0, 1, BOUNDS + 1)))
+    if np.isfinite(low):
+        low = float(places[_best(fit, _small((values >= places[:, None]) & (values <= high) & within), 0.0)[0]])
+    if np.isfinite(high):
+        high = float(places[_best(fit, _small((values >= low) & (values <= places[:, None]) & within), 0.0)[0]])
+    return _bounded(name, values, low, high)
+
+
+def _small(masks: BoolArray) -> BoolArray:
+    return np.asarray(masks & (masks.mean(1) <= LARGEST)[:, None])
+
+
+def _bounded(name: str, values: FloatArray, low: float, high: float) -> Condition:
+    below, above = f"at most {high:.3g}", f"at least {low:.3g}"
+    words = (
+        f"between {low:.3g} and {high:.3g}" if np.isfinite([low, high]).all() else below if np.isfinite(high) else above
+    )
+    return Condition(f"{name} is {words}", (values >= low) & (values <= high), (name, values), low, high)
 
 
 def _best(fit: _Fit, masks: BoolArray, least: float) -> tuple[int, float]:
@@ -227,25 +283,24 @@ def _stratum(name: str, at: BoolArray, given: FloatArray, error: FloatArray, dat
     return Stratum(name, count, count / len(at), mean, mean - gap.value * spread, true, gap, agreement, at)
 
 
-def _allowed(steps: Steps) -> Iterator[tuple[str, BoolArray]]:
+def _allowed(steps: Steps) -> Iterator[Condition]:
     """Yield conditions that neither hold nor fail nearly everywhere, and on nothing that the reward ignores."""
     n = len(steps.data)
     silent = [f" in {side}" for side in ("the state", "the next state") if side in steps.ignored]
-    for name, at in _conditions(steps.data, steps.regions, steps.words):
-        if max(FEWEST, SMALLEST * n) <= at.sum() <= LARGEST * n and not (len(silent) == 1 and silent[0] in name):
-            yield name, at
+    for each in _conditions(steps.data, steps.regions, steps.words):
+        count = each.mask.sum()
+        if max(FEWEST, SMALLEST * n) <= count <= LARGEST * n and not (len(silent) == 1 and silent[0] in each.name):
+            yield each
 
 
-def _conditions(
-    data: Transitions, regions: Regions | None, words: Mapping[float, str]
-) -> Iterator[tuple[str, BoolArray]]:
+def _conditions(data: Transitions, regions: Regions | None, words: Mapping[float, str]) -> Iterator[Condition]:
     """Yield conditions on steps: events, actions, time, what regions show or change, and recorded state."""
     last = np.append(data.episodes[1:] != data.episodes[:-1], True)
-    yield "the step terminates the episode", data.terminated
-    yield "the step is the last of its episode", last
-    yield "the step is the first of its episode", data.steps == 0
+    yield Condition("the step terminates the episode", data.terminated)
+    yield Condition("the step is the last of its episode", last)
+    yield Condition("the step is the first of its episode", data.steps == 0)
     flat = [each.reshape(len(data), -1) for each in (data.observations, data.next_observations)]
-    yield "the observation does not change", (flat[0] == flat[1]).all(1)
+    yield Condition("the observation does not change", (flat[0] == flat[1]).all(1))
     yield from _by_value("the true reward", data.rewards)
     yield from _by_value("the step number", data.steps)
     acts = data.actions.reshape(len(data), -1)
@@ -259,7 +314,7 @@ def _conditions(
 
 def _by_content(
     data: Transitions, regions: Regions | None, flat: list[Array], words: Mapping[float, str]
-) -> Iterator[tuple[str, BoolArray]]:
+) -> Iterator[Condition]:
     if regions is None:
         for when, shown in zip(("the state", "the next state"), flat, strict=True):
             yield from _by_value(when, shown[:, 0], values=200)
@@ -275,26 +330,23 @@ def _by_content(
                 label = f"{name} {when}" if regions.kind != "patch" else f"the mean of {name} {when}"
                 yield from _by_value(label, shown[:, i], words=words if regions.kind == "cell" else {})
         if regions.kind != "feature":
-            yield f"{name} changes", (flat[0] != flat[1])[:, regions.masks[i].reshape(-1)].any(1)
+            yield Condition(f"{name} changes", (flat[0] != flat[1])[:, regions.masks[i].reshape(-1)].any(1))
 
 
-def _by_value(
-    name: str, of: Array, values: int = 8, words: Mapping[float, str] | None = None
-) -> Iterator[tuple[str, BoolArray]]:
+def _by_value(name: str, of: Array, values: int = 8, words: Mapping[float, str] | None = None) -> Iterator[Condition]:
     """Yield conditions on a number: each value if there are few, otherwise its tails, and the tenths between."""
     found = np.unique(of)
     if len(found) < 2:
         return
     if len(found) <= values:
         for value in found:
-            yield f"{name} is {(words or {}).get(float(value), f'{value:.4g}')}", of == value
+            yield Condition(f"{name} is {(words or {}).get(float(value), f'{value:.4g}')}", of == value)
         return
     of = of.astype(np.float64)
     for share in TAILS:
         low, high = np.quantile(of, [share, 1 - share])
-        yield f"{name} is at most {low:.3g}", of <= low
-        yield f"{name} is at least {high:.3g}", of >= high
-    edges = np.quantile(of, np.linspace(0.1, 0.9, 9))
-    for low, high in itertools.combinations(edges, 2):
+        yield _bounded(name, of, -np.inf, low)
+        yield _bounded(name, of, high, np.inf)
+    for low, high in itertools.combinations(np.quantile(of, np.linspace(0.1, 0.9, 9)), 2):
         if low < high:
-            yield f"{name} is between {low:.3g} and {high:.3g}", (of >= low) & (of <= high)
+            yield _bounded(name, of, low, high)

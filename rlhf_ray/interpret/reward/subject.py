@@ -153,12 +153,13 @@ class Subject:
         than the true reward and shaping, and than forests on all that the step shows.
         """
         found = self._lag_of(self.judged) if self.shaped else self._lag_as_it_is
-        if found is None or not found.off or found.correlation**2 >= HOLDS:
+        if found is None or not found.off or found.correlation >= HOLDS**0.5:
             return found
         by_shaping = 0.0 if self.equivalence is None else self.equivalence.both.mean
         images = self.regions is not None and self.regions.kind == "patch"  # of whose pixels forests tell little
         own = 0.0 if images else told_by_step(self.judged.of(self.data), self.data, self.rng("lag: own step"))
-        return found if found.correlation**2 > max(by_shaping, own) else self._lag_of(self.judged, 0)
+        late = found.correlation > max(by_shaping, own) ** 0.5  # an opposite one is no delay
+        return found if late else self._lag_of(self.judged, 0)
 
     @cached_property
     def _lag_as_it_is(self) -> Lag | None:

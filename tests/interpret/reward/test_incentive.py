@@ -11,7 +11,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_env, make_vector_env
 from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.interpret.reward import incentive, short_ppo
-from rlhf_ray.interpret.reward.incentive import TrialWorld, in_tables, incentives, well_taught
+from rlhf_ray.interpret.reward.incentive import TrialWorld, _top, in_tables, incentives, well_taught
 from rlhf_ray.interpret.reward.steps import incentive as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.tabular import Tables, tables_of
@@ -231,3 +231,17 @@ def test_the_true_reward_that_is_given_judges():
     assert incentives(other, [world], truth=other)[0].finding == "same"
     assert incentives(own, [world], truth=other)[0].share < 0.9
     assert incentives(own, [world])[0].finding == "same"
+
+
+@pytest.mark.parametrize(
+    ("paid", "ends", "top"),
+    [
+        ([0.0, 0, 1, 0, 1], [0, 0, 1, 0, 1], 1.0),  # only the end pays
+        ([1.0, 1, 1, 1, 1], [0, 0, 1, 0, 1], None),  # the longer the better
+        ([1.0, 0.5, 1, 1, 1], [0, 0, 0, 0, 0], 4.0),
+        ([-1.0, -1, -1, -1, -1], [0, 0, 0, 0, 1], None),  # the earlier the end the better
+        ([0.0, 0, 0, 0, 0], [0, 0, 0, 0, 0], None),  # a goal may never have been met
+    ],
+)
+def test_the_highest_return_is_told_where_the_steps_show_it(paid, ends, top):
+    assert _top(np.array(paid), np.array(ends, bool), 4) == top

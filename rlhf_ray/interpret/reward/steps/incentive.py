@@ -38,8 +38,9 @@ def run(context: StepContext[Subject]) -> Section:
     except (SettingError, ImportError) as error:
         return replace(WORDS.section(), skipped=str(error))
     judged = [one for one in figures if one.finding != "nothing to gain"]
+    here = [one for one in figures if one.finding == "nothing to gain" and str(one.world) == subject.environment]
     return WORDS.section(
-        [_statement(one, str(one.world) != subject.environment) for one in judged],
+        [*(_statement(one, str(one.world) != subject.environment) for one in judged), *map(_nothing, here)],
         [_check(one) for one in judged],
         [WORDS.table("returns", [_row(one) for one in figures])],
         figures={str(one.world): one for one in figures},
@@ -59,6 +60,10 @@ def _statement(one: Incentive, elsewhere: bool) -> Statement:
         else one.finding
     )
     return WORDS.statement(key, weight, strong, one=one, elsewhere=elsewhere, least=_least(one))
+
+
+def _nothing(one: Incentive) -> Statement:
+    return WORDS.statement("nothing", one=one, top=one.best if one.top is None else one.top)
 
 
 def _check(one: Incentive) -> Check:

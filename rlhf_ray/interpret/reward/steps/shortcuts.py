@@ -29,6 +29,8 @@ WORDS = Words(__file__)
 
 STEPS = 6000
 """Steps looked at, whole episodes, for vectors; at effort 1, a quarter for images, which take long."""
+EPISODES = 10
+"""Whole episodes to look at, at least; else steps of all: a few episodes show what they have in common."""
 PAIRS, PAIRS_OF_IMAGES, FEWEST_PAIRS = 1000, 160, 60
 """Pairs of steps at effort 1, and at any."""
 OUTSIDE = 0.15
@@ -163,13 +165,15 @@ def _data(subject: Subject) -> Transitions:
 
 
 def episodes(data: Transitions, most: int, rng: np.random.Generator) -> Transitions:
-    """Return whole episodes of ``data``, drawn at random, with about ``most`` steps at most; the first ``most`` of a single one."""
+    """Return whole episodes of ``data``, drawn at random, with ``most`` steps at most; steps of all if those were few episodes."""
     if len(data) <= most:
         return data
     names, sizes = np.unique(data.episodes, return_counts=True)
     order = rng.permutation(len(names))
-    kept = names[order[: max(1, int((np.cumsum(sizes[order]) <= most).sum()))]]
-    return data[np.isin(data.episodes, kept)][:most]
+    fit = int((np.cumsum(sizes[order]) <= most).sum())
+    if fit < min(EPISODES, len(names)):
+        return data.sample(most, rng)
+    return data[np.isin(data.episodes, names[order[:fit]])]
 
 
 def _late(
@@ -267,7 +271,8 @@ def _warnings(figures: Shortcuts) -> Iterator[Statement]:
         part, rest, moves = cause.association.part, cause.association.rest, cause.effect.moves
         is_part = len(cause.regions) < NO_PART * len(found.regions)
         alone = cause.name not in together and not scattered
-        if moves > CLEAR and part < UNRELATED and rest > RELATED and alone:
+        unmoved = cause.true_moves is None or cause.true_moves < NOTHING
+        if moves > CLEAR and part < UNRELATED and rest > RELATED and alone and unmoved:
             strong = strength(cause.effect.interval, NOTHING)
             yield WORDS.statement("tells_nothing", 2 * moves, strong, cause=cause, part=max(part, 0), rest=rest)
         elif (
