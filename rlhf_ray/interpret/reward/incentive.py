@@ -25,14 +25,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rlhf_ray.data.arrays import BoolArray, FloatArray
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward import short_ppo
 from rlhf_ray.interpret.reward.preprocess.certificate import table_of
 from rlhf_ray.interpret.reward.tabular import Tables, tables_of
-from rlhf_ray.interpret.reward.teaching import GOOD, SURE, gains, standard_error, well_taught
+from rlhf_ray.interpret.reward.teaching import GOOD, SURE, gains, highest_return, standard_error, well_taught
 from rlhf_ray.measure.distances import starc
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.study.figures import fields_of
@@ -343,9 +343,9 @@ def _by_ppo(
     if not gains(best, chance):
         if top is not None and abs(top - float(chance.mean())) <= HIGHEST * abs(top):
             most, learned, random = (float(of.mean()) for of in (best, played(trained(reward), episodes), chance))
-            returns = world, "PPO", most, learned, learned, random
+            told = world, "PPO", most, learned, learned, random
             level = fit.in_true_units
-            return Incentive(*returns, level, early, None, "nothing to gain", fit.correlation, fit.shifted, top=top)
+            return Incentive(*told, level, early, None, "nothing to gain", fit.correlation, fit.shifted, top=top)
         steps *= LONGER
         on_truth = trained(truth)
         fit, quantiles, early, _ = _level_on_rollouts(reward, world, seed, on_truth, truth)
@@ -396,7 +396,7 @@ def _level_on_rollouts(
 ) -> tuple[LevelFit, list[float], bool, float | None]:
     """Fit the level on random actions and then the policy's, as many of each.
 
-    Also return `QUANTILES` of the learned reward, whether an episode terminated, and the highest possible return (`_top`).
+    Also return `QUANTILES` of the learned reward, whether an episode terminated, and the `highest_return`.
     """
     env = make_env(world.name, **world.options)
     env.action_space.seed(seed)
@@ -421,19 +421,7 @@ def _level_on_rollouts(
     fitted = _fitted(learned, paid, np.full(len(true), 1 / len(true)))
     quantiles = [float(value) for value in np.quantile(learned, QUANTILES)]
     longest = max((len(list(steps)) for over, steps in itertools.groupby(ends) if not over), default=0) + 1
-    return fitted, quantiles, bool(terminated_steps.any()), _top(paid, parts[3], longest)
-
-
-def _top(paid: FloatArray, terminated: BoolArray, longest: int) -> float | None:
-    """Return the highest return that an episode can have, as far as the steps show; None if they don't.
-
-    Where only the last step of an episode pays, that is all that it can have; where no episode ends early, the highest reward at
-    each of the steps of the longest.
-    """
-    highest = float(paid.max())
-    if terminated.any():
-        return highest if highest > 0 and not (paid[~terminated] > 0).any() else None
-    return highest * longest if highest != 0 else None
+    return fitted, quantiles, bool(terminated_steps.any()), highest_return(paid, parts[3], longest)
 
 
 def _share(value: float, best: float, chance: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.arrays import BoolArray, FloatArray
 
 GOOD, GOOD_PPO = 0.9, 0.7
 """A policy does well if it gets this share of what the best one gains over random actions; less with PPO, which is noisy."""
@@ -33,3 +33,15 @@ def gains(best: FloatArray, chance: FloatArray) -> bool:
 def standard_error(values: FloatArray) -> float:
     """Return the standard error of the mean."""
     return float(values.std(ddof=1) / len(values) ** 0.5)
+
+
+def highest_return(paid: FloatArray, terminated: BoolArray, longest: int) -> float | None:
+    """Return the highest return that an episode can have, as far as the steps show; None if they don't.
+
+    Where only the last step of an episode pays, that is all that it can have; where no episode ends early, the highest reward at
+    each of the steps of the longest.
+    """
+    highest = float(paid.max())
+    if terminated.any():
+        return highest if highest > 0 and not (paid[~terminated] > 0).any() else None
+    return highest * longest if highest != 0 else None

@@ -11,10 +11,11 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_env, make_vector_env
 from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.interpret.reward import incentive, short_ppo
-from rlhf_ray.interpret.reward.incentive import TrialWorld, _top, in_tables, incentives, well_taught
+from rlhf_ray.interpret.reward.incentive import TrialWorld, in_tables, incentives, well_taught
 from rlhf_ray.interpret.reward.steps import incentive as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.tabular import Tables, tables_of
+from rlhf_ray.interpret.reward.teaching import highest_return
 from rlhf_ray.measure.mdp import TabularMDP
 from rlhf_ray.reward.functions import CallableReward, TableReward
 from tests.interpret.contexts import run_step, why_not
@@ -244,4 +245,4 @@ def test_the_true_reward_that_is_given_judges():
     ],
 )
 def test_the_highest_return_is_told_where_the_steps_show_it(paid, ends, top):
-    assert _top(np.array(paid), np.array(ends, bool), 4) == top
+    assert highest_return(np.array(paid), np.array(ends, bool), 4) == top
