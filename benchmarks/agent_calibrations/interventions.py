@@ -174,7 +174,11 @@ def _not_needed(agent: Agent, known: Episodes, seed: int) -> list[Row]:
 
 
 def _place(agent: Agent, known: Episodes, seed: int) -> Row:
-    """Where the agent is can be read off its memory, but it acts on what it sees: the picture moves with it."""
+    """Where the agent is can be read off its memory, but it acts on what it sees: the picture moves with it.
+
+    The same variance along random directions costs most of the return in some agents, so no removal has to leave it as it is: the
+    place must do no more than they do, as the report asks of a need.
+    """
     values, x = after_the_cue(known, "x")
     basis = directions.fit("probe", values, 1, seed, {"x": x})
     other, places = after_the_cue(play(agent, make_batch(CUERUN, COPIES), range(CHOSEN, CHOSEN + 300)), "x")
@@ -192,13 +196,14 @@ def _place(agent: Agent, known: Episodes, seed: int) -> Row:
         copies=COPIES,
         seed=seed,
     )
-    change = found.effect.returns.difference
+    change, random = found.effect.returns.difference, [each.returns.difference.mean for each in found.random]
+    measured = {"auc": auc, "change of return": change.mean, "low": change.low or 0.0, "high": change.high or 0.0}
     return Row(
         "N2",
         f"a direction that can be decoded and is not needed, the place, seed {seed}",
-        _rounded({"auc": auc, "change of return": change.mean, "low": change.low or 0.0, "high": change.high or 0.0}),
-        "auc >= 0.90; the interval of the change holds 0",
-        auc >= 0.9 and change.holds_zero,
+        _rounded(measured | {"random, most": max(map(abs, random))}),
+        "auc >= 0.90; the change is not beyond that by random directions",
+        auc >= 0.9 and not found.changes,
     )
 
 

@@ -12,6 +12,8 @@ from sklearn.decomposition import PCA
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.interpret import directions
+from rlhf_ray.interpret.agent.erasure import Whitened, products
+from rlhf_ray.interpret.agent.story import READ
 from rlhf_ray.interpret.directions import labels as labelled
 from rlhf_ray.interpret.directions.labelled import direction
 from rlhf_ray.interpret.directions.probes import held_out, scores
@@ -104,6 +106,9 @@ class DecodedConcept:
         shuffled: the same with shuffled labels.
         controls: the same probe of other inputs, such as one frame or the untrained agent.
         single: the best single component of each kind, chosen on the levels of the fit: unit, pca, ica.
+        products: of yes or no that the linear probe does not read, AUC of a reader of products; None: not asked.
+        products_interval: its 95 % interval over folds.
+        products_controls: the same reader of the other inputs.
     """
 
     concept: str
@@ -114,6 +119,14 @@ class DecodedConcept:
     shuffled: float
     controls: dict[str, float] = field(default_factory=dict)
     single: dict[str, float] = field(default_factory=dict)
+    products: float | None = None
+    products_interval: list[float] | None = None
+    products_controls: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def in_products(self) -> bool:
+        """Whether products of what the agent has in mind tell it, with the whole interval, and no linear probe does."""
+        return self.products_interval is not None and self.score < READ <= self.products_interval[0]
 
     @property
     def above(self) -> float | None:
@@ -173,6 +186,9 @@ def decode(
         if not read[""]:
             continue
         means = {key: float(np.mean(each)) if each else float("nan") for key, each in read.items()}
+        by_products: dict[str, list[float]] = {}
+        if labelled.yes_no(labels) and means[""] < READ:
+            by_products = {key: _read_by_products(inputs[key], labels, parts) for key in inputs}
         found.append(
             DecodedConcept(
                 name,
@@ -183,6 +199,9 @@ def decode(
                 means["shuffled"],
                 {key: means[key] for key in controls},
                 {kind: float(np.mean(each)) for kind, each in single.items()},
+                float(np.mean(by_products[""])) if by_products else None,
+                mean_interval(by_products[""]) if by_products else None,
+                {key: float(np.mean(by_products[key])) for key in controls} if by_products else {},
             )
         )
     return found
@@ -201,6 +220,19 @@ def _probe(
         return auc(inputs[test] @ direction(inputs[fitted], labels[fitted]), labels[test] == 1, 0.5)
     rng = np.random.default_rng([seed, 0x72])
     return float(scores(inputs, labels[:, None], groups, fitted, test, "linear", rng)[0])
+
+
+def _read_by_products(
+    values: FloatArray, labels: FloatArray, parts: Sequence[tuple[IntArray, IntArray]]
+) -> list[float]:
+    """Return the AUC of a reader of products on each fold that has both classes on both sides."""
+    features, known = products(Whitened(values)(values)), np.isfinite(labels)
+    areas = []
+    for fitted, test in ((fitted[known[fitted]], test[known[test]]) for fitted, test in parts):
+        if labelled.usable(labels[fitted]) and labelled.usable(labels[test]):
+            weights = direction(features[fitted], labels[fitted], penalty=float(len(fitted)) ** 0.5)
+            areas.append(auc(features[test] @ weights, labels[test] == 1, 0.5))
+    return areas
 
 
 def _best_single(scores: FloatArray, labels: FloatArray, fitted: IntArray, test: IntArray) -> float:

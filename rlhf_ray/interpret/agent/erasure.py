@@ -198,18 +198,33 @@ def erasures(fit: Held, test: Held, distinct: Sequence[str], least: float) -> di
     for name in apart:
         others = [other for other in distinct if other != name]
         basis, area = apart[name], reading(apart[name], test.values, test.first(name))
-        if area < least:  # its own part is small; then it is read with what it shares with others
-            basis, others = separate_directions(fit.values, {name: fit.first(name)})[name], []
+        own = None if area < least else _erasure(metric, basis, area, sides, name, others, fit, test)
+        if own is None or own.shared > READ:  # its own part is small: then it goes with what it shares with others
+            basis = separate_directions(fit.values, {name: fit.first(name)})[name]
             area = reading(basis, test.values, test.first(name))
-        if area < least:
-            continue
-        ways, erased, bound = _erase(metric, basis, sides, name, others, fit, test)
-        left, target = [side - side @ ways.T @ ways for side in sides], _Target.of(0, fit, test, name, ())
-        shared = 0.5 if target is None else target.linear(left[0], left[1])[0]
-        whole = metric.basis(basis, ways, fit.values, fit.first(name))
-        variance = removed_variance(whole, range(len(whole)), fit.values)
-        found[name] = Erasure(whole, area, erased, shared, bound, variance, _neighbours(sides, ways, name, fit, test))
+            own = own if area < least else _erasure(metric, basis, area, sides, name, [], fit, test)
+        if own is not None:
+            found[name] = own
     return found
+
+
+def _erasure(
+    metric: Whitened,
+    basis: Directions,
+    area: float,
+    sides: tuple[FloatArray, FloatArray],
+    name: str,
+    others: Sequence[str],
+    fit: Held,
+    test: Held,
+) -> Erasure:
+    """Return the erasure that begins with a direction: of the part of the concept that ``others`` don't tell."""
+    ways, erased, bound = _erase(metric, basis, sides, name, others, fit, test)
+    left, target = [side - side @ ways.T @ ways for side in sides], _Target.of(0, fit, test, name, ())
+    shared = 0.5 if target is None else target.linear(left[0], left[1])[0]
+    whole = metric.basis(basis, ways, fit.values, fit.first(name))
+    variance = removed_variance(whole, range(len(whole)), fit.values)
+    return Erasure(whole, area, erased, shared, bound, variance, _neighbours(sides, ways, name, fit, test))
 
 
 def reading(basis: Directions, values: FloatArray, classes: FloatArray) -> float:
@@ -286,12 +301,12 @@ class _Target:
 
     def by_products(self, fitted: FloatArray, tested: FloatArray) -> float:
         """Return the AUC of a reader of products."""
-        weights = direction(_products(fitted[self.fitted]), self.left, penalty=float(len(self.left)) ** 0.5)
-        return self.auc(_products(tested[self.tested]) @ weights)
+        weights = direction(products(fitted[self.fitted]), self.left, penalty=float(len(self.left)) ** 0.5)
+        return self.auc(products(tested[self.tested]) @ weights)
 
 
-def _products(values: FloatArray) -> FloatArray:
-    """Return the first axes' values and all their products, ``[n, features]``."""
+def products(values: FloatArray) -> FloatArray:
+    """Return the first axes' values and all their products, ``[n, features]``: a linear reader of these is a reader of products."""
     few = values[:, :PRODUCTS]
     one, other = np.triu_indices(few.shape[1])
     return np.concatenate([few, few[:, one] * few[:, other]], 1)
@@ -307,7 +322,10 @@ def _by_chance(truth: BoolArray) -> float:
 def _neighbours(
     sides: tuple[FloatArray, FloatArray], ways: FloatArray, name: str, fit: Held, test: Held
 ) -> list[Neighbour]:
-    """Return the other concepts whose direction is nearly the same, or half of whose reading goes as well, the nearest first."""
+    """Return the other concepts that are read as well, and whose direction is nearly the same, or half of whose reading goes too.
+
+    The nearest come first.
+    """
     left = [side - side @ ways.T @ ways for side in sides]
     own = _pattern(sides[0], fit.first(name))
     found = []
@@ -322,7 +340,9 @@ def _neighbours(
                 statistics.auc(side[known] @ pattern, truth[known] == 1, 0.5) - 0.5
                 for side, pattern in zip((sides[1], left[1]), patterns, strict=True)
             ]
-            lost = float(np.clip(1.0 - max(read[1], 0.0) / read[0], 0.0, 1.0)) if read[0] > GONE - 0.5 else 0.0
+            if read[0] + 0.5 < READ:
+                continue
+            lost = float(np.clip(1.0 - max(read[1], 0.0) / read[0], 0.0, 1.0))
             found.append(Neighbour(other, float(abs(_unit(own) @ _unit(patterns[0]))), lost))
     near = [one for one in found if one.cosine >= SAME_DIRECTION or one.lost >= HALF]
     return sorted(near, key=lambda one: -max(one.cosine, one.lost))

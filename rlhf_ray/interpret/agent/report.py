@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ def write_agent_report(sections: Sequence[Section], out: Path, about: dict[str, 
     verdict = agent_verdict(sections)
     panel = "panel/index.html" if (out / "panel" / "index.html").exists() else None
     heading = f"{about['agent']} · {about['environment']}{_true_return(sections)}"
-    screen = first_screen(heading, verdict, sections, RELATIONS)
+    asked = any(section.name in RELATIONS.not_asked and section.skipped is None for section in sections)
+    relations = RELATIONS if asked else replace(RELATIONS, nothing="No intervention or edit was made.")
+    screen = first_screen(heading, verdict, sections, relations)
     return write_page(LOOK, out, about, verdict, sections, screen, panel=panel), screen
 
 

@@ -81,8 +81,8 @@ def test_a_gain_is_no_need_and_what_is_still_read_or_shared_is_said() -> None:
     assert [each.verdict for each in effects] == verdicts
     said = list(interventions._statements(effects, "memory", box=False))
     assert [(each.key.split(".")[1], each.about) for each in said] == [
-        ("needs", "height"), ("unsettled", "x"), ("costs", "time"), ("needs", "cue"), ("not_needed", "saw"), ("unsettled", "pit"),
-        ("unsettled", "coin"),
+        ("needs", "height; time"), ("unsettled", "x"), ("costs", "time"), ("needs", "cue"), ("not_needed", "saw"),
+        ("unsettled", "pit"), ("unsettled", "coin"),
     ]  # fmt: skip
     assert "taken away at every step" in said[0].text
     assert "80 % of what is read of “time”" in said[0].text

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import adjusted_rand_score
+from sklearn.preprocessing import PolynomialFeatures
 
 from benchmarks.agent_calibrations import planted
 from rlhf_ray.agents.episodes import Episodes
@@ -20,6 +22,7 @@ from rlhf_ray.interpret.agent.questions.quantities import value
 from rlhf_ray.interpret.agent.steps import attribution as attribution_step
 from rlhf_ray.interpret.agent.steps import concepts as concepts_step
 from rlhf_ray.interpret.directions.stability import stability
+from rlhf_ray.measure.statistics import auc
 
 
 def episodes_of(lengths: list[int], seed: int = 0) -> Episodes:
@@ -196,3 +199,22 @@ def test_the_numbers_of_a_vector_that_matter_are_named():
     [told] = attribution_step._of_quantity(found, [0] * 5)
     assert told.kind == "holds"  # what only the value depends on is not used
     assert "of the 4 observed numbers, counted from 0: number 1, 0.3 (73%), number 3, 0.1 (24%)." in told.text
+
+
+def test_an_exclusive_or_is_held_in_products_and_in_no_direction() -> None:
+    """Scikit-learn's logistic regression of products agrees; a concept that one unit tells is linear."""
+    rng = np.random.default_rng(3)
+    values, levels = 0.3 * rng.standard_normal((1200, 5)), np.arange(1200) % 40
+    signs = rng.choice([-1.0, 1.0], (1200, 2))
+    values[:, :2] += signs
+    labels = {"either": (signs.prod(1) > 0).astype(float), "one": (signs[:, 0] > 0).astype(float)}
+    found = {each.concept: each for each in concepts.decode(values, labels, levels, {"noise": values[:, 2:]})}
+    either = found["either"]
+    assert abs(either.score - 0.5) < 0.1
+    assert either.in_products
+    both, test = PolynomialFeatures(2).fit_transform(values), levels >= 30
+    model = LogisticRegression(max_iter=2000).fit(both[~test], labels["either"][~test])
+    library = auc(model.decision_function(both[test]), labels["either"][test] == 1)
+    assert either.products == pytest.approx(library, abs=0.02)
+    assert abs(either.products_controls["noise"] - 0.5) < 0.1
+    assert (found["one"].products, found["one"].in_products) == (None, False)

@@ -39,14 +39,14 @@ def test_of_two_nearly_parallel_concepts_each_is_taken_away_without_the_other() 
 
     def draw(rng):  # type: ignore[no-untyped-def]
         saw = rng.integers(2, size=N).astype(float)
-        pit = np.where(rng.random(N) < 0.6, saw, rng.integers(2, size=N)).astype(float)
+        pit = np.where(rng.random(N) < 0.5, saw, rng.integers(2, size=N)).astype(float)
         return np.stack([saw, pit], 1) @ patterns + 0.02 * rng.standard_normal((N, 4)), {"saw": saw, "pit": pit}
 
     found, fitted, tested = both(draw)
     pit = draw(np.random.default_rng(1))[1]["pit"]
     saw = found["saw"]
     assert (len(saw.basis), saw.erased <= saw.bound) == (1, True)
-    assert saw.shared == pytest.approx(0.8, abs=0.03)  # the pit stays, which says the same in 80 % of the steps
+    assert saw.shared == pytest.approx(0.75, abs=0.03)  # the pit stays, which says the same in 75 % of the steps
     assert saw.auc > 0.95
     np.testing.assert_allclose(saw.basis.patterns[0], patterns[0], atol=0.1)
     # What a reader of the pit alone reads stays as it is: its factor is the part of memory that the saw is not in.
@@ -60,9 +60,9 @@ def test_of_two_nearly_parallel_concepts_each_is_taken_away_without_the_other() 
     assert removed_variance(plain, [0], fitted[0]) > 2.0 * saw.variance
 
 
-@pytest.mark.parametrize(("alike", "gone"), [(0.7, True), (0.95, False)])
-def test_a_concept_that_another_one_tells_is_not_gone_without_its_own_part(alike: float, gone: bool) -> None:
-    """The second says the same in a share of the steps: what stays reads the first with just that AUC."""
+@pytest.mark.parametrize("alike", [0.7, 0.95])
+def test_a_concept_that_another_one_tells_is_taken_away_with_it(alike: float) -> None:
+    """The second says the same in a share of the steps: without its own part, that reads the first with just that AUC."""
 
     def draw(rng):  # type: ignore[no-untyped-def]
         one = rng.integers(2, size=N).astype(float)
@@ -70,10 +70,16 @@ def test_a_concept_that_another_one_tells_is_not_gone_without_its_own_part(alike
         values = np.stack([0.3 * one, 5.0 * two], 1) + 0.02 * rng.standard_normal((N, 2))
         return values, {"one": one, "two": two}
 
-    one = both(draw)[0]["one"]
-    assert one.erased <= one.bound
-    assert one.shared == pytest.approx(alike, abs=0.03)
-    assert one.gone == gone
+    found, _, tested = both(draw)
+    one = found["one"]
+    if alike < 0.8:
+        assert one.shared == pytest.approx(alike, abs=0.03)
+        assert (one.gone, one.neighbours) == (True, [])
+    else:  # its own part is small: all of it goes, and the other is named
+        assert [near.concept for near in one.neighbours] == ["two"]
+        left = one.basis.remove(tested[0], range(len(one.basis)))
+        together = [np.abs(np.cov(values.T, tested[1])[-1, :-1]) for values in (left, tested[0])]
+        assert (together[0] < 0.05 * together[1]).all()
 
 
 def test_one_direction_is_enough_for_a_linear_reader_and_it_takes_the_least() -> None:

@@ -244,7 +244,10 @@ def test_a_verdict_is_told_with_the_change_that_it_rests_on() -> None:
     assert "−80 [−90, −70] points (2 random directions, moved as far: at most 4)" in statement.text
     chain = dataclasses.replace(chain, joint=Joint("rain", moved, links[0]))
     for verdict in (*step.USES, *step.HOLDS):  # every template has all that it names
-        assert "memory" in step.WORDS.statement(verdict, chain=chain, site="memory", links=["moved"]).text
+        assert (
+            "memory"
+            in step.WORDS.statement(verdict, chain=chain, site="memory", links=["moved"], concepts=["cue"]).text
+        )
 
 
 def test_random_directions_can_be_moved_as_far() -> None:

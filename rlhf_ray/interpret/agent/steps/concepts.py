@@ -78,6 +78,10 @@ def _statements(figures: Concepts) -> Iterator[Statement]:
         learned = untrained is None or untrained < concept.score - GAIN
         about = {"site": figures.site, "frame": concept.controls[FRAME], "untrained": untrained, "learned": learned}
         yield WORDS.statement("holds", _margin(concept), one=concept, **about)
+    for concept in figures.concepts:
+        frame_too = concept.products_controls.get(FRAME, 0.0)
+        if concept.in_products and (concept.products or 0.0) >= frame_too + GAIN:
+            yield WORDS.statement("in_products", 0.0, one=concept, site=figures.site, frame=frame_too)
 
 
 def _margin(concept: DecodedConcept) -> float:

@@ -128,7 +128,9 @@ def run(context: AgentContext) -> Section:
     chains = [replace(chain, control=_strongest(chain, chains)) for chain in chains]
     chains.sort(key=lambda chain: (ORDER.index(chain.verdict), -chain.largest))
     figures = Story(site, len(moments), COUNT, other, removed, chains)
-    statements = [_statement(chain, subject.site_name) for chain in chains if chain.verdict in (*USES, *HOLDS)]
+    told = [chain for chain in chains if chain.verdict in (*USES, *HOLDS)]
+    near = {name: [one.concept for one in each.neighbours] for name, each in removed.items()}
+    statements = [_statement(chain, subject.site_name, near[chain.concept]) for chain in told]
     if other == 0.0:
         statements.append(WORDS.statement("inert", 1.0, moments=len(moments)))
     picture = WORDS.picture("story", _draw(chains[:SHOWN]))
@@ -229,7 +231,7 @@ def _strongest(chain: CausalChain, chains: Sequence[CausalChain]) -> MeanEstimat
     return max([chain.control, *changes], key=lambda one: (not one.holds_zero, abs(one.mean)))
 
 
-def _statement(chain: CausalChain, site: str) -> Statement:
+def _statement(chain: CausalChain, site: str, near: Sequence[str] = ()) -> Statement:
     weight = chain.largest if chain.verdict in USES else chain.auc
     links = _decisive(chain)
     # The largest possible effect is the difference that the concept makes; of the return, which is a share, all of it.
@@ -240,7 +242,8 @@ def _statement(chain: CausalChain, site: str) -> Statement:
         decisive, most = chain.joint.moved, abs(chain.joint.gap.mean)
     unit = 1.0 / max(most, 1e-9)
     strong = strength(decisive.change.scaled(unit), unit * decisive.random_most)
-    return WORDS.statement(chain.verdict, weight, strong, chain=chain, site=site, links=links)
+    concepts = [chain.concept, *near]
+    return WORDS.statement(chain.verdict, weight, strong, chain=chain, site=site, links=links, concepts=concepts)
 
 
 def _decisive(chain: CausalChain) -> list[str]:
