@@ -14,6 +14,7 @@ from rlhf_ray.interpret.reward.exchange import split_at
 from rlhf_ray.interpret.reward.lags import Lag, lag_of
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.reward.reversals import Reversal, reversed_where
 from rlhf_ray.interpret.reward.strata import Steps, Stratum, worst
 from rlhf_ray.measure.statistics import auc, constant, pearson, spearman
 from rlhf_ray.reward.functions import RewardFunction
@@ -61,6 +62,7 @@ class Comparison:
         clipped: where the reward is cut off, at its lowest and highest value.
         strata: where the reward differs most, the worst first. Empty if it comes at a lag: that explains the difference.
         constant_truth: whether the true reward is the same on all steps.
+        reversal: where it has the true order backwards; these steps are in no stratum.
         unshaped: whether the strata are of the reward less shaping.
     """
 
@@ -74,6 +76,7 @@ class Comparison:
     strata: tuple[Stratum, ...]
     constant_truth: bool
     unshaped: bool = False
+    reversal: Reversal | None = None
 
     @property
     def in_time(self) -> bool:
@@ -115,7 +118,10 @@ def compare(
         lag = lag_of(given, truth, data, np.random.default_rng(0))
     levels, usual = _levels(given, truth)
     in_time = lag is None or not lag.off
-    strata, unshaped = worst(given, usual, Steps(data, regions, ignored, words), shaping) if in_time else ((), False)
+    steps = Steps(data, regions, ignored, words)
+    reversal = reversed_where(given, usual, steps) if in_time and not steady else None
+    rest = given if reversal is None else np.where(reversal.chosen, usual, given)
+    strata, unshaped = worst(rest, usual, steps, shaping) if in_time else ((), False)
     return Comparison(
         pearson(given, truth, 0.0),
         _agreement(given, truth) or 0.0,
@@ -127,6 +133,7 @@ def compare(
         strata,
         steady,
         unshaped,
+        reversal,
     )
 
 

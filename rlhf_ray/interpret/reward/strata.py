@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ MOST = 3
 GAP, ERRORS = 0.5, 4.0
 """A stratum differs by half a standard deviation of the reward at least, and by four standard errors: it is the largest of up to
 some thousand conditions."""
-FEWEST, SMALLEST, LARGEST = 20, 0.002, 0.6
+FEWEST, SMALLEST, LARGEST = 10, 0.002, 0.6
 """Steps, and shares of all steps, that a condition has at least and at most. Among thousands of conditions, some hold on five steps
 that are alike by chance; beyond the largest share, it is the other steps that differ."""
 TAILS = (0.01, 0.03, *(0.05 * number for number in range(1, 11)))
@@ -38,6 +38,8 @@ DRAWS = 200
 """Draws of a gap's bootstrap over episodes."""
 ENOUGH = 0.05
 """Share of the reward's variance that strata may leave to need no shaping beside them: a bonus for the end is shaping, too."""
+NOTHING_LEFT = 0.005
+"""Share of the variance that is too little to tell the true reward by: smooth data let a potential stand for nearly any reward."""
 SIMPLER = 0.5
 """The reward is compared less a fitted shaping if that leaves at most half of what strata alone leave, and of what shaping and
 strata leave without the true reward: shaping can stand for much that is none."""
@@ -101,12 +103,18 @@ def worst(
     Returns:
         The strata, the worst first, and whether they are of the reward less the shaping that is fitted beside them.
     """
-    conditions = list(_allowed(steps)) if given.std() > 1e-12 else []
+    conditions = conditions_on(steps) if given.std() > 1e-12 else []
     if not conditions:
         return (), False
     steady = constant(steps.data.rewards)
     error: FloatArray = given - usual
     fit = _search(_Fit(error), conditions, float(given.std()))
+    if fit.found and not steady:  # what is usual was told by all steps, also by those that are wrong
+        line = np.stack([np.ones(len(given)), steps.data.rewards, *(at for _, at in fit.found)], 1)
+        weights = _weights(line, given)
+        left = given - line @ weights
+        if left @ left < SIMPLER * fit.left @ fit.left:
+            fit.left, error = left, given - weights[0] - weights[1] * steps.data.rewards
     enough = float(fit.left @ fit.left) <= ENOUGH * len(given) * given.var()
     unshaped = (
         None if shaping is None or steady or enough else _unshaped(given, shaping, steps.data.rewards, conditions, fit)
@@ -139,7 +147,8 @@ def _unshaped(
     fit = _search(_Fit(given, design), conditions, float((given - shaping @ _weights(design, given)[2:]).std()))
     masks = [at[:, None] for _, at in fit.found]
     untrue = _Fit(given, np.concatenate([np.delete(design, 1, 1), *masks], 1))
-    if fit.left @ fit.left > SIMPLER * min(float(each.left @ each.left) for each in (plain, untrue)):
+    most = SIMPLER * min(float(each.left @ each.left) for each in (plain, untrue))
+    if fit.left @ fit.left > most or most < NOTHING_LEFT * len(given) * given.var():
         return None
     weights = _weights(np.concatenate([design, *masks], 1), given)
     added = shaping @ weights[2 : design.shape[1]]
@@ -231,16 +240,20 @@ def _strongest(fit: _Fit, conditions: Sequence[Condition], masks: BoolArray, lea
 
 
 def _finer(fit: _Fit, condition: Condition, within: BoolArray) -> Condition:
-    """Move a condition's bounds to where it explains most ``within`` some steps."""
+    return moved(condition, within, lambda masks: _best(fit, masks, 0.0)[0])
+
+
+def moved(condition: Condition, within: BoolArray, best: Callable[[BoolArray], int]) -> Condition:
+    """Move a condition's bounds to where it is best ``within`` some steps; ``best`` returns the best of masks ``[m, n]``."""
     if condition.number is None:
         return condition
     name, values = condition.number
     low, high = condition.low, condition.high
     places = np.unique(np.quantile(values[within], np.linspace(0, 1, BOUNDS + 1)))
     if np.isfinite(low):
-        low = float(places[_best(fit, _small((values >= places[:, None]) & (values <= high) & within), 0.0)[0]])
+        low = float(places[best(_small((values >= places[:, None]) & (values <= high) & within))])
     if np.isfinite(high):
-        high = float(places[_best(fit, _small((values >= low) & (values <= places[:, None]) & within), 0.0)[0]])
+        high = float(places[best(_small((values >= low) & (values <= places[:, None]) & within))])
     return _bounded(name, values, low, high)
 
 
@@ -275,22 +288,24 @@ def _stratum(name: str, at: BoolArray, given: FloatArray, error: FloatArray, dat
         lambda steps: float(error[at][steps].mean()) / spread, data.episodes[at], np.random.default_rng(0), DRAWS
     )
     mean, true = float(given[at].mean()), float(data.rewards[at].mean())
+    usual = mean - gap.value * spread
+    usual = usual if abs(usual) > 1e-9 * spread else 0.0  # rounding
     agreement = (
         None
         if count < 3 or constant(given[at]) or constant(data.rewards[at])
         else spearman(given[at], data.rewards[at])
     )
-    return Stratum(name, count, count / len(at), mean, mean - gap.value * spread, true, gap, agreement, at)
+    return Stratum(name, count, count / len(at), mean, usual, true, gap, agreement, at)
 
 
-def _allowed(steps: Steps) -> Iterator[Condition]:
-    """Yield conditions that neither hold nor fail nearly everywhere, and on nothing that the reward ignores."""
+def conditions_on(steps: Steps) -> list[Condition]:
+    """Return conditions that neither hold nor fail nearly everywhere, and on nothing that the reward ignores."""
     n = len(steps.data)
     silent = [f" in {side}" for side in ("the state", "the next state") if side in steps.ignored]
-    for each in _conditions(steps.data, steps.regions, steps.words):
-        count = each.mask.sum()
-        if max(FEWEST, SMALLEST * n) <= count <= LARGEST * n and not (len(silent) == 1 and silent[0] in each.name):
-            yield each
+    least, most = max(FEWEST, SMALLEST * n), LARGEST * n
+    all_of_them = _conditions(steps.data, steps.regions, steps.words)
+    told = (each for each in all_of_them if not (len(silent) == 1 and silent[0] in each.name))
+    return [each for each in told if least <= each.mask.sum() <= most]
 
 
 def _conditions(data: Transitions, regions: Regions | None, words: Mapping[float, str]) -> Iterator[Condition]:

@@ -144,3 +144,20 @@ def test_a_reward_of_one_of_two_features_that_go_together_is_its_alone(swings):
     reward = CallableReward(lambda o, a, p, d: o[:, 0], gym.spaces.Box(-999, 999, (3,), np.float32), FORCE)
     causes = shortcuts.measure(Subject(reward, data, effort=0.1)).found.causes
     assert [cause.name for cause in causes] == ["feature 0"]
+
+
+@pytest.mark.parametrize("where", [lambda o: o[:, 2] > 4, lambda o: o[:, 1] > 0.5])
+def test_a_reversed_order_is_found_where_it_is_planted(swings, where):
+    middle = 2 * swings.rewards[where(swings.observations)].mean()
+
+    def backwards(o, a, p, d):
+        return np.where(where(o), middle - truth(o, a, p, d), truth(o, a, p, d))
+
+    back = shortcuts.measure(subject(backwards, swings)).beside.reversal
+    planted = where(swings.observations)
+    assert planted[back.chosen].mean() > 0.95
+    assert back.chosen[planted].mean() > 0.7  # where the true reward is near its middle, backwards is no different
+    given = backwards(swings.observations, None, None, None)[back.chosen]
+    assert back.agreement.value == pytest.approx(stats.spearmanr(given, swings.rewards[back.chosen])[0])
+    assert back.agreement.high < -0.9
+    assert shortcuts.measure(subject(truth, swings)).beside.reversal is None

@@ -31,6 +31,8 @@ WORDS = Words(__file__)
 
 SLACK = 0.25
 """A case is as expected if its mean reward is this close, in units of the reward's range between ordinary and rewarded steps."""
+ACTOR = "agent"
+"""The object that acts: it reaches others, and without it there is no step."""
 SURPRISE = 0.5
 """A change, or an error, of the mean reward from which the verdict names it, in the same units."""
 UNMOVED = 0.05
@@ -123,7 +125,7 @@ def _findings(figures: Counterfactuals) -> Iterator[Statement]:
         vanish = cases[f"{name} vanishes"]
         if not vanish.steps:
             continue
-        if gains[name] > SURPRISE and (vanish.error is None or vanish.error > large):
+        if name != ACTOR and gains[name] > SURPRISE and (vanish.error is None or vanish.error > large):
             neither = cases[f"{name} is in neither state"]
             more = cases[f"rewarded step, one more of {name} in both states"]
             told = {

@@ -333,6 +333,9 @@ def _differences(figures: Shortcuts) -> Iterator[Statement]:
     beside = figures.beside
     if beside is None:
         return
+    if (back := beside.reversal) is not None:
+        strong = strength((-back.agreement.high, -back.agreement.low))
+        yield WORDS.statement("reversed", 5.0, strong, back=back)
     for stratum in beside.strata:
         weight = abs(stratum.gap.value) * np.sqrt(stratum.share) + 0.5
         strong = _by_deviations(stratum.gap.low, stratum.gap.high)
@@ -352,7 +355,9 @@ def _differences(figures: Shortcuts) -> Iterator[Statement]:
 
 def _checks(figures: Shortcuts) -> Iterator[Check]:
     suspects, true = list(_warnings(figures)), figures.true
-    if suspects or true is None or not true.strata:  # a kind of step that is wrong may be a shortcut, too
+    if (
+        suspects or true is None or not (true.strata or true.reversal)
+    ):  # a kind of step that is wrong may be a shortcut, too
         asked = true is not None and bool(figures.found.true_inputs)
         passed = not suspects if asked or suspects else None
         yield WORDS.check("no_shortcut", passed, float(len(suspects)), suspects=suspects)
