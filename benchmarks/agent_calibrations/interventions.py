@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,7 +20,7 @@ from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.controls import controlled
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.directions import Directions
-from rlhf_ray.interpret.directions.controls import moved_as_far, orthogonal_bases
+from rlhf_ray.interpret.directions.controls import orthogonal_bases, removed_variance
 from rlhf_ray.interpret.directions.interventions import Intervention, Op, Vector
 from rlhf_ray.measure.intervals import bootstrap
 
@@ -211,6 +212,37 @@ def after_the_cue(episodes: Episodes, concept: str) -> tuple[FloatArray, FloatAr
     """Return memories ``[n, size]`` at steps at which the picture no longer shows the cue, and a concept there, ``[n]``."""
     chosen = episodes.real & ~episodes.states["cue_visible"][:, :-1].astype(bool)
     return episodes.memory[:, 1:][chosen], episodes.states[concept][:, :-1][chosen]
+
+
+def moved_as_far(
+    controls: Sequence[Directions], basis: Directions, component: int, values: FloatArray, seed: int = 0
+) -> list[Directions]:
+    """Return random directions whose midpoints are as far from their values as those of a component are from its own.
+
+    Ablating or reflecting them then moves the values as far as the component's does. That is the control for the size of the
+    disturbance. It is harsher than the intervention itself: values that hardly vary along a direction are moved out of all that the
+    agent has ever had in mind, while a reflected component goes from one of its classes to the other. Random directions as they are
+    control for the content: they take away what some other direction of the same kind says.
+
+    Args:
+        controls: random directions.
+        basis: the directions.
+        component: the component that they stand in for.
+        values: ``[n, size]`` that the distance is measured on.
+        seed: draws the sides.
+    """
+    rows = np.asarray(values, np.float64)
+    scores, length = basis.encode(rows)[:, component], float(np.linalg.norm(basis.patterns[component]))
+    wanted = float(((scores - basis.midpoints[component]) ** 2).mean()) * length**2
+    total, far = float(rows.var(0).sum()), []
+    for control, side in zip(
+        controls, np.random.default_rng([seed, 0xFA]).choice([-1.0, 1.0], len(controls)), strict=True
+    ):
+        # What the scores vary by moves the values already; the rest is the midpoints'.
+        left = max(wanted - removed_variance(control, range(len(control)), rows) * total, 0.0)
+        along = max(float(np.linalg.norm(control.patterns.sum(0))), 1e-300)
+        far.append(replace(control, midpoints=np.full(len(control), side * left**0.5 / along)))
+    return far
 
 
 def _rounded(values: dict[str, float]) -> dict[str, float]:

@@ -68,10 +68,7 @@ def random_bases(
         ways = (rest @ turned @ tilted(variances, wide, wanted, rng)).T
         patterns, filters = (ways * spread) @ axes, (ways / spread) @ axes
         scale = length / np.maximum(np.linalg.norm(patterns, axis=1, keepdims=True), 1e-300)
-        random = Directions(
-            "random", [f"random {number}"] * wide, center, patterns * scale, filters / scale, np.zeros((0, wide)), np.zeros(wide)
-        )  # fmt: skip
-        controls.append(replace(random, midpoints=midpoints(random, rows, labels)))
+        controls.append(_named(number, center, patterns * scale, filters / scale, rows, labels))
     return controls
 
 
@@ -106,10 +103,17 @@ def orthogonal_bases(
         drawn.append([rest @ way / max(float(np.linalg.norm(way)), 1e-300) * length for way in ways])
     controls = []
     for number, patterns in enumerate(np.stack(each) for each in zip(*drawn, strict=True)):
-        names, none = [f"random {number}"] * len(patterns), np.zeros((0, len(patterns)))
-        random = Directions("random", names, center, patterns, np.linalg.pinv(patterns).T, none, none.sum(0))
-        controls.append(replace(random, midpoints=midpoints(random, rows, labels)))
+        controls.append(_named(number, center, patterns, np.linalg.pinv(patterns).T, rows, labels))
     return controls
+
+
+def _named(
+    number: int, center: FloatArray, patterns: FloatArray, filters: FloatArray, rows: FloatArray, labels: Array | None
+) -> Directions:
+    """Return a basis of random directions with its midpoints."""
+    names, none = [f"random {number}"] * len(patterns), np.zeros((0, len(patterns)))
+    random = Directions("random", names, center, patterns, filters, none, none.sum(0))
+    return replace(random, midpoints=midpoints(random, rows, labels))
 
 
 def removed_variance(basis: Directions, components: Sequence[int], values: FloatArray) -> float:
@@ -119,37 +123,6 @@ def removed_variance(basis: Directions, components: Sequence[int], values: Float
     change = (scores - scores.mean(0)) @ np.asarray(basis.patterns, np.float64)[chosen]
     total = float(((rows - rows.mean(0)) ** 2).sum())
     return float((change**2).sum()) / total if total > 1e-300 else 0.0
-
-
-def moved_as_far(
-    controls: Sequence[Directions], basis: Directions, component: int, values: FloatArray, seed: int = 0
-) -> list[Directions]:
-    """Return random directions whose midpoints are as far from their values as those of a component are from its own.
-
-    Ablating or reflecting them then moves the values as far as the component's does. That is the control for the size of the
-    disturbance. It is harsher than the intervention itself: values that hardly vary along a direction are moved out of all that the
-    agent has ever had in mind, while a reflected component goes from one of its classes to the other. `random_bases` as they are
-    control for the content: they take away what some other direction of the same kind says.
-
-    Args:
-        controls: of `random_bases`.
-        basis: the directions.
-        component: the component that they stand in for.
-        values: ``[n, size]`` that the distance is measured on.
-        seed: draws the sides.
-    """
-    rows = np.asarray(values, np.float64)
-    scores, length = basis.encode(rows)[:, component], float(np.linalg.norm(basis.patterns[component]))
-    wanted = float(((scores - basis.midpoints[component]) ** 2).mean()) * length**2
-    total, far = float(rows.var(0).sum()), []
-    for control, side in zip(
-        controls, np.random.default_rng([seed, 0xFA]).choice([-1.0, 1.0], len(controls)), strict=True
-    ):
-        # What the scores vary by moves the values already; the rest is the midpoints'.
-        left = max(wanted - removed_variance(control, range(len(control)), rows) * total, 0.0)
-        along = max(float(np.linalg.norm(control.patterns.sum(0))), 1e-300)
-        far.append(replace(control, midpoints=np.full(len(control), side * left**0.5 / along)))
-    return far
 
 
 def random_directions(rows: FloatArray, wanted: float, rng: np.random.Generator, count: int) -> list[FloatArray]:

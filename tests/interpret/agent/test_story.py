@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.agent_calibrations.interventions import moved_as_far
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.recording import record_inside
@@ -22,7 +23,7 @@ from rlhf_ray.interpret.agent.chains import ChainMoments, measure, swapped
 from rlhf_ray.interpret.agent.steps import story as step
 from rlhf_ray.interpret.agent.story import CausalChain, Joint, Link
 from rlhf_ray.interpret.directions import Directions
-from rlhf_ray.interpret.directions.controls import moved_as_far, orthogonal_bases
+from rlhf_ray.interpret.directions.controls import orthogonal_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import MeanEstimate
 from tests.agents.test_play import agent_of
