@@ -217,6 +217,19 @@ def test_intervals_of_a_comparison_are_over_distinct_levels() -> None:
     )
 
 
+class Fixed(Signals):
+    """Its states can't be restored."""
+
+    def states(self) -> list[bytes]:
+        raise SettingError("There are no states.")
+
+
+def test_levels_that_cannot_be_edited_are_said_to_be_none() -> None:
+    section = run_step(objects, AgentPair(planted(COLOUR), planted(SHAPE), "Fixed", Fixed, 0, 0.2))
+    assert section.statements[-1].key == "objects.no_edits"
+    assert all(each["name"].startswith("feature") for each in section.values["features"])
+
+
 def test_a_use_takes_a_whole_interval_and_so_does_its_absence() -> None:
     def tested(
         acts: tuple[float, float, float], returns: tuple[float, float, float], **more: Any

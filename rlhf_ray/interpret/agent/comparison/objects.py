@@ -143,9 +143,11 @@ def run(context: StepContext[AgentPair]) -> Section:
             features.append(_reactions(pair, changed, before))
     if not features:
         return WORDS.skipped("nothing")
-    reacting = [one for one in features if any(one.uses)]
+    statements = [_statement(pair, one) for one in features if any(one.uses)]
+    if not pair.frames.states:
+        statements.append(WORDS.statement("no_edits", 0.5))
     return WORDS.section(
-        [_statement(pair, one) for one in reacting],
+        statements,
         tables=[_table(pair, features)],
         figures=ComparedReactions(features),
     )

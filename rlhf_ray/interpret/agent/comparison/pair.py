@@ -223,6 +223,10 @@ class AgentPair:
         batch = self.make_batch(1)
         batch.reset([int(self.levels(1, 1)[0])])
         states = bool(batch.edits) or bool(batch.masks())
+        try:
+            batch.states()
+        except SettingError:
+            states = False
         batch.close()
         how = {"epsilon": EPSILON, "max_steps": LONGEST_SEEN, "keep_states": states}
         count = self.count(OWN, 8)
