@@ -32,8 +32,8 @@ BOUNDS = 100
 SECOND = 1.2
 """Factor by which a second condition must raise what the first explains, to be named."""
 FOLLOWS = 0.2
-"""Share of the reward's variance outside the strata that the true reward explains there at least. Else no step gets what its true
-reward usually brings, and no kind of step is an exception."""
+"""Share of the reward's variance outside the strata that the true reward explains there at least, unless what is left there is less
+than this share of all. Else no step gets what its true reward usually brings, and no kind of step is an exception."""
 DRAWS = 200
 """Draws of a gap's bootstrap over episodes."""
 ENOUGH = 0.05
@@ -123,7 +123,8 @@ def worst(
         given, error, fit = unshaped
     elif not steady:
         outside = ~np.any([np.zeros(len(given), bool), *(at for _, at in fit.found)], 0)
-        if outside.any() and error[outside].var() > (1 - FOLLOWS) * given[outside].var():
+        apart = float(error[outside].var()) if outside.any() else 0.0
+        if apart > (1 - FOLLOWS) * given[outside].var() and apart > FOLLOWS * given.var():
             return (), False
     told = [_stratum(*each, given, error, steps.data) for each in fit.found]
     return tuple(each for each in told if _is_sure(each.gap)), unshaped is not None
@@ -230,11 +231,11 @@ def _strongest(fit: _Fit, conditions: Sequence[Condition], masks: BoolArray, lea
     at, explains = _best(fit, masks, least)
     if explains <= 0:
         return None
-    first = _finer(fit, conditions[at], np.ones(masks.shape[1], bool))
-    explains = _best(fit, first.mask[None], 0.0)[1]
+    first = conditions[at]
     at, by_both = _best(fit, masks & first.mask, 0.0)
     if by_both <= SECOND * explains:
-        return first
+        return _finer(fit, first, np.ones(masks.shape[1], bool))
+    first = _finer(fit, first, conditions[at].mask)
     second = _finer(fit, conditions[at], first.mask)
     return Condition(f"{first.name} and {second.name}", first.mask & second.mask)
 
