@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
-from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.exchange import split_at
 from rlhf_ray.interpret.reward.lags import Lag, lag_of
@@ -128,7 +128,7 @@ def compare(
         _told_apart(given, truth, data.episodes),
         lag,
         levels,
-        None if steady else _flat(given, truth),
+        None if steady else _flat(given, truth, data.episodes),
         () if steady else tuple(_clipped(given, truth)),
         strata,
         steady,
@@ -173,7 +173,16 @@ def _levels(given: FloatArray, truth: FloatArray) -> tuple[tuple[TruthLevel, ...
     return levels, np.asarray(usual)
 
 
-def _flat(given: FloatArray, truth: FloatArray) -> float | None:
+def _unrelated(given: FloatArray, truth: FloatArray, episodes: IntArray, at: BoolArray) -> bool:
+    """Return whether rank correlation on some steps is below 0.3 with its whole interval over episodes."""
+
+    def agreement(drawn: IntArray) -> float:
+        return spearman(given[at][drawn], truth[at][drawn], 0.0)
+
+    return constant(given[at]) or over_episodes(agreement, episodes[at], np.random.default_rng(0), 100).below(0.3)
+
+
+def _flat(given: FloatArray, truth: FloatArray, episodes: IntArray) -> float | None:
     """Return from which true reward on the reward no longer rises, as a share of its range, if that is at most 0.8.
 
     Below, it rises: a reward that never follows the true one does not saturate.
@@ -187,7 +196,11 @@ def _flat(given: FloatArray, truth: FloatArray) -> float | None:
         agreement = _agreement(given[above], truth[above]) if above.sum() >= 30 else None
         spread = float(np.ptp(np.quantile(given[above], [0.05, 0.95]))) if above.any() else np.inf
         still = (agreement is None or agreement < 0.3) and spread < 0.1 * np.ptp(given) and above.sum() >= 30
-        if still and (_agreement(given[~above], truth[~above]) or 0.0) >= 0.3:
+        if (
+            still
+            and (_agreement(given[~above], truth[~above]) or 0.0) >= 0.3
+            and _unrelated(given, truth, episodes, above)
+        ):
             return share
     return None
 

@@ -139,10 +139,10 @@ def test_a_reward_that_hardly_ever_follows_the_truth_does_not_saturate():
     """It pays at one step in twenty; one that is cut off at the middle of the true reward's range saturates there."""
     truth = np.random.default_rng(0).normal(size=2000)
     seldom = np.where(np.arange(2000) % 20 == 19, truth, 0.0)
-    assert _flat(seldom, truth) is None
-    assert _flat(truth, truth) is None
+    assert _flat(seldom, truth, np.arange(2000) // 20) is None
+    assert _flat(truth, truth, np.arange(2000) // 20) is None
     centre = (truth.min() + truth.max()) / 2
-    assert _flat(np.minimum(truth, centre), truth) in (0.5, 0.6)
+    assert _flat(np.minimum(truth, centre), truth, np.arange(2000) // 20) in (0.5, 0.6)
 
 
 def test_cues_that_can_stand_in_for_one_another_are_found():
