@@ -41,7 +41,7 @@ class _Console(Console):
 
 
 class Counting:
-    """A context manager that shows one progress bar; without a terminal, a line every few seconds.
+    """A context manager that shows one progress bar, and clears it; without a terminal, a line every few seconds on stderr.
 
     Args:
         what: what is counted.
@@ -53,7 +53,7 @@ class Counting:
 
     def __init__(self, what: str, total: int):
         self._what, self._total = what, total
-        self._console = _Console()
+        self._console = _Console(stderr=not sys.stdout.isatty())  # what is piped is the outcome alone
         columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[note]}", TimeElapsedColumn())
         self._bar = Bars(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
         self._task = self._bar.add_task(what, total=total, note="")

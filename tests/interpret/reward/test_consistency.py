@@ -216,3 +216,14 @@ def test_a_wrapper_of_a_users_own_around_an_ensemble_has_no_gradients():
     over_one = consistency(ImitationReward(Halved(members[0])), steps)
     assert not over_one.own_gradients
     assert over_one.correlation == pytest.approx(1.0)
+
+
+def test_rewards_that_are_not_finite_are_counted():
+    space, choice = gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(2)
+    states = np.arange(80, dtype=np.float32).reshape(40, 2)
+    data = Transitions(
+        states, np.zeros(40, int), states, np.zeros(40, bool), np.zeros(40), np.zeros(40, int), np.arange(40)
+    )
+    reward = CallableReward(lambda o, a, p, d: np.where(o[:, 0] % 20 == 6, np.nan, o[:, 1]), space, choice)
+    with pytest.raises(SettingError, match="on 4 of 40 steps, the first of them number 3 "):
+        check_function(reward, data)
