@@ -101,7 +101,7 @@ class Effect:
         part: the part.
         moves: root mean square change of the reward when the part is exchanged, relative to exchanging the whole step: 0 nothing,
             1 as much as exchanging everything.
-        interval: 95 % bootstrap interval of ``moves``, over pairs.
+        interval: 95 % bootstrap interval of ``moves``, over episodes.
         rest: as ``moves``, when everything but the part is exchanged.
         rest_interval: its 95 % bootstrap interval.
         donor_auc: how well the reward after exchanging the part tells donors of high reward from those of low reward (area under
@@ -158,18 +158,22 @@ class ExchangePairs:
         values = reward.of(data)
         known = np.isfinite(data.rewards)
         kinds = [values, data.rewards if known.all() and len(data) else values]
-        own, donor = levelled(kinds, count, rng), levelled(kinds, count, rng)
+        chances = levelled(kinds)
+        own, donor = (rng.choice(len(data), count, p=chances) for _ in range(2))
         for _ in range(8):  # donors from other episodes, as far as chance allows
             same = data.episodes[own] == data.episodes[donor]
-            donor[same] = levelled(kinds, int(same.sum()), rng)
+            donor[same] = rng.choice(len(data), int(same.sum()), p=chances)
         self.indices, self.donor_indices = own, donor
         self.own, self.donor = data[own], data[donor]
         self.rewards, self.donor_rewards = values[own], values[donor]
-        self.scale = float(np.sqrt(np.mean((self.donor_rewards - self.rewards) ** 2)))
+        # Figures are of pairs as they occur: rare rewards are drawn more often, and count the less.
+        self._weights = 1 / (chances[own] * chances[donor])
+        self._weights /= self._weights.mean()
+        self.scale = self.mean_square(self.donor_rewards - self.rewards) ** 0.5
         self._label = split_at(np.concatenate([self.rewards, self.donor_rewards]))
         truth = data.rewards[np.concatenate([own, donor])]
         self._truth = split_at(truth) if known.all() and len(data) and np.ptp(truth) > 0 else None
-        self._draws = np.random.default_rng(rng.integers(2**32)).integers(0, count, (DRAWS, count))
+        self._draws = self._resampled(data.episodes[own], data.episodes[donor], rng)
         moved = nudged(self.own, data, rng)
         self.noise = np.zeros(count) if moved is None else reward.of(moved) - self.rewards
         self.floor = max(NOTHING, self.interval(self.noise)[1])
@@ -186,14 +190,31 @@ class ExchangePairs:
         """Return how much the exchange of ``part`` moves the reward (`Effect.moves`)."""
         return self.relative(self.exchanged(part) - self.rewards)
 
+    def mean_square(self, changes: FloatArray) -> float:
+        """Return the mean square of ``changes`` ``[pairs]``, over pairs as they occur."""
+        return float(np.mean(self._weights * changes**2))
+
+    def _resampled(self, own: IntArray, donor: IntArray, rng: np.random.Generator) -> FloatArray:
+        """Return the pairs' weights in each draw of a bootstrap over the episodes of both steps, ``[DRAWS, pairs]``.
+
+        A pair counts as often as both its episodes are drawn (Owen 2007); with fewer than three episodes, pairs are drawn.
+        """
+        drawing = np.random.default_rng(rng.integers(2**32))
+        names, which = np.unique(np.concatenate([own, donor]), return_inverse=True)
+        if len(names) < 3:
+            times = drawing.multinomial(len(own), np.full(len(own), 1 / len(own)), DRAWS)
+        else:
+            drawn = drawing.multinomial(len(names), np.full(len(names), 1 / len(names)), DRAWS)
+            times = drawn[:, which[: len(own)]] * drawn[:, which[len(own) :]]
+        return np.asarray(times * self._weights, np.float64)
+
     def relative(self, changes: FloatArray) -> float:
         """Return the root mean square of ``changes`` relative to exchanging everything."""
-        return float(np.sqrt(np.mean(changes**2)) / self.scale) if self.scale > 0 else 0.0
+        return self.mean_square(changes) ** 0.5 / self.scale if self.scale > 0 else 0.0
 
     def interval(self, changes: FloatArray) -> tuple[float, float]:
         """Return the 95 % bootstrap interval of `relative`."""
-        above = np.mean((changes**2)[self._draws], 1)
-        below = np.mean(((self.donor_rewards - self.rewards) ** 2)[self._draws], 1)
+        above, below = self._draws @ changes**2, self._draws @ (self.donor_rewards - self.rewards) ** 2
         ratios = np.sqrt(above / np.maximum(below, 1e-300)) if self.scale > 0 else np.zeros(DRAWS)
         return percentile_interval(ratios)
 
@@ -215,16 +236,16 @@ class ExchangePairs:
         )
 
 
-def levelled(kinds: list[FloatArray], count: int, rng: np.random.Generator) -> IntArray:
-    """Draw ``count`` indices with replacement: one part uniformly, and for each of ``kinds`` one with equal shares by level."""
+def levelled(kinds: list[FloatArray]) -> FloatArray:
+    """Return the chances of drawing each step: one part uniform, and for each of ``kinds`` one with equal shares by level."""
     n = len(kinds[0])
-    weights = np.full(n, 1 / n)
+    chances = np.full(n, 1 / n)
     for values in kinds:
         span = float(np.ptp(values))
         level = np.zeros(n, int) if span <= 0 else np.minimum((values - values.min()) / span * LEVELS, LEVELS - 1)
         _, which, sizes = np.unique(level.astype(int), return_inverse=True, return_counts=True)
-        weights += 1 / sizes[which] / len(sizes)
-    return np.asarray(rng.choice(n, count, p=weights / weights.sum()))
+        chances += 1 / sizes[which] / len(sizes)
+    return np.asarray(chances / chances.sum(), np.float64)
 
 
 def split_at(values: FloatArray) -> BoolArray:

@@ -152,8 +152,8 @@ class Search:
 
     def explained(self, part: FloatArray, whole: FloatArray) -> float:
         """Return the share of the change to ``whole`` that the change to ``part`` explains."""
-        total = np.mean((whole - self.pairs.rewards) ** 2)
-        return 1 - float(np.mean((part - whole) ** 2) / total) if total > 0 else 0.0
+        total = self.pairs.mean_square(whole - self.pairs.rewards)
+        return 1 - self.pairs.mean_square(part - whole) / total if total > 0 else 0.0
 
     def chosen(self, everything: FloatArray, moves: FloatArray, intervals: FloatArray) -> list[int]:
         """Return the regions that the causes consist of: those that stand out, and those that it takes to explain the reward.
@@ -305,12 +305,13 @@ class Search:
         The second difference over two independent steps has 4 times the variance of the interaction, the difference of two
         rewards twice the variance of the reward (Sobol 1993). Noise is an interaction of everything: it is left out.
         """
-        total = 2.0 * float(np.mean((everything - self.pairs.rewards) ** 2))
+        mean_square = self.pairs.mean_square
+        total = 2.0 * mean_square(everything - self.pairs.rewards)
         alone = [self.exchanged(each.mask) - self.pairs.rewards for each in causes]
         found = []
         for (i, a), (j, b) in itertools.combinations(enumerate(causes), 2):
             both = self.exchanged(a.mask | b.mask) - self.pairs.rewards
-            share = float(np.mean((both - alone[i] - alone[j]) ** 2) - 2 * np.mean(self.pairs.noise**2)) / total
+            share = (mean_square(both - alone[i] - alone[j]) - 2 * mean_square(self.pairs.noise)) / total
             if share > TOGETHER:
                 first, second = sorted((a, b), key=lambda each: each.regions)
                 found.append((first.name, second.name, share))
@@ -335,8 +336,8 @@ def true_effect(truth: RewardFunction, pairs: ExchangePairs, part: StepPart) -> 
         part = StepPart(part.name, both, both, part.action, part.done)
     own, donor = truth.of(pairs.own), truth.of(pairs.donor)
     change = truth.of(part.exchange(pairs.own, pairs.donor)) - own
-    total = float(np.mean((donor - own) ** 2))
-    return float(np.sqrt(np.mean(change**2) / total)) if total > 0 else 0.0
+    total = pairs.mean_square(donor - own)
+    return (pairs.mean_square(change) / total) ** 0.5 if total > 0 else 0.0
 
 
 def steadier(after: FloatArray, before: FloatArray) -> FloatArray:

@@ -78,13 +78,20 @@ def test_effects_equal_brute_force(vectors):
     pairs = ExchangePairs(reward, vectors, 300, np.random.default_rng(0))
     effect = pairs.effect(StepPart("", state=np.array([True, False, False, False])))
     own, donor = pairs.own, pairs.donor
-    total = np.mean((pairs.donor_rewards - pairs.rewards) ** 2)
+    values = reward.of(vectors)
+    chances = levelled([values, vectors.rewards])  # each pair counts as often as it occurs
+    weights = 1 / (chances[pairs.indices] * chances[pairs.donor_indices])
+    total = np.average((pairs.donor_rewards - pairs.rewards) ** 2, weights=weights)
     change = 2 * (donor.observations[:, 0] - own.observations[:, 0])
     others = (
         donor.observations[:, 1] * donor.next_observations[:, 3] - own.observations[:, 1] * own.next_observations[:, 3]
     )
-    assert effect.moves == pytest.approx(np.sqrt(np.mean(change.astype(float) ** 2) / total), rel=1e-5)
-    assert effect.rest == pytest.approx(np.sqrt(np.mean(others.astype(float) ** 2) / total), rel=1e-5)
+    assert effect.moves == pytest.approx(
+        np.sqrt(np.average(change.astype(float) ** 2, weights=weights) / total), rel=1e-5
+    )
+    assert effect.rest == pytest.approx(
+        np.sqrt(np.average(others.astype(float) ** 2, weights=weights) / total), rel=1e-5
+    )
     assert effect.interval[0] < effect.moves < effect.interval[1]
     assert (own.episodes != donor.episodes).mean() > 0.99
 
@@ -248,7 +255,32 @@ def test_parts_exchange_exactly_what_they_say(vectors):
 def test_levels_and_labels():
     rare = np.zeros(1000)
     rare[:5] = 1
-    drawn = levelled([rare, rare], 3000, np.random.default_rng(0))
-    assert 0.3 < (drawn < 5).mean() < 0.37  # half of two parts in three
+    chances = levelled([rare, rare])
+    assert chances[:5].sum() == pytest.approx((0.005 + 2 * 0.5) / 3)  # half of two parts in three
     assert split_at(rare)[:5].all()
     assert not split_at(rare)[5:].any()
+
+
+def test_figures_are_of_steps_as_they_occur_with_their_intervals_over_episodes() -> None:
+    rng, n = np.random.default_rng(0), 4000
+    episodes = np.repeat(np.arange(40), 100)
+    rare = (rng.random(n) < 0.02) * 3.0  # drawn far more often than it occurs
+    own = np.repeat(rng.normal(0, 1, 40), 100)  # one value in each episode
+    observations = np.stack([rare, own, rng.normal(0, 1, n), np.zeros(n)], 1)
+    reward = CallableReward(lambda o, a, s, d: o[:, 0] + o[:, 1] + 0.5 * o[:, 2], VECTORS, ACTIONS)
+    moments = np.tile(np.arange(100), 40)
+    data = Transitions(
+        observations, np.zeros(n, int), observations, np.zeros(n, bool), np.full(n, np.nan), episodes, moments
+    )
+    pairs = ExchangePairs(reward, data, 1000, rng)
+    parts = np.array([observations[:, 0], observations[:, 1], 0.5 * observations[:, 2]])
+    # In closed form, for independent pairs: each part's standard deviation over that of the whole.
+    wanted = parts.std(1) / parts.sum(0).std()
+    drawn = [np.flatnonzero(rng.multinomial(40, np.full(40, 1 / 40))) for _ in range(300)]
+    rows = [np.isin(episodes, few) for few in drawn]
+    ratios = np.array([parts[:, chosen].std(1) / parts[:, chosen].sum(0).std() for chosen in rows])
+    for i, right in enumerate(wanted):
+        effect = pairs.effect(StepPart(str(i), np.arange(4) == i, np.arange(4) == i))
+        assert effect.moves == pytest.approx(right, abs=0.08)
+        assert effect.interval[0] < right < effect.interval[1]
+        assert np.diff(effect.interval)[0] > 0.8 * np.diff(np.quantile(ratios[:, i], [0.025, 0.975]))[0]
