@@ -49,7 +49,7 @@ def strength(effect: MeanEstimate | tuple[float, float], control: float = 0.0) -
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the screen: its words and figure, the strength of its evidence, and where the evidence is."""
+    """A line of the screen: its words and figure, the strength of its evidence, where the evidence is, and the statement's kind."""
 
     text: str
     figure: str = ""
@@ -57,6 +57,7 @@ class Line:
     section: str = ""
     about: str = ""
     key: str = ""
+    kind: str = ""
 
     @property
     def verdict(self) -> str:
@@ -71,7 +72,7 @@ class Line:
 
     def to_json(self) -> dict[str, Any]:
         """Return the line as JSON values."""
-        about = {"section": self.section, "about": self.about, "key": self.key}
+        about = {"section": self.section, "about": self.about, "key": self.key, "kind": self.kind}
         return {"verdict": self.verdict, "line": self.text, "figure": self.figure, "strength": self.strength, **about}
 
 
@@ -197,7 +198,8 @@ def _lists(verdict: StudyVerdict, sections: Sequence[Section], relations: Relati
 
 
 def _line(section: Section, statement: Statement) -> Line:
-    return Line(statement.line, statement.figure, statement.strength, section.name, statement.about, statement.key)
+    where = section.name, statement.about, statement.key, statement.kind
+    return Line(statement.line, statement.figure, statement.strength, *where)
 
 
 def _absent(sections: Sequence[Section]) -> Iterator[tuple[str, Line]]:
