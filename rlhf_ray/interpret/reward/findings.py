@@ -74,7 +74,8 @@ class Findings:
         steps: steps in the data.
         pairs: pairs of steps used.
         inputs: effect of exchanging the whole state, next state, action and termination flag. Empty for a constant reward.
-        done_change: mean reward with the termination flag minus without it, in standard deviations; None if it isn't an input.
+        done_change: mean reward with the termination flag minus without it, in standard deviations of the reward; None if it isn't
+            an input.
         regions: effect ``[regions]`` of exchanging each region at all moments.
         intervals: ``[regions, 2]``: their 95 % intervals.
         causes: the largest causes, the largest first.
@@ -97,7 +98,7 @@ class Findings:
     steps: int = field(metadata=DRAWN)
     pairs: int = 0
     inputs: tuple[Effect, ...] = ()
-    done_change: float | None = None
+    done_change: OverEpisodes | None = None
     regions: FloatArray = field(default_factory=lambda: np.zeros(0))
     intervals: FloatArray = field(default_factory=lambda: np.zeros((0, 2)), metadata=DRAWN)
     causes: tuple[Cause, ...] = ()
@@ -119,6 +120,12 @@ class Findings:
     def constant(self) -> bool:
         """Whether the reward is the same on all steps."""
         return not self.inputs
+
+    @property
+    def pays_for_the_end(self) -> bool:
+        """Whether switching the termination flag changes the mean reward, with its whole interval."""
+        change = self.done_change
+        return change is not None and (change.beyond(NOTHING) or change.below(-NOTHING)) is True
 
     @property
     def noisy(self) -> bool:

@@ -18,6 +18,7 @@ from rlhf_ray.interpret.reward.curves import Curve, curve_of
 from rlhf_ray.interpret.reward.exchange import NOTHING, Effect, ExchangePairs, StepPart, moments, stack
 from rlhf_ray.interpret.reward.findings import Findings
 from rlhf_ray.interpret.reward.nudges import noise_share
+from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.interpret.reward.search import Search, steadier, true_effect
 from rlhf_ray.interpret.reward.summaries import summaries
@@ -63,13 +64,13 @@ def find(
     searched = Findings(scale, len(data))
     if regions is not None and times:
         searched = Search(drawn, regions, times, data, truth, objects or {}, stand_in).extended(searched)
-    flipped = _done_change(drawn, scale) if "done" in reward.inputs else None
-    ignored = (*_silent(inputs, drawn, flipped), *searched.ignored)
+    flipped = _done_change(reward, data, scale, rng) if "done" in reward.inputs else None
+    searched = replace(searched, done_change=flipped)
+    ignored = (*_silent(inputs, drawn, searched.pays_for_the_end), *searched.ignored)
     return replace(
         searched,
         pairs=len(drawn),
         inputs=tuple(inputs),
-        done_change=flipped,
         moments=tuple(moment.name for moment in times),
         frames=1 if frames is None else len(frames),
         ignored=ignored,
@@ -93,9 +94,9 @@ def _inputs(reward: RewardFunction, data: Transitions) -> list[StepPart]:
     return [part for name, part in parts.items() if name in reward.inputs]
 
 
-def _silent(inputs: Sequence[Effect], pairs: ExchangePairs, flipped: float | None) -> list[str]:
+def _silent(inputs: Sequence[Effect], pairs: ExchangePairs, paid: bool) -> list[str]:
     """Return the inputs that move nothing; not the termination flag, if steps never have it, or switching it matters."""
-    untold = not (pairs.own.terminated.any() or pairs.donor.terminated.any()) or abs(flipped or 0) > NOTHING
+    untold = not (pairs.own.terminated.any() or pairs.donor.terminated.any()) or paid
     silent = [effect.part for effect in inputs if effect.interval[1] < NOTHING]
     return [part.name for part in silent if not (part.done and untold)]
 
@@ -108,6 +109,7 @@ def _action_curve(pairs: ExchangePairs) -> Curve | None:
     return curve_of([actions[:, 0]], steadier(after, pairs.rewards))
 
 
-def _done_change(pairs: ExchangePairs, scale: float) -> float:
-    with_, without = (pairs.reward.of(pairs.own.with_(terminated=np.full(len(pairs), flag))) for flag in (True, False))
-    return float((with_ - without).mean()) / scale if scale > 0 else 0.0
+def _done_change(reward: RewardFunction, data: Transitions, scale: float, rng: np.random.Generator) -> OverEpisodes:
+    with_, without = (reward.of(data.with_(terminated=np.full(len(data), flag))) for flag in (True, False))
+    changes = (with_ - without) / scale
+    return over_episodes(lambda rows: float(changes[rows].mean()), data.episodes, rng)

@@ -284,3 +284,18 @@ def test_figures_are_of_steps_as_they_occur_with_their_intervals_over_episodes()
         assert effect.moves == pytest.approx(right, abs=0.08)
         assert effect.interval[0] < right < effect.interval[1]
         assert np.diff(effect.interval)[0] > 0.8 * np.diff(np.quantile(ratios[:, i], [0.025, 0.975]))[0]
+
+
+def test_a_reward_of_terminal_steps_only_looks_at_the_termination(vectors):
+    rng, n = np.random.default_rng(0), len(vectors)
+    data = vectors.with_(terminated=rng.random(n) < 0.1)
+    reward = vector_reward(lambda o, a, p, d: 4 * d * o[:, 0])
+    figures = section.measure(Subject(reward, data, effort=1.0))
+    [effect] = [each for each in figures.found.inputs if each.part.done]
+    # By hand, for independent steps with mean 0: 2 p (1 - p) of 2 p.
+    assert effect.moves == pytest.approx(np.sqrt(1 - 0.1), abs=0.06)
+    change = figures.found.done_change  # on average, 4 times the mean of feature 0
+    assert change.value == pytest.approx(4 * data.observations[:, 0].mean() / reward.of(data).std(), rel=1e-3)
+    assert "shortcuts.decided_at_the_end" in {each.key for each in section.statements(figures)}
+    without = section.measure(Subject(vector_reward(lambda o, a, p, d: o[:, 0]), data, effort=1.0))
+    assert "shortcuts.decided_at_the_end" not in {each.key for each in section.statements(without)}

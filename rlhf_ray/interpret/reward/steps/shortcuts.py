@@ -31,7 +31,7 @@ STEPS = 6000
 """Steps looked at, whole episodes, for vectors; at effort 1, a quarter for images, which take long."""
 EPISODES = 10
 """Whole episodes to look at, at least; else steps of all: a few episodes show what they have in common."""
-PAIRS, PAIRS_OF_IMAGES, FEWEST_PAIRS = 1000, 160, 60
+PAIRS, PAIRS_OF_IMAGES, FEWEST_PAIRS, FEWEST_OF_IMAGES = 1000, 160, 300, 60
 """Pairs of steps at effort 1, and at any."""
 OUTSIDE = 0.15
 """What the rest of the observation has to move the reward by, at least, to be named beside the causes."""
@@ -135,7 +135,8 @@ def measure(subject: Subject, data: Transitions | None = None) -> Shortcuts:
     """Compute the figures; ``data``: the steps looked at, by default some of the subject's."""
     data = _data(subject) if data is None else data
     effort, objects = _effort(subject), object_names(subject.environment)
-    count = max(FEWEST_PAIRS, round((PAIRS_OF_IMAGES if _shows_images(subject) else PAIRS) * effort))
+    usual, fewest = (PAIRS_OF_IMAGES, FEWEST_OF_IMAGES) if _shows_images(subject) else (PAIRS, FEWEST_PAIRS)
+    count = max(fewest, round(usual * effort))
     options: dict[str, Any] = {"pairs": count, "truth": true_reward(subject), "objects": objects}
     found = find(subject.scaled, data, subject.regions, subject.rng("shortcuts"), **options)
     mean = float(subject.scaled.of(data).mean())
@@ -232,8 +233,8 @@ def _causes(figures: Shortcuts) -> Iterator[Statement]:
     if found.others is not None and found.others.interval[0] > OUTSIDE:
         yield WORDS.statement("outside", 0.5 * found.others.moves, effect=found.others, causes=found.causes)
     change = found.done_change
-    if change is not None and abs(change) > NOTHING and not figures.equivalent:
-        yield WORDS.statement("done", abs(change), _by_deviations(change, change), change=change)
+    if change is not None and found.pays_for_the_end and not figures.equivalent:
+        yield WORDS.statement("done", abs(change.value), _by_deviations(change.low, change.high), change=change)
     for first, second, joint in [] if found.erratic else found.together[:2]:
         strong = strength((joint, joint), NOTHING)
         yield WORDS.statement("together", joint, strong, first=first, second=second, joint=min(joint, 1))
@@ -294,6 +295,14 @@ def _beside_truth(figures: Shortcuts) -> Iterator[Statement]:
         if effect.part.action and true_moves < NOTHING and effect.interval[0] > max(CLEAR, found.floor):
             values = {"effect": effect, "true_moves": true_moves, "curve": found.telling(found.action_curve)}
             yield WORDS.statement("pays_for_actions", 2.5, strength(effect.interval, NOTHING), **values)
+        if (
+            effect.part.done
+            and not found.pays_for_the_end
+            and true_moves < NOTHING
+            and effect.interval[0] > max(CLEAR, found.floor)
+        ):
+            strong = strength(effect.interval, NOTHING)
+            yield WORDS.statement("decided_at_the_end", 2.5, strong, effect=effect, true_moves=true_moves)
     for name, moves in found.missed:
         yield WORDS.statement(
             "missed",
