@@ -199,10 +199,10 @@ def erasures(fit: Held, test: Held, distinct: Sequence[str], least: float) -> di
         others = [other for other in distinct if other != name]
         basis, area = apart[name], reading(apart[name], test.values, test.first(name))
         own = None if area < least else _erasure(metric, basis, area, sides, name, others, fit, test)
-        if own is None or own.shared > READ:  # its own part is small: then it goes with what it shares with others
+        if own is None:  # its own part is small: then it is read with what it shares with others
             basis = separate_directions(fit.values, {name: fit.first(name)})[name]
             area = reading(basis, test.values, test.first(name))
-            own = own if area < least else _erasure(metric, basis, area, sides, name, [], fit, test)
+            own = None if area < least else _erasure(metric, basis, area, sides, name, [], fit, test)
         if own is not None:
             found[name] = own
     return found

@@ -246,7 +246,7 @@ class CausalChain:
             return "spurious" if self.slopes else "decodable only"
         if self.has_gap and self.closing:
             return "contributes"
-        return "acts" if any(link.stands_out for link in self.acts) else "not settled"
+        return "acts" if any(link.random and link.stands_out for link in self.acts) else "not settled"
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures and the verdict."""

@@ -61,8 +61,8 @@ def test_of_two_nearly_parallel_concepts_each_is_taken_away_without_the_other() 
 
 
 @pytest.mark.parametrize("alike", [0.7, 0.95])
-def test_a_concept_that_another_one_tells_is_taken_away_with_it(alike: float) -> None:
-    """The second says the same in a share of the steps: without its own part, that reads the first with just that AUC."""
+def test_a_concept_that_another_one_tells_is_not_gone_without_its_own_part(alike: float) -> None:
+    """The second says the same in a share of the steps: what stays reads the first with just that AUC."""
 
     def draw(rng):  # type: ignore[no-untyped-def]
         one = rng.integers(2, size=N).astype(float)
@@ -70,16 +70,10 @@ def test_a_concept_that_another_one_tells_is_taken_away_with_it(alike: float) ->
         values = np.stack([0.3 * one, 5.0 * two], 1) + 0.02 * rng.standard_normal((N, 2))
         return values, {"one": one, "two": two}
 
-    found, _, tested = both(draw)
-    one = found["one"]
-    if alike < 0.8:
-        assert one.shared == pytest.approx(alike, abs=0.03)
-        assert (one.gone, one.neighbours) == (True, [])
-    else:  # its own part is small: all of it goes, and the other is named
-        assert [near.concept for near in one.neighbours] == ["two"]
-        left = one.basis.remove(tested[0], range(len(one.basis)))
-        together = [np.abs(np.cov(values.T, tested[1])[-1, :-1]) for values in (left, tested[0])]
-        assert (together[0] < 0.05 * together[1]).all()
+    one = both(draw)[0]["one"]
+    assert one.erased <= one.bound
+    assert one.shared == pytest.approx(alike, abs=0.03)
+    assert one.gone == (alike < 0.8)
 
 
 def test_one_direction_is_enough_for_a_linear_reader_and_it_takes_the_least() -> None:
