@@ -213,5 +213,6 @@ def _clipped(given: FloatArray, truth: FloatArray) -> Iterator[Clipped]:
     for end, at in (("lowest", 0), ("highest", -1)):
         same = np.round(given, 9) == values[at]
         low, high = np.quantile(truth[same], [0.05, 0.95])
-        if counts[at] > 0.03 * len(given) and high - low > 0.5 * truth.std():
+        follows = (_agreement(given[~same], truth[~same]) or 0.0) >= 0.3  # else there is nothing to cut off
+        if follows and counts[at] > 0.03 * len(given) and high - low > 0.5 * truth.std():
             yield Clipped(end, float(values[at]), float(same.mean()), float(low), float(high))

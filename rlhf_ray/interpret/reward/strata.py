@@ -19,12 +19,13 @@ from rlhf_ray.study.figures import DRAWN
 
 MOST = 3
 """Most strata: each further one is chosen among what the earlier ones leave."""
-GAP, ERRORS = 0.5, 4.0
-"""A stratum differs by half a standard deviation of the reward at least, and by four standard errors: it is the largest of up to
-some thousand conditions."""
+GAP, ERRORS = 0.5, 6.0
+"""A stratum differs by half a standard deviation of the reward at least, and by six standard errors: it is the largest of some
+million pairs of conditions with bounds, of which five are chance."""
 FEWEST, SMALLEST, LARGEST = 10, 0.002, 0.6
 """Steps, and shares of all steps, that a condition has at least and at most. Among thousands of conditions, some hold on five steps
 that are alike by chance; beyond the largest share, it is the other steps that differ."""
+TRUTH = "the true reward"
 TAILS = (0.01, 0.03, *(0.05 * number for number in range(1, 11)))
 """Shares of the steps at either end of a number that are conditions: the search begins with these."""
 BOUNDS = 100
@@ -127,7 +128,12 @@ def worst(
         if apart > (1 - FOLLOWS) * given[outside].var() and apart > FOLLOWS * given.var():
             return (), False
     told = [_stratum(*each, given, error, steps.data) for each in fit.found]
-    return tuple(each for each in told if _is_sure(each.gap)), unshaped is not None
+    return tuple(each for each in told if _is_sure(each.gap) and not _of_truth(each.condition)), unshaped is not None
+
+
+def _of_truth(condition: str) -> bool:
+    """Return whether a condition is on the true reward alone: no others have the same, so it tells of another shape."""
+    return condition.startswith(f"{TRUTH} is ") and condition.count(" is ") == 1
 
 
 def _is_sure(gap: OverEpisodes) -> bool:
@@ -317,7 +323,7 @@ def _conditions(data: Transitions, regions: Regions | None, words: Mapping[float
     yield Condition("the step is the first of its episode", data.steps == 0)
     flat = [each.reshape(len(data), -1) for each in (data.observations, data.next_observations)]
     yield Condition("the observation does not change", (flat[0] == flat[1]).all(1))
-    yield from _by_value("the true reward", data.rewards)
+    yield from _by_value(TRUTH, data.rewards)
     yield from _by_value("the step number", data.steps)
     acts = data.actions.reshape(len(data), -1)
     for i in range(acts.shape[1]):

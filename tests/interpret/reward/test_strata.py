@@ -161,3 +161,13 @@ def test_a_reversed_order_is_found_where_it_is_planted(swings, where):
     assert back.agreement.value == pytest.approx(stats.spearmanr(given, swings.rewards[back.chosen])[0])
     assert back.agreement.high < -0.9
     assert shortcuts.measure(subject(truth, swings)).beside.reversal is None
+
+
+def test_another_shape_and_noise_are_no_exceptions(swings):
+    def noise(o):
+        return np.sin(1e7 * (o.astype(np.float64) @ np.arange(1.0, 4.0)))
+
+    for function in (lambda t, o: np.exp(t), lambda t, o: (t + 8) ** 3, lambda t, o: t + 2 * noise(o)):
+        figures = shortcuts.measure(subject(lambda o, a, p, d, f=function: f(truth(o, a, p, d), o), swings))
+        assert not figures.beside.strata
+        assert not figures.beside.clipped
