@@ -10,13 +10,14 @@ from scipy.ndimage import distance_transform_edt
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import WorldMoments
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.questions.quantities import Quantity
 from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from rlhf_ray.interpret.attribution.faithfulness import agreement, trained_against_untrained, where_it_matters
 from rlhf_ray.interpret.attribution.gradients import SmoothGrad
+from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 from rlhf_ray.study.figures import DRAWN
 
 SIDEWAYS = 100.0
@@ -46,6 +47,7 @@ class ObjectFigures:
         edited: mean absolute change when it is taken out of the level; None if it can't be.
         sign, interval, rank: how well paint agrees with the edit: see `Agrees`.
         concentration: share of SmoothGrad on it over its area, for the agent and for untrained ones.
+        excess: how much larger the change is than `TIMES` that of background, at moments that have both; intervals are by episode.
     """
 
     quantity: Quantity = field(metadata=DRAWN)
@@ -59,11 +61,12 @@ class ObjectFigures:
     interval: list[float] | None
     rank: float | None
     concentration: tuple[float, float] | None
+    excess: MeanEstimate
 
     @property
     def matters(self) -> bool:
-        """Whether it matters more than background, also where background doesn't matter at all."""
-        return self.painted >= max(TIMES * self.control, ROUNDING)
+        """Whether it matters `TIMES` as much as background, with the whole interval; or at all, where background doesn't."""
+        return self.painted >= ROUNDING and self.excess.low is not None and self.excess.low >= 0.0
 
     @property
     def distrusted(self) -> bool:
@@ -273,9 +276,16 @@ def object_figures(
             None if agreed is None else agreed.interval,
             None if agreed is None else agreed.rank,
             shares.get(name),
+            _excess(changes, painted.control[name], moments.rows),
         )
         all_figures.append(figures)
     return all_figures
+
+
+def _excess(changes: FloatArray, control: FloatArray, rows: IntArray) -> MeanEstimate:
+    more = np.abs(changes) - TIMES * np.abs(control)
+    known = np.isfinite(more)
+    return bootstrap(more[known], rows[known])
 
 
 def _mean(values: FloatArray) -> float:
