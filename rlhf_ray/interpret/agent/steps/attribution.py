@@ -56,6 +56,8 @@ COMPLETE, GAP, DIFFERENCES = 0.1, 1e-4, 1e-2
 """Largest gap of complete maps, in standard deviations; of paths; largest error against central differences."""
 NUMBERS, LEAST_SHARE = 3, 0.1
 """Numbers of a vector that a sentence names, at most; the share of all changes that each needs."""
+VALUES = ("value", "advantage")
+"""Quantities that are not what the agent does."""
 UNMOVED = 1e-6
 """Share of its standard deviation by which a quantity that doesn't depend on the frame may change with the whole frame."""
 ALIKE = 0.9
@@ -334,7 +336,8 @@ def statements(figures: AgentAttribution) -> Iterator[Statement]:
     for removed in figures.objects.values():
         if removed.matters:
             beyond = 1.0 - removed.control / removed.painted
-            yield WORDS.statement("object", beyond, strength((beyond, beyond)), object=removed)
+            key = "object_of_value" if removed.quantity.name in VALUES else "object"
+            yield WORDS.statement(key, beyond, strength((beyond, beyond)), object=removed)
         if removed.distrusted and removed.concentration is not None:
             yield WORDS.statement("concentration", removed.concentration[1], object=removed)
     if figures.paths and figures.valid_horizon is not None and 2 <= figures.valid_horizon < STEPS:
@@ -359,7 +362,7 @@ def _of_quantity(maps: QuantityMaps, judged: WorldMoments) -> Iterator[Statement
             int(number) for number in np.argsort(-shares, kind="stable")[:NUMBERS] if shares[number] >= LEAST_SHARE
         ]
         largest = [(number, float(maps.numbers[number]), float(shares[number])) for number in order]
-        key = "numbers_of_value" if maps.quantity.name in ("value", "advantage") else "numbers"
+        key = "numbers_of_value" if maps.quantity.name in VALUES else "numbers"
         yield WORDS.statement(key, 0.5, title=title, size=len(shares), count=len(judged), numbers=largest)
 
 
