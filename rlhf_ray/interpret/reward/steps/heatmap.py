@@ -25,7 +25,8 @@ MOST_LAYERS = 4
 SHOWN = 5
 """Moves in the table, from either end."""
 AGREES = 0.9
-"""Correlation with the true reward over all moves."""
+"""Correlation with the true reward, over all moves that there are, below which it is a warning: a line then leaves a fifth of the
+variance."""
 
 
 @dataclass(frozen=True)
