@@ -24,7 +24,7 @@ CAUSES, ENTRIES = 4, 3
 BEFORE_LISTS = 2
 """Causes that come before the first entry of a list, if there is no room for both; one more comes before the other lists'."""
 ABSENT, NOT_ASKED = "FOUND NO", "NOT ASKED"
-"""Lists that don't come from statements: faults that checks rule out, and skipped steps."""
+"""Lists that don't come from statements: faults that checks rule out; checks that can't be made, and skipped steps."""
 HALF, TENTH = 0.5, 0.1
 """Shares of the largest possible effect from which on evidence is strong (more than everything else together), and moderate."""
 
@@ -205,8 +205,9 @@ def _line(section: Section, statement: Statement) -> Line:
 def _absent(sections: Sequence[Section]) -> Iterator[tuple[str, Line]]:
     for section in sections:
         for check in section.checks:
-            if check.absent:
-                yield ABSENT, Line(check.absent, section=section.name, about=check.about, key=check.key)
+            if check.absent and check.passed is not False:
+                name = ABSENT if check.passed else NOT_ASKED
+                yield name, Line(check.absent, section=section.name, about=check.about, key=check.key)
 
 
 def _not_asked(sections: Sequence[Section], relations: Relations) -> Iterator[tuple[str, Line]]:

@@ -61,7 +61,7 @@ class Check:
         says: what it means that the check failed (or could not be made); empty if it passed.
         key: ``STEP.NAME`` of its words.
         about: as `Statement.about`; a check that passed has the stance "yes", one that failed "no".
-        absent: the fault that a passed check rules out, in a word or two, for the first screen; empty if it is not there.
+        absent: the fault that the check rules out if it passes, in a word or two, for the first screen; empty if it is not there.
     """
 
     name: str

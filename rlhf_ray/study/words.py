@@ -92,7 +92,14 @@ class Words:
         texts = (words["name"], words.get("bound", ""), says, words.get("about", ""))
         name, bound, says, about = (self._render(text, values) for text in texts)
         return Check(
-            name, passed, value, bound, says, f"{self.name}.{key}", about, words.get("absent", "") if passed else ""
+            name,
+            passed,
+            value,
+            bound,
+            says,
+            f"{self.name}.{key}",
+            about,
+            "" if passed is False else words.get("absent", ""),
         )
 
     def table(self, key: str, rows: Iterable[Sequence[Any]], columns: Sequence[str] = (), **values: Any) -> Table:

@@ -58,7 +58,7 @@ class Comparison:
         auc: how well the reward tells steps of high from those of low true reward.
         lag: how it follows the true reward; None if that is the same on all steps.
         levels: by level of the true reward, the lowest first.
-        flat: share of the true reward's upper half, by value, above which the reward no longer rises; None if it rises throughout.
+        flat: share of the true reward's range, by value, above which the reward no longer rises; None if it rises throughout.
         clipped: where the reward is cut off, at its lowest and highest value.
         strata: where the reward differs most, the worst first. Empty if it comes at a lag: that explains the difference.
         constant_truth: whether the true reward is the same on all steps.
@@ -185,7 +185,7 @@ def _unrelated(given: FloatArray, truth: FloatArray, episodes: IntArray, at: Boo
 def _flat(given: FloatArray, truth: FloatArray, episodes: IntArray) -> float | None:
     """Return from which true reward on the reward no longer rises, as a share of its range, if that is at most 0.8.
 
-    Below, it rises: a reward that never follows the true one does not saturate.
+    In all, it rises: a reward that never follows the true one does not saturate.
     """
     span = truth.max() - truth.min()
     values = np.unique(truth)
@@ -196,11 +196,7 @@ def _flat(given: FloatArray, truth: FloatArray, episodes: IntArray) -> float | N
         agreement = _agreement(given[above], truth[above]) if above.sum() >= 30 else None
         spread = float(np.ptp(np.quantile(given[above], [0.05, 0.95]))) if above.any() else np.inf
         still = (agreement is None or agreement < 0.3) and spread < 0.1 * np.ptp(given) and above.sum() >= 30
-        if (
-            still
-            and (_agreement(given[~above], truth[~above]) or 0.0) >= 0.3
-            and _unrelated(given, truth, episodes, above)
-        ):
+        if still and (_agreement(given, truth) or 0.0) >= 0.3 and _unrelated(given, truth, episodes, above):
             return share
     return None
 

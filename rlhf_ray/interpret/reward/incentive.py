@@ -39,6 +39,8 @@ from rlhf_ray.study.figures import fields_of
 
 RELATED = 0.5
 """Linear correlation with the true reward from which a constant that mends is called a shifted level."""
+LINE = 0.99
+"""Linear correlation from which the level is told beside a reward that teaches the task: of another shape, it has none."""
 SHIFTED = 0.1
 """A level is told from this share of the true reward's range on."""
 STEPS, EPISODES = 24_000, 32
@@ -125,6 +127,11 @@ class Incentive:
     def gains(self) -> bool:
         """Whether there is a sure gain over random actions, so that shares of it can be told."""
         return self.exact or self.best - self.random > SURE * self.gain_error
+
+    @property
+    def is_line(self) -> bool:
+        """Whether the reward is the true one up to scale and level, as far as can be told: then its level is one number."""
+        return self.correlation is None or self.correlation >= LINE
 
     @property
     def share(self) -> float | None:

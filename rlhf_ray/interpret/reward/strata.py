@@ -37,6 +37,10 @@ FOLLOWS = 0.2
 than this share of all. Else no step gets what its true reward usually brings, and no kind of step is an exception."""
 DRAWS = 200
 """Draws of a gap's bootstrap over episodes."""
+SAME_TRUTH, SUPPORTED = 0.01, 0.95
+"""Share of the true reward's range within which others have the same; share of a stratum's steps that must have such others."""
+ONE_THING = 0.5
+"""Share of the steps of two strata, taken together, that both have, from which they are one thing told twice."""
 ENOUGH = 0.05
 """Share of the reward's variance that strata may leave to need no shaping beside them: a bonus for the end is shaping, too."""
 NOTHING_LEFT = 0.005
@@ -55,7 +59,7 @@ class Stratum:
         steps: their number.
         share: their share of the data.
         given: mean reward.
-        usual: mean of the usual reward of steps with the same true rewards.
+        usual: mean reward of all other steps with the same true rewards.
         truth: mean true reward.
         gap: ``given - usual``, in standard deviations of the reward, with its interval over the episodes that have such steps.
         agreement: rank correlation with the true reward on these steps; None if either is constant there.
@@ -127,13 +131,24 @@ def worst(
         apart = float(error[outside].var()) if outside.any() else 0.0
         if apart > (1 - FOLLOWS) * given[outside].var() and apart > FOLLOWS * given.var():
             return (), False
-    told = [_stratum(*each, given, error, steps.data) for each in fit.found]
-    return tuple(each for each in told if _is_sure(each.gap) and not _of_truth(each.condition)), unshaped is not None
+    told = [_stratum(*each, given, steps.data) for each in fit.found]
+    sure = [each for each in told if each is not None and _is_sure(each.gap) and not _of_truth(each.condition)]
+    return tuple(_apart(sure)), unshaped is not None
 
 
 def _of_truth(condition: str) -> bool:
     """Return whether a condition is on the true reward alone: no others have the same, so it tells of another shape."""
-    return condition.startswith(f"{TRUTH} is ") and condition.count(" is ") == 1
+    return condition.startswith(f"{TRUTH} is ") and condition.count(" is ") == condition.count(TRUTH)
+
+
+def _apart(strata: Sequence[Stratum]) -> list[Stratum]:
+    """Return the strata that are not mostly another one before them."""
+    kept: list[Stratum] = []
+    for each in strata:
+        shared = [(each.chosen & other.chosen).sum() / (each.chosen | other.chosen).sum() for other in kept]
+        if all(share < ONE_THING for share in shared):
+            kept.append(each)
+    return kept
 
 
 def _is_sure(gap: OverEpisodes) -> bool:
@@ -288,21 +303,31 @@ def _is_clear(fit: _Fit, mask: BoolArray, spread: float) -> bool:
     return bool(abs(weights[0]) >= max(GAP * spread, ERRORS * deviation / np.sqrt(max(sizes[0], 1))))
 
 
-def _stratum(name: str, at: BoolArray, given: FloatArray, error: FloatArray, data: Transitions) -> Stratum:
-    """Describe a stratum by all its steps, also those that an earlier one explains."""
-    spread, count = float(given.std()), int(at.sum())
+def _stratum(name: str, at: BoolArray, given: FloatArray, data: Transitions) -> Stratum | None:
+    """Describe a stratum by all its steps, beside all others of the same true rewards; None if there are too few of those."""
+    spread, count, truth = float(given.std()), int(at.sum()), data.rewards
+    usual = _elsewhere(given, truth, at)
+    if np.isnan(usual).mean() > 1 - SUPPORTED:
+        return None
+    beyond = given[at] - usual
     gap = over_episodes(
-        lambda steps: float(error[at][steps].mean()) / spread, data.episodes[at], np.random.default_rng(0), DRAWS
+        lambda steps: float(np.nanmean(beyond[steps])) / spread, data.episodes[at], np.random.default_rng(0), DRAWS
     )
-    mean, true = float(given[at].mean()), float(data.rewards[at].mean())
-    usual = mean - gap.value * spread
-    usual = usual if abs(usual) > 1e-9 * spread else 0.0  # rounding
-    agreement = (
-        None
-        if count < 3 or constant(given[at]) or constant(data.rewards[at])
-        else spearman(given[at], data.rewards[at])
-    )
-    return Stratum(name, count, count / len(at), mean, usual, true, gap, agreement, at)
+    mean = float(given[at].mean())
+    elsewhere = mean - gap.value * spread
+    elsewhere = elsewhere if abs(elsewhere) > 1e-9 * spread else 0.0  # rounding
+    agreement = None if count < 3 or constant(given[at]) or constant(truth[at]) else spearman(given[at], truth[at])
+    return Stratum(name, count, count / len(at), mean, elsewhere, float(truth[at].mean()), gap, agreement, at)
+
+
+def _elsewhere(given: FloatArray, truth: FloatArray, at: BoolArray) -> FloatArray:
+    """Return the mean reward of the other steps with the true reward of each step ``at``, ``[at.sum()]``; NaN without any."""
+    order = np.argsort(truth[~at], kind="stable")
+    true, near = truth[~at][order], SAME_TRUTH * np.ptp(truth)
+    sums = np.concatenate([[0.0], np.cumsum(given[~at][order])])
+    first, last = np.searchsorted(true, truth[at] - near), np.searchsorted(true, truth[at] + near, "right")
+    with np.errstate(invalid="ignore"):
+        return np.asarray((sums[last] - sums[first]) / np.where(last > first, last - first, np.nan))
 
 
 def conditions_on(steps: Steps) -> list[Condition]:

@@ -10,8 +10,10 @@ import numpy as np
 
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.reward.equivalence import Equivalence
+from rlhf_ray.interpret.reward.incentive import SHIFTED
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.true_reward import true_reward
+from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.sampled_distances import DISTANCES, Estimate, all_distances, recorded_distances
 from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Section, Statement
@@ -38,12 +40,14 @@ class Distances:
         equivalence: what the true reward explains, with and without shaping; None for few steps or a constant reward.
         known: whether the true reward is known for any step; else the distances are those that need recorded steps only.
         shaped: whether the reward is the true one but for shaping.
+        level: the constant that a line through the true reward adds, in units of the true reward; None if that is small.
     """
 
     distances: dict[str, Estimate]
     equivalence: Equivalence | None
     known: bool = True
     shaped: bool = False
+    level: float | None = None
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
@@ -74,7 +78,17 @@ def measure(subject: Subject) -> Distances:
         found = recorded_distances(subject.scaled, data, subject.gamma, subject.seed)
     else:
         found = all_distances(subject.scaled, truth, data, subject.gamma, subject.seed, pairs=pairs)
-    return Distances(found, subject.equivalence, truth is not None, subject.shaped)
+    return Distances(found, subject.equivalence, truth is not None, subject.shaped, _level(subject))
+
+
+def _level(subject: Subject) -> float | None:
+    """Return the constant by which the reward exceeds the true one on the steps, in units of the true one."""
+    true = subject.data.rewards
+    if not np.isfinite(true).all() or constant(true):
+        return None
+    slope, start = np.polyfit(true, subject.reward.of(subject.data), 1)
+    level = float(start / slope) if slope > 0 else None
+    return level if level is not None and abs(level) >= SHIFTED * np.ptp(true) else None
 
 
 def _statements(figures: Distances) -> Iterator[Statement]:
@@ -83,7 +97,8 @@ def _statements(figures: Distances) -> Iterator[Statement]:
     if kind is not None:
         yield WORDS.statement(kind, 1.0, **distances)
     if shares is not None and not figures.shaped and shares.holds and not shares.by_shaping and not shares.steady:
-        yield WORDS.statement("same", 2.0, strength((shares.truth.low or 0.0, 1.0)), shares=shares)
+        strong = strength((shares.truth.low or 0.0, 1.0))
+        yield WORDS.statement("same", 2.0, strong, shares=shares, level=figures.level)
     if shares is not None and figures.shaped:
         yield WORDS.statement("equivalent", 2.0, strength((shares.rest.low or 0.0, 1.0)), shares=shares)
 

@@ -56,7 +56,7 @@ def _statement(one: Incentive, elsewhere: bool) -> Statement:
         strong = strength((low, high) if one.finding == "same" else (1 - high, 1 - low))
     key = (
         "shifted"
-        if one.finding == "same" and one.shifted and one.level_matters and one.correlation is not None
+        if one.finding == "same" and one.shifted and one.is_line and one.level_matters and one.correlation is not None
         else one.finding
     )
     return WORDS.statement(key, weight, strong, one=one, elsewhere=elsewhere, least=_least(one))

@@ -12,7 +12,7 @@ from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.interpret.reward.equivalence import HOLDS
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.measure.statistics import pearson, spearman
+from rlhf_ray.measure.statistics import constant, pearson, spearman
 from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.plots import png
 from rlhf_ray.study.screen import strength
@@ -44,7 +44,7 @@ class Correlations:
         linear: Pearson's correlation over steps.
         rank: Spearman's.
         pairs: share of pairs of steps in the true order.
-        of_returns: rank correlation of the episodes' returns; None if their true returns are equal.
+        of_returns: rank correlation of the episodes' returns; None if either are equal.
     """
 
     linear: OverEpisodes
@@ -126,7 +126,7 @@ def _correlations(true: FloatArray, given: FloatArray, episodes: IntArray, rng: 
     pairs = over_episodes(lambda at: pairs_in_order(true, given, at, rng), episodes, rng)
     sums, true_sums = episode_sums(given, episodes), episode_sums(true, episodes)
     of_returns = None
-    if np.ptp(true_sums) > 0:
+    if not constant(true_sums) and not constant(sums):
         numbers = np.arange(len(sums))
         of_returns = over_episodes(lambda at: spearman(sums[at], true_sums[at], 0.0), numbers, rng)
     return Correlations(linear, rank, pairs, of_returns)
