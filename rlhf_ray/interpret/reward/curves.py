@@ -62,9 +62,13 @@ class Curve:
 
 
 def curve_of(
-    contents: Sequence[FloatArray], rewards: FloatArray, bins: int = 8, words: Mapping[float, str] | None = None
+    contents: Sequence[FloatArray],
+    rewards: FloatArray,
+    weights: FloatArray,
+    bins: int = 8,
+    words: Mapping[float, str] | None = None,
 ) -> Curve | None:
-    """Return the mean of ``rewards`` by content: one array ``[n]`` for each moment, the later moment first.
+    """Return the mean of ``rewards``, with ``weights``, by content: one array ``[n]`` for each moment, the later moment first.
 
     Two moments with few values are told apart as changes; otherwise the later moment counts. ``words`` names values.
     """
@@ -95,6 +99,6 @@ def curve_of(
     return Curve(
         tuple(groups[i][0] for i in kept),
         np.asarray(middle[kept]),
-        np.array([rewards[groups[i][1]].mean() for i in kept]),
+        np.array([np.average(rewards[groups[i][1]], weights=weights[groups[i][1]]) for i in kept]),
         np.array([groups[i][1].sum() for i in kept], float),
     )

@@ -148,6 +148,8 @@ class ExchangePairs:
     Attributes:
         own, donor: the steps of each pair.
         rewards, donor_rewards: their rewards, ``[count]``.
+        weights: how often each pair occurs, relative to how often it is drawn, ``[count]``; their mean is 1.
+        mean: mean reward of the data.
         scale: root mean square difference of both.
         noise: what nudging a step does to its reward, ``[count]``: each exchange does this, too.
         floor: what an exchange moves the reward by at most, as `Effect.moves`, if all it does is that; at least `NOTHING`.
@@ -156,6 +158,7 @@ class ExchangePairs:
     def __init__(self, reward: RewardFunction, data: Transitions, count: int, rng: np.random.Generator):
         self.reward = reward
         values = reward.of(data)
+        self.mean = float(values.mean())
         known = np.isfinite(data.rewards)
         kinds = [values, data.rewards if known.all() and len(data) else values]
         chances = levelled(kinds)
@@ -167,8 +170,8 @@ class ExchangePairs:
         self.own, self.donor = data[own], data[donor]
         self.rewards, self.donor_rewards = values[own], values[donor]
         # Figures are of pairs as they occur: rare rewards are drawn more often, and count the less.
-        self._weights = 1 / (chances[own] * chances[donor])
-        self._weights /= self._weights.mean()
+        self.weights = 1 / (chances[own] * chances[donor])
+        self.weights /= self.weights.mean()
         self.scale = self.mean_square(self.donor_rewards - self.rewards) ** 0.5
         self._label = split_at(np.concatenate([self.rewards, self.donor_rewards]))
         truth = data.rewards[np.concatenate([own, donor])]
@@ -192,7 +195,7 @@ class ExchangePairs:
 
     def mean_square(self, changes: FloatArray) -> float:
         """Return the mean square of ``changes`` ``[pairs]``, over pairs as they occur."""
-        return float(np.mean(self._weights * changes**2))
+        return float(np.mean(self.weights * changes**2))
 
     def _resampled(self, own: IntArray, donor: IntArray, rng: np.random.Generator) -> FloatArray:
         """Return the pairs' weights in each draw of a bootstrap over the episodes of both steps, ``[DRAWS, pairs]``.
@@ -206,7 +209,7 @@ class ExchangePairs:
         else:
             drawn = drawing.multinomial(len(names), np.full(len(names), 1 / len(names)), DRAWS)
             times = drawn[:, which[: len(own)]] * drawn[:, which[len(own) :]]
-        return np.asarray(times * self._weights, np.float64)
+        return np.asarray(times * self.weights, np.float64)
 
     def relative(self, changes: FloatArray) -> float:
         """Return the root mean square of ``changes`` relative to exchanging everything."""

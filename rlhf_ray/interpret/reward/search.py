@@ -289,8 +289,8 @@ class Search:
         shown = [_shown(self.pairs.donor, mask, moment) for moment in times[:2]]
         if shown[0].shape[1] != 1 or len(times) > 2:
             return None
-        after = steadier(self.exchanged_at(mask, times), self.pairs.rewards)
-        return curve_of([content[:, 0] for content in shown], after, words=self.words)
+        after = steadier(self.exchanged_at(mask, times), self.pairs)
+        return curve_of([content[:, 0] for content in shown], after, self.pairs.weights, words=self.words)
 
     def background(self) -> Effect | None:
         """Exchange the background colour of images that have one."""
@@ -340,7 +340,7 @@ def true_effect(truth: RewardFunction, pairs: ExchangePairs, part: StepPart) -> 
     return (pairs.mean_square(change) / total) ** 0.5 if total > 0 else 0.0
 
 
-def steadier(after: FloatArray, before: FloatArray) -> FloatArray:
+def steadier(after: FloatArray, pairs: ExchangePairs) -> FloatArray:
     """Return rewards after an exchange, or their changes plus the mean before: the same means, of the smaller variance."""
-    changes = after - before
-    return after if after.var() <= changes.var() else np.asarray(changes + before.mean())
+    changes = after - pairs.rewards
+    return after if after.var() <= changes.var() else np.asarray(changes + pairs.mean)

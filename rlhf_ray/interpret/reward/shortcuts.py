@@ -106,7 +106,7 @@ def _action_curve(pairs: ExchangePairs) -> Curve | None:
     if actions.shape[1] != 1:
         return None
     after = pairs.exchanged(StepPart("the action", action=True))
-    return curve_of([actions[:, 0]], steadier(after, pairs.rewards))
+    return curve_of([actions[:, 0]], steadier(after, pairs), pairs.weights)
 
 
 def _done_change(reward: RewardFunction, data: Transitions, scale: float, rng: np.random.Generator) -> OverEpisodes:

@@ -299,3 +299,23 @@ def test_a_reward_of_terminal_steps_only_looks_at_the_termination(vectors):
     assert "shortcuts.decided_at_the_end" in {each.key for each in section.statements(figures)}
     without = section.measure(Subject(vector_reward(lambda o, a, p, d: o[:, 0]), data, effort=1.0))
     assert "shortcuts.decided_at_the_end" not in {each.key for each in section.statements(without)}
+
+
+def test_curves_are_means_over_steps_as_they_occur() -> None:
+    rng, n = np.random.default_rng(1), 4000
+    observations = np.stack([rng.normal(0, 1, n), rng.exponential(1, n) ** 2, np.zeros(n), np.zeros(n)], 1)
+    reward = CallableReward(
+        lambda o, a, s, d: o[:, 0] - o[:, 1], VECTORS, ACTIONS
+    )  # few steps get much less than the others
+    none = np.full(n, np.nan)
+    data = Transitions(
+        observations, np.zeros(n, int), observations, np.zeros(n, bool), none, np.arange(n) // 100, np.arange(n) % 100
+    )
+    found = find(reward, data, regions_of(VECTORS), rng, pairs=3000)
+    [curve] = [cause.curve for cause in found.causes if cause.name == "feature 0"]
+    assert curve is not None
+    for content, given in zip(curve.content, curve.rewards, strict=True):
+        low, high = map(float, content.split(" to "))
+        inside = (observations[:, 0] >= low) & (observations[:, 0] <= high)
+        # In closed form: the content's own mean, less the mean of the other feature, as the two are independent.
+        assert given == pytest.approx(observations[inside, 0].mean() - observations[:, 1].mean(), abs=0.35)
