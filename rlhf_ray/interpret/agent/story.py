@@ -236,12 +236,12 @@ class CausalChain:
         """What follows from all that."""
         if self.auc < READ:
             return "not read off"
-        if self.inert:
-            return "decodable only"
         if self.necessary or self.sufficient:
             return "both" if self.necessary and self.sufficient else "necessary" if self.necessary else "sufficient"
         if self.joint is not None and self.joint.bears_out(self.negligible):
             return "jointly"
+        if self.inert and not any(link.random and link.stands_out for link in self.acts):
+            return "decodable only"
         if self.without_effect and self.settles:
             return "spurious" if self.slopes else "decodable only"
         if self.has_gap and self.closing:

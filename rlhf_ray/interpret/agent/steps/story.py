@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Moments, draw_steps
 from rlhf_ray.agents.replay import site_of, values_at
@@ -19,11 +20,11 @@ from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, snapshots_of
 from rlhf_ray.interpret.agent.held import HeldConcept, Removed, held_concepts, levels_of, taken_away
 from rlhf_ray.interpret.agent.splits import recorded
-from rlhf_ray.interpret.agent.story import READ, CausalChain, EditedLevel, Link
+from rlhf_ray.interpret.agent.story import NONE, READ, CausalChain, EditedLevel, Link
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.directions.controls import COUNT
 from rlhf_ray.interpret.directions.interventions import Intervention
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.measure.intervals import MeanEstimate, bootstrap, share_interval
 from rlhf_ray.study.plots import EffectRow, draw_effects
 from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Check, Section, Statement, Table
@@ -133,6 +134,10 @@ def run(context: AgentContext) -> Section:
     statements = [_statement(chain, subject.site_name, near[chain.concept]) for chain in told]
     if other == 0.0:
         statements.append(WORDS.statement("inert", 1.0, moments=len(moments)))
+    elif other is not None:
+        acts = share_interval(other * len(moments), len(moments))
+        if acts.beyond(NONE):
+            statements.append(WORDS.statement("memory", 0.1, strength(acts), share=acts, moments=len(moments)))
     picture = WORDS.picture("story", _draw(chains[:SHOWN]))
     return WORDS.section(statements, [_check(chains)], [_table(chains)], [picture], figures)
 
@@ -189,9 +194,7 @@ def _edit_levels(
             if len(rows) < max(CHANGED * at_start * len(flips), FEWEST_OF_CLASS):
                 continue
             levels = groups[rows]
-            holds = [values_at(subject.agent, side, site)[rows, 0].astype(np.float64) for side in sides]
-            scores = [concept.erasure.basis.encode(values)[:, 0] for values in holds]
-            score = bootstrap((scores[1] - scores[0]) * flips[rows], levels, subject.seed)
+            score = bootstrap(_moved_by(subject.agent, sides, rows, concept, site) * flips[rows], levels, subject.seed)
             for behaviour in behaviours:
                 acts = [behaviour.frequency(side.select(rows)) for side in sides]
                 key = name, behaviour.name
@@ -199,6 +202,17 @@ def _edit_levels(
                     action = bootstrap((acts[1] - acts[0]) * flips[rows], levels, subject.seed)
                     effects[key] = EditedLevel(edit, score, action)
     return effects
+
+
+def _moved_by(agent: Agent, sides: Sequence[Episodes], rows: IntArray, concept: HeldConcept, site: str) -> FloatArray:
+    """Return by how much a concept's score differs between two sides, ``[rows]``, at the step at which it differs most."""
+    steps = min(side.real.shape[1] for side in sides)
+    both = np.logical_and(*(side.real[rows, :steps] for side in sides))
+    values = [values_at(agent, side, site)[rows, :steps].astype(np.float64) for side in sides]
+    shape = both.shape
+    scores = [concept.erasure.basis.encode(each.reshape(-1, each.shape[-1]))[:, 0].reshape(shape) for each in values]
+    moved = np.where(both, scores[1] - scores[0], 0.0)
+    return np.asarray(moved[:, int(np.abs(moved).sum(0).argmax())])
 
 
 def _counterfacts(context: AgentContext, test: Episodes) -> list[tuple[str, bool, Counterfact]]:
