@@ -9,8 +9,7 @@ A policy that does badly has one of two causes, and the remedies differ:
 
 The test tells them apart by solving once more without constants: in tables, all that can matter are searched, and the interval that
 mends is reported; a short PPO tries a few. Where ending early is the task, a cost of each step mends many rewards: a large one any,
-the smallest one a reward of 0. So a level is only said of a reward that correlates with the true one (`RELATED`), and has one
-(`SHIFTED`).
+the smallest one a reward of 0. So a level is only said of a reward that correlates with the true one (`LevelFit`), and has one.
 
 Returns of PPO are compared by start: each of its policies, and random actions, play from the same ones. More episodes are played
 until the comparison is decided. It stays undecided if PPO does not learn on the true reward either.
@@ -32,17 +31,13 @@ from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward import short_ppo
 from rlhf_ray.interpret.reward.preprocess.certificate import table_of
 from rlhf_ray.interpret.reward.tabular import Tables, tables_of
-from rlhf_ray.interpret.reward.teaching import GOOD, SURE, gains, highest_return, standard_error, well_taught
+from rlhf_ray.interpret.reward.teaching import GOOD, SURE, LevelFit, gains, highest_return, standard_error, well_taught
 from rlhf_ray.measure.distances import starc
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.study.figures import fields_of
 
-RELATED = 0.5
-"""Linear correlation with the true reward from which a constant that mends is called a shifted level."""
 LINE = 0.99
 """Linear correlation from which the level is told beside a reward that teaches the task: of another shape, it has none."""
-SHIFTED = 0.1
-"""A level is told from this share of the true reward's range on."""
 STEPS, EPISODES = 24_000, 32
 """Environment steps of each PPO and episodes of each judgement at effort 1."""
 HIGHEST = 0.01
@@ -93,7 +88,7 @@ class Incentive:
         finding: same, level, ranking, or nothing to gain; undecided if PPO did not learn enough on the true reward.
         correlation: linear correlation of the two rewards, over all possible moves or on rollouts of random actions and of the
             policy that was trained on the true reward; None if the true reward is constant there.
-        shifted: whether ``level`` is at least `SHIFTED` of the true reward's range, and the rewards are `RELATED`.
+        shifted: whether ``level`` is at least a tenth of the true reward's range, and the rewards are related (`LevelFit`).
         mends: the constants, on the learned reward's scale, that subtracted make it teach the task: from and to, each None if
             there is no such end; None if no constant does, or none was searched because it teaches the task as it is.
         gain_error: standard error of ``best - random``, by start; 0 where they are exact.
@@ -274,38 +269,6 @@ def mending(
     start = float(edge(grid[first], grid[first - 1])) if first > 0 else None
     end = float(edge(grid[last], grid[last + 1])) if last < len(grid) - 1 else None
     return (start, end), float(shares.max())
-
-
-@dataclass(frozen=True)
-class LevelFit:
-    """The fit ``learned = factor * true + level``.
-
-    Attributes:
-        factor, level: on the learned reward's scale.
-        correlation: linear correlation; None if the true reward is constant.
-        true_range: largest less smallest true reward.
-    """
-
-    factor: float
-    level: float
-    correlation: float | None
-    true_range: float
-
-    @property
-    def in_true_units(self) -> float | None:
-        """The level in units of the true reward; None if the rewards are unrelated."""
-        return self.level / self.factor if self.factor > 0 else None
-
-    @property
-    def related(self) -> bool:
-        """Whether the rewards are `RELATED`, as far as can be told."""
-        return self.correlation is None or self.correlation >= RELATED
-
-    @property
-    def shifted(self) -> bool:
-        """Whether there is a level worth telling."""
-        level = self.in_true_units
-        return level is not None and self.related and abs(level) >= SHIFTED * self.true_range
 
 
 def level_of(learned: FloatArray, tables: Tables) -> LevelFit:

@@ -10,8 +10,8 @@ import numpy as np
 
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.reward.equivalence import Equivalence
-from rlhf_ray.interpret.reward.incentive import SHIFTED
 from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.reward.teaching import SHIFTED
 from rlhf_ray.interpret.reward.true_reward import true_reward
 from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.sampled_distances import DISTANCES, Estimate, all_distances, recorded_distances
