@@ -10,7 +10,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
+from rlhf_ray.envs.infos import Infos
 
 ActBest = Callable[[Array, Array], Array]
 """Maps observations ``[n, …]``, and whether each is the first of an episode, ``[n]`` bool, to actions ``[n, …]``."""
@@ -35,6 +36,7 @@ class TrueReturn:
             of the action dimension that varies most (Box, in the action's unit).
         cut: episodes that did not end by themselves, and were cut after `LONGEST` steps, since the environment has no time limit.
             Their return is the sum of these steps.
+        success_rate: share of episodes in which a step succeeded (`rlhf_ray.envs.infos`); None if the environment doesn't say.
     """
 
     true_return_mean: float
@@ -42,6 +44,7 @@ class TrueReturn:
     episodes: int
     action_spread: float
     cut: int = 0
+    success_rate: float | None = None
 
 
 def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int) -> TrueReturn:
@@ -68,11 +71,17 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
     actions: list[Array] = []
     try:
         quota = np.full(copies, episodes // copies) + (np.arange(copies) < episodes % copies)
-        returns, lengths = play(env, act, quota, seed, actions.append)
+        returns, lengths, succeeded = play(env, act, quota, seed, actions.append)
     finally:
         env.close()
     spread, cut = action_spread(np.concatenate(actions)), int((lengths >= LONGEST).sum()) if endless else 0
-    return TrueReturn(float(returns.mean()), float(returns.std()), len(returns), spread, cut)
+    success = None if succeeded is None else float(succeeded.mean())
+    return TrueReturn(float(returns.mean()), float(returns.std()), len(returns), spread, cut, success)
+
+
+def success_of(result: TrueReturn) -> str:
+    """Return the share of episodes that succeeded as a text; empty if the environment doesn't say."""
+    return "" if result.success_rate is None else f"{result.success_rate:.0%}".replace("%", " %")
 
 
 def episodes_of(result: TrueReturn) -> str:
@@ -110,7 +119,7 @@ def play(
     quota: Array,
     seed: int,
     see: Callable[[Array], None] = lambda actions: None,
-) -> tuple[FloatArray, IntArray]:
+) -> tuple[FloatArray, IntArray, BoolArray | None]:
     """Play a fixed number of episodes in each copy of a vectorised environment.
 
     The quota is fixed in advance: counting the first episodes to end would favour short ones.
@@ -123,12 +132,15 @@ def play(
         see: called with the actions of each step that counts.
 
     Returns:
-        ``[sum(quota)]`` float and int: the episodes' returns and lengths.
+        ``[sum(quota)]`` float, int and bool: the episodes' returns, lengths, and whether they succeeded; None if the environment
+        doesn't say.
     """
     env.action_space.seed(seed)
     observations, _ = env.reset(seed=SEED_OFFSET + 1000 * seed)
     returns: list[float] = []
     lengths: list[int] = []
+    succeeded: list[bool] = []
+    infos = Infos(env.num_envs)
     running, begun, played, steps = (
         np.zeros(env.num_envs),
         np.ones(env.num_envs, dtype=bool),
@@ -139,12 +151,15 @@ def play(
     while (played < quota).any():
         actions = np.asarray(env.action_space.sample() if act is None else act(observations, first))
         see(actions[begun & (played < quota)])
-        observations, rewards, terminated, truncated, _ = env.step(actions)
+        observations, rewards, terminated, truncated, said = env.step(actions)
         running = np.where(begun, running + rewards, 0.0)  # the step after an episode's end resets it and has no reward
         steps = np.where(begun, steps + 1, 0)
         first, begun = ~begun, ~(terminated | truncated)
-        for i in np.flatnonzero(~begun & (played < quota)):
+        counted = played[~begun] < quota[~begun]
+        if (success := infos.see(said, ~begun)) is not None:
+            succeeded += success[counted].tolist()
+        for i in np.flatnonzero(~begun)[counted]:
             returns.append(float(running[i]))
             lengths.append(int(steps[i]))
             played[i] += 1
-    return np.array(returns), np.array(lengths, np.int64)
+    return np.array(returns), np.array(lengths, np.int64), np.array(succeeded) if succeeded else None

@@ -117,7 +117,7 @@ class _Evaluation:
 
     def tell(self) -> None:
         """Print them."""
-        from rlhf_ray.agents.true_return import episodes_of
+        from rlhf_ray.agents.true_return import episodes_of, success_of
         from rlhf_ray.measure.error_rates import newest_rates
         from rlhf_ray.runs.report.steps.scores import score_section
 
@@ -127,7 +127,9 @@ class _Evaluation:
         mean, std = self.returns.true_return_mean, self.returns.true_return_std
         print(
             f"{self.folder.experiment().environment}: true return {mean:.1f} ± {std:.1f} over "
-            f"{episodes_of(self.returns)} episodes" + (f", after {taken}" if taken else "")
+            f"{episodes_of(self.returns)} episodes"
+            + (f", {success} of them succeeded" if (success := success_of(self.returns)) else "")
+            + (f", after {taken}" if taken else "")
         )
         if self.scores is not None or self.distances is not None:
             print_section(score_section(self.scores, self.distances))

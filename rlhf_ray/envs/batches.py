@@ -11,7 +11,7 @@ from rlhf_ray.envs.cuerun import CueRunBatch
 from rlhf_ray.envs.gym_batch import GymBatch
 from rlhf_ray.envs.minirun import MiniRunBatch
 from rlhf_ray.envs.procgen_batch import ProcgenBatch
-from rlhf_ray.envs.registry import is_natively_vectorised, procgen_game_and_mode
+from rlhf_ray.envs.registry import PROCGEN_PREFIX, procgen_game_and_mode
 from rlhf_ray.envs.static_bounce import StaticBounceBatch
 
 OWN: dict[str, Any] = {batch.name: batch for batch in (MiniRunBatch, CueRunBatch, StaticBounceBatch)}
@@ -32,7 +32,7 @@ def make_batch(name: str, n: int, **options: Any) -> EnvBatch:
     """
     if name in OWN:
         return OWN[name](n, **options)  # type: ignore[no-any-return]
-    if is_natively_vectorised(name):
+    if name.startswith(PROCGEN_PREFIX):
         procgen_game_and_mode(name)
         return ProcgenBatch(name, n, **options)
     return GymBatch(name, n, **options)

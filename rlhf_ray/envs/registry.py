@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlhf_ray.data import modules
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs import atari, procgen, procgen_settings
+from rlhf_ray.envs import atari, envpool, procgen, procgen_settings
 from rlhf_ray.envs.checked import RAISED, CheckedEnv, CheckedVectorEnv, fault
 from rlhf_ray.envs.cuerun import CueRunVectorEnv
 from rlhf_ray.envs.external import CONTROL_PREFIX, control, register_external
@@ -74,8 +74,12 @@ _NATIVE: dict[str, type[LevelVectorEnv]] = {
 }
 """Those of our ids that step many copies natively, with their vector environments."""
 
-_MAKERS: dict[str, Callable[..., gymnasium.Env[Any, Any]]] = {atari.PREFIX: atari.atari, CONTROL_PREFIX: control}
-"""What makes registered environments that need more than gymnasium's `make`, by the prefix of their ids."""
+_MAKERS: dict[str, Callable[..., gymnasium.Env[Any, Any]]] = {
+    atari.PREFIX: atari.atari,
+    CONTROL_PREFIX: control,
+    envpool.PREFIX: envpool.EnvPoolEnv,
+}
+"""What makes environments that gymnasium's `make` doesn't, or not alone, by the prefix of their ids."""
 
 _REGISTERED: dict[str, list[str]] = {}
 """The names that each imported module registered, with the module."""
@@ -88,6 +92,7 @@ _ACCEPTED_FORMS = (
     "registers the id; 'fixed/ID' or 'absorbing/ID', a gymnasium id with all episodes as long as its time limit; "
     "one of our own, such as 'rlhf_ray/MovingDot-v0' or 'rlhf_ray/CoinFlip-v0'; 'ALE/<Game>-v5', such as 'ALE/Breakout-v5'; "
     "'seals/<Name>', such as 'seals/CartPole-v0'; 'dm_control/<domain>-<task>-v0', such as 'dm_control/cartpole-balance-v0'; "
+    "'envpool/<Id>', such as 'envpool/WalkerWalk-v1'; "
     "and 'procgen/<game>-<mode>' with mode easy, hard, extreme, memory or exploration, such as 'procgen/coinrun-easy'."
 )
 
@@ -100,8 +105,8 @@ def register() -> None:
 
 
 def is_natively_vectorised(name: str) -> bool:
-    """Return whether the environment steps many copies of itself natively, faster than a loop (procgen and MiniRun do)."""
-    return name.startswith(PROCGEN_PREFIX) or name in _NATIVE
+    """Return whether the environment steps many copies of itself natively, faster than a loop (procgen, EnvPool, MiniRun do)."""
+    return name.startswith((PROCGEN_PREFIX, envpool.PREFIX)) or name in _NATIVE
 
 
 def steps_together(name: str) -> bool:
@@ -181,7 +186,8 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     register_external(name)
     if name.startswith(atari.PREFIX):
         atari.check(name)
-    _check_gymnasium_id(name)
+    if not name.startswith(envpool.PREFIX):  # it checks its own
+        _check_gymnasium_id(name)
     return _make(name, options)
 
 
@@ -210,6 +216,8 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
     if name.startswith(PROCGEN_PREFIX):
         game, mode = procgen_game_and_mode(name)
         return procgen.ProcgenVectorEnv(game, mode, num_envs=num_envs, **options)
+    if name.startswith(envpool.PREFIX):
+        return CheckedVectorEnv(envpool.EnvPoolVectorEnv(name, num_envs, **options), name)
     if (entry := _vector_entry_point(name)) is not None:
         together = gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **options)
         return together if _is_gymnasium_s(entry) else CheckedVectorEnv(together, name)

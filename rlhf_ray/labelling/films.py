@@ -244,7 +244,7 @@ def camera_options(env: gym.Env[Any, Any]) -> dict[str, Any]:
     if is_image(env.observation_space):
         return {}
     options: dict[str, Any] = {"render_mode": "rgb_array"}
-    if _is_mujoco(env):
+    if _is_mujoco(env) or getattr(env.unwrapped, "draws_any_size", False):
         options |= {"width": RENDERED_SIDE, "height": RENDERED_SIDE}  # half the time of the default 480 pixels
     return options
 

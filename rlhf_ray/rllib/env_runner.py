@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from rlhf_ray.actors.cluster import was_restarted
 from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostFragmentsError
 from rlhf_ray.data.failures import cause, debugging
+from rlhf_ray.envs.infos import Infos
 from rlhf_ray.rllib.rllib_internals import seeded_without_compiler, tell_cluster, told_cluster
 from rlhf_ray.rllib.seeding import begin_runner, seeds_of_copies
 
@@ -48,13 +49,28 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
     def _try_env_reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Reset the environments (called by RLlib). With a ``seed``, each copy gets a new stream of its own."""
         seeds_given = None if seed is None else seeds_of_copies(self.env, self.copies)
+        self._infos = Infos(self.env.num_envs)
         observations, infos = super()._try_env_reset(seed=seeds_given, options=options)
         return copy.deepcopy(observations), infos
 
     def _try_env_step(self, actions: Any) -> Any:
         """Step the environments (called by RLlib). They get and give copies: some change or reuse arrays."""
         stepped = super()._try_env_step(copy.deepcopy(actions))
-        return stepped if stepped is ENV_STEP_FAILURE else (copy.deepcopy(stepped[0]), *stepped[1:])
+        if stepped is ENV_STEP_FAILURE:
+            return stepped
+        self._log_infos(stepped[4], stepped[2] | stepped[3])
+        return copy.deepcopy(stepped[0]), *stepped[1:]
+
+    def _log_infos(self, infos: Mapping[str, Any], ended: Any) -> None:
+        """Log which episodes succeeded and, whenever some end, the means of what the environment says."""
+        succeeded = self._infos.see(infos, ended)
+        if not ended.any():
+            return
+        window = max(1, -(-self.config.metrics_num_episodes_for_smoothing // max(1, self.config.num_env_runners)))
+        for success in () if succeeded is None else succeeded:
+            self.metrics.log_value("success_rate", float(success), window=window)
+        for name, mean in self._infos.means().items():
+            self.metrics.log_value(f"info_mean/{name}", mean, window=window)
 
     def apply(self, func: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """See RLlib. After an exception, RLlib sleeps for a minute and restarts this process; hence faults are reported first."""

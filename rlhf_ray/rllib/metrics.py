@@ -40,6 +40,19 @@ declare(
         bar="env steps",
         label="learned",
     ),
+    Metric(
+        "success_rate",
+        "Share of the newest episodes in which a step succeeded, for environments that say so.",
+        "share",
+        bar="env steps",
+        label="success",
+    ),
+    Metric(
+        "info_mean",
+        "Mean over the newest episodes' steps of a number that the environment says beside the reward.",
+        tag="name",
+        gauge=False,
+    ),
     Metric("learned_reward_mean", "Mean learned reward per step of the training batch.", "learned reward"),
     Metric("learned_reward_std", "Standard deviation of the learned reward over those steps.", "learned reward"),
     Metric(
@@ -96,7 +109,7 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
     elif not held["gradient_steps"]:
         held = {metric.name: held[metric.name] for metric in OF_ROUND}
     length = runners.get("episode_len_mean")
-    logged = {name: value for name, value in {**runners, **learner}.items() if name in METRICS}
+    logged = {name: value for name, value in {**runners, **learner}.items() if name in METRICS or _is_info(name)}
     told = declared({**stages, **held, **ring})
     made = {
         "iteration": result["training_iteration"],
@@ -113,6 +126,10 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
         "learning_seconds": result[TIMERS][LEARNER_UPDATE_TIMER],
     }
     return {name: _whole(name, value) for name, value in plain(told | logged | made).items()}
+
+
+def _is_info(name: str) -> bool:
+    return str(name).startswith("info_mean/")
 
 
 def _policy_age(runners: dict[str, Any], learner: dict[str, Any]) -> float | None:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from rlhf_ray.agents.true_return import episodes_of
+from rlhf_ray.agents.true_return import episodes_of, success_of
 from rlhf_ray.data.metrics import in_order, pairs_skipped, share_of
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.waiting import PeopleWait, spoken
@@ -277,18 +277,7 @@ class Progress(Callback):
             self._summarise(outcome)
 
     def _summarise(self, outcome: Outcome) -> None:
-        table = Table(title=f"{outcome.environment}, seed {outcome.seed}", title_justify="left")
-        table.add_column("agent")
-        table.add_column("true return", justify="right")
-        table.add_column("episodes", justify="right")
-        agents = [
-            ("random", outcome.random),
-            ("trained on the learned reward", outcome.trained),
-            ("trained on the true reward", outcome.reference),
-        ]
-        for name, value in agents:
-            if value is not None:
-                table.add_row(name, f"{value.true_return_mean:.1f} ± {value.true_return_std:.1f}", episodes_of(value))
+        table = _table_of(outcome)
         if table.row_count:
             self.console.print(table)
         if outcome.trained is None:
@@ -321,3 +310,23 @@ class Progress(Callback):
         return (self.experiment.total_env_steps - self.experiment.resolved_fragments().initial_env_steps) // (
             self.experiment.agent_settings.iteration_env_steps
         ) - 1
+
+
+def _table_of(outcome: Outcome) -> Table:
+    """Return a table of the agents' true returns."""
+    table = Table(title=f"{outcome.environment}, seed {outcome.seed}", title_justify="left")
+    table.add_column("agent")
+    table.add_column("true return", justify="right")
+    table.add_column("episodes", justify="right")
+    agents = [
+        ("random", outcome.random),
+        ("trained on the learned reward", outcome.trained),
+        ("trained on the true reward", outcome.reference),
+    ]
+    if any(value is not None and value.success_rate is not None for _, value in agents):
+        table.add_column("success", justify="right")
+    for name, value in agents:
+        if value is not None:
+            means = f"{value.true_return_mean:.1f} ± {value.true_return_std:.1f}"
+            table.add_row(name, means, *[text for text in (episodes_of(value), success_of(value)) if text])
+    return table

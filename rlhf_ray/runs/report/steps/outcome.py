@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from rlhf_ray.agents.true_return import LONGEST
 from rlhf_ray.measure.error_rates import ErrorRate, newest_rates
@@ -28,6 +29,7 @@ class RunSummary:
     Attributes:
         state: complete, interrupted, or without a result: still running, or killed.
         true_returns: of each agent: mean, standard deviation over episodes, episodes and how many of them were cut.
+        success_rates: of each agent whose environment says whether an episode succeeded.
         training_return: true return in training, at the end.
         better: whether the trained agent is better than random actions beyond noise.
         share_of_the_way: of the trained agent, from random actions to the reference.
@@ -39,6 +41,7 @@ class RunSummary:
 
     state: str
     true_returns: dict[str, list[float | None]]
+    success_rates: dict[str, float]
     training_return: float | None
     better: bool
     share_of_the_way: float | None
@@ -77,6 +80,7 @@ def measure(run: Run) -> RunSummary:
     return RunSummary(
         "interrupted" if stopped else "complete" if run.result else "without a result",
         returns,
+        {agent: rate for agent in AGENTS if (rate := run.agent(agent, "success_rate")) is not None},
         run.latest("true_return_mean"),
         evaluated and compare(run.result["trained"], run.result["random"]) > 0,
         share_of_the_way(run.result),
@@ -117,7 +121,8 @@ def _tables(figures: RunSummary) -> Iterator[Table]:
         rows.append([WORDS.text(agent), *shown, counted])
     yield WORDS.table("true_returns", rows)
     seconds = figures.training_seconds
-    facts = [
+    facts: list[tuple[str, Any, Any]] = [
+        *((f"success rate, {WORDS.text(agent).lower()}", rate, None) for agent, rate in figures.success_rates.items()),
         ("comparisons", figures.comparisons, figures.comparisons_budget),
         ("environment steps", figures.env_steps, figures.env_steps_budget),
         ("iterations", figures.iterations, None),

@@ -1,0 +1,149 @@
+"""Tests of EnvPool's environments: like gymnasium's where both exist, seeds, episodes, spaces and images."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray.agents.true_return import evaluate
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.envs import check_spaces, make_env, make_vector_env
+from rlhf_ray.rllib.seeding import seeds_of_copies
+
+# Not imported here: it must be after OpenGL.
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="EnvPool is not installed")
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"), [("HalfCheetah-v5", 1000), ("Hopper-v5", 150), ("Swimmer-v5", 300), ("InvertedPendulum-v5", 40)]
+)
+def test_trajectories_are_those_of_gymnasium(name: str, steps: int) -> None:
+    pytest.importorskip("mujoco")
+    theirs, ours = gym.make(name, reset_noise_scale=0.0), make_env(f"envpool/{name}", reset_noise_scale=0.0)
+    assert ours.observation_space.shape == theirs.observation_space.shape
+    np.testing.assert_array_equal(ours.action_space.low, theirs.action_space.low)  # type: ignore[attr-defined]
+    seen, _ = ours.reset(seed=0)
+    np.testing.assert_allclose(seen, theirs.reset(seed=0)[0], atol=1e-6)
+    rng, apart = np.random.default_rng(0), 0.0
+    for step in range(steps):
+        action = rng.uniform(-1, 1, theirs.action_space.shape).astype(np.float32) * (
+            step < 60
+        )  # then nothing: no chaos
+        seen, reward, terminated, truncated, _ = ours.step(action)
+        expected = theirs.step(action)
+        apart = max(apart, float(np.abs(seen - expected[0]).max()), abs(reward - float(expected[1])))
+        assert (terminated, truncated) == expected[2:4], step
+        if terminated:
+            break
+    assert apart < 1e-3
+
+
+@pytest.mark.parametrize("name", ["envpool/CartPole-v1", "envpool/WalkerWalk-v1", "envpool/MetaWorld/DoorOpen-v3"])
+def test_a_copy_plays_what_the_environment_alone_plays_with_its_seed(name: str) -> None:
+    alone, together = make_env(name), make_vector_env(name, 3)
+    assert together.single_observation_space == alone.observation_space
+    check_spaces(alone.observation_space, alone.action_space, name)
+    first, _ = together.reset(seed=[5, 6, 7])  # type: ignore[arg-type]
+    again, _ = make_vector_env(name, 3).reset(seed=5)
+    np.testing.assert_array_equal(first, again)
+    seen, _ = alone.reset(seed=6)
+    np.testing.assert_array_equal(first[1], seen)
+    assert not np.array_equal(first[0], first[1])
+    alone.action_space.seed(0)
+    for _ in range(10):
+        action = alone.action_space.sample()
+        after = together.step(np.stack([action] * 3))
+        mine = alone.step(action)
+        np.testing.assert_array_equal(after[0][1], mine[0])
+        assert after[1][1] == pytest.approx(mine[1])
+        if mine[2]:
+            break
+
+
+@pytest.mark.parametrize(("name", "steps"), [("envpool/WalkerWalk-v1", 1000), ("envpool/MetaWorld/DoorOpen-v3", 500)])
+def test_the_step_that_starts_an_episode_has_no_reward(name: str, steps: int) -> None:
+    env = make_vector_env(name, 1)
+    env.reset(seed=0)
+    still = np.zeros((1, *env.single_action_space.shape), np.float32)  # type: ignore[misc]
+    last = None
+    for step in range(steps):
+        last, _, terminated, truncated, _ = env.step(still)
+        assert (terminated[0], truncated[0]) == (False, step == steps - 1)
+    first, reward, _, truncated, _ = env.step(still)
+    # EnvPool itself returns 0.024 for the walker here, and 0.56 for the door.
+    assert (reward[0], truncated[0]) == (0.0, False)
+    assert not np.array_equal(first, last)  # the episode's last observation was its own
+
+
+def test_parts_come_in_the_order_of_their_names_without_formal_bounds() -> None:
+    import envpool
+
+    env = make_env("envpool/WalkerWalk-v1")
+    raw = envpool.make("WalkerWalk-v1", env_type="gymnasium", num_envs=1, seed=[3])
+    parts, _ = raw.reset()
+    wanted = np.concatenate([np.ravel(parts[name]) for name in ("height", "orientations", "velocity")])
+    np.testing.assert_allclose(env.reset(seed=3)[0], wanted, rtol=1e-6)
+    assert env.observation_space.dtype == np.float32
+    assert np.isinf(env.observation_space.low).all()  # type: ignore[attr-defined]
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 1000
+
+
+def test_each_copy_has_a_seed_of_its_own() -> None:
+    env = make_vector_env("envpool/CartPole-v1", 4)
+    seeds = seeds_of_copies(env, np.random.SeedSequence(0))
+    assert len(set(seeds)) == 4  # type: ignore[arg-type]
+    starts, _ = env.reset(seed=seeds)  # type: ignore[arg-type]
+    assert len(np.unique(starts, axis=0)) == 4
+
+
+def test_meta_world_s_success_is_evaluated() -> None:
+    result = evaluate("envpool/MetaWorld/Reach-v3", None, episodes=2, seed=0)
+    assert result.success_rate in (0.0, 0.5, 1.0)
+    assert evaluate("envpool/Pendulum-v1", None, episodes=2, seed=0).success_rate is None
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("walker_walk", "envpool/WalkerWalk-v1"),
+        ("door-open-v2", "envpool/MetaWorld/DoorOpen-v3"),
+        ("metaworld/hammer", "envpool/MetaWorld/Hammer-v3"),
+        ("half_cheetah", "envpool/HalfCheetah-v"),
+    ],
+)
+def test_a_task_that_it_lacks_names_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(SettingError, match=rf"no environment 'envpool/{name}'.* closest names are {nearest}"):
+        make_env(f"envpool/{name}")
+
+
+def test_what_can_t_be_used_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingError, match=r"^envpool/Go9x9-v1 is for 2 players"):
+        make_env("envpool/Go9x9-v1")
+    with pytest.raises(SettingError, match=r"^EnvPool can't make envpool/CartPole-v1 with .*'wind': 3"):
+        make_env("envpool/CartPole-v1", wind=3)
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(ImportError, match=r"^envpool/CartPole-v1 needs EnvPool: pip install 'rlhf-ray\[envpool\]'"):
+        make_env("envpool/CartPole-v1")
+
+
+@pytest.mark.parametrize("name", ["envpool/CartPole-v1", "envpool/HalfCheetah-v5"])
+def test_it_is_drawn(name: str) -> None:
+    code = f"""
+import numpy as np
+from rlhf_ray.envs import make_env
+from rlhf_ray.labelling.films import Camera, camera_options, without_a_screen
+env = without_a_screen(lambda: make_env({name!r}, **camera_options(make_env({name!r}))))
+env.reset(seed=0)
+frame = Camera(env).frame(None)
+print(frame.dtype, frame.shape, len(np.unique(frame)) > 5)
+"""
+    # In a process of its own: without OpenGL, MuJoCo would end this one.
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith("uint8 (256, 256, 3) True" if "Cheetah" in name else "uint8 ("), shown.stdout
