@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,8 @@ from rlhf_ray.rllib.reference import ReferencePPOConfig
 from tests.rllib.test_ppo_learner import configured, learner_of
 from tests.whole_runs import small
 
+NEEDS_ENVPOOL = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="EnvPool is not installed")
+
 
 def runners(environment: str, **ppo: Any) -> list[Any]:
     """Both kinds, with the same policy and seed."""
@@ -35,7 +39,14 @@ def runners(environment: str, **ppo: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "environment", ["Pendulum-v1", "CartPole-v1", "rlhf_ray/MovingDot-v0", "rlhf_ray/CartPoleFixed-v0"]
+    "environment",
+    [
+        "Pendulum-v1",
+        "CartPole-v1",
+        "rlhf_ray/MovingDot-v0",
+        "rlhf_ray/CartPoleFixed-v0",
+        pytest.param("envpool/CartPole-v1", marks=NEEDS_ENVPOOL),
+    ],
 )
 def test_without_noise_the_steps_are_those_of_rllib_s_runner(environment: str) -> None:
     theirs, ours = runners(environment, num_envs=3, rollout_length=70)
@@ -165,3 +176,33 @@ def test_a_learner_actor_gets_arrays_and_takes_our_steps(env_runners: int) -> No
         assert algorithm.train()["learners"][DEFAULT_MODULE_ID]["reward_version"] == 1
     finally:
         algorithm.stop()
+
+
+class Sometimes(gym.Env[Any, Any]):
+    """Episodes of two to five steps; those of an even number succeed, at their first step; it always moves by 0.5 or 1.5."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (1,), np.float32), gym.spaces.Discrete(2)
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.left = self.length = 2 + Sometimes.episodes % 4
+        Sometimes.episodes += 1
+        return np.zeros(1, np.float32), {"success": False, "moved": 99.0}
+
+    def step(self, action: Any) -> Any:
+        said = {"success": self.left == self.length and self.length % 2 == 0, "moved": 0.5 + (self.left % 2)}
+        self.left -= 1
+        return np.zeros(1, np.float32), 1.0, self.left == 0, False, said
+
+
+def test_success_and_other_infos_are_metrics_of_both_runners() -> None:
+    gym.register("Sometimes-v0", Sometimes)
+    for runner in runners("Sometimes-v0", num_envs=1, rollout_length=56):  # 16 episodes, 14 steps for each four
+        Sometimes.episodes = 0
+        runner.sample()
+        found = runner.get_metrics()
+        assert float(found["success_rate"].peek()) == pytest.approx(0.5)
+        # In four episodes, of 2, 3, 4 and 5 steps, six steps of fourteen begin with an odd number left.
+        assert 0.5 < float(found["info_mean/moved"].peek()) < 1.5
+        runner.stop()
+    gym.registry.pop("Sometimes-v0")
