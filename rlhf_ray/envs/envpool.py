@@ -135,9 +135,11 @@ class EnvPoolVectorEnv(VectorEnv[Array, Array, Array]):
     def _make(self, seed: int | Sequence[int]) -> None:
         self.close_extras()
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int | np.integer) else list(seed)
-        self._pool = _made(
-            "make", self.name, self._options | self._rendering | {"seed": [int(each) % 2**31 for each in seeds]}
-        )
+        seeded = {"seed": [int(each) % 2**31 for each in seeds]}
+        self._pool = _made("make", self.name, self._options | self._rendering | seeded)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as in `_spaces`; EnvPool keeps its space from now on
+            _ = self._pool.observation_space
 
     def _observed(self, observations: Any) -> Array:
         return np.asarray(self._see(observations), self._dtype)
