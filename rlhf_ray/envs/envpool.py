@@ -122,7 +122,7 @@ class EnvPoolVectorEnv(VectorEnv[Array, Array, Array]):
         self._ended = terminated | truncated
         return self._observed(observations), rewards, terminated, truncated, _said(info)
 
-    def render(self) -> tuple[Array, ...]:
+    def render(self) -> tuple[Array, ...]:  # type: ignore[override]
         """Return an image of each copy, uint8 ``[height, width, 3]``."""
         return tuple(self._pool.render(np.arange(self.num_envs)))
 

@@ -41,7 +41,7 @@ class InfosByCopy(Sequence[dict[str, Any]]):
         return self._made[copy]
 
 
-class LazyInfos(DictInfoToList):  # type: ignore[misc]
+class LazyInfos(DictInfoToList):
     """What RLlib wraps its environments in, but lazy: arrays of steps need no dicts, which take a quarter of EnvPool's time."""
 
     def _convert_info_to_list(self, vector_infos: Any) -> Any:
@@ -57,6 +57,7 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
     copies: np.random.SeedSequence
     """Seeds of the environments to come; set by `begin_runner`."""
+    env: Any
 
     def __init__(self, *arguments: Any, **keywords: Any):
         with seeded_without_compiler():
