@@ -257,7 +257,8 @@ def _statement(chain: CausalChain, site: str, near: Sequence[str] = ()) -> State
     unit = 1.0 / max(most, 1e-9)
     strong = strength(decisive.change.scaled(unit), unit * decisive.random_most)
     concepts = [chain.concept, *near]
-    return WORDS.statement(chain.verdict, weight, strong, chain=chain, site=site, links=links, concepts=concepts)
+    key = "acts_weakly" if (chain.verdict, strong) == ("acts", "weak") else chain.verdict
+    return WORDS.statement(key, weight, strong, chain=chain, site=site, links=links, concepts=concepts)
 
 
 def _decisive(chain: CausalChain) -> list[str]:
