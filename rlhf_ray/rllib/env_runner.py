@@ -17,7 +17,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from rlhf_ray.actors.cluster import was_restarted
 from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostFragmentsError
 from rlhf_ray.data.failures import cause, debugging
-from rlhf_ray.envs.infos import Infos
+from rlhf_ray.data.infos import Infos
 from rlhf_ray.rllib.rllib_internals import seeded_without_compiler, tell_cluster, told_cluster
 from rlhf_ray.rllib.seeding import begin_runner, seeds_of_copies
 

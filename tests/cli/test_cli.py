@@ -157,6 +157,7 @@ def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(
         "episodes",
         "action_spread",
         "cut",
+        "success_rate",
         "env_steps",
         "comparisons",
         "seed",

@@ -34,9 +34,10 @@ class Countdown(gym.Env[Any, Any]):
 
 def test_each_copy_gives_its_quota_of_whole_episodes_however_long_they_are() -> None:
     env = SyncVectorEnv([lambda length=length: Countdown(length) for length in (3, 7, 20)])
-    returns, lengths = play(env, None, np.array([2, 2, 1]), seed=0)
+    returns, lengths, succeeded = play(env, None, np.array([2, 2, 1]), seed=0)
     assert sorted(returns.tolist()) == [3.0, 3.0, 7.0, 7.0, 20.0]
     assert lengths.tolist() == returns.tolist()  # it pays 1 in each step
+    assert succeeded is None  # it does not say
 
 
 def test_the_same_seed_gives_the_same_return_and_any_number_of_episodes_is_met() -> None:

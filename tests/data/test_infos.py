@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlhf_ray.envs.infos import Infos
+from rlhf_ray.data.infos import Infos
 
 
 def test_an_episode_succeeded_if_any_of_its_own_steps_says_so() -> None:
