@@ -14,7 +14,6 @@ from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.attribution import known_methods
-from rlhf_ray.interpret.reward.association import told_by_step
 from rlhf_ray.interpret.reward.consistency import with_own_gradients
 from rlhf_ray.interpret.reward.equivalence import HOLDS, Equivalence, effects_of, equivalence
 from rlhf_ray.interpret.reward.lags import MOST, Lag, lag_of
@@ -152,6 +151,10 @@ class Subject:
         a lag counts only if the true reward of that step is what the reward is, or explains more of it than its own step does:
         than the true reward and shaping, and than forests on all that the step shows.
         """
+        from rlhf_ray.interpret.reward.association import (
+            told_by_step,
+        )  # imports scikit-learn, which training does not need
+
         found = self._lag_of(self.judged) if self.shaped else self._lag_as_it_is
         if found is None or not found.off or found.correlation >= HOLDS**0.5:
             return found
