@@ -42,7 +42,7 @@ class InfosByCopy(Sequence[dict[str, Any]]):
 
 
 class LazyInfos(DictInfoToList):
-    """What RLlib wraps its environments in, but lazy: arrays of steps need no dicts, which take a quarter of EnvPool's time."""
+    """What RLlib wraps its environments in, but lazy: arrays of steps need no dict for each copy."""
 
     def _convert_info_to_list(self, vector_infos: Any) -> Any:
         return InfosByCopy(vector_infos, super()._convert_info_to_list, self.num_envs)

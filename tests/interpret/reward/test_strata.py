@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward import comparison, strata
 from rlhf_ray.interpret.reward.steps import distances, overview, shortcuts
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
@@ -171,3 +172,19 @@ def test_another_shape_and_noise_are_no_exceptions(swings):
         figures = shortcuts.measure(subject(lambda o, a, p, d, f=function: f(truth(o, a, p, d), o), swings))
         assert not figures.beside.strata
         assert not figures.beside.clipped
+
+
+def test_what_others_get_is_of_other_steps_with_the_same_true_reward() -> None:
+    rng = np.random.default_rng(0)
+    truth, given, at = rng.integers(0, 5, 200).astype(float), rng.normal(size=200), rng.random(200) < 0.3
+    at[truth == 4] = True  # no others have this one
+    found = strata._elsewhere(given, truth, at)
+    others = {value: given[~at & (truth == value)] for value in range(5)}
+    wanted = [others[int(value)].mean() if len(others[int(value)]) else np.nan for value in truth[at]]
+    np.testing.assert_allclose(found, wanted)
+
+
+def test_a_reward_of_two_values_is_flat_where_it_no_longer_rises() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.uniform(-0.68, 0.32, 2000)  # the sign changes at 68 % of the range
+    assert comparison._flat(np.sign(truth), truth, np.arange(2000) // 50) == 0.7
