@@ -35,6 +35,8 @@ from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 LEASE_S = 60.0
 TOO_SOON_MS = 50
 """In the place of the page's own, which tests would wait for at each pair. Still longer than between two presses of one moment."""
+TIMEOUT_MS = 4000
+"""In the place of the page's own."""
 
 
 def square_frames(number: int, frames: int = 24, size: int = 32, seed: int = 0) -> np.ndarray:
@@ -270,25 +272,39 @@ class FakeDesk:
 
 @dataclass
 class Served:
-    """The page on its port."""
+    """The page on its port.
+
+    Attributes:
+        proxy: what stands between browser and server says instead of the server, by path; None for nothing.
+    """
 
     url: str
     desk: FakeDesk
     sessions: Sessions
+    proxy: Callable[[str], Any] = lambda path: None
 
     def link(self, name: str = "ada") -> str:
         return self.sessions.link(name, self.url)
 
 
-def attentive(app: FastAPI) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    """The app, but for who sees a new pair sooner than people do."""
-    file = files("rlhf_ray.labelling").joinpath("static", "playback.js").read_text()
-    changed, count = re.subn(r"const TOO_SOON_MS = 250;", f"const TOO_SOON_MS = {TOO_SOON_MS};", file)
+def changed(name: str, constant: str, value: int) -> Response:
+    """A script of the page with another value of a constant."""
+    file = files("rlhf_ray.labelling").joinpath("static", name).read_text()
+    text, count = re.subn(rf"const {constant} = \d+;", f"const {constant} = {value};", file)
     assert count == 1
-    script = Response(changed, media_type="text/javascript", headers={"cache-control": "no-cache"})
+    return Response(text, media_type="text/javascript", headers={"cache-control": "no-cache"})
+
+
+def in_front_of(app: FastAPI, site: Served) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """The app for who sees a new pair, and gives up a request, sooner than people and browsers do; behind the site's proxy."""
+    scripts = {
+        "/static/playback.js": changed("playback.js", "TOO_SOON_MS", TOO_SOON_MS),
+        "/static/api.js": changed("api.js", "TIMEOUT_MS", TIMEOUT_MS),
+    }
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await (script if scope["path"] == "/static/playback.js" else app)(scope, receive, send)
+        path = scope["path"]
+        await (scripts.get(path) or site.proxy(path) or app)(scope, receive, send)
 
     return answer
 
@@ -307,12 +323,15 @@ def served(
     app = create_app(desk, sessions, title=title, instructions=instructions, texts=texts)
     listening = socket.socket()
     listening.bind(("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(attentive(app), log_level="warning", access_log=False, lifespan="off"))
+    site = Served(f"http://127.0.0.1:{listening.getsockname()[1]}", desk, sessions)
+    server = uvicorn.Server(
+        uvicorn.Config(in_front_of(app, site), log_level="warning", access_log=False, lifespan="off")
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", desk, sessions)
+    yield site
     server.should_exit = server.force_exit = True
     thread.join(10)
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from tests.labelling.at_the_page import UNSEEN_MS, lease_of, press, wait_for_pair, wait_saved, wait_until
 from tests.labelling.fake_desk import FakeDesk
@@ -175,22 +177,59 @@ def test_offline_and_back_loses_and_doubles_nothing(visit, desk):
     assert len({given.event_id for _, given, _ in desk.answers}) == len(desk.answers) == 6
 
 
-def test_a_proxy_that_cannot_reach_the_server_is_no_answer_of_the_server(visit, desk):
+def test_a_proxy_that_cannot_reach_the_server_is_no_answer_of_the_server(visit, desk, site):
     page = visit(ready=False)
     wait_for_pair(page)
     page.wait_for_timeout(500)
-    page.route("**/api/**", lambda route: route.fulfill(status=502, content_type="text/html", body="<h1>Bad Gateway"))
+    site.proxy = lambda path: Response("<h1>Bad Gateway", 502) if path.startswith("/api/") else None
     for _ in range(3):
         press(page, "ArrowLeft")
     expect(page.locator("#saved")).to_have_text("Offline, 3 queued")
     expect(page.locator("#toast")).to_be_hidden()  # not "Bad Gateway"
-    page.unroute("**/api/**")
-    page.route("**/api/films/*", lambda route: route.fulfill(status=504, body=""), times=4)
+    lost: list[str] = []
+
+    def films_are_lost(path: str) -> Response | None:
+        if not path.startswith("/api/films/") or len(lost) == 4:
+            return None
+        lost.append(path)
+        return Response(status_code=504)
+
+    site.proxy = films_are_lost
     wait_saved(page)
     for _ in range(5):
         press(page, "ArrowLeft")
     wait_saved(page)
+    assert len(lost) == 4
     assert sorted(pair for _, _, pair in desk.answers) == list(range(8))  # the pairs of the lost films too
+
+
+@pytest.mark.parametrize("bytes_sent", [0, 40])
+def test_a_film_whose_connection_falls_silent_is_asked_for_again(bytes_sent, visit, desk, site):
+    """A request that nobody ever answers to its end: the laptop changed its network, a router forgot the connection."""
+    lost: list[str] = []
+
+    async def silence(scope: Scope, receive: Receive, send: Send) -> None:
+        if bytes_sent:
+            film = await desk.film(scope["path"].rpartition("/")[2])
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"image/webp")]})
+            await send({"type": "http.response.body", "body": film[:bytes_sent], "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    def first_are_lost(path: str) -> Any:
+        if path.startswith("/api/films/") and len(lost) < 3:  # one may be of the episode beside the pair
+            lost.append(path)
+            return silence
+        return None
+
+    site.proxy = first_are_lost
+    page = visit(ready=False)
+    wait_for_pair(page)  # after TIMEOUT_MS
+    for _ in range(3):
+        press(page, "ArrowLeft")
+    wait_saved(page)
+    assert len(lost) == 3
+    assert sorted(pair for _, _, pair in desk.answers) == [0, 1, 2]
 
 
 def test_undo_offline_takes_back_what_was_never_sent(visit, desk):

@@ -1,5 +1,8 @@
 /** Requests to the page's server. @module */
 
+/** After this long without a byte, a connection is given up. */
+const TIMEOUT_MS = 30000;
+
 /** The server rejected the request and says why. */
 export class Refused extends Error {
   /**
@@ -35,7 +38,7 @@ export async function call(method, path, body, options = {}) {
   if (method !== "GET") Object.assign(init, { body: JSON.stringify(body ?? {}) });
   let response;
   try {
-    response = await fetch(path, { ...init, signal: AbortSignal.timeout(30000) });
+    response = await fetch(path, { ...init, signal: AbortSignal.timeout(TIMEOUT_MS) });
     if (response.ok) return await response.json();
   } catch (error) {
     throw new Offline(String(error));
@@ -48,22 +51,35 @@ export async function call(method, path, body, options = {}) {
 }
 
 /**
- * A film's decoded sprite sheet.
+ * A film's decoded sprite sheet. A slow connection may take its time; a silent one is given up.
  * @param {string} id
  * @returns {Promise<ImageBitmap>}
  * @throws {Refused | Offline}
  */
 export async function sheet(id) {
+  const silence = new AbortController();
+  const giveUp = () => setTimeout(() => silence.abort(), TIMEOUT_MS);
+  let timer = giveUp();
   let response;
   try {
-    response = await fetch(`api/films/${id}`);
+    response = await fetch(`api/films/${id}`, { signal: silence.signal });
     if (response.ok) {
+      const heard = new TransformStream({
+        transform(bytes, through) {
+          clearTimeout(timer);
+          timer = giveUp();
+          through.enqueue(bytes);
+        },
+      });
+      const whole = await new Response(response.body?.pipeThrough(heard)).blob();
       // Raw pixels: no colour profile, no premultiplied alpha.
-      return await createImageBitmap(await response.blob(), { premultiplyAlpha: "none", colorSpaceConversion: "none" });
+      return await createImageBitmap(whole, { premultiplyAlpha: "none", colorSpaceConversion: "none" });
     }
   } catch (error) {
     if (error instanceof DOMException && error.name === "InvalidStateError") throw new Refused(415, "the server sent no valid image", 0);
     throw new Offline(String(error));
+  } finally {
+    clearTimeout(timer);
   }
   throw new Refused(response.status, "the server no longer has it", Number(response.headers.get("retry-after")) || 1);
 }
