@@ -2,8 +2,8 @@
 
 python benchmarks/agent_calibration.py [--seeds 0 1 2] [--only TOPIC …] [--workers 2]
 
-Trains the agents first (`rlhf-ray train minirun --true-reward`, …) unless benchmarks/agents has them. With --only, the file's
-other topics stay as they are. Each topic says at which commit it was measured.
+Trains the agents first (`rlhf-ray train minirun --true-reward`, …) unless benchmarks/agents has them. The file's
+other topics and seeds stay as they are. Each says at which commit it was measured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import agent_calibrations
-from benchmarks.record import RESULTS, about, record
+from benchmarks.record import RESULTS, record_topic
 
 NAME = "agent_calibration"
 
@@ -55,7 +55,8 @@ def main() -> None:
                 f"     {topic}, seed {seed}: {seconds} CPU seconds, {time.monotonic() - begun:.0f} s in all", flush=True
             )
             if len(done[topic]) == len(options.seeds):
-                _keep(topic, options.seeds, done[topic])
+                rows = [{"seed": seed, **row} for seed in options.seeds for row in done[topic][seed][0]]
+                record_topic(NAME, topic, options.seeds, sum(taken for _, taken in done[topic].values()), rows)
     if not all(row["passed"] for of in done.values() for rows, _ in of.values() for row in rows):
         sys.exit("Some rows are out of bounds.")
 
@@ -88,19 +89,7 @@ def _seconds_before(topic: str) -> float:
     """Return the CPU time that a topic took last time."""
     path = RESULTS / f"{NAME}.json"
     before = json.loads(path.read_text())["topics"] if path.exists() else {}
-    return float(before.get(topic, {}).get("cpu_seconds", 1e9))
-
-
-def _keep(topic: str, seeds: list[int], of: dict[int, tuple[list[dict[str, Any]], float]]) -> None:
-    """Write a topic's rows beside those of the other topics, if these had the same seeds."""
-    path = RESULTS / f"{NAME}.json"
-    before = json.loads(path.read_text()) if path.exists() else {}
-    topics = before.get("topics", {}) if before.get("seeds") == seeds else {}
-    rows = [{"seed": seed, **row} for seed in seeds for row in of[seed][0]]
-    seconds = round(sum(taken for _, taken in of.values()), 1)
-    topics[topic] = {"commit": about()["commit"], "cpu_seconds": seconds, "rows": rows}
-    total = round(sum(each["cpu_seconds"] for each in topics.values()), 1)
-    record(NAME, {"seeds": seeds, "cpu_seconds": total, "topics": dict(sorted(topics.items()))})
+    return max((float(part["cpu_seconds"]) for part in before.get(topic, {}).values()), default=1e9)
 
 
 if __name__ == "__main__":

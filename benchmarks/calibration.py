@@ -2,7 +2,7 @@
 
 python benchmarks/calibration.py [--seeds 0 1 2] [--only TOPIC …]
 
-With --only, the file's other topics stay as they are. Each topic says at which commit it was measured.
+The file's other topics and seeds stay as they are. Each says at which commit it was measured.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
-import json
 import pkgutil
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import calibrations
-from benchmarks.record import RESULTS, about, record
+from benchmarks.record import record_topic
 
 
 def main() -> None:
@@ -41,19 +39,9 @@ def main() -> None:
             print(f"{'ok  ' if row.passed else 'FAIL'} {row.id:4} {row.what}: {row.value} ({row.bound})")
         print(f"     {topic}: {seconds} CPU seconds", flush=True)
         passed &= all(row.passed for row in found)
-        _keep(topic, options.seeds, seconds, [dataclasses.asdict(row) for row in found])
+        record_topic("calibration", topic, options.seeds, seconds, [dataclasses.asdict(row) for row in found])
     if not passed:
         sys.exit("Some rows are out of bounds.")
-
-
-def _keep(topic: str, seeds: list[int], seconds: float, rows: list[dict[str, Any]]) -> None:
-    """Write a topic's rows beside those of the other topics, if these had the same seeds."""
-    path = RESULTS / "calibration.json"
-    before = json.loads(path.read_text()) if path.exists() else {}
-    topics = before.get("topics", {}) if before.get("seeds") == seeds else {}
-    topics[topic] = {"commit": about()["commit"], "cpu_seconds": seconds, "rows": rows}
-    total = round(sum(each["cpu_seconds"] for each in topics.values()), 1)
-    record("calibration", {"seeds": seeds, "cpu_seconds": total, "topics": dict(sorted(topics.items()))})
 
 
 if __name__ == "__main__":

@@ -46,3 +46,15 @@ def record(name: str, outcome: dict[str, Any]) -> None:
     """Write ``outcome`` to ``benchmarks/results/<name>.json``."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps({**about(), **outcome}, indent=1) + "\n")
+
+
+def record_topic(name: str, topic: str, seeds: list[int], cpu_seconds: float, rows: list[dict[str, Any]]) -> None:
+    """Write a calibration topic's rows to ``benchmarks/results/<name>.json``, beside those of other topics and seeds.
+
+    Each topic has, for each set of seeds, the commit at which it was measured, its CPU seconds and its rows.
+    """
+    path = RESULTS / f"{name}.json"
+    topics = json.loads(path.read_text())["topics"] if path.exists() else {}
+    part = {"commit": about()["commit"], "cpu_seconds": round(cpu_seconds, 1), "rows": rows}
+    topics.setdefault(topic, {})[" ".join(map(str, seeds))] = part
+    record(name, {"topics": {topic: dict(sorted(parts.items())) for topic, parts in sorted(topics.items())}})
