@@ -120,7 +120,7 @@ def measure(
     plain = respond(every, ())
     random = orthogonal_bases(basis, range(len(basis)), values, None, count, seed)
     rng = np.random.default_rng([seed, 0x51])
-    scores = _scores(agent, moments, basis, site)
+    scores = scores_at(agent, moments, basis, site)
     present, absent = scores[on].mean(0), scores[off].mean(0)
 
     def change(direction: Directions, score: FloatArray, rows: IntArray) -> FloatArray:
@@ -245,7 +245,7 @@ def slope(agent: Agent, moments: ChainMoments, behaviour: Behaviour, site: str =
     return flat
 
 
-def _scores(agent: Agent, moments: ChainMoments, basis: Directions, site: str) -> FloatArray:
+def scores_at(agent: Agent, moments: ChainMoments, basis: Directions, site: str) -> FloatArray:
     """Return the directions' scores at each moment, ``[n, k]``."""
     seen: list[FloatArray] = []
 

@@ -21,12 +21,14 @@ from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
 from rlhf_ray.interpret.agent.controls import Controlled, controlled
 from rlhf_ray.interpret.agent.effects import CausalEffect
 from rlhf_ray.interpret.agent.erasure import Classes, Erasure, Held, Neighbour, erasures, is_gone, reading
+from rlhf_ray.interpret.agent.recall import Recall
 from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.story import READ
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.directions import Directions, labels
 from rlhf_ray.interpret.directions.controls import random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention, Op
+from rlhf_ray.measure.intervals import MeanEstimate
 
 FITTED = 6000
 """Steps that directions are fitted to."""
@@ -69,6 +71,7 @@ class Removed:
         auc, erased, shared, bound, neighbours: see `Erasure`.
         sensitivity: see `HeldConcept`.
         effect, random, variance, random_variance: see `Controlled`.
+        recalled: see `rlhf_ray.interpret.agent.recall.recalled`.
     """
 
     file: str
@@ -83,6 +86,7 @@ class Removed:
     random: list[CausalEffect]
     variance: float
     random_variance: list[float]
+    recalled: MeanEstimate | None
 
     @property
     def gone(self) -> bool:
@@ -180,6 +184,7 @@ def taken_away(
 ) -> dict[str, Removed]:
     """Take each concept away, and save its directions to the step's folder; without those that make the memory grow without end."""
     removed = {}
+    recall = Recall.of(context)
     for number, (name, one) in enumerate(held.items()):
         context.say(f"playing without {name} ({number + 1} of {len(held)})")
         file, found = f"direction_{number}.npz", one.erasure
@@ -197,9 +202,10 @@ def taken_away(
         except NotANumberError:  # it, or a random direction, drives the memory beyond all numbers
             context.say(f"left out: the memory grows without end where {name} is taken away")
             continue
+        come = recall.of_concept(name, one.classes, found.basis)
         removed[name] = Removed(
             file, len(found.basis), found.auc, found.erased, found.shared, found.bound, found.neighbours, one.sensitivity,
-            result.effect, result.random, result.variance, result.random_variance,
+            result.effect, result.random, result.variance, result.random_variance, come,
         )  # fmt: skip
     return removed
 

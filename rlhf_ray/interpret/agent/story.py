@@ -33,6 +33,19 @@ rare behaviour within half of its share: a tenth could be all of it."""
 SLOPE = 0.5
 """Log-odds per standard deviation of the score from which on a gradient says that a direction drives an action: odds of 5 to 3."""
 
+Origin = Literal["memory", "sight", "either"]
+
+
+def origin(recalled: MeanEstimate | None) -> Origin:
+    """Return where a concept comes from that a memory holds: from before the step, or from what is seen at the step.
+
+    Args:
+        recalled: see `rlhf_ray.interpret.agent.recall.recalled`.
+    """
+    if recalled is None or recalled.low is None or recalled.high is None or recalled.low <= HALF <= recalled.high:
+        return "either"
+    return "memory" if recalled.mean > HALF else "sight"
+
 
 @dataclass(frozen=True)
 class Link:
@@ -115,6 +128,7 @@ class CausalChain:
         control: the largest change by moving as far along the direction that the action depends on most, or by another concept's
             direction: shows what the test can see.
         inert: whether no memory of another moment moves the action: then nothing in it does.
+        recalled: see `rlhf_ray.interpret.agent.recall.recalled`; None without memory.
         yes_no: whether the concept is yes or no; else a number, whose classes lie below and above its median.
         success: change of the return with the direction taken away throughout, as a share of the return.
         edited: the same concept changed in the level itself, if an edit does that.
@@ -146,6 +160,12 @@ class CausalChain:
     differs: Link | None = None
     joint: Joint | None = None
     inert: bool = False
+    recalled: MeanEstimate | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """Where the concept comes from."""
+        return "sight" if self.inert else origin(self.recalled)
 
     @property
     def negligible(self) -> float:

@@ -22,16 +22,18 @@ from rlhf_ray.interpret.agent.controls import Controlled
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import action_shares
 from rlhf_ray.interpret.agent.held import Removed, held_concepts, intervened, levels_of, taken_away
+from rlhf_ray.interpret.agent.recall import Recall
 from rlhf_ray.interpret.agent.splits import recorded, split_episodes
 from rlhf_ray.interpret.agent.steps.bases import fitted_basis
 from rlhf_ray.interpret.agent.steps.story import Story
 from rlhf_ray.interpret.agent.steps.world_model import world_of
-from rlhf_ray.interpret.agent.story import READ
+from rlhf_ray.interpret.agent.story import READ, Origin, origin
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import COUNT, random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention, Op
+from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.study.figures import fields_of
 from rlhf_ray.study.plots import EffectRow, draw_effects
@@ -71,11 +73,18 @@ class ComponentEffect:
         candidate: the component.
         result: its effect beside that on random directions.
         held: of a concept: how it is read, what taking it away leaves, and what else it takes.
+        recalled: see `rlhf_ray.interpret.agent.recall.recalled`; None without memory.
     """
 
     candidate: Candidate
     result: Controlled
     held: Removed | None = None
+    recalled: MeanEstimate | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """Where it comes from."""
+        return origin(self.recalled)
 
     @property
     def verdict(self) -> Verdict:
@@ -165,20 +174,21 @@ def run(context: AgentContext) -> Section:
     ]
     if not candidates:
         return WORDS.skipped("nothing_varies")
-    effects = []
+    effects, recall = [], Recall.of(context)
     for number, candidate in enumerate(candidates):
         context.say(f"intervening on {candidate.name} ({number + 1} of {len(candidates)})")
         candidate.basis.save(context.out / f"candidate_{number}.npz")
         if candidate.concept:  # the story's figures
             held = removed[candidate.concept][1]
-            effects.append(ComponentEffect(candidate, held.result, held))
+            effects.append(ComponentEffect(candidate, held.result, held, held.recalled))
             continue
         try:
             result = intervened(context, candidate.basis, candidate.components, OP, values, played)
         except NotANumberError:  # it, or a random direction, drives the memory beyond all numbers
             context.say(f"left out: without {candidate.name} the memory grows without end")
         else:
-            effects.append(ComponentEffect(candidate, result))
+            come = recall.of_components(candidate.basis, candidate.components)
+            effects.append(ComponentEffect(candidate, result, recalled=come))
     if not effects:
         return WORDS.skipped("grows")
     transfer = _transfer(context, test, candidates, values, site)

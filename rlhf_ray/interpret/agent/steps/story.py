@@ -121,6 +121,7 @@ def run(context: AgentContext) -> Section:
                 returns=removed[name].effect.returns,
                 settles=removed[name].gone,
                 inert=other == 0.0,
+                recalled=removed[name].recalled,
             )
             for chain in links
         ]
