@@ -214,7 +214,7 @@ def planted(seed: int) -> list[Row]:
         row("K1", "a corner pixel in one channel", texts(lambda o, a, p, d: (p[:, 0, 15, 2] > 100) * 1.0, pictures, frame),
             "rows 0-0, columns 15-15, channel 2 in the next state", "sole cause"),
         row("K2", "the background colour", texts(green, painted(pictures), frame), "The background colour decides"),
-        row("K3", "a constant", texts(lambda o, a, p, d: np.zeros(len(o)), vectors, box), "rewards nothing"),
+        row("K3", "a constant", texts(lambda o, a, p, d: np.zeros(len(o)), vectors, box), "tells no step from another"),
         row("K4", "xor of two features", texts(lambda o, a, p, d: np.sign(o[:, 1] * o[:, 2]), vectors, box),
             "Feature 1 and feature 2 act together"),
         row("K5", "the action alone", texts(lambda o, a, p, d: a * 1.0, vectors, box), "The reward depends on the action alone"),

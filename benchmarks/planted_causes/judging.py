@@ -23,7 +23,7 @@ LISTS = {
 ACCUSES = (
     "shortcut|disagree|does not agree|differs? from the true|prefers other|far from|too (much|little)|no better than|wrong way|"
     "saturat|cut off|pays for|not what is wanted|on which the true reward depends|noise|a constant is nearly as good|does not tell|"
-    "ranks (behaviour|steps) differently|steps? (late|early|after|before)|nothing about the true|rewards nothing|"
+    "ranks (behaviour|steps) differently|steps? (late|early|after|before)|nothing about the true|constant: the same|"
     "doesn't move with|a true reward of"
 )
 """What accuses a reward. A sentence about made-up inputs or about the data does not."""

@@ -145,7 +145,7 @@ CASES = [
     Case("corner pixel", "looks at one pixel in one channel of the next state",
          of(pictures, lambda o, a, p, d: (p[:, 0, 15, 2] > 100) * 1.0, FRAME), (r"rows? 0\b.*columns? 1[45]",), (NO_ACTION,)),
     Case("background", "looks at the background colour", of(painted, green, FRAME), ("background",), (NO_ACTION,)),
-    Case("constant", "rewards nothing", of(vectors, lambda o, a, p, d: np.zeros(len(o))), ("same on all|constant|rewards nothing",),
+    Case("constant", "rewards nothing", of(vectors, lambda o, a, p, d: np.zeros(len(o))), ("same on all|constant",),
          ("looks at", "follows the true", NO_NOISE)),
     vector("xor", "the signs of features 1 and 2, multiplied", lambda o, a, p, d: np.sign(o[:, 1] * o[:, 2]),
            ("feature 1", "feature 2", "together|and|with"), [1, 2], NO_ACTION, NO_NOISE),

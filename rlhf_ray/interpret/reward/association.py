@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,70 +11,143 @@ from sklearn.model_selection import GroupKFold
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.exchange import ExchangePairs
+from rlhf_ray.interpret.reward.over_episodes import OverEpisodes
 from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.measure.intervals import percentile_interval
 from rlhf_ray.reward.functions import CallableReward, RewardFunction
 
 MOST = 400
 """Numbers of a part that are used as they are; larger parts are summed by region."""
+STEPS, NUMBERS, LEVELS, DRAWS = 1000, 12, 8, 200
+"""Steps that forests are fitted to; most numbers of a part that means by level are taken of; levels; draws of the bootstrap."""
+TREES, WIDE = 20, 40
+"""Trees of a forest; numbers that each split of a tree looks at: of images, some."""
 FITS = 0.9
 """Least R² of a stand-in for the true reward."""
 
 
 @dataclass(frozen=True)
 class Association:
-    """How well forests on parts of steps predict the true reward of unseen episodes: R², 1 is perfect, 0 the constant mean.
+    """What a part of steps tells of the true reward in episodes that were not seen: shares of its variance, R².
 
     Attributes:
         part: from the part alone.
         rest: from everything but the part.
+        beside: what the part adds to everything else.
     """
 
-    part: float
+    part: OverEpisodes
     rest: float
+    beside: OverEpisodes
+
+    @property
+    def most(self) -> float:
+        """The most that the part may tell, alone or beside the rest: the upper ends of the intervals."""
+        return max(max(each.value, each.high) for each in (self.part, self.beside))
 
 
-def association(pairs: ExchangePairs, regions: Regions, mask: BoolArray, most: int = 300) -> Association | None:
-    """Measure how well a part, and everything else, predict the true reward of the pairs' steps.
+def association(data: Transitions, regions: Regions, mask: BoolArray) -> Association | None:
+    """Measure what a part, and everything else, tell of the true reward.
+
+    Forests find what numbers tell together, but miss what one number tells a little of; means by level of a number find that. The
+    part tells what the better one finds.
 
     Returns:
         None if the true reward is unknown or constant, or there are fewer than three episodes.
     """
-    at = np.arange(min(len(pairs), most))
-    truth = np.concatenate([pairs.own.rewards[at], pairs.donor.rewards[at]])
-    if not np.isfinite(truth).all() or np.ptp(truth) == 0:
+    if not np.isfinite(data.rewards).all():
         return None
-    states = [
-        np.concatenate([getattr(pairs.own, name)[at], getattr(pairs.donor, name)[at]])
-        for name in ("observations", "next_observations")
-    ]
-    steps = np.concatenate([pairs.indices[at], pairs.donor_indices[at]])
-    episodes = np.concatenate([pairs.own.episodes[at], pairs.donor.episodes[at]])
-    _, once = np.unique(steps, return_index=True)
-    states, truth, episodes = [each[once] for each in states], truth[once], episodes[once]
-    if len(np.unique(episodes)) < 3 or np.ptp(truth) == 0:
+    few = data.sample(STEPS, np.random.default_rng(0))
+    if len(np.unique(few.episodes)) < 3 or np.ptp(few.rewards) == 0:
         return None
-    return Association(*(predicted(_numbers(states, which, regions), truth, episodes) for which in (mask, ~mask)))
+    truth, episodes = few.rewards, few.episodes
+    states = [few.observations, few.next_observations]
+    part, rest = (_numbers(states, which, regions) for which in (mask, ~mask))
+    both = np.concatenate([part, rest], 1)
+    guesses = {name: guessed(each, truth, episodes) for name, each in (("part", part), ("rest", rest), ("both", both))}
+    spread = (truth - truth.mean()) ** 2
+    errors = {name: (truth - guess) ** 2 for name, guess in guesses.items()}
+    levels = _levels_of(part)
+    wide = _levels_of(_numbers([data.observations, data.next_observations], mask, regions))
+    left = truth - guesses["rest"]
+    alone = [_gain(spread, errors["part"], spread, episodes)]
+    alone += [_between(data.rewards, each, data.episodes, float(data.rewards.var())) for each in wide]
+    beside = [_gain(errors["rest"], errors["both"], spread, episodes)]
+    beside += [_between(left, each, episodes, float(truth.var())) for each in levels]
+    return Association(_largest(alone), float(1 - errors["rest"].mean() / truth.var()), _largest(beside))
+
+
+def _largest(found: Sequence[OverEpisodes]) -> OverEpisodes:
+    """Return the largest figure, with the largest upper end of all."""
+    best = max(found, key=lambda each: each.value)
+    return OverEpisodes(max(best.value, 0.0), max(best.low, 0.0), max(each.high for each in found))
+
+
+def _levels_of(numbers: FloatArray) -> list[IntArray]:
+    """Return the level of each step by each number; of more than `NUMBERS` numbers, which are no part but a picture, none."""
+    found: list[IntArray] = []
+    for column in numbers.T if numbers.shape[1] <= NUMBERS else ():
+        edges = np.unique(np.quantile(column, np.linspace(0, 1, LEVELS + 1)[1:-1]))
+        which = np.unique(np.searchsorted(edges, column, "right"), return_inverse=True)[1]
+        found += [which] if which.max() > 0 else []
+    return found
+
+
+def _by_episode(columns: Sequence[Array], episodes: IntArray) -> FloatArray:
+    """Return the sums of ``columns`` over all steps, and over `DRAWS` bootstrap draws of episodes, ``[1 + DRAWS, columns]``."""
+    names, which = np.unique(episodes, return_inverse=True)
+    sums = np.stack([np.bincount(which, column, len(names)) for column in columns], 1)
+    drawn = np.random.default_rng(0).multinomial(len(names), np.full(len(names), 1 / len(names)), DRAWS)
+    return np.concatenate([np.ones((1, len(names))), drawn]) @ sums
+
+
+def _estimate(shares: FloatArray) -> OverEpisodes:
+    return OverEpisodes(float(shares[0]), *percentile_interval(shares[1:]))
+
+
+def _gain(before: FloatArray, after: FloatArray, spread: FloatArray, episodes: IntArray) -> OverEpisodes:
+    """Return by how much the squared error falls from ``before`` to ``after``, as a share of ``spread``."""
+    sums = _by_episode([before, after, spread], episodes)
+    return _estimate((sums[:, 0] - sums[:, 1]) / np.maximum(sums[:, 2], 1e-300))
+
+
+def _between(values: FloatArray, levels: IntArray, episodes: IntArray, variance: float) -> OverEpisodes:
+    """Return the variance of the means of ``values`` by level, less what it is by chance, as a share of ``variance``."""
+    count = int(levels.max()) + 1
+    of = [levels == level for level in range(count)]
+    sums = _by_episode([*of, *(values * at for at in of), values**2], episodes)
+    n, total, squares = sums[:, :count], sums[:, count:-1], sums[:, -1]
+    steps = n.sum(1)
+    between = (total**2 / np.maximum(n, 1)).sum(1) - total.sum(1) ** 2 / steps
+    within = np.maximum(squares - (total**2 / np.maximum(n, 1)).sum(1), 0) / np.maximum(steps - count, 1)
+    return _estimate((between - (count - 1) * within) / steps / variance)
+
+
+def guessed(numbers: FloatArray, truth: FloatArray, episodes: IntArray) -> FloatArray:
+    """Return what forests say of ``truth`` from ``numbers``, each of episodes that were not seen."""
+    guess = np.full(len(truth), float(truth.mean()))
+    if numbers.shape[1] == 0:
+        return guess
+    for train, test in GroupKFold(3).split(numbers, truth, episodes):
+        guess[test] = _forest(numbers.shape[1]).fit(numbers[train], truth[train]).predict(numbers[test])
+    return guess
 
 
 def predicted(numbers: FloatArray, truth: FloatArray, episodes: IntArray) -> float:
     """Return R² of forests that predict ``truth`` from ``numbers`` in held-out episodes."""
-    if numbers.shape[1] == 0:
-        return 0.0
-    guess = np.zeros(len(truth))
-    for train, test in GroupKFold(3).split(numbers, truth, episodes):
-        forest = ExtraTreesRegressor(12, min_samples_leaf=2, max_features=0.5, random_state=0, n_jobs=1)
-        guess[test] = forest.fit(numbers[train], truth[train]).predict(numbers[test])
-    return float(1 - np.mean((guess - truth) ** 2) / np.var(truth))
+    return float(1 - np.mean((guessed(numbers, truth, episodes) - truth) ** 2) / np.var(truth))
 
 
-def fitted_truth(reward: RewardFunction, data: Transitions, rng: np.random.Generator) -> RewardFunction | None:
-    """Fit forests to recorded true rewards: a stand-in for a true reward function that nobody has.
+def _forest(width: int) -> ExtraTreesRegressor:
+    return ExtraTreesRegressor(TREES, min_samples_leaf=2, max_features=min(1.0, WIDE / width), random_state=0, n_jobs=1)
+
+
+def fitted_truth(reward: RewardFunction, data: Transitions) -> RewardFunction | None:
+    """Fit forests to recorded true rewards: a stand-in for a true reward function that nobody has, whatever the reward is.
 
     Args:
         reward: gives the spaces.
-        data: steps of vectors with true rewards.
-        rng: draws the steps that are used, 1,500 at most.
+        data: steps of vectors with true rewards; 1,500 at most are used.
 
     Returns:
         None if the forests explain less than `FITS` of the true reward in held-out episodes: they are no stand-in then.
@@ -81,11 +155,11 @@ def fitted_truth(reward: RewardFunction, data: Transitions, rng: np.random.Gener
     truth = data.rewards
     if not np.isfinite(truth).all() or np.ptp(truth) == 0 or len(np.unique(data.episodes)) < 3:
         return None
-    part = data.sample(1500, rng)
+    part = data.sample(1500, np.random.default_rng(0))
     numbers = _columns(part.observations, part.actions, part.next_observations, part.terminated)
     if np.ptp(part.rewards) == 0 or predicted(numbers, part.rewards, part.episodes) < FITS:
         return None
-    forest = ExtraTreesRegressor(20, min_samples_leaf=2, random_state=0, n_jobs=1).fit(numbers, part.rewards)
+    forest = _forest(numbers.shape[1]).fit(numbers, part.rewards)
     return CallableReward(
         lambda *step: np.asarray(forest.predict(_columns(*step))),
         reward.observation_space,

@@ -54,11 +54,17 @@ class Cause:
 
     @property
     def is_shortcut(self) -> bool:
-        """Whether its exchange moves the reward but not the true one."""
-        if self.true_moves is None:
+        """Whether its exchange moves the reward but not the true one, nor may tell of it what the rest doesn't."""
+        if self.true_moves is None or (
+            self.fitted and self.association is not None and self.may_tell(self.association.beside)
+        ):
             return False
         spilled = self.fitted and self.effect.interval[0] > NEARLY_ALL and self.true_moves < SPILLED
         return spilled or self.true_moves < NOTHING < self.effect.interval[0]
+
+    def may_tell(self, told: OverEpisodes) -> bool:
+        """Return whether the part may tell half as much of the true reward as it would of one that looks at it as this one does."""
+        return max(told.value, told.high) >= self.effect.interval[0] ** 2 / 2
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values."""

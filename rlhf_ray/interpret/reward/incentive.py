@@ -18,7 +18,7 @@ until the comparison is decided. It stays undecided if PPO does not learn on the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -31,7 +31,18 @@ from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward import short_ppo
 from rlhf_ray.interpret.reward.preprocess.certificate import table_of
 from rlhf_ray.interpret.reward.tabular import Tables, tables_of
-from rlhf_ray.interpret.reward.teaching import GOOD, SURE, LevelFit, gains, highest_return, standard_error, well_taught
+from rlhf_ray.interpret.reward.teaching import (
+    GOOD,
+    SURE,
+    Interval,
+    LevelFit,
+    gains,
+    highest_return,
+    mending,
+    share_of_gain,
+    standard_error,
+    well_taught,
+)
 from rlhf_ray.measure.distances import starc
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.study.figures import fields_of
@@ -46,18 +57,12 @@ LONGER = 4
 """Factor of PPO's steps if it has not learned on the true reward."""
 DOUBLINGS = 2
 """How often the episodes of a judgement are doubled while it is undecided."""
-CONSTANTS = 64
-"""Constants that are searched in a table, before the ends of the interval that mends are bisected."""
-HALVINGS = 12
 QUANTILES = (0.5, 0.05, 0.95)
 """Quantiles of the learned reward that PPO tries as constants, after the level."""
 
 EXACT = "value iteration"
 
 Finding = Literal["same", "level", "ranking", "nothing to gain", "undecided"]
-
-Interval = tuple[float | None, float | None]
-"""From and to; None: there is no such end."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +90,16 @@ class Incentive:
         level: the constant that the learned reward adds, in units of the true reward; None if the rewards are unrelated.
         level_matters: whether episodes end early, so that a constant changes what pays.
         starc: STARC distance of the rewards (value iteration only); None if not computed.
-        finding: same, level, ranking, or nothing to gain; undecided if PPO did not learn enough on the true reward.
+        finding: same, level, ranking, or nothing to gain; undecided if PPO did not learn enough on the true reward, or on
+            the learned one: if the policy that was trained on the true reward gets more of the learned one, too.
         correlation: linear correlation of the two rewards, over all possible moves or on rollouts of random actions and of the
             policy that was trained on the true reward; None if the true reward is constant there.
         shifted: whether ``level`` is at least a tenth of the true reward's range, and the rewards are related (`LevelFit`).
         mends: the constants, on the learned reward's scale, that subtracted make it teach the task: from and to, each None if
             there is no such end; None if no constant does, or none was searched because it teaches the task as it is.
         gain_error: standard error of ``best - random``, by start; 0 where they are exact.
-        share_error: standard error of `share`; 0 where it is exact.
+        interval: 95 % interval of `share`; None where it is exact, or there is no gain.
+        returns: learned returns of the policies that were trained on the true reward and on the learned one; None if not needed.
         top: highest possible return, if that can be told; None with value iteration, whose ``best`` it is.
     """
 
@@ -110,7 +117,8 @@ class Incentive:
     shifted: bool
     mends: Interval | None = None
     gain_error: float = 0.0
-    share_error: float = 0.0
+    interval: tuple[float, float] | None = None
+    returns: tuple[float, float] | None = None
     top: float | None = None
 
     @property
@@ -132,6 +140,18 @@ class Incentive:
     def share(self) -> float | None:
         """Share of the possible gain over random actions that the learned reward teaches; may be negative. None without a gain."""
         return _share(self.learned, self.best, self.random) if self.gains else None
+
+    @property
+    def harmless(self) -> bool:
+        """Whether an agent may get the whole gain: then a level costs nothing, as far as can be told."""
+        most = self.share if self.interval is None else self.interval[1]
+        return most is not None and most >= 1 - 1e-6
+
+    @property
+    def for_the_end(self) -> bool | None:
+        """Whether the constants that mend, subtracted, make ending early pay more; else staying does. None without any."""
+        ends = [end for end in self.mends or () if end]
+        return ends[0] > 0 if ends else None if self.mends is None else self.mends[1] is None
 
     @property
     def share_without_level(self) -> float:
@@ -221,54 +241,11 @@ def in_tables(learned: FloatArray, tables: Tables, world: TrialWorld) -> Incenti
         fit.in_true_units,
         bool(mdp.terminal.any()),
         starc(tables.reward, learned, mdp),
-        _finding(best, taught, chance, mends is not None and fit.shifted),
+        _finding(best, taught, chance, fit.is_level(mends)),
         fit.correlation,
         fit.shifted,
         mends,
     )
-
-
-def mending(
-    share: Callable[[float], float], low: float, high: float, gamma: float, level: float
-) -> tuple[Interval | None, float]:
-    """Search the constants that mend a reward when subtracted.
-
-    A policy is indifferent between ending with reward e and going on with r for ever at the constant (r - (1 - gamma) e) / gamma:
-    outside the range of such values, all constants make the same policy optimal.
-
-    Args:
-        share: maps a constant to the share of the possible gain that the reward less the constant teaches.
-        low: smallest reward.
-        high: largest reward.
-        gamma: discount.
-        level: the constant to look at besides a grid.
-
-    Returns:
-        From and to of the constants nearest to ``level`` with a share of at least `GOOD`, or None if there are none; and the
-        largest share found.
-    """
-    beyond = (1 - gamma) / gamma * (high - low) + 1e-3 * max(high - low, abs(high), abs(low), 1e-12)
-    grid = np.unique([*np.linspace(low - beyond, high + beyond, CONSTANTS), level])
-    shares = np.array([share(float(constant)) for constant in grid])
-    good = np.flatnonzero(shares >= GOOD)
-    if not len(good):
-        return None, float(shares.max())
-    first = last = int(good[np.argmin(np.abs(grid[good] - level))])
-    while first > 0 and shares[first - 1] >= GOOD:
-        first -= 1
-    while last < len(grid) - 1 and shares[last + 1] >= GOOD:
-        last += 1
-
-    def edge(inside: float, outside: float) -> float:
-        step = abs(inside - outside)
-        for _ in range(HALVINGS):
-            middle = (inside + outside) / 2
-            inside, outside = (middle, outside) if share(middle) >= GOOD else (inside, middle)
-        return inside if abs(inside) > step / 2 ** (HALVINGS - 1) else 0.0  # any constant on this side of 0 mends it
-
-    start = float(edge(grid[first], grid[first - 1])) if first > 0 else None
-    end = float(edge(grid[last], grid[last + 1])) if last < len(grid) - 1 else None
-    return (start, end), float(shares.max())
 
 
 def level_of(learned: FloatArray, tables: Tables) -> LevelFit:
@@ -304,8 +281,8 @@ def _by_ppo(
     def trained(rewarding: RewardFunction | None, shift: float = 0.0) -> short_ppo.ShortPolicy:
         return short_ppo.train(world.name, rewarding, steps=steps, gamma=gamma, shift=shift, **options)
 
-    def played(policy: short_ppo.ShortPolicy | None, count: int) -> FloatArray:
-        return short_ppo.true_returns(world.name, policy, episodes=count, truth=truth, **options)
+    def played(policy: short_ppo.ShortPolicy | None, count: int, by: RewardFunction | None = truth) -> FloatArray:
+        return short_ppo.true_returns(world.name, policy, episodes=count, truth=by, **options)
 
     on_truth, chance = trained(truth), played(None, episodes)
     fit, quantiles, early, top = _level_on_rollouts(reward, world, seed, on_truth, truth)
@@ -330,18 +307,20 @@ def _by_ppo(
             break
     random, most, learned = (float(returns.mean()) for returns in (chance, best, taught))
     mends, mended = None, learned
-    if well is False and early:
+    returns = None if well is not False else [played(policy, count, reward) for policy in policies[1:]]
+    reached = returns is None or not gains(*returns)
+    if well is False and early and reached:
         constants = [fit.level, *quantiles] if fit.factor > 0 else list(quantiles)
         for constant in constants:
-            returns = played(trained(reward, constant), count)
-            mended = max(mended, float(returns.mean()))
-            if well_taught(chance, best, returns):
+            less = played(trained(reward, constant), count)
+            mended = max(mended, float(less.mean()))
+            if well_taught(chance, best, less):
                 mends = (constant, constant)
                 break
-    level = mends is not None and fit.shifted
-    finding: Finding = "undecided" if well is None else "same" if well else "level" if level else "ranking"
-    gain = most - random
-    share = _share(learned, most, random)
+    finding: Finding = (
+        "undecided" if well is None else "same" if well else "level" if fit.is_level(mends) else "ranking"
+    )
+    share = share_of_gain(chance, best, taught)
     return Incentive(
         world,
         "PPO",
@@ -352,12 +331,13 @@ def _by_ppo(
         fit.in_true_units,
         early,
         None,
-        finding,
+        finding if reached else "undecided",
         fit.correlation,
         fit.shifted,
         mends,
         standard_error(best - chance),
-        standard_error(taught - chance - share * (best - chance)) / gain if gain > 0 else 0.0,
+        None if share.low is None or share.high is None else (share.low, share.high),
+        None if returns is None else (float(returns[0].mean()), float(returns[1].mean())),
     )
 
 

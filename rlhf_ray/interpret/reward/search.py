@@ -26,7 +26,7 @@ from rlhf_ray.interpret.reward.exchange import (
     part_of,
     stack,
 )
-from rlhf_ray.interpret.reward.findings import CLEAR, Cause, Findings
+from rlhf_ray.interpret.reward.findings import CLEAR, SPILLED, Cause, Findings
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.reward.functions import RewardFunction
 
@@ -215,8 +215,11 @@ class Search:
             tuple(each),
             when,
             self.curve(mask, curve_times),
-            # what an exchange does to the true reward says more, except about a cause that the data can't tell from the rest
-            association(self.pairs, self.regions, mask) if true_moves is None or effect.moves > NEARLY_ALL else None,
+            # what an exchange does to the true reward says more, except about a cause that the data can't tell from the rest, and
+            # where a forest that stands in for the true reward may have missed the cause
+            association(self.data, self.regions, mask)
+            if true_moves is None or effect.moves > NEARLY_ALL or (self.fitted and true_moves < SPILLED)
+            else None,
             true_moves,
             self.fitted,
         )

@@ -59,7 +59,7 @@ def find(
     drawn = ExchangePairs(reward, data, pairs or (PAIRS_OF_IMAGES if image else PAIRS), rng)
     inputs = [drawn.effect(part) for part in _inputs(reward, data)]
     stand_in = truth is None and vectors
-    truth = fitted_truth(reward, data, rng) if stand_in else truth
+    truth = fitted_truth(reward, data) if stand_in else truth
     times, frames = moments(data, reward), stack(data)
     searched = Findings(scale, len(data))
     if regions is not None and times:

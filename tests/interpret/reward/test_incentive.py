@@ -11,11 +11,11 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_env, make_vector_env
 from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.interpret.reward import incentive, short_ppo
-from rlhf_ray.interpret.reward.incentive import TrialWorld, in_tables, incentives, well_taught
+from rlhf_ray.interpret.reward.incentive import Incentive, TrialWorld, in_tables, incentives
 from rlhf_ray.interpret.reward.steps import incentive as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.tabular import Tables, tables_of
-from rlhf_ray.interpret.reward.teaching import highest_return
+from rlhf_ray.interpret.reward.teaching import LevelFit, highest_return, share_of_gain, well_taught
 from rlhf_ray.measure.mdp import TabularMDP
 from rlhf_ray.reward.functions import CallableReward, TableReward
 from tests.interpret.contexts import run_step, why_not
@@ -149,6 +149,71 @@ def test_what_is_taught_is_decided_by_the_differences_of_each_start() -> None:
     assert well_taught(chance, best, chance + 0.2 * (best - chance)) is False
     assert well_taught(chance, best, chance + 0.7 * (best - chance) + rng.normal(0, 300, 32)) is None
     assert well_taught(chance, chance + rng.normal(0, 300, 32), best) is None  # it did not learn on the true reward
+
+
+def test_the_interval_of_a_share_holds_the_shares_that_the_returns_do_not_rule_out() -> None:
+    rng = np.random.default_rng(0)
+    chance = rng.normal(0, 3, 40)
+    best = chance + rng.normal(4, 2, 40)
+    taught = chance + 0.5 * (best - chance) + rng.normal(0, 1.5, 40)
+    share = share_of_gain(chance, best, taught)
+    assert share.mean == pytest.approx((taught - chance).mean() / (best - chance).mean())
+    by_hand = []  # tries each share
+    for of in np.linspace(-1, 2, 30_001):
+        left = taught - chance - of * (best - chance)
+        if abs(left.mean()) <= 2 * left.std(ddof=1) / 40**0.5:
+            by_hand.append(of)
+    assert (share.low, share.high) == (pytest.approx(by_hand[0], abs=2e-4), pytest.approx(by_hand[-1], abs=2e-4))
+    assert share_of_gain(chance, chance + rng.normal(0, 5, 40), taught).low is None
+    for more in np.linspace(-0.5, 0.6, 23):  # undecided just if the interval holds the bound
+        moved = taught + more * (best - chance)
+        share = share_of_gain(chance, best, moved)
+        assert (well_taught(chance, best, moved) is None) == (share.low <= 0.7 < share.high)
+
+
+@pytest.mark.parametrize(
+    ("mends", "fit", "level"),
+    [
+        ((-0.5, -0.5), LevelFit(1.0, -0.1, 0.7, 20.0), True),  # small beside the true range, but it mends
+        ((0.0, None), LevelFit(1.0, 0.1, 0.7, 20.0), False),  # any cost of a step mends
+        ((-0.5, -0.5), LevelFit(1.0, -4.0, 0.2, 20.0), False),  # unrelated
+        (None, LevelFit(1.0, -4.0, 1.0, 20.0), False),
+    ],
+)
+def test_a_constant_that_mends_a_related_reward_is_its_level(mends, fit, level) -> None:
+    assert fit.is_level(mends) is level
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, returns: dict[tuple[str, str], float]) -> Incentive:
+    """Run the test in CartPole with policies of planted returns, by what they were trained on and what judges."""
+    env = gym.make("CartPole-v1")
+    spaces = env.observation_space, env.action_space
+    reward = CallableReward(lambda o, a, s, d: o[:, 0] + 0.5, *spaces, "own")
+    truth = CallableReward(lambda o, a, s, d: o[:, 0] + 0 * a, *spaces, "true")
+    monkeypatch.setattr(Pushing, "to_env", staticmethod(lambda actions: np.arange(len(actions)) % 2))
+
+    def train(name: str, of: CallableReward, *, shift: float = 0.0, **options: object) -> Pushing:
+        policy = Pushing(0.0)
+        policy.of = f"{of.name} less {shift:.1f}" if shift else of.name
+        return policy
+
+    def play(name: str, policy: Pushing | None, episodes: int, truth: CallableReward, **options: object) -> np.ndarray:
+        mean = returns[("chance" if policy is None else policy.of, truth.name)]
+        return mean + np.random.default_rng(0 if policy is None else 1).normal(size=episodes)
+
+    monkeypatch.setattr(short_ppo, "train", train)
+    monkeypatch.setattr(short_ppo, "true_returns", play)
+    return incentive._by_ppo(reward, TrialWorld("CartPole-v1"), 0.99, 0, 0.5, truth)
+
+
+def test_a_training_that_gets_less_of_its_own_reward_than_another_agent_decides_nothing(monkeypatch) -> None:
+    returns = {("chance", "true"): 0.0, ("true", "true"): 100.0, ("own", "true"): 40.0, ("own", "own"): -30.0}
+    failed = planted(monkeypatch, returns | {("true", "own"): -20.0})
+    assert (failed.finding, failed.mends) == ("undecided", None)
+    assert failed.returns == (pytest.approx(-20, abs=0.5), pytest.approx(-30, abs=0.5))
+    mended = planted(monkeypatch, returns | {("true", "own"): -40.0, ("own less 0.5", "true"): 100.0})
+    assert (mended.finding, mended.mends) == ("level", (pytest.approx(0.5), pytest.approx(0.5)))
+    assert (mended.for_the_end, mended.harmless) == (True, False)
 
 
 class Pushing(float):

@@ -52,7 +52,7 @@ def _statement(one: Incentive, elsewhere: bool) -> Statement:
     weight += 0 if elsewhere else OWN
     strong: Strength = "weak"
     if one.share is not None and one.finding != "undecided":
-        low, high = one.share - 2 * one.share_error, one.share + 2 * one.share_error
+        low, high = one.interval or (one.share, one.share)
         strong = strength((low, high) if one.finding == "same" else (1 - high, 1 - low))
     key = (
         "shifted"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,9 @@ be something that moves: no place alone tells where it is."""
 MANY = 0.25
 """Share of the regions that are ignored from which they are counted, not named."""
 UNRELATED, RELATED, STRONGLY = 0.05, 0.2, 0.8
-"""R² of the true reward from a part: below, it tells nothing; above, something; above, nearly all."""
+"""R² of the true reward from a part: below, with the whole interval, it tells nothing; above, something; above, nearly all."""
+SAME_ORDER = 0.999
+"""Rank correlation with the true reward from which no cause is a fault: a bonus on one step in a thousand is below."""
 NO_PART = 0.5
 """Share of the regions from which a cause is no part but the whole."""
 FOLLOWS = 0.5
@@ -79,8 +81,10 @@ class Shortcuts:
         beside: how it compares with the true one; None if that is unknown.
         late: causes that change at another step than the true reward.
         equivalent: whether it is the true reward but for shaping: then no cause is a fault.
+        right: whether it is the true reward up to scale, or has its order of steps: then no cause is a fault, either.
         as_true: whether it is constant as the true reward is.
         known: whether the true reward is known for any step: then what moves it too is no shortcut.
+        ends: whether some of the steps terminate their episode.
         compared: the steps that it is compared with the true reward on.
     """
 
@@ -91,8 +95,10 @@ class Shortcuts:
     beside: Comparison | None = None
     late: tuple[LateCause, ...] = ()
     equivalent: bool = False
+    right: bool = False
     as_true: bool = False
     known: bool = False
+    ends: bool = False
     compared: Transitions | None = None
 
     @property
@@ -104,10 +110,6 @@ class Shortcuts:
     def shortcuts(self) -> list[Cause]:
         """Causes whose exchange moves the reward but not the true one."""
         return [cause for cause in self.found.causes if cause.is_shortcut]
-
-    def moved_rightly(self, cause: Cause) -> bool:
-        """Whether a cause is known to move the true reward as much as it moves this one."""
-        return self.known and cause.true_moves is not None and cause.true_moves > NEARLY_ALL
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
@@ -141,14 +143,18 @@ def measure(subject: Subject, data: Transitions | None = None) -> Shortcuts:
     found = find(subject.scaled, data, subject.regions, subject.rng("shortcuts"), **options)
     mean = float(subject.scaled.of(data).mean())
     if found.constant:
-        return Shortcuts(len(data), mean, subject.regions, found, as_true=subject.constant_as_true)
+        ends = bool(subject.data.terminated.any())
+        return Shortcuts(len(data), mean, subject.regions, found, as_true=subject.constant_as_true, ends=ends)
     most = round(STEPS * max(1.0, effort) / (4 if _shows_images(subject) else 1))
     whole = episodes(subject.data, most, subject.rng("shortcuts: data"))
     compared = subject.judged, whole, subject.regions, found.ignored, objects, subject.lag, subject.shaping(whole)
     beside = compare(*compared)
     late = tuple(_late(found, beside, data, subject.rng("late")))
     known = options["truth"] is not None
-    return Shortcuts(len(data), mean, subject.regions, found, beside, late, subject.shaped, known=known, compared=whole)
+    same = subject.equivalence is not None and subject.equivalence.holds
+    right = same or (beside is not None and not beside.constant_truth and beside.agreement >= SAME_ORDER)
+    figures = Shortcuts(len(data), mean, subject.regions, found, beside, late, subject.shaped, right)
+    return replace(figures, known=known, compared=whole)
 
 
 def _effort(subject: Subject) -> float:
@@ -196,7 +202,7 @@ def statements(figures: Shortcuts) -> list[Statement]:
     """Say what `measure` found."""
     if figures.found.constant:
         key = "constant_as_true" if figures.as_true else "constant"
-        return [WORDS.statement(key, 10.0, steps=figures.steps, mean=figures.mean)]
+        return [WORDS.statement(key, 10.0, steps=figures.steps, mean=figures.mean, ends=figures.ends)]
     parts = (_inputs, _causes, _ignores, _warnings, _lags, _differences)
     return [statement for part in parts for statement in part(figures)]
 
@@ -263,23 +269,22 @@ def _warnings(figures: Shortcuts) -> Iterator[Statement]:
         yield WORDS.statement("noise" if found.erratic else "noisy", 4.0, strong, noise=found.noise)
     if figures.equivalent:
         return
-    yield from _beside_truth(figures)
+    yield from () if figures.right else _beside_truth(figures)
     together = {name for first, second, _ in found.together for name in (first, second)}
     scattered = found.others is not None and found.others.moves > SCATTERED
     for cause in found.causes:
         if cause.association is None or cause.is_shortcut:
             continue
-        part, rest, moves = cause.association.part, cause.association.rest, cause.effect.moves
+        told, moves = cause.association, cause.effect.moves
         is_part = len(cause.regions) < NO_PART * len(found.regions)
         alone = cause.name not in together and not scattered
         unmoved = cause.true_moves is None or cause.true_moves < NOTHING
-        if moves > CLEAR and part < UNRELATED and rest > RELATED and alone and unmoved:
+        nothing = told.most < UNRELATED and not cause.may_tell(told.part) and not cause.may_tell(told.beside)
+        if moves > CLEAR and nothing and told.rest > RELATED and alone and unmoved and not figures.right:
             strong = strength(cause.effect.interval, NOTHING)
-            yield WORDS.statement("tells_nothing", 2 * moves, strong, cause=cause, part=max(part, 0), rest=rest)
-        elif (
-            moves > NEARLY_ALL and part > STRONGLY and rest > STRONGLY and is_part and not figures.moved_rightly(cause)
-        ):
-            yield WORDS.statement("either", 2 * moves, cause=cause, part=part, rest=rest)
+            yield WORDS.statement("tells_nothing", 2 * moves, strong, cause=cause, told=told)
+        elif moves > NEARLY_ALL and min(told.part.value, told.rest) > STRONGLY and is_part and not figures.known:
+            yield WORDS.statement("either", 2 * moves, cause=cause, told=told)
     if found.background is not None and found.background.decides:
         yield WORDS.statement("background_alone", 3.0, effect=found.background)
 
