@@ -22,6 +22,9 @@ FITTED, GRADIENTS = 6000, 1000
 """Steps that directions are fitted to; steps whose gradients are taken."""
 AHEAD = 5
 """Steps on which a memory may still show: an LSTM's cell, or a unit that is only copied, says nothing at once."""
+MIXED = 0.2
+"""Share of what two concepts tell of a component from which on the second is part of what it reads: of forty levels, the best of
+ten concepts tells half as much by chance."""
 FEWEST_OF_CLASS = 10
 """Steps of each class that a direction apart from other concepts needs."""
 
@@ -39,6 +42,7 @@ class Candidate:
         concept: what the component was fitted to; empty if nothing.
         auc: how well its (first) score tells the concept's classes apart, on other levels; None without a concept.
         reads: of a component without a concept, the concept whose classes its score tells apart best; empty if none well enough.
+        mixed: the other concept that it reads as well; empty if none. See `mixed_with`.
     """
 
     basis: Directions
@@ -48,6 +52,7 @@ class Candidate:
     concept: str = ""
     auc: float | None = None
     reads: str = ""
+    mixed: str = ""
 
 
 def sensitivities(
@@ -196,9 +201,30 @@ def with_concepts(
                 areas[name] = max(area, 1.0 - area)
         best = max(areas, key=lambda name: areas[name], default="")
         if best and areas[best] >= least:
-            candidate = replace(candidate, reads=best, auc=areas[best])
+            candidate = replace(candidate, reads=best, auc=areas[best], mixed=mixed_with(scores, concepts, best))
         named.append(candidate)
     return named
+
+
+def mixed_with(scores: FloatArray, concepts: Mapping[str, Array], best: str) -> str:
+    """Return the concept that tells most of scores ``[n]`` that ``best`` doesn't: at least `MIXED` of what both tell; else "".
+
+    What they tell is variance, by least squares on each concept's number and on its class.
+    """
+
+    def of(name: str) -> list[FloatArray]:
+        concept = np.asarray(concepts[name], np.float64)
+        return [filled(concept), filled(np.where(rows(concept), classes(concept), np.nan))]
+
+    spread = max(float(scores.var()), 1e-300)
+    left = float(residual(scores, of(best)).var()) / spread
+    beside = {
+        name: float(residual(scores, [*of(best), *of(name)]).var()) / spread
+        for name, concept in concepts.items()
+        if name != best and usable(concept)
+    }
+    other = min(beside, key=lambda name: beside[name], default="")
+    return other if other and left - beside[other] >= MIXED * (1.0 - beside[other]) else ""
 
 
 def _vectors(values: Tensor) -> FloatArray:

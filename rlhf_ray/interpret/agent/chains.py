@@ -48,15 +48,19 @@ class ChainMoments(Moments):
 
     def logits(self, agent: Agent, interventions: Sequence[Intervention] = ()) -> FloatArray:
         """Return what the agent computes at each, ``[n, outputs]``, with interventions."""
+        return self.thoughts(agent, interventions)[0]
+
+    def thoughts(self, agent: Agent, interventions: Sequence[Intervention] = ()) -> tuple[FloatArray, FloatArray]:
+        """Return `logits`, and values ``[n]``."""
         with torch.no_grad():
             edits = edits_at(interventions, self.steps) if interventions else {}
             step = agent.step(torch.as_tensor(self.observations), torch.as_tensor(self.memory), edits=edits)
-        logits: FloatArray = step.logits.numpy()
-        return logits
+        return step.logits.numpy(), step.value.numpy()
 
 
 Response = Callable[[IntArray, Sequence[Intervention]], FloatArray]
-"""How often the agent behaves so from some of the moments on, given their numbers and interventions, ``[n, behaviours]``."""
+"""How often the agent behaves so from some of the moments on, given their numbers and interventions, and last its mean value,
+``[n, behaviours + 1]``."""
 
 
 def swapped(agent: Agent, moments: ChainMoments, seed: int = 0) -> float | None:
@@ -78,8 +82,8 @@ def respond_at_once(agent: Agent, moments: ChainMoments, behaviours: Sequence[Be
     """Return the response that asks for the action at the moment itself: it needs no environment."""
 
     def respond(rows: IntArray, interventions: Sequence[Intervention]) -> FloatArray:
-        logits = moments[rows].logits(agent, interventions)
-        return np.stack([behaviour.done(logits, agent.action_space) for behaviour in behaviours], 1)
+        logits, values = moments[rows].thoughts(agent, interventions)
+        return np.stack([*(behaviour.done(logits, agent.action_space) for behaviour in behaviours), values], 1)
 
     return respond
 
@@ -124,7 +128,7 @@ def measure(
     present, absent = scores[on].mean(0), scores[off].mean(0)
 
     def change(direction: Directions, score: FloatArray, rows: IntArray) -> FloatArray:
-        """Return the change of frequencies ``[rows, behaviours]`` with the scores held at ``score``."""
+        """Return the change of the response ``[rows, behaviours + 1]`` with the scores held at ``score``."""
         held = Intervention(direction, range(len(direction)), "ablate_mean", amount=score, site=site)
         return respond(rows, [held]) - plain[rows]
 
@@ -137,6 +141,8 @@ def measure(
     removed, back = moves(np.asarray(basis.midpoints), present, on), moves(absent, present, on)
     moved = moves(present, absent, off)
     levels = moments.levels
+    spread = max(float(plain[:, -1].std()), 1e-9)
+    value = moved.and_then(back).differs(-1, levels, seed).scaled(1.0 / spread)
     chains = []
     for k, behaviour in enumerate(behaviours):
         slopes = slope(agent, moments, behaviour, site)
@@ -155,6 +161,7 @@ def measure(
             basis.names[0], behaviour.name, *auc, (float(plain[off, k].mean()), float(plain[on, k].mean())), gradient,
             gradient_random, removed.link(k, levels, seed), moved.link(k, levels, seed), back.link(k, levels, seed), control,
             gap_estimate=gap, differs=moved.and_then(back).differs(k, levels, seed),
+            value=value,
         )  # fmt: skip
         if not chain.has_gap:
             joint = _joint(plain[:, k], holds, others, moved.and_then(back, -1.0), k, levels, seed)
@@ -165,7 +172,7 @@ def measure(
 
 @dataclass(frozen=True)
 class _Changes:
-    """How frequencies change at some moments ``rows``, ``[rows, behaviours]``, and at fewer with each random direction."""
+    """How the response changes at some moments ``rows``, ``[rows, behaviours + 1]``, and at fewer with each random direction."""
 
     rows: IntArray
     changes: FloatArray

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Protocol
 
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS, filled, residual, separate_directions
-from rlhf_ray.interpret.agent.story import READ
+from rlhf_ray.interpret.agent.story import NONE, READ
 from rlhf_ray.interpret.directions import Directions, labels
 from rlhf_ray.interpret.directions.components import spectrum
 from rlhf_ray.interpret.directions.controls import removed_variance
@@ -35,6 +36,8 @@ SAME_DIRECTION = 0.9
 HALF = 0.5
 """Share of what a reader of another concept is better than chance by, from which on a removal takes that concept as well; and
 share of the variance that a concept's directions may take."""
+FOLLOWED = 6
+"""Concepts, those without which a concept is read worst, whose pairs are asked whether it follows them: fifteen pairs."""
 QUANTILES = (0.25, 0.75)
 """Further thresholds at which a number is read, beside its median; a number of at most four values is read at all of them."""
 
@@ -102,6 +105,10 @@ class Erasure:
         bound: AUC up to which it counts as erased: `GONE`, or what chance reaches with so few held-out levels.
         variance: share of the values' variance that the removal takes.
         neighbours: other concepts that the effect of a removal may be about.
+        others: the concepts whose part of it is left.
+        follows: concepts that are read better, without whose directions nothing reads this one; see `followed`.
+        rewritten: how much of the distance between the classes a memory writes again that is played without the directions; 0 if
+            nothing reads it there. See `rlhf_ray.interpret.agent.rewriting.taken_in_the_loop`.
     """
 
     basis: Directions
@@ -111,6 +118,14 @@ class Erasure:
     bound: float
     variance: float
     neighbours: list[Neighbour]
+    others: Sequence[str] = ()
+    follows: Sequence[str] = ()
+    rewritten: float = 0.0
+
+    @property
+    def taken(self) -> bool:
+        """Whether what the memory writes again is as good as nothing."""
+        return is_taken(self)
 
     @property
     def gone(self) -> bool:
@@ -130,13 +145,21 @@ class Readings(Protocol):
     @property
     def bound(self) -> float: ...  # noqa: D102
 
+    @property
+    def rewritten(self) -> float: ...  # noqa: D102
+
 
 def is_gone(read: Readings) -> bool:
     """Return whether nothing reads a concept after its removal, and what other concepts tell of it would not do instead.
 
     An agent that goes by the rest errs: of two classes with an AUC of `READ`, at one step in five, which an intervention shows.
     """
-    return read.erased <= read.bound and read.shared <= READ
+    return read.erased <= read.bound and read.shared <= READ and is_taken(read)
+
+
+def is_taken(read: Readings) -> bool:
+    """Return whether the memory writes no more than `NONE` of a concept again: a trace, which only a reader without noise sees."""
+    return read.rewritten <= NONE
 
 
 @dataclass(frozen=True)
@@ -163,6 +186,15 @@ class Whitened:
         self.center, (spread, self.axes) = values.mean(0), spectrum(values)
         ridge = 1e-3 * float((spread**2).sum()) / max(values.shape[1], 1)
         self.spread = np.sqrt(spread**2 + ridge)
+
+    def length(self, change: FloatArray) -> float:
+        """Return how large a change ``[size]`` of the values is in this metric."""
+        return self.along(change, change)
+
+    def along(self, first: FloatArray, second: FloatArray) -> float:
+        """Return how large a change is along another one: of two estimates of it, without what noise adds to its length."""
+        one, other = (change @ self.axes.T / self.spread for change in (first, second))
+        return float(_unit(one) @ other)
 
     def __call__(self, values: FloatArray) -> FloatArray:
         """Return values in this metric, ``[n, axes]``."""
@@ -220,11 +252,49 @@ def _erasure(
 ) -> Erasure:
     """Return the erasure that begins with a direction: of the part of the concept that ``others`` don't tell."""
     ways, erased, bound = _erase(metric, basis, sides, name, others, fit, test)
-    left, target = [side - side @ ways.T @ ways for side in sides], _Target.of(0, fit, test, name, ())
+    left, target = [side - side @ ways.T @ ways for side in sides], Target.of(0, fit, test, name, ())
     shared = 0.5 if target is None else target.linear(left[0], left[1])[0]
     whole = metric.basis(basis, ways, fit.values, fit.first(name))
     variance = removed_variance(whole, range(len(whole)), fit.values)
-    return Erasure(whole, area, erased, shared, bound, variance, _neighbours(sides, ways, name, fit, test))
+    near = _neighbours(sides, ways, name, fit, test)
+    return Erasure(whole, area, erased, shared, bound, variance, near, others)
+
+
+def followed(names: Sequence[str], fit: Held, test: Held) -> dict[str, list[str]]:
+    """Return, of each concept, those that are read better, one or two, without whose directions nothing reads it; else none.
+
+    What a memory holds of it is theirs then. With more concepts, or more than half of the axes, nearly everything would go.
+    """
+    metric = Whitened(fit.values)
+    sides = metric(fit.values), metric(test.values)
+    ways = {name: _unit(_pattern(sides[0], fit.first(name))) for name in names}
+    known = {name: np.isfinite(test.first(name)) for name in names}
+    areas = {
+        name: statistics.auc(sides[1][known[name]] @ way, test.first(name)[known[name]] == 1, 0.5)
+        for name, way in ways.items()
+    }
+
+    def follows(name: str) -> list[str]:
+        target = Target.of(0, fit, test, name, ())
+        better = [other for other in names if areas[other] > areas[name]]
+        if target is None:
+            return []
+
+        def left(some: Sequence[str]) -> float:
+            """Return the AUC of a reader without the directions of some concepts."""
+            taken = np.linalg.qr(np.stack([ways[other] for other in some], 1))[0].T
+            if len(taken) > HALF * taken.shape[1]:
+                return 1.0
+            return target.linear(*(side - side @ taken.T @ taken for side in sides))[0]
+
+        alone = sorted(better, key=lambda other: left([other]))[:FOLLOWED]
+        for some in ([[one] for one in alone], [list(pair) for pair in combinations(alone, 2)]):
+            rest = [left(each) for each in some]
+            if rest and min(rest) <= target.bound:
+                return some[int(np.argmin(rest))]
+        return []
+
+    return {name: follows(name) for name in names}
 
 
 def reading(basis: Directions, values: FloatArray, classes: FloatArray) -> float:
@@ -246,7 +316,7 @@ def _erase(
     """Return orthonormal directions ``[k, axes]`` in the metric, the AUC of the best reader without them, and its bound."""
     ways = _unit((metric.axes @ basis.patterns[0]) / metric.spread)[None]
     columns = range(fit.classes[name].shape[1])
-    targets = [each for column in columns if (each := _Target.of(column, fit, test, name, others)) is not None]
+    targets = [each for column in columns if (each := Target.of(column, fit, test, name, others)) is not None]
     if not targets:
         return ways, 0.5, GONE
     while True:
@@ -265,9 +335,10 @@ def _erase(
 
 
 @dataclass(frozen=True)
-class _Target:
+class Target:
     """A class to read: the part of it that other concepts don't tell, where it is known."""
 
+    own: FloatArray
     left: FloatArray
     fitted: BoolArray
     truth: BoolArray
@@ -276,7 +347,7 @@ class _Target:
     bound: float
 
     @classmethod
-    def of(cls, column: int, fit: Held, test: Held, name: str, others: Sequence[str]) -> _Target | None:
+    def of(cls, column: int, fit: Held, test: Held, name: str, others: Sequence[str]) -> Target | None:
         """Return the target of a threshold; None if a class is missing."""
         fitted, tested = (np.isfinite(held.classes[name][:, column]) for held in (fit, test))
         own, truth = fit.classes[name][fitted, column], test.classes[name][tested, column] == 1
@@ -287,7 +358,7 @@ class _Target:
         if float(left.var()) < 0.1 * float(own.var()):
             left, others = own - own.mean(), ()
         beside = [filled(test.first(other))[tested] for other in others]
-        return cls(left, fitted, truth, tested, beside, max(GONE, 0.5 + _by_chance(truth)))
+        return cls(own, left, fitted, truth, tested, beside, max(GONE, 0.5 + _by_chance(truth)))
 
     def auc(self, scores: FloatArray) -> float:
         """Return how well scores ``[n]`` at the tested steps read the class, apart from what other concepts tell."""
@@ -298,6 +369,17 @@ class _Target:
         """Read values in the metric by a linear reader: its AUC, and its direction."""
         way = _unit(fitted[self.fitted].T @ self.left)
         return self.auc(tested[self.tested] @ way), way
+
+    def pattern(self, fitted: FloatArray) -> FloatArray:
+        """Return how the mean of values ``[n, size]`` differs between the classes, at equal values of the other concepts."""
+        own = self.own - self.own.mean()
+        found: FloatArray = self.left @ fitted[self.fitted] / float(self.left @ own)
+        return found
+
+    def signed(self, fitted: FloatArray, tested: FloatArray) -> tuple[float, FloatArray]:
+        """Do as `linear`, with an AUC below 0.5 where the reader errs: a reader of noise does so as often as not."""
+        way = _unit(fitted[self.fitted].T @ self.left)
+        return statistics.auc(residual(tested[self.tested] @ way, self.others), self.truth, 0.5), way
 
     def by_products(self, fitted: FloatArray, tested: FloatArray) -> float:
         """Return the AUC of a reader of products."""

@@ -7,7 +7,7 @@ step of an episode, on the same held-out levels. The step "story" measures it; "
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,10 +20,21 @@ from rlhf_ray.interpret.agent.candidates import sensitivities
 from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
 from rlhf_ray.interpret.agent.controls import Controlled, controlled
 from rlhf_ray.interpret.agent.effects import CausalEffect
-from rlhf_ray.interpret.agent.erasure import Classes, Erasure, Held, Neighbour, erasures, is_gone, reading
+from rlhf_ray.interpret.agent.erasure import (
+    Classes,
+    Erasure,
+    Held,
+    Neighbour,
+    erasures,
+    followed,
+    is_gone,
+    is_taken,
+    reading,
+)
 from rlhf_ray.interpret.agent.recall import Recall
+from rlhf_ray.interpret.agent.rewriting import taken_in_the_loop
 from rlhf_ray.interpret.agent.splits import recorded
-from rlhf_ray.interpret.agent.story import READ
+from rlhf_ray.interpret.agent.story import READ, Origin, origin
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.directions import Directions, labels
 from rlhf_ray.interpret.directions.controls import random_bases
@@ -68,7 +79,7 @@ class Removed:
     Attributes:
         file: its directions.
         directions: how many there are.
-        auc, erased, shared, bound, neighbours: see `Erasure`.
+        auc, erased, shared, bound, neighbours, follows, rewritten: see `Erasure`.
         sensitivity: see `HeldConcept`.
         effect, random, variance, random_variance: see `Controlled`.
         recalled: see `rlhf_ray.interpret.agent.recall.recalled`.
@@ -86,7 +97,24 @@ class Removed:
     random: list[CausalEffect]
     variance: float
     random_variance: list[float]
-    recalled: MeanEstimate | None
+    recalled: MeanEstimate | None = None
+    follows: list[str] = field(default_factory=list)
+    rewritten: float = 0.0
+
+    @property
+    def origin(self) -> Origin:
+        """Where it comes from."""
+        return origin(self.recalled)
+
+    @property
+    def taken(self) -> bool:
+        """Whether the memory does not write it again while it is taken away: else its figures are not of a removal."""
+        return is_taken(self)
+
+    @property
+    def settles(self) -> bool:
+        """Whether an absent effect means something: the concept is gone, and no return changed without a control as large."""
+        return self.gone and (self.result.matched or not self.result.changes)
 
     @property
     def gone(self) -> bool:
@@ -146,7 +174,14 @@ def held_concepts(context: AgentContext, least: float = READ) -> tuple[FloatArra
         random = random_bases(found[name].basis, [0], values, None)
         return max((reading(each, unseen, held_out.first(name)) for each in random), default=0.5)
 
-    return values, {name: HeldConcept(found[name], by_chance(name), classes[name], sizes[name]) for name in chosen}
+    levels = np.unique(train.levels)[: subject.count(LEVELS, FEWEST_LEVELS)]
+    held, follows = {}, followed(list(found), fit, held_out)
+    for number, name in enumerate(chosen):
+        context.say(f"whether {name} stays away ({number + 1} of {len(chosen)})")
+        one = replace(found[name], follows=follows[name])
+        one = taken_in_the_loop(subject, one, name, classes, values, levels)
+        held[name] = HeldConcept(one, by_chance(name), classes[name], sizes[name])
+    return values, held
 
 
 def both_ends(order: Sequence[str], ranks: Sequence[int], count: int) -> list[str]:
@@ -205,7 +240,8 @@ def taken_away(
         come = recall.of_concept(name, one.classes, found.basis)
         removed[name] = Removed(
             file, len(found.basis), found.auc, found.erased, found.shared, found.bound, found.neighbours, one.sensitivity,
-            result.effect, result.random, result.variance, result.random_variance, come,
+            result.effect, result.random, result.variance, result.random_variance, come, list(found.follows),
+            found.rewritten,
         )  # fmt: skip
     return removed
 

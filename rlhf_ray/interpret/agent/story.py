@@ -71,6 +71,10 @@ class Link:
         """Whether its interval is clear of 0, and of the largest change with a random direction that is a control."""
         return self.matched and self.change.beyond(self.random_most)
 
+    def scaled(self, factor: float) -> Link:
+        """Return the link in other units; ``factor`` is positive."""
+        return Link(self.change.scaled(factor), [factor * each for each in self.random], self.matched)
+
     def absent(self, within: float) -> bool:
         """Return whether the interval stays within a bound, and holds 0 unless random directions do as much."""
         low, high = self.change.low, self.change.high
@@ -90,6 +94,17 @@ class EditedLevel:
     edit: str
     score: MeanEstimate
     action: MeanEstimate
+
+    @property
+    def silent(self) -> bool:
+        """Whether the memory doesn't follow: its score stays where it is, within `NONE` of the distance."""
+        low, high = self.score.low, self.score.high
+        return low is not None and high is not None and max(-low, high) <= NONE
+
+    @property
+    def acts(self) -> bool:
+        """Whether what the agent does changes, by more than `NONE`."""
+        return self.action.beyond(NONE)
 
 
 @dataclass(frozen=True)
@@ -137,6 +152,7 @@ class CausalChain:
         gap_estimate: how much more often the agent behaves so where the concept holds, with its interval; None: not measured.
         differs: how far the behaviour's frequency moves, up or down, when the score is moved to the other class: effects that
             cancel out are in no mean.
+        value: how far the agent's value moves, up or down, when the score is moved to the other class, in its standard deviations.
         joint: the concept with which it acts together, where it makes no difference alone; None: there is none.
     """
 
@@ -161,6 +177,12 @@ class CausalChain:
     joint: Joint | None = None
     inert: bool = False
     recalled: MeanEstimate | None = None
+    value: Link | None = None
+
+    @property
+    def values(self) -> bool:
+        """Whether the value depends on it: as with no random direction, and by more than a tenth of what it varies by."""
+        return self.value is not None and self.value.stands_out and self.value.change.beyond(NONE)
 
     @property
     def origin(self) -> Origin:

@@ -11,11 +11,13 @@ import pytest
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.controls import Controlled, controlled
 from rlhf_ray.interpret.agent.counterfactual import counterfact, go_on, repeats, snapshots_of
-from rlhf_ray.interpret.agent.effects import Change, effect
-from rlhf_ray.interpret.agent.steps.counterfactuals import Stage
+from rlhf_ray.interpret.agent.effects import CausalEffect, Change, effect
+from rlhf_ray.interpret.agent.steps import counterfactuals
+from rlhf_ray.interpret.agent.steps.counterfactuals import EditEffect, Stage
 from rlhf_ray.interpret.directions.controls import random_bases, removed_variance
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import bootstrap
@@ -215,5 +217,49 @@ def test_what_the_world_pays_without_another_action_is_no_reaction() -> None:
     returns = Change.of(np.ones(12), 1.0 + gains, levels)
     same, other = bootstrap(np.zeros(12), levels), bootstrap(np.full(12, 0.25), levels)
     assert Stage(1, 9, 12, same, same, same, returns).size == 0.0
-    assert Stage(1, 9, 12, same, other, other, returns).size == 1.0  # the return more than doubles
+    assert Stage(1, 9, 12, same, other, other, returns).size == 0.25  # by what it does, not by what the world pays
     assert Stage(1, 9, 12, other, same, same, Change.of(np.ones(12), np.ones(12), levels)).size == 0.25
+
+
+def edited_effect(first: FloatArray, later: FloatArray, returns: FloatArray) -> EditEffect:
+    """Return the effect of an edit at 60 moments, one of each level: what differs at once, in later steps, and in the return."""
+    levels, ones = np.arange(60), np.ones(60)
+    ever = bootstrap(np.maximum(first, later > 0) * 1.0, levels)
+    action, acts, change = bootstrap(first, levels), bootstrap(later, levels), Change.of(ones, ones + returns, levels)
+    still = bootstrap(np.zeros(60), levels)
+    whole = CausalEffect(60, 60, change, {"end": change}, {}, change, acts)
+    stage = Stage(0, 0, 60, action, acts, ever, change)
+    return EditEffect("turns it", action, still, still, 1.0, ever, whole, [stage], box=False)
+
+
+@pytest.mark.parametrize(
+    ("share", "when", "key", "line"),
+    [(0.0, "later", "reacts_later", "REACTS LATER TO"), (0.05, "open", "reacts_later", "REACTS TO"),
+     (0.5, "at once", "reacts", "REACTS TO")],
+)  # fmt: skip
+def test_an_agent_reacts_later_only_where_it_does_not_at_once(share: float, when: str, key: str, line: str) -> None:
+    first = (np.arange(60) < 60 * share) * 1.0
+    one = edited_effect(first, np.where(np.arange(60) % 2, 0.5, 0.3), np.zeros(60))
+    assert one.when == when
+    (said,) = counterfactuals._statements("turn", one)
+    assert said.key == f"counterfactuals.{key}"
+    assert said.line.startswith(line)
+    assert ("later" in said.figure) == (when == "later")
+
+
+@pytest.mark.parametrize("first", [0.0, 1.0])
+def test_a_reaction_at_some_steps_is_as_strong_as_what_the_agent_does(first: float) -> None:
+    """The world pays nothing more without what is edited, whatever the agent does: the share of other actions counts."""
+    one = edited_effect(np.full(60, first), np.full(60, 0.3), np.full(60, -1.0))
+    seldom = replace(
+        one, action=bootstrap(np.arange(60) < 3), effect=replace(one.effect, acts=bootstrap(np.full(60, 0.02)))
+    )
+    (said,) = counterfactuals._statements("no_gates", seldom)
+    assert said.key == "counterfactuals.reacts_at"
+    assert said.weight == pytest.approx(max(first, 0.3))
+    assert "return" not in said.figure
+    assert ("later" in said.figure) == (first == 0.0)
+    rare = replace(one.stages[0], action=bootstrap(np.arange(60) < 6), ever=bootstrap(np.arange(60) < 6))
+    weak = replace(seldom, stages=[replace(rare, acts=bootstrap(np.full(60, 0.2)))])
+    (said,) = counterfactuals._statements("no_gates", weak)
+    assert said.strength == "weak"  # though the world pays nothing more

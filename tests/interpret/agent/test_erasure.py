@@ -7,7 +7,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.interpret.agent.erasure import Classes, Erasure, Held, erasures
+from rlhf_ray.interpret.agent.erasure import Classes, Erasure, Held, erasures, followed
 from rlhf_ray.interpret.directions import fit
 from rlhf_ray.interpret.directions.controls import removed_variance
 from rlhf_ray.measure.statistics import auc
@@ -15,14 +15,20 @@ from rlhf_ray.measure.statistics import auc
 N = 1200
 
 
-def both(draw, **how) -> tuple[dict[str, Erasure], tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:  # type: ignore[no-untyped-def]
-    """Return the erasures, values and concept 0 of the fit, and of other steps."""
+def sides_of(draw) -> tuple[Held, Held]:  # type: ignore[no-untyped-def]
+    """Return the values and classes of the fit, and of other steps."""
     sides = [draw(np.random.default_rng(seed)) for seed in (0, 1)]
     classes = {name: Classes.fit(concept) for name, concept in sides[0][1].items()}
     fit, test = (
         Held(values, {name: classes[name].every(concept) for name, concept in concepts.items()})
         for values, concepts in sides
     )
+    return fit, test
+
+
+def both(draw, **how) -> tuple[dict[str, Erasure], tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:  # type: ignore[no-untyped-def]
+    """Return the erasures, values and concept 0 of the fit, and of other steps."""
+    sides, (fit, test) = [draw(np.random.default_rng(seed)) for seed in (0, 1)], sides_of(draw)
     found = erasures(fit, test, list(fit.classes), how.get("least", 0.8))
     return found, *((values, next(iter(concepts.values()))) for values, concepts in sides)
 
@@ -159,3 +165,39 @@ def test_what_is_not_read_well_is_no_concept_of_the_memory(shift: float) -> None
     assert both(draw)[0] == {}
     read = both(draw, least=0.5)[0]
     assert read["cue"].auc == pytest.approx(0.64 if shift else 0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_what_two_better_read_concepts_tell_follows_them_unless_it_is_held_itself(held: bool) -> None:
+    """A boat goes to its colour's side once it sails: a memory of colour and sail reads the side, and holds it or does not."""
+
+    def draw(rng):  # type: ignore[no-untyped-def]
+        colour, sails = rng.integers(2, size=(2, N)).astype(float)
+        side = colour * sails
+        values = 0.15 * rng.standard_normal((N, 8))
+        values[:, 0] += colour
+        values[:, 1] += sails
+        values[:, 2] += held * np.where(rng.random(N) < 0.98, side, 1.0 - side)
+        return values, {"colour": colour, "sails": sails, "side": side}
+
+    fit, test = sides_of(draw)
+    found = followed(list(fit.classes), fit, test)
+    assert set(found["side"]) == (set() if held else {"colour", "sails"})
+    assert found["colour"] == []
+    # Scikit-learn's reader, with colour and sail regressed out of the memory.
+    beside = [np.column_stack([np.ones(N), side.first("colour"), side.first("sails")]) for side in (fit, test)]
+    weights = np.linalg.lstsq(beside[0], fit.values, rcond=None)[0]
+    left = [
+        (side.values - design @ weights, side.first("side")) for side, design in zip((fit, test), beside, strict=True)
+    ]
+    assert (logistic(*left) > 0.7) == held
+
+
+def test_what_one_better_read_concept_tells_follows_that() -> None:
+    def draw(rng):  # type: ignore[no-untyped-def]
+        colour = rng.integers(2, size=N).astype(float)
+        position = np.where(rng.random(N) < 0.9, colour, 1.0 - colour)
+        return np.stack([colour, *rng.standard_normal((3, N))], 1), {"position": position, "colour": colour}
+
+    fit, test = sides_of(draw)
+    assert followed(["position", "colour"], fit, test) == {"position": ["colour"], "colour": []}

@@ -22,7 +22,7 @@ from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent import concepts, held
-from rlhf_ray.interpret.agent.candidates import Candidate, sensitivities, separate_directions, with_concepts
+from rlhf_ray.interpret.agent.candidates import Candidate, mixed_with, sensitivities, separate_directions, with_concepts
 from rlhf_ray.interpret.agent.concepts import concepts_at
 from rlhf_ray.interpret.agent.effects import effect
 from rlhf_ray.interpret.agent.questions import objects
@@ -396,3 +396,17 @@ def test_a_component_is_named_by_the_concept_that_it_reads() -> None:
     expected = roc_auc_score(other, values[:, 1])
     assert named[1].auc == pytest.approx(expected)
     assert named[0].auc == pytest.approx(1.0)
+
+
+def test_a_component_that_two_concepts_make_is_a_mix_and_one_that_noise_blurs_is_not() -> None:
+    """The weight, drawn evenly from 0.1 to 1, and a quarter of the key, -1 or 1: 52 % and 48 % of the variance."""
+    rng = RNG(0)
+    weight, key, third = rng.uniform(0.1, 1.0, 800), rng.choice([-1.0, 1.0], 800), rng.choice([-1.0, 1.0], 800)
+    known = {"weight": weight, "key": key, "third": third}
+    assert {mixed_with(weight + 0.25 * key, known, best) for best in ("weight", "key")} == {"key", "weight"}
+    assert mixed_with(key + 0.5 * rng.standard_normal(800), known, "key") == ""
+    assert mixed_with(key + 0.4 * third, known, "key") == ""  # 14 % of the variance
+    assert mixed_with(key + 0.6 * third, known, "key") == "third"  # 26 %
+    unseen = np.where(np.arange(800) % 3, weight + 0.25 * key, 0.0)  # a third of the steps come before both
+    assert mixed_with(unseen, known, "key") == "weight"
+    assert mixed_with(np.where(key > 0, 2.0, 0.0), known, "key") == ""  # nothing is left

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -20,14 +21,18 @@ from rlhf_ray.interpret.agent import held
 from rlhf_ray.interpret.agent.action_groups import Behaviour, behaviours_of
 from rlhf_ray.interpret.agent.candidates import separate_directions
 from rlhf_ray.interpret.agent.chains import ChainMoments, measure, swapped
+from rlhf_ray.interpret.agent.counterfactual import counterfact, snapshots_of
+from rlhf_ray.interpret.agent.effects import CausalEffect, Change
+from rlhf_ray.interpret.agent.erasure import Classes, Erasure
 from rlhf_ray.interpret.agent.steps import story as step
-from rlhf_ray.interpret.agent.story import CausalChain, Joint, Link
+from rlhf_ray.interpret.agent.story import CausalChain, EditedLevel, Joint, Link
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import orthogonal_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import MeanEstimate
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
+from tests.interpret.agent.lamps import A5, AGENTS, CLOCK, SIZE, Lamps
 from tests.interpret.contexts import context_of
 
 OBSERVATIONS = gym.spaces.Box(-10.0, 10.0, (6,), np.float32)
@@ -38,19 +43,21 @@ Odds = Callable[[Tensor, Tensor], Tensor]
 
 
 def planted(odds: Odds) -> FunctionAgent:
-    """Remember what is seen, and go if the log-odds of memory ``[n, 6]`` and what is seen are above 0."""
+    """Remember what is seen, and go if the log-odds of memory ``[n, 6]`` and what is seen are above 0. The value is unit 1."""
 
     def decide(seen: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         up = odds(memory, seen)
-        return torch.stack([torch.zeros_like(up), up], 1), up
+        return torch.stack([torch.zeros_like(up), up], 1), memory[:, 1]
 
     return FunctionAgent(
         decide, OBSERVATIONS, gym.spaces.Discrete(2), remember=lambda seen, memory: seen, memory_size=6
     )
 
 
-def chain(odds: Odds, largest_level: int = 1) -> CausalChain:
-    """Measure concept 0 (the sign of unit 0, beside noise) to "go". Unit 1 is another concept, at random; unit 2 a strong cause."""
+def chain(odds: Odds, largest_level: int = 1, name: str = "one") -> CausalChain:
+    """Measure concept 0 (the sign of unit 0, beside noise; or by its ``name`` the other one) to "go".
+
+    Unit 1 is another concept, at random; unit 2 a strong cause."""
     rng = np.random.default_rng(0)
 
     def draw() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -62,8 +69,9 @@ def chain(odds: Odds, largest_level: int = 1) -> CausalChain:
         return seen.astype(np.float32), one.astype(float), two.astype(float)
 
     fitted, one, two = draw()
-    basis = separate_directions(fitted, {"one": one, "two": two})["one"]
+    basis = separate_directions(fitted, {"one": one, "two": two})[name]
     seen, holds, partner = draw()
+    holds, partner = (holds, partner) if name == "one" else (partner, holds)
     levels = np.minimum(np.arange(N), N - largest_level)
     at = ChainMoments(np.arange(N), np.zeros(N, np.int64), seen, np.zeros((N, 6), np.float32), levels)
     found = measure(
@@ -279,3 +287,120 @@ def test_behaviours_are_groups_of_actions_that_share_a_word() -> None:
     assert ("walk", (1, 2)) in [(each.name, each.actions) for each in found]
     # The rest of a group is the same behaviour, the other way round.
     assert (0,) not in [each.actions for each in found]
+
+
+def test_what_only_the_value_depends_on_is_not_unused() -> None:
+    """The value is unit 1, whose classes are 2 apart: its standard deviation is 1 and 0.2 of noise, together 1.02."""
+    acts = lambda memory, seen: 4.0 * memory[:, 2]  # noqa: E731
+    one, two = chain(acts), chain(acts, name="two")
+    assert (one.verdict, two.verdict) == ("decodable only", "decodable only")
+    assert two.value is not None
+    assert one.value is not None
+    assert two.value.change.mean == pytest.approx(2.0 / 1.02, abs=0.15)
+    assert one.value.change.mean < 0.1
+    assert [step._statement(each, "memory").list for each in (one, two)] == ["HOLDS, unused", "VALUE ONLY"]
+
+
+def test_what_acts_in_the_level_and_not_in_the_memory_is_not_told_as_unused() -> None:
+    found = chain(lambda memory, seen: 4.0 * memory[:, 2])
+    none, turns = MeanEstimate(0.0, 0.0, 0.0), MeanEstimate(-0.4, -0.5, -0.3)
+    assert not EditedLevel("mirror", none, none).acts
+    edit = EditedLevel("mirror", none, turns)
+    assert (edit.silent, edit.acts) == (True, True)
+    said = step._statement(dataclasses.replace(found, edited=edit), "memory", moved=True)
+    assert (said.key, said.list, said.line, said.stance) == ("story.elsewhere", "", "", "")
+
+
+def removed(returns: float, random: float = 0.0, auc: float = 0.9, **more: Any) -> held.Removed:
+    """Return what taking a concept away does to a return of 4 on 40 levels, beside a random removal."""
+
+    def changed(to: float) -> CausalEffect:
+        change = Change.of(np.full(40, 4.0), 4.0 + to + np.linspace(-0.1, 0.1, 40), np.arange(40))
+        return CausalEffect(40, 40, change, {"end": change}, {}, change, MeanEstimate(0.0, 0.0, 0.0))
+
+    variances = more.pop("variances", (0.2, [0.2]))
+    return held.Removed(
+        "",
+        1,
+        auc,
+        0.5,
+        0.5,
+        0.6,
+        more.pop("near", []),
+        1.0,
+        changed(returns),
+        [changed(random)],
+        *variances,
+        None,
+        **more,
+    )
+
+
+def test_what_was_taken_away_and_no_behaviour_tells_is_needed_or_not_settled() -> None:
+    cases = {
+        "needs": removed(-0.9),
+        "costs": removed(0.9),
+        "unsettled": removed(-0.9, variances=(0.2, [0.02])),  # no control as large
+    }
+    for key, one in cases.items():
+        said = step._taken_away("weight", one, "memory")
+        assert said.key == f"story.{key}"
+        assert said.about == "weight"
+    assert "(return 4 → 3.1)" in said.line
+    assert step._taken_away("key", removed(0.0), "memory").line == "key"
+    stays = step._taken_away("wind", removed(-0.9, rewritten=0.99), "memory")
+    assert (stays.key, stays.line) == ("story.unsettled", "wind")
+    assert "return" not in stays.text
+    assert not removed(-0.9, rewritten=0.99).gone
+    assert not cases["unsettled"].settles
+
+
+def test_a_concept_that_follows_others_is_told_under_them() -> None:
+    """Position follows colour and step; it is told alone if one of them does nothing. Its edit moves no score: no neighbour."""
+    uses = chain(lambda memory, seen: 8.0 * memory[:, 0])
+    none = chain(lambda memory, seen: 4.0 * memory[:, 2])
+    near = [held.Neighbour("position", 0.95, 0.9)]
+    ones = {
+        "colour": removed(-2.0, near=near),
+        "step": removed(-2.0),
+        "position": removed(-2.0, auc=0.85, follows=["colour", "step"]),
+    }
+    still = {("position", "go"): EditedLevel("mirror", MeanEstimate(0.0, -0.01, 0.01), MeanEstimate(0.0, 0.0, 0.0))}
+    assert step._without_silent(ones, {})["colour"].neighbours == near
+    ones = step._without_silent(ones, still)
+    assert ones["colour"].neighbours == []
+
+    def keys(chains: dict[str, CausalChain]) -> dict[str, str]:
+        named = [dataclasses.replace(each, concept=name) for name, each in chains.items()]
+        return {said.about: said.key for said in step._statements(named, ones, "memory")}
+
+    every = keys(dict.fromkeys(ones, uses))
+    assert every == {"colour": "story.both", "step": "story.both", "position": "story.follows"}
+    alone = keys({"colour": uses, "position": uses, "step": none})
+    assert alone["position; colour; step"] == "story.both"
+
+
+def test_an_effect_that_no_difference_bears_out_and_is_small_is_not_settled() -> None:
+    """Twelve points, whose interval begins below a tenth of what the concept could change: nothing clear."""
+    none, little = Link(MeanEstimate(0.0, -0.01, 0.01), [0.0]), Link(MeanEstimate(-0.12, -0.18, -0.04), [0.01])
+    weak = CausalChain("cue", "go", 1.0, 0.6, (0.5, 0.5), 0.0, [], none, none, little, MeanEstimate(0.2, 0.1, 0.3))
+    assert weak.verdict == "acts"
+    assert step._statement(weak, "memory").key == "story.acts_weakly"
+    clear = dataclasses.replace(weak, back=Link(MeanEstimate(-0.12, -0.18, -0.06), [0.01]))
+    assert step._statement(clear, "memory").key == "story.acts"
+
+
+def test_the_score_moves_by_what_the_edit_changes() -> None:
+    """Lamp A is flipped at the start: its unit, read as 0 and 1, changes by 1 then, and unit 5 by as much 5 steps later."""
+    agent, rows = AGENTS["a5"], np.arange(12)
+    plain = play(agent, Lamps(12, "a5"), rows, keep_states=True)
+    starts = snapshots_of(plain, rows, np.zeros(12, np.int64))
+    pair = counterfact(agent, lambda n: Lamps(n, "a5"), starts, edit="flip_a")
+    assert pair is not None
+    for unit in (0, A5, CLOCK):
+        reads = np.eye(1, SIZE, unit)
+        basis = Directions("concept", ["lamp"], np.zeros(SIZE), 2.0 * reads, 0.5 * reads, np.zeros((0, 1)), np.zeros(1))
+        one = held.HeldConcept(Erasure(basis, 1.0, 0.5, 0.5, 0.6, 0.1, []), 0.5, Classes(True, 0.5, True), 1.0)
+        moved = step._moved_by(agent, (pair.plain, pair.changed), rows, one, "memory")
+        was = plain.states["a0"][:, 0]
+        np.testing.assert_allclose(moved, np.zeros(12) if unit == CLOCK else np.where(was, -1.0, 1.0), atol=1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -45,6 +45,19 @@ LARGE, SMALL = 0.1, 0.01
 agent reacts to an edit: one in a hundred is what ties and rounding may change. Whole intervals are compared with both."""
 COPIES = 64
 
+When = Literal["at once", "later", "open"]
+
+
+def reacts_when(first: MeanEstimate) -> When:
+    """Return when an agent reacts that acts otherwise: "open" where the first action's interval holds some, and not for sure.
+
+    Args:
+        first: share of moments at which the first action differs (Box: the mean distance).
+    """
+    if first.beyond(SMALL):
+        return "at once"
+    return "later" if first.high is not None and first.high <= SMALL else "open"
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -71,13 +84,17 @@ class Stage:
 
     @property
     def effect(self) -> MeanEstimate | None:
-        """The largest effect that is clear of chance, as a share of the actions or of the return.
+        """The larger of both changes of what the agent does that are clear of chance; None if it acts the same.
 
-        None if the agent acts the same: without a pit to fall into, the world pays more, and the agent did not react.
+        The return says nothing here: without what the world pays for, it pays less, whatever the agent does.
         """
         acted = [each for each in (self.action, self.acts) if each.beyond(SMALL)]
-        share = self.returns.difference.scaled(1.0 / max(abs(self.returns.before), 1e-9))
-        return max([*acted, *([] if share.holds_zero else [share])], key=lambda one: abs(one.mean)) if acted else None
+        return max(acted, key=lambda one: abs(one.mean), default=None)
+
+    @property
+    def when(self) -> When:
+        """When the agent reacts."""
+        return reacts_when(self.action)
 
     @property
     def size(self) -> float:
@@ -110,6 +127,11 @@ class EditEffect:
     effect: CausalEffect
     stages: list[Stage]
     box: bool = field(metadata=DRAWN)
+
+    @property
+    def when(self) -> When:
+        """When the agent reacts."""
+        return reacts_when(self.action)
 
     @property
     def peak(self) -> Stage | None:
@@ -245,9 +267,9 @@ def _statements(edit: str, one: EditEffect) -> Iterator[Statement]:
     value = one.value_size.scaled(1.0 / max(one.value_spread, 1e-9))
     reacts = one.action.beyond(SMALL) or one.effect.acts.beyond(SMALL)
     if one.peak is not None and one.peak.effect is not None and (one.peaks or not reacts):
-        largest = one.peak.effect if one.box or not one.peak.returns.difference.holds_zero else one.peak.ever
+        largest = one.peak.effect if one.box else one.peak.action if one.peak.when == "at once" else one.peak.ever
         yield WORDS.statement("reacts_at", one.peak.size, strength(largest), **values)
-    elif one.action.beyond(SMALL):
+    elif one.when == "at once":
         yield WORDS.statement("reacts", one.action.mean, strength(one.action), **values)
     elif reacts:
         strong = strength(one.effect.acts if one.box else one.ever)

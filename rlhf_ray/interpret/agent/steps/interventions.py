@@ -89,6 +89,8 @@ class ComponentEffect:
     @property
     def verdict(self) -> Verdict:
         """What follows from it."""
+        if self.held is not None and not self.held.taken:
+            return "not settled"
         if self.result.changes:
             return "matters" if self.result.matched else "not settled"
         change, acts = self.result.effect.returns, self.result.effect.acts
@@ -277,7 +279,10 @@ def _transfer_check(transfer: Transfer | None) -> Iterator[Check]:
 
 def _statements(effects: Sequence[ComponentEffect], site: str, box: bool) -> Iterator[Statement]:
     unused = {one.candidate.concept for one in effects if one.verdict == "decodable only"}
+    matter = {one.candidate.concept for one in effects if one.verdict in ("matters", "moves actions")}
     for one in effects:
+        if one.held is not None and one.held.follows and matter.issuperset([one.candidate.concept, *one.held.follows]):
+            continue  # it is told under those
         change, acts, candidate = one.result.effect.returns, one.result.effect.acts, one.candidate
         reads = "" if candidate.reads in unused else candidate.reads  # what it does is not that concept's
         values: dict[str, Any] = {"name": candidate.name, "reads": reads, "site": site, "box": box, "one": one}
@@ -291,7 +296,7 @@ def _statements(effects: Sequence[ComponentEffect], site: str, box: bool) -> Ite
             yield WORDS.statement("moves", acts.mean, strength(acts, random), **values)
         elif one.verdict == "decodable only":
             yield WORDS.statement("not_needed", one.candidate.auc or 0.0, **values)
-        elif one.result.changes:
+        elif one.result.changes and (one.held is None or one.held.taken):
             yield WORDS.statement("unmatched", abs(change.difference.mean), **values)
         elif candidate.concept:
             yield WORDS.statement("unsettled", abs(change.difference.mean), **values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -97,6 +97,7 @@ def run(context: AgentContext) -> Section:
     removed = taken_away(context, concepts, values, levels_of(context))
     concepts = {name: concept for name, concept in concepts.items() if name in removed}
     edited = _edit_levels(context, test, concepts, behaviours, site)
+    removed = _without_silent(removed, edited)
     other = swapped(subject.agent, ChainMoments.cut_from(test, moments), subject.seed)
     chains: list[CausalChain] = []
     for number, (name, concept) in enumerate(concepts.items()):
@@ -116,10 +117,10 @@ def run(context: AgentContext) -> Section:
             replace(
                 chain,
                 yes_no=concept.classes.yes_no,
-                success=_success(removed[name]),
+                success=_success(removed[name]) if removed[name].taken else None,
                 edited=edited.get((name, chain.behaviour)),
-                returns=removed[name].effect.returns,
-                settles=removed[name].gone,
+                returns=removed[name].effect.returns if removed[name].taken else None,
+                settles=removed[name].settles,
                 inert=other == 0.0,
                 recalled=removed[name].recalled,
             )
@@ -130,9 +131,7 @@ def run(context: AgentContext) -> Section:
     chains = [replace(chain, control=_strongest(chain, chains)) for chain in chains]
     chains.sort(key=lambda chain: (ORDER.index(chain.verdict), -chain.largest))
     figures = Story(site, len(moments), COUNT, other, removed, chains)
-    told = [chain for chain in chains if chain.verdict in (*USES, *HOLDS)]
-    near = {name: [one.concept for one in each.neighbours] for name, each in removed.items()}
-    statements = [_statement(chain, subject.site_name, near[chain.concept]) for chain in told]
+    statements = [*_statements(chains, removed, subject.site_name)]
     if other == 0.0:
         statements.append(WORDS.statement("inert", 1.0, moments=len(moments)))
     elif other is not None:
@@ -146,7 +145,7 @@ def run(context: AgentContext) -> Section:
 def _respond_later(
     context: AgentContext, test: Episodes, moments: Moments, behaviours: Sequence[Behaviour]
 ) -> Response | None:
-    """Return the response in the environment: how often the agent behaves so in its next steps; None without its states."""
+    """Return the response in the environment: what the agent does in its next steps, and its value; None without its states."""
     if not len(test.env_states):
         return None
     subject, snapshots = context.subject, snapshots_of(test, moments.rows, moments.steps)
@@ -155,7 +154,8 @@ def _respond_later(
         episodes, _ = go_on(
             subject.agent, subject.make_batch, snapshots[chosen], interventions=interventions, steps=AHEAD, mapper=context.mapper
         )  # fmt: skip
-        return np.stack([behaviour.frequency(episodes) for behaviour in behaviours], 1)
+        value = (episodes.values * episodes.real).sum(1) / np.maximum(episodes.lengths, 1)
+        return np.stack([*(behaviour.frequency(episodes) for behaviour in behaviours), value], 1)
 
     return respond
 
@@ -246,7 +246,48 @@ def _strongest(chain: CausalChain, chains: Sequence[CausalChain]) -> MeanEstimat
     return max([chain.control, *changes], key=lambda one: (not one.holds_zero, abs(one.mean)))
 
 
-def _statement(chain: CausalChain, site: str, near: Sequence[str] = ()) -> Statement:
+def _without_silent(
+    removed: Mapping[str, Removed], edited: Mapping[tuple[str, str], EditedLevel]
+) -> dict[str, Removed]:
+    """Leave out neighbours that the memory does not hold itself: they follow other concepts, and their edit moves no score."""
+    silent = {name for (name, _), edit in edited.items() if edit.silent and removed[name].follows}
+    return {
+        name: replace(one, neighbours=[near for near in one.neighbours if near.concept not in silent])
+        for name, one in removed.items()
+    }
+
+
+def _statements(chains: Sequence[CausalChain], removed: Mapping[str, Removed], site: str) -> Iterator[Statement]:
+    """Say of each concept what it does; of those that follow others, or are not settled, that."""
+    told = [chain for chain in chains if chain.verdict in (*USES, *HOLDS)]
+    uses = {chain.concept for chain in told if chain.verdict in USES}
+    moved = {chain.concept for chain in chains if chain.edited is not None and chain.edited.acts}
+    follow = [name for name in uses if removed[name].follows and uses.issuperset(removed[name].follows)]
+    yield from (
+        WORDS.statement("follows", removed[name].auc, name=name, one=removed[name], site=site) for name in follow
+    )
+    for chain in told:
+        name = chain.concept
+        if name not in follow:
+            near = [near.concept for near in removed[name].neighbours]
+            yield _statement(chain, site, list(dict.fromkeys([*near, *removed[name].follows])), name in moved)
+    for name in dict.fromkeys(chain.concept for chain in chains):
+        if name not in {chain.concept for chain in told}:
+            yield _taken_away(name, removed[name], site)
+
+
+def _taken_away(name: str, one: Removed, site: str) -> Statement:
+    """Say what taking a concept away does to the return, where no behaviour says what it does."""
+    change = one.effect.returns
+    unit, random = 1.0 / max(abs(change.before), 1e-9), [each.returns.difference.mean for each in one.random]
+    values = {"name": name, "one": one, "site": site, "random": random}
+    if not (one.taken and one.result.changes and one.result.matched):
+        return WORDS.statement("unsettled", abs(change.difference.mean), **values)
+    strong = strength(change.difference.scaled(unit), unit * max(map(abs, random), default=0.0))
+    return WORDS.statement("needs" if change.difference.mean < 0 else "costs", 0.0, strong, **values)
+
+
+def _statement(chain: CausalChain, site: str, near: Sequence[str] = (), moved: bool = False) -> Statement:
     weight = chain.largest if chain.verdict in USES else chain.auc
     links = _decisive(chain)
     # The largest possible effect is the difference that the concept makes; of the return, which is a share, all of it.
@@ -258,7 +299,9 @@ def _statement(chain: CausalChain, site: str, near: Sequence[str] = ()) -> State
     unit = 1.0 / max(most, 1e-9)
     strong = strength(decisive.change.scaled(unit), unit * decisive.random_most)
     concepts = [chain.concept, *near]
-    key = "acts_weakly" if (chain.verdict, strong) == ("acts", "weak") else chain.verdict
+    key: str = "acts_weakly" if (chain.verdict, strong) == ("acts", "weak") else chain.verdict
+    if chain.verdict in HOLDS and (moved or chain.values):
+        key = "elsewhere" if moved else "value_only"
     return WORDS.statement(key, weight, strong, chain=chain, site=site, links=links, concepts=concepts)
 
 
