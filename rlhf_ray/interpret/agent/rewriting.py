@@ -6,7 +6,7 @@ step before has nothing of the step before left, and the removal, which takes wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -34,6 +34,7 @@ def taken_in_the_loop(
     classes: Mapping[str, Classes],
     values: FloatArray,
     levels: IntArray,
+    read: Callable[[Episodes], Mapping[str, FloatArray]] = concepts_at,
 ) -> Erasure:
     """Add directions to an erasure until the memory that is played without them tells the concept no more.
 
@@ -47,6 +48,7 @@ def taken_in_the_loop(
         classes: of all concepts.
         values: what the site holds without an intervention, ``[n, size]``.
         levels: those to play, not those that effects are measured on.
+        read: returns the concepts of episodes, ``[n, T]`` by name.
     """
     if site_of(subject.agent) != MEMORY:
         return erasure
@@ -57,7 +59,9 @@ def taken_in_the_loop(
             played = subject.play(levels, max_steps=LONGEST, frames=False, hooks=[hook])
         except NotANumberError:  # whoever takes it away for a figure finds the same
             return erasure
-        fit, test = (_held(played.select(np.arange(start, len(levels), 2)), classes) for start in (0, 1))
+        fit, test = (_held(played.select(np.arange(start, len(levels), 2)), classes, read) for start in (0, 1))
+        if not fit.classes.keys() & test.classes.keys() >= {name, *erasure.others}:
+            return erasure
         target, again = Target.of(0, fit, test, name, erasure.others), Target.of(0, test, fit, name, erasure.others)
         if target is None or again is None or float(fit.values.var(0).sum()) <= 1e-12:
             return erasure
@@ -73,8 +77,10 @@ def taken_in_the_loop(
         erasure = replace(erasure, basis=basis, variance=removed_variance(basis, range(len(basis)), values))
 
 
-def _held(played: Episodes, classes: Mapping[str, Classes]) -> Held:
-    known = {name: values[played.real] for name, values in concepts_at(played).items() if name in classes}
+def _held(
+    played: Episodes, classes: Mapping[str, Classes], read: Callable[[Episodes], Mapping[str, FloatArray]]
+) -> Held:
+    known = {name: values[played.real] for name, values in read(played).items() if name in classes}
     inside = played.memory[:, 1:][played.real].astype(np.float64)
     return Held(inside, {name: classes[name].every(values) for name, values in known.items()})
 

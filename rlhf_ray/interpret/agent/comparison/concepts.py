@@ -13,13 +13,14 @@ from rlhf_ray.agents.hooks import edits_at
 from rlhf_ray.agents.moments import draw_steps
 from rlhf_ray.agents.play import NotANumberError
 from rlhf_ray.agents.replay import site_of, values_at
-from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret.agent import samples
 from rlhf_ray.interpret.agent.comparison.pair import LEAST, LONGEST, AgentPair, Use, moved, use_of
 from rlhf_ray.interpret.agent.concepts import DecodedConcept, concepts_at, decode
 from rlhf_ray.interpret.agent.controls import Controlled, controlled
 from rlhf_ray.interpret.agent.erasure import GONE, Classes, Erasure, Held, erasures
 from rlhf_ray.interpret.agent.held import FITTED
+from rlhf_ray.interpret.agent.rewriting import taken_in_the_loop
 from rlhf_ray.interpret.agent.story import NONE
 from rlhf_ray.interpret.directions import Directions, labels
 from rlhf_ray.interpret.directions.controls import COUNT, random_bases
@@ -162,10 +163,12 @@ def run(context: StepContext[AgentPair]) -> Section:
     best = sorted(scores, key=lambda name: -scores[name])[:MOST]  # what one holds is taken away from both
     levels = pair.levels(3, pair.count(PLAYED, FEWEST))
     for who, concepts in enumerate(tested):
-        values, found = _erasures(pair, who, best)
+        values, found = _erasures(pair, who, best, pair.levels(4 + who, pair.count(PLAYED, FEWEST)))
         plain = pair.subjects[who].play(levels, frames=False, max_steps=LONGEST)
         for name in best:
             concept = concepts.get(name, TestedConcept(None))
+            if name in found and not found[name].taken:
+                continue  # the memory writes it again: its figures would not be of a removal
             if name in found:
                 context.say(f"{pair.names[who]} without {name}")
                 beside = [one.basis.filters[:1] for other, one in found.items() if other != name]
@@ -195,8 +198,13 @@ def _read(pair: AgentPair, who: int) -> list[DecodedConcept]:
     return decode(values, known, levels, controls, pair.seed)
 
 
-def _erasures(pair: AgentPair, who: int, names: Sequence[str]) -> tuple[FloatArray, dict[str, Erasure]]:
-    """Return what an agent holds, ``[n, size]``, and the directions of concepts: of half of the levels, read on the other half."""
+def _erasures(
+    pair: AgentPair, who: int, names: Sequence[str], levels_played: IntArray
+) -> tuple[FloatArray, dict[str, Erasure]]:
+    """Return what an agent holds, ``[n, size]``, and the directions of concepts: of half of the levels, read on the other half.
+
+    They are taken away from ``levels_played`` as well, where the memory may write them again.
+    """
     onlooker, rng = pair.frames.agents[who], np.random.default_rng([pair.seed, 0xE2])
     steps = draw_steps(onlooker.thoughts.real, FITTED, rng)
     values = steps.cut(values_at(onlooker.agent, onlooker.thoughts, onlooker.site)).astype(np.float64)
@@ -212,7 +220,11 @@ def _erasures(pair: AgentPair, who: int, names: Sequence[str]) -> tuple[FloatArr
         Held(values[part], {name: border.every(known[name][part]) for name, border in borders.items()})
         for part in (fitted, ~fitted)
     )
-    return values, erasures(fit, test, list(borders), GONE)
+    found = erasures(fit, test, list(borders), GONE)
+    return values, {
+        name: taken_in_the_loop(pair.subjects[who], one, name, borders, values, levels_played, concepts_of)
+        for name, one in found.items()
+    }
 
 
 def concepts_of(episodes: Episodes) -> Mapping[str, FloatArray]:

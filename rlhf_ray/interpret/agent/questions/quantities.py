@@ -27,12 +27,15 @@ class Quantity:
         title: for people, with its unit.
         read: returns it ``[n]`` at step ``k`` of a simulation.
         ahead: steps after ``k`` that it reads.
+        choice: of a quantity that is about what the agent chooses: the same, given first the simulation without a change, whose
+            choice stays; None: it chooses nothing.
     """
 
     name: str
     title: str
     read: Read
     ahead: int = 0
+    choice: Callable[[Simulation, Simulation, int], Tensor] | None = None
 
 
 def value() -> Quantity:
@@ -85,18 +88,23 @@ def log_odds(space: gym.Space[Any], actions: int | Sequence[int], name: str = ""
 def chosen_action(space: gym.Space[Any]) -> Quantity:
     """Return the log-odds of each row's own most likely action against the rest. Needs Discrete actions.
 
+    Where something is changed, the action is still that without the change: an agent may be as sure of the opposite.
+
     Raises:
         SettingError: the actions are not Discrete, or there is only one.
     """
     if not isinstance(space, gym.spaces.Discrete) or int(space.n) < 2:
         raise SettingError(f"{space} has no log-odds; use the mean of a dimension.")
 
-    def read(_agent: Agent, simulation: Simulation, k: int) -> Tensor:
-        logits = simulation.logits[:, k]
-        best = torch.nn.functional.one_hot(logits.argmax(1), logits.shape[1]).bool()
+    def odds(plain: Simulation, simulation: Simulation, k: int) -> Tensor:
+        logits, first = simulation.logits[:, k], plain.logits[:, k]
+        best = torch.nn.functional.one_hot(first.argmax(1), first.shape[1]).bool()
         return logits[best] - logits.masked_fill(best, -torch.inf).logsumexp(1)
 
-    return Quantity("action", "log-odds of the most likely action", read)
+    def read(_agent: Agent, simulation: Simulation, k: int) -> Tensor:
+        return odds(simulation, simulation, k)
+
+    return Quantity("action", "log-odds of the most likely action", read, choice=odds)
 
 
 def action_mean(space: gym.Space[Any], dimension: int) -> Quantity:

@@ -149,7 +149,12 @@ class AgentQuestion(Question):
 
     def ask(self, moments: WorldMoments, inputs: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return the quantity ``[n]``."""
-        return self.read(self.rollout(moments, inputs or {}))
+        simulation = self.rollout(moments, inputs or {})
+        if not inputs or self.quantity.choice is None:
+            return self.read(simulation)
+        with torch.no_grad():
+            plain = self.rollout(moments, {})
+        return self.quantity.choice(plain, simulation, self.steps)
 
     def read(self, simulation: Simulation) -> Tensor:
         """Return the quantity ``[n]`` of a simulation."""

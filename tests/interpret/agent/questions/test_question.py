@@ -1,10 +1,12 @@
 """Questions about an agent: moments, quantities, gradients through time, object removal."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
 from rlhf_ray.agents.moments import draw_moments, moments_of
+from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.questions import AgentQuestion, quantities
 from rlhf_ray.interpret.agent.questions.estimators import against_differences
@@ -62,6 +64,27 @@ def test_log_odds_of_a_linear_policy_have_the_sign_of_its_weights():
         quantities.log_odds(BOX, 0)
     with pytest.raises(SettingError, match="no dimension 2"):
         quantities.action_mean(BOX, 2)
+
+
+def test_the_most_likely_action_stays_that_of_the_unchanged_moment():
+    """An agent is as sure of left as of right, by the sign of number 0; number 1 changes how sure it is, by a twentieth."""
+
+    def decide(seen, memory):
+        up = 2.0 * seen[:, 0].sign() * (1.0 + 0.05 * seen[:, 1])
+        return torch.stack([-up, up], 1), up
+
+    two = gym.spaces.Discrete(2)
+    agent = FunctionAgent(decide, VECTOR, two)
+    question, moments, _ = asked(agent, quantities.chosen_action(two), count=40)
+    seen = moments.observations[:, -1]
+    assert torch.equal(question.ask(moments), question.ask(moments, question.inputs(moments)))
+    mirrored, other = seen.clone(), seen.clone()
+    mirrored[:, 0] *= -1.0
+    other[:, 1] = 0.0
+    plain, turned, calmed = (question.ask(moments, {"frame": frame}) for frame in (seen, mirrored, other))
+    assert torch.allclose(turned, -plain)  # read off the action it takes then, nothing would have changed
+    assert torch.allclose(plain, 4.0 * (1.0 + 0.05 * seen[:, 1]))
+    assert torch.allclose(calmed, torch.full_like(plain, 4.0))
 
 
 def test_the_advantage_of_the_recording_is_the_td_error():
