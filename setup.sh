@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Make the environment .venv, or bring it up to date. Quick when there is nothing to do.
-# Settings: PYTHON (default: the first of python3.11, python3.12 found), EXTRAS (default: dev).
+# Settings: PYTHON (default: the first of python3.11 to python3.14 found), EXTRAS (default: dev).
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -11,20 +11,20 @@ if [ -x .venv/bin/rlhf-ray ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; t
   exit 0
 fi
 
-usable() { "$1" -c 'import sys; sys.exit(not ((3, 11) <= sys.version_info[:2] < (3, 13)))' >/dev/null 2>&1; }
+usable() { "$1" -c 'import sys; sys.exit(not ((3, 11) <= sys.version_info[:2] < (3, 15)))' >/dev/null 2>&1; }
 python=${PYTHON:-}
 if [ -n "$python" ]; then
   if ! usable "$python"; then
-    echo "setup: PYTHON=$python is $("$python" --version 2>&1 || true); rlhf_ray needs Python 3.11 or 3.12." >&2
+    echo "setup: PYTHON=$python is $("$python" --version 2>&1 || true); rlhf_ray needs Python 3.11 to 3.14." >&2
     echo "setup: set PYTHON to one of them, for example: make setup PYTHON=python3.11" >&2
     exit 1
   fi
 else
-  for candidate in python3.11 python3.12 python3 python; do
+  for candidate in python3.11 python3.12 python3.13 python3.14 python3 python; do
     if usable "$candidate"; then python=$candidate; break; fi
   done
   if [ -z "$python" ]; then
-    echo "setup: no Python 3.11 or 3.12 found (python3 is $(python3 --version 2>&1 || echo absent))." >&2
+    echo "setup: no Python 3.11 to 3.14 found (python3 is $(python3 --version 2>&1 || echo absent))." >&2
     echo "setup: install one and run again, or name it: make setup PYTHON=/path/to/python3.11" >&2
     exit 1
   fi

@@ -87,8 +87,9 @@ def of_update(kept: dict[str, Any]) -> Iterator[Ratio]:
 def of_reward(kept: dict[str, Any]) -> Iterator[Ratio]:
     """Fits of MLPs."""
     for row in kept["rows"]:
-        networks = f"{row['members']} network{'s' if row['members'] > 1 else ''} of 32-32"
-        yield ratio(f"reward fit, {networks}, {row['length']} steps", "imitation", row["ratio"])
+        networks = f"{row['members']} network{'s' if row['members'] > 1 else ''} of {row['hidden']}-{row['hidden']}"
+        for name, beside in (("imitation", "imitation"), ("torch", "plain stacked torch")):
+            yield ratio(f"reward fit, {networks}, {row['length']} steps", beside, row["ratio"][name])
 
 
 def of_pixels(kept: dict[str, Any]) -> Iterator[Ratio]:

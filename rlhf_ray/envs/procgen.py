@@ -18,7 +18,9 @@ ends with a copy of the previous frame.
 
 import contextlib
 import io
+import platform
 import struct
+import sys
 from typing import Any, Unpack
 
 import gymnasium
@@ -334,6 +336,11 @@ def _import_procgen() -> Any:
         with contextlib.redirect_stderr(io.StringIO()):
             from procgen import ProcgenGym3Env
     except ImportError as error:
+        if sys.version_info >= (3, 13):
+            raise ImportError(
+                f"procgen's games have no build for Python {platform.python_version()}: use Python 3.11 or 3.12, in a checkout by "
+                "`make setup PYTHON=python3.12`."
+            ) from error
         raise ImportError(
             f"Can't import procgen, which its games need ({error}). Install it with "
             "uv pip install 'rlhf-ray[procgen]'. It has wheels for Python 3.11 and 3.12 and needs the system libraries "

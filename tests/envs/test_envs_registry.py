@@ -149,9 +149,15 @@ def test_num_envs_must_be_positive() -> None:
         make_vector_env("CartPole-v1", 0)
 
 
-def test_procgen_missing_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("version", "remedy"), [((3, 12), r"rlhf-ray\[procgen\]"), ((3, 13), r"no build .*: use Python 3\.11 or 3\.12")]
+)
+def test_procgen_missing_names_the_remedy(
+    version: tuple[int, int], remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "procgen", None)
-    with pytest.raises(ImportError, match=r"rlhf-ray\[procgen\]"):
+    monkeypatch.setattr(sys, "version_info", version)
+    with pytest.raises(ImportError, match=remedy):
         make_env("procgen/coinrun-easy")
 
 
