@@ -19,7 +19,7 @@ from typing import Any, Generic
 
 from rlhf_ray import __version__
 from rlhf_ray.data.atomic import whole_folder
-from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.failures import debugging, explain
 from rlhf_ray.study import kept
 from rlhf_ray.study.code import code_of
@@ -176,6 +176,8 @@ def run_step(study: Study[S], name: str, key: str, needs: Sequence[str], mapper:
         return kept.as_saved(section), identity
     except Exception as error:
         if debugging():
+            raise
+        if isinstance(error, FaultyEnvironmentError):  # no step can tell anything of such an environment
             raise
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise SettingError(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.envs import make_batch
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.envs.gym_batch import GymBatch
@@ -161,3 +162,80 @@ def test_unknown_names_say_the_closest() -> None:
         make_batch("CartPole-v11", 1)
     with pytest.raises(ValueError, match="There is no environment 'procgen/coinrun-simple'"):
         make_batch("procgen/coinrun-simple", 1)
+
+
+class Tells(gym.Env[Any, Any]):
+    """Says about itself what its class has, and edits so."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    said: Any = MappingProxyType({"hue": 1.0})
+    edited: Any = np.ones(2, np.float32)
+    edits: Any = ("paint",)
+    steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        self.steps += 1
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+    def describe(self) -> Any:
+        return self.said(self.steps) if callable(self.said) else self.said
+
+    def edit(self, name: str) -> Any:
+        if isinstance(self.edited, Exception):
+            raise self.edited
+        return self.edited
+
+
+@pytest.fixture
+def tells(monkeypatch: pytest.MonkeyPatch) -> Iterator[GymBatch]:
+    gym.register("Tells-v0", entry_point=lambda: Tells())
+    batch = GymBatch("Tells-v0", 2)
+    batch.reset([0, 1])
+    yield batch
+    del gym.registry["Tells-v0"]
+
+
+def test_names_of_edits_may_be_a_list(tells: GymBatch) -> None:
+    assert tells.edits == {"paint": ""}
+    np.testing.assert_array_equal(tells.edit("paint"), np.ones((2, 2)))
+    np.testing.assert_array_equal(tells.describe()["hue"], [1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"hue": "red"}, r"describe\(\)\['hue'\] is 'red'; it must be a number"),
+        ({"hue": None}, r"describe\(\)\['hue'\] is None; it must be a number"),
+        ([1.0], "returns a list; it must return a dict"),
+        (lambda step: {"hue": 1.0} | ({"size": 2.0} if step else {}), "says size at some steps only"),
+    ],
+)
+def test_what_an_environment_says_wrongly_is_named(
+    said: Any, message: str, tells: GymBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tells, "said", staticmethod(said) if callable(said) else said)
+    with pytest.raises(FaultyEnvironmentError, match=f"Tells-v0: .*{message}"):  # noqa: PT012 - one of both
+        tells.describe()
+        tells.step(np.array([0, 0]))
+        tells.describe()
+
+
+@pytest.mark.parametrize(
+    ("edited", "message"),
+    [
+        (None, "returns None; it must return the new observation"),
+        (np.ones(3), r"returns an array of shape \[3\]; .*of shape \[2\]"),
+        (KeyError("paint"), r"edit\('paint'\) raises KeyError"),
+    ],
+)
+def test_an_edit_that_fails_is_named(
+    edited: Any, message: str, tells: GymBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tells, "edited", edited)
+    with pytest.raises(FaultyEnvironmentError, match=message):
+        tells.edit("paint")
