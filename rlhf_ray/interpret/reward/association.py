@@ -21,7 +21,7 @@ MOST = 400
 STEPS, NUMBERS, LEVELS, DRAWS = 1000, 12, 8, 200
 """Steps that forests are fitted to; most numbers of a part that means by level are taken of; levels; draws of the bootstrap."""
 TREES, WIDE = 20, 40
-"""Trees of a forest; numbers that each split of a tree looks at: of images, some."""
+"""Trees of a forest; numbers up to which each split of a tree looks at all, else at half of them."""
 FITS = 0.9
 """Least R² of a stand-in for the true reward."""
 
@@ -139,7 +139,9 @@ def predicted(numbers: FloatArray, truth: FloatArray, episodes: IntArray) -> flo
 
 
 def _forest(width: int) -> ExtraTreesRegressor:
-    return ExtraTreesRegressor(TREES, min_samples_leaf=2, max_features=min(1.0, WIDE / width), random_state=0, n_jobs=1)
+    return ExtraTreesRegressor(
+        TREES, min_samples_leaf=2, max_features=1.0 if width <= WIDE else 0.5, random_state=0, n_jobs=1
+    )
 
 
 def fitted_truth(reward: RewardFunction, data: Transitions) -> RewardFunction | None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.arrays import BoolArray, FloatArray
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.exchange import StepPart
+from rlhf_ray.reward.functions import RewardFunction
 
-SLACK = 0.1
-"""Share of its range by which a curve that rises or falls may go the other way."""
-FEW, SEVERAL = 6, 12
-"""Most values at each of two moments that are told apart as changes; most values of one moment that are told apart."""
+SURE = 3.0
+"""Standard errors from which two points differ: a curve of eight has 28 pairs of them."""
+OWN, OWN_OF_IMAGES = 400, 60
+"""Steps that each point's content is shown in: the mean of as many is off by a twentieth of the reward's spread at most."""
+FEW, SEVERAL, BINS = 6, 12, 8
+"""Most values at each of two moments that are told apart as changes; most values of one moment that are told apart; points of
+more."""
 LEAST = 3
-"""Least pairs of a point."""
+"""Least steps that show a point's content."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +33,15 @@ class Curve:
         content: what the region shows: ``(low, high)`` of a range, one value, or a change ``(before, after)``, in words.
         middle: ``[bins]`` the content's mean, for drawing; for changes the number of the bin.
         rewards: ``[bins]`` mean reward.
-        counts: ``[bins]`` pairs.
+        within: ``[bins]``: two standard errors of it.
+        differ: ``[bins, bins]``: how many standard errors the second of two points is above the first, from the same steps.
     """
 
     content: tuple[str, ...]
     middle: FloatArray
     rewards: FloatArray
-    counts: FloatArray
+    within: FloatArray
+    differ: FloatArray
 
     @property
     def top(self) -> int:
@@ -52,53 +60,69 @@ class Curve:
 
     @property
     def direction(self) -> Literal["up", "down"] | None:
-        """Whether more raises or lowers the reward; None if neither, or with two bins."""
-        rise, slack = np.diff(self.rewards), SLACK * np.ptp(self.rewards)
+        """Whether more raises or lowers the reward: no point surely goes the other way. None if neither, or with two points."""
+        later = self.differ[np.triu_indices(len(self.rewards), 1)]
         if len(self.rewards) < 3 or "→" in self.content[0]:
             return None
-        if rise.min() > -slack and self.top > self.bottom:
+        if later.max() > SURE and later.min() > -SURE:
             return "up"
-        return "down" if rise.max() < slack and self.top < self.bottom else None
+        return "down" if later.min() < -SURE and later.max() < SURE else None
 
 
 def curve_of(
+    reward: RewardFunction,
+    data: Transitions,
+    part: StepPart,
     contents: Sequence[FloatArray],
-    rewards: FloatArray,
-    weights: FloatArray,
-    bins: int = 8,
     words: Mapping[float, str] | None = None,
+    own: int = OWN,
 ) -> Curve | None:
-    """Return the mean of ``rewards``, with ``weights``, by content: one array ``[n]`` for each moment, the later moment first.
+    """Return the mean reward of ``own`` steps by what a part of them is exchanged for, everything else being as in the data.
 
-    Two moments with few values are told apart as changes; otherwise the later moment counts. ``words`` names values.
+    Args:
+        reward: the reward function.
+        data: the steps that are taken, and that show the contents.
+        part: the part.
+        contents: what the steps show there: one array ``[n]`` for each moment, the later moment first. Two moments with few values
+            are told apart as changes; otherwise the later moment counts.
+        words: names of values.
+        own: number of steps.
     """
+    groups = [(name, middle, at) for name, middle, at in _groups(contents, words or {}) if at.sum() >= LEAST]
+    if len(groups) < 2:
+        return None
+    rng = np.random.default_rng(0)
+    steps = data[rng.choice(len(data), own)]
+    shown = [data[rng.choice(np.flatnonzero(at), own)] for _, _, at in groups]
+    after = np.stack([reward.of(part.exchange(steps, donors)) for donors in shown])
+    beyond = after[None] - after[:, None]
+    errors = np.maximum(beyond.std(2, ddof=1) / np.sqrt(own), 1e-12 + 1e-9 * np.abs(after).max())
+    return Curve(
+        tuple(name for name, _, _ in groups),
+        np.array([middle for _, middle, _ in groups], float),
+        after.mean(1),
+        2 * after.std(1, ddof=1) / np.sqrt(own),
+        beyond.mean(2) / errors,
+    )
+
+
+def _groups(contents: Sequence[FloatArray], words: Mapping[float, str]) -> Iterator[tuple[str, float, BoolArray]]:
+    """Yield contents: their name, their middle, and which steps show them."""
 
     def called(value: float) -> str:
-        return (words or {}).get(float(value), f"{value:.3g}")
+        return words.get(float(value), f"{value:.3g}")
 
     values = [np.unique(content) for content in contents]
     if len(contents) == 2 and max(map(len, values)) <= FEW:
         after, before = contents
-        keys = list(itertools.product(values[1], values[0]))
-        groups = [
-            (f"{called(b)} → {called(a)}" if a != b else f"{called(a)} in both", (before == b) & (after == a))
-            for b, a in keys
-        ]
-        middle = np.arange(len(groups), dtype=float)
+        for number, (b, a) in enumerate(itertools.product(values[1], values[0])):
+            name = f"{called(b)} → {called(a)}" if a != b else f"{called(a)} in both"
+            yield name, float(number), (before == b) & (after == a)
     elif len(values[0]) <= SEVERAL:
-        groups = [(called(value), contents[0] == value) for value in values[0]]
-        middle = values[0].astype(float)
+        for value in values[0]:
+            yield called(value), float(value), contents[0] == value
     else:
-        edges = np.unique(np.quantile(contents[0], np.linspace(0, 1, bins + 1)))
+        edges = np.unique(np.quantile(contents[0], np.linspace(0, 1, BINS + 1)))
         which = np.clip(np.searchsorted(edges, contents[0], "right") - 1, 0, len(edges) - 2)
-        groups = [(f"{edges[i]:.2g} to {edges[i + 1]:.2g}", which == i) for i in range(len(edges) - 1)]
-        middle = (edges[1:] + edges[:-1]) / 2
-    kept = [i for i, (_, at) in enumerate(groups) if at.sum() >= LEAST]
-    if len(kept) < 2:
-        return None
-    return Curve(
-        tuple(groups[i][0] for i in kept),
-        np.asarray(middle[kept]),
-        np.array([np.average(rewards[groups[i][1]], weights=weights[groups[i][1]]) for i in kept]),
-        np.array([groups[i][1].sum() for i in kept], float),
-    )
+        for number, (low, high) in enumerate(itertools.pairwise(edges)):
+            yield f"{low:.2g} to {high:.2g}", float(low + high) / 2, which == number

@@ -197,6 +197,10 @@ class ExchangePairs:
         """Return the mean square of ``changes`` ``[pairs]``, over pairs as they occur."""
         return float(np.mean(self.weights * changes**2))
 
+    def sums(self, values: FloatArray) -> FloatArray:
+        """Return the weighted sum of ``values`` over all pairs, and over each bootstrap draw of episodes, ``[1 + DRAWS]``."""
+        return np.concatenate([[float(self.weights @ values)], self._draws @ values])
+
     def _resampled(self, own: IntArray, donor: IntArray, rng: np.random.Generator) -> FloatArray:
         """Return the pairs' weights in each draw of a bootstrap over the episodes of both steps, ``[DRAWS, pairs]``.
 

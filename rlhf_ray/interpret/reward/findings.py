@@ -72,6 +72,15 @@ class Cause:
 
 
 @dataclass(frozen=True)
+class Together:
+    """Two causes that act together, and the share of the reward's variance that is in neither alone."""
+
+    first: str
+    second: str
+    share: OverEpisodes
+
+
+@dataclass(frozen=True)
 class Findings:
     """What the shortcut finder found.
 
@@ -87,7 +96,7 @@ class Findings:
         causes: the largest causes, the largest first.
         others: effect of exchanging all of the observation but the causes; None for vectors, or without causes.
         background: effect of exchanging the background colour; None without a background.
-        together: pairs of causes that act together (neither adds to the other), with the share of the variance that this makes.
+        together: pairs of causes that act together: neither adds to the other.
         moments: names of the moments that steps show.
         frames: frames of a stack; 1 without.
         ignored: names of the inputs and regions that the reward ignores.
@@ -110,7 +119,7 @@ class Findings:
     causes: tuple[Cause, ...] = ()
     others: Effect | None = None
     background: Effect | None = None
-    together: tuple[tuple[str, str, float], ...] = ()
+    together: tuple[Together, ...] = ()
     moments: tuple[str, ...] = field(default=(), metadata=DRAWN)
     frames: int = 1
     ignored: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from scipy.ndimage import label
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.association import association
-from rlhf_ray.interpret.reward.curves import Curve, curve_of
+from rlhf_ray.interpret.reward.curves import OWN, OWN_OF_IMAGES, Curve, curve_of
 from rlhf_ray.interpret.reward.exchange import (
     NEARLY_ALL,
     NOTHING,
@@ -26,8 +26,10 @@ from rlhf_ray.interpret.reward.exchange import (
     part_of,
     stack,
 )
-from rlhf_ray.interpret.reward.findings import CLEAR, SPILLED, Cause, Findings
+from rlhf_ray.interpret.reward.findings import CLEAR, SPILLED, Cause, Findings, Together
+from rlhf_ray.interpret.reward.over_episodes import OverEpisodes
 from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.measure.intervals import percentile_interval
 from rlhf_ray.reward.functions import RewardFunction
 
 EXPLAINED = 0.9
@@ -40,8 +42,9 @@ LEADING, STANDS_OUT = 0.4, 0.3
 """Regions stand out if they move the reward by this share of what the strongest moves it, and that moves it by this much."""
 MOST_OF_IMAGE = 0.5
 """Share of the patches from which a cause is no part of the image."""
-TOGETHER = 0.075
-"""Share of the variance that is in neither of two causes alone from which they act together."""
+TOGETHER, PAIRS = 0.075, 3000
+"""Share of the variance that is in neither of two causes alone from which they act together; pairs of steps that tell it: it is a
+mean of fourth powers, which a few pairs decide."""
 BACKGROUND = 0.3
 """Share of an image's pixels with its most frequent colour from which it is a background."""
 TRIES = 80
@@ -91,7 +94,7 @@ class Search:
             causes=tuple(causes[:CAUSES]),
             others=others,
             background=background,
-            together=tuple(self.together(causes[:CAUSES], everything)),
+            together=tuple(self.together(causes[:CAUSES])),
             missed=tuple(self.missed()),
             ignored=tuple(regions.names[i] for i in silent),
         )
@@ -202,7 +205,9 @@ class Search:
             name = " with ".join(self.regions.names[i] for i in group[:4]) + (" …" if len(group) > 4 else "")
         else:
             rows, columns = np.divmod(group, self.regions.layout[1])
-            name = f"cells in rows {rows.min()}-{rows.max()}, columns {columns.min()}-{columns.max()}"
+            filled = len(group) == (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
+            box = f"cells in rows {rows.min()}-{rows.max()}, columns {columns.min()}-{columns.max()}"
+            name = box if filled else f"{len(group)} of the {box}"
         effect = self.pairs.effect(self.part(mask, name))
         each = [self.pairs.effect(self.part(mask, moment.name, [moment])) for moment in self.times]
         when, curve_times = self.when(mask, each)
@@ -236,7 +241,7 @@ class Search:
         def inside(box: list[int]) -> BoolArray:
             window = np.zeros(self.shape, bool)
             window[box[0] : box[1], box[2] : box[3]] = True
-            return window & mask
+            return window
 
         for side in range(4):
             inward = 1 if side % 2 == 0 else -1
@@ -245,13 +250,13 @@ class Search:
                 smaller = sides.copy()
                 smaller[side] += inward * step
                 fits = smaller[side | 1] > smaller[side & ~1]
-                if fits and self.explained(self.exchanged(inside(smaller)), whole) >= SAME:
+                if fits and self.explained(self.exchanged(inside(smaller) & mask), whole) >= SAME:
                     sides = smaller
                 else:
                     step //= 2
-        mask = inside(sides)
+        mask = inside(sides)  # all of what the name says
         name = f"rows {sides[0]}-{sides[1] - 1}, columns {sides[2]}-{sides[3] - 1}"
-        channel = self.channel(mask, whole)
+        channel = self.channel(mask, self.exchanged(mask))
         if channel is None:
             return mask, name
         only = np.zeros(self.shape, bool)
@@ -289,11 +294,11 @@ class Search:
 
     def curve(self, mask: BoolArray, times: list[StepMoment]) -> Curve | None:
         """Return the mean reward by the donor's content of a region of one number, or of one that shows few different things."""
-        shown = [_shown(self.pairs.donor, mask, moment) for moment in times[:2]]
+        shown = [_shown(self.data, mask, moment) for moment in times[:2]]
         if shown[0].shape[1] != 1 or len(times) > 2:
             return None
-        after = steadier(self.exchanged_at(mask, times), self.pairs)
-        return curve_of([content[:, 0] for content in shown], after, self.pairs.weights, words=self.words)
+        contents, own = [content[:, 0] for content in shown], OWN_OF_IMAGES if self.regions.kind == "patch" else OWN
+        return curve_of(self.pairs.reward, self.data, self.part(mask, "", times), contents, self.words, own)
 
     def background(self) -> Effect | None:
         """Exchange the background colour of images that have one."""
@@ -302,23 +307,29 @@ class Search:
         part = self.part(np.ones(self.shape, bool))
         return self.pairs.effect(BackgroundColour("the background colour", part.state, part.next_state))
 
-    def together(self, causes: Sequence[Cause], everything: FloatArray) -> list[tuple[str, str, float]]:
+    def together(self, causes: Sequence[Cause]) -> list[Together]:
         """Return pairs of causes whose joint effect is not the sum of both, with the share of the variance that the sum leaves.
 
         The second difference over two independent steps has 4 times the variance of the interaction, the difference of two
         rewards twice the variance of the reward (Sobol 1993). Noise is an interaction of everything: it is left out.
         """
-        mean_square = self.pairs.mean_square
-        total = 2.0 * mean_square(everything - self.pairs.rewards)
-        alone = [self.exchanged(each.mask) - self.pairs.rewards for each in causes]
+        if len(causes) < 2:
+            return []
+        many = self.pairs
+        if self.regions.kind != "patch" and len(many) < PAIRS:
+            many = ExchangePairs(many.reward, self.data, PAIRS, np.random.default_rng(0))
+        total = 2.0 * many.sums((many.donor_rewards - many.rewards) ** 2)
+        noise = 2 * many.noise**2
+        alone = [many.exchanged(self.part(each.mask)) - many.rewards for each in causes]
         found = []
         for (i, a), (j, b) in itertools.combinations(enumerate(causes), 2):
-            both = self.exchanged(a.mask | b.mask) - self.pairs.rewards
-            share = (mean_square(both - alone[i] - alone[j]) - 2 * mean_square(self.pairs.noise)) / total
-            if share > TOGETHER:
+            both = many.exchanged(self.part(a.mask | b.mask)) - many.rewards
+            shares = many.sums((both - alone[i] - alone[j]) ** 2 - noise) / np.maximum(total, 1e-300)
+            share = OverEpisodes(float(shares[0]), *percentile_interval(shares[1:]))
+            if share.value > TOGETHER and share.low > 0:
                 first, second = sorted((a, b), key=lambda each: each.regions)
-                found.append((first.name, second.name, share))
-        return sorted(found, key=lambda each: -each[2])
+                found.append(Together(first.name, second.name, share))
+        return sorted(found, key=lambda each: -each.share.value)
 
 
 def _shown(steps: Transitions, mask: BoolArray, moment: StepMoment) -> FloatArray:
@@ -341,9 +352,3 @@ def true_effect(truth: RewardFunction, pairs: ExchangePairs, part: StepPart) -> 
     change = truth.of(part.exchange(pairs.own, pairs.donor)) - own
     total = pairs.mean_square(donor - own)
     return (pairs.mean_square(change) / total) ** 0.5 if total > 0 else 0.0
-
-
-def steadier(after: FloatArray, pairs: ExchangePairs) -> FloatArray:
-    """Return rewards after an exchange, or their changes plus the mean before: the same means, of the smaller variance."""
-    changes = after - pairs.rewards
-    return after if after.var() <= changes.var() else np.asarray(changes + pairs.mean)

@@ -20,7 +20,7 @@ from rlhf_ray.interpret.reward.findings import Findings
 from rlhf_ray.interpret.reward.nudges import noise_share
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.regions import Regions
-from rlhf_ray.interpret.reward.search import Search, steadier, true_effect
+from rlhf_ray.interpret.reward.search import Search, true_effect
 from rlhf_ray.interpret.reward.summaries import summaries
 from rlhf_ray.reward.functions import RewardFunction
 
@@ -76,7 +76,7 @@ def find(
         ignored=ignored,
         true_inputs=() if truth is None else tuple(true_effect(truth, drawn, effect.part) for effect in inputs),
         summaries=tuple(summaries(values, data, regions, objects, ignored)[:SUMMARIES]),
-        action_curve=_action_curve(drawn) if "action" in reward.inputs else None,
+        action_curve=_action_curve(reward, data) if "action" in reward.inputs else None,
         noise=noise_share(reward, data, rng) if vectors else None,
         floor=drawn.floor,
         stand_in=stand_in,
@@ -101,12 +101,11 @@ def _silent(inputs: Sequence[Effect], pairs: ExchangePairs, paid: bool) -> list[
     return [part.name for part in silent if not (part.done and untold)]
 
 
-def _action_curve(pairs: ExchangePairs) -> Curve | None:
-    actions = pairs.donor.actions.reshape(len(pairs), -1)
+def _action_curve(reward: RewardFunction, data: Transitions) -> Curve | None:
+    actions = data.actions.reshape(len(data), -1)
     if actions.shape[1] != 1:
         return None
-    after = pairs.exchanged(StepPart("the action", action=True))
-    return curve_of([actions[:, 0]], steadier(after, pairs), pairs.weights)
+    return curve_of(reward, data, StepPart("the action", action=True), [actions[:, 0]])
 
 
 def _done_change(reward: RewardFunction, data: Transitions, scale: float, rng: np.random.Generator) -> OverEpisodes:

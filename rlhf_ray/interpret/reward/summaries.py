@@ -30,7 +30,7 @@ class Summary:
 
     Attributes:
         name: in words.
-        tells: share of the reward's variance that it tells: that of the means by level (the correlation ratio).
+        tells: share of the reward's variance that it tells: that of a line within each of its levels.
         tells_truth: as ``tells``, of the true reward; None if that is unknown or constant.
         low, high: the summary's level of the lowest and of the highest mean reward, with that mean, in words.
     """
@@ -67,11 +67,11 @@ def summaries(
         if len(data) < 2 * BINS or np.ptp(values) <= 0 or any(_reads(name, part) for part in ignored):
             continue
         levels = _levels(values)
-        share, means = _told(given, levels)
+        share, means = _told(given, levels, values)
         if share < TELLS:
             continue
         ends = [_words(values[levels == at], means[at]) for at in (int(np.argmin(means)), int(np.argmax(means)))]
-        found.append(Summary(name, share, None if truth is None else max(0.0, _told(truth, levels)[0]), *ends))
+        found.append(Summary(name, share, None if truth is None else max(0.0, _told(truth, levels, values)[0]), *ends))
     return sorted(found, key=lambda each: -round(each.tells, 2))
 
 
@@ -92,11 +92,16 @@ def _levels(values: FloatArray) -> Array:
     return np.asarray(which)
 
 
-def _told(rewards: FloatArray, levels: Array) -> tuple[float, FloatArray]:
-    """Return the share of the variance that the means by level have, corrected for their number, and the means."""
+def _told(rewards: FloatArray, levels: Array, values: FloatArray) -> tuple[float, FloatArray]:
+    """Return the share of the variance that lines within each level tell, corrected for their number, and the means by level."""
     counts = np.bincount(levels)
     means = np.bincount(levels, rewards) / counts
-    within = float(np.sum((rewards - means[levels]) ** 2)) / max(1, len(rewards) - len(counts))
+    along = values - (np.bincount(levels, values) / counts)[levels]
+    spread = np.bincount(levels, along**2)
+    sloped = spread > 1e-12 * max(float(values.var()), 1e-300) * counts
+    slopes = np.where(sloped, np.bincount(levels, along * rewards) / np.where(sloped, spread, 1), 0)
+    left = rewards - means[levels] - slopes[levels] * along
+    within = float(np.sum(left**2)) / max(1, len(rewards) - len(counts) - int(sloped.sum()))
     total = float(rewards.var(ddof=1))
     return (1 - within / total if total > 0 else 0.0), means
 

@@ -110,8 +110,32 @@ def test_the_share_of_an_interaction_is_that_of_the_variance(factor):
         lambda o, a, p, d: o[:, 0] + factor * o[:, 0] * o[:, 1], gym.spaces.Box(-9, 9, (2,)), ACTIONS
     )
     found = find(reward, data, regions_of(gym.spaces.Box(-9, 9, (2,))), rng, pairs=2000)
-    [(_, _, share)] = found.together
-    assert share == pytest.approx(factor**2 / (1 + factor**2), abs=0.05)
+    [pair] = found.together
+    assert pair.share.value == pytest.approx(factor**2 / (1 + factor**2), abs=0.05)
+    assert pair.share.low <= factor**2 / (1 + factor**2) <= pair.share.high
+
+
+def test_a_box_of_pixels_is_exchanged_as_it_is_named():
+    """Of 2 x 2 patches, the corner of a 3 x 3 lamp has a patch of its own, which moves the reward by a ninth."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 40, (240, 16, 16, 1)).astype(np.uint8)
+    images[:, :3, :3] += rng.integers(0, 200, (240, 1, 1, 1)).astype(np.uint8)
+    space = gym.spaces.Box(0, 255, (16, 16, 1), np.uint8)
+    reward = CallableReward(lambda o, a, p, d: p[:, :3, :3, 0].mean((1, 2)), space, ACTIONS)
+    found = find(reward, steps(images, images), regions_of(space), np.random.default_rng(0), pairs=60)
+    (cause,) = found.causes
+    assert cause.name == "rows 0-2, columns 0-2"
+    assert (cause.effect.moves, cause.effect.rest) == (pytest.approx(1.0), pytest.approx(0.0))
+    np.testing.assert_array_equal(np.argwhere(cause.mask)[[0, -1]], [[0, 0, 0], [2, 2, 0]])
+    assert cause.mask.sum() == 9
+
+
+def test_a_number_that_decides_the_reward_tells_all_of_it(vectors):
+    reward = vector_reward(lambda o, a, p, d: 1 - np.abs(p[:, 1]))
+    [summary] = summaries(reward.of(vectors), vectors, regions_of(VECTORS))
+    assert summary.name == "feature 1 in the next state"
+    assert summary.tells == pytest.approx(1.0, abs=0.003)
+    assert summary.tells_truth == pytest.approx(0.0, abs=0.03)
 
 
 def test_strata_tell_of_all_their_steps(vectors):

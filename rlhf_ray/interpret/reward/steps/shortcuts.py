@@ -28,7 +28,7 @@ from rlhf_ray.study.words import Words, share
 WORDS = Words(__file__)
 
 STEPS = 6000
-"""Steps looked at, whole episodes, for vectors; at effort 1, a quarter for images, which take long."""
+"""Steps looked at, whole episodes, for vectors; a quarter for images, which take long; more at larger effort."""
 EPISODES = 10
 """Whole episodes to look at, at least; else steps of all: a few episodes show what they have in common."""
 PAIRS, PAIRS_OF_IMAGES, FEWEST_PAIRS, FEWEST_OF_IMAGES = 1000, 160, 300, 60
@@ -85,7 +85,6 @@ class Shortcuts:
         as_true: whether it is constant as the true reward is.
         known: whether the true reward is known for any step: then what moves it too is no shortcut.
         ends: whether some of the steps terminate their episode.
-        compared: the steps that it is compared with the true reward on.
     """
 
     steps: int
@@ -99,7 +98,6 @@ class Shortcuts:
     as_true: bool = False
     known: bool = False
     ends: bool = False
-    compared: Transitions | None = None
 
     @property
     def true(self) -> Comparison | None:
@@ -145,16 +143,14 @@ def measure(subject: Subject, data: Transitions | None = None) -> Shortcuts:
     if found.constant:
         ends = bool(subject.data.terminated.any())
         return Shortcuts(len(data), mean, subject.regions, found, as_true=subject.constant_as_true, ends=ends)
-    most = round(STEPS * max(1.0, effort) / (4 if _shows_images(subject) else 1))
-    whole = episodes(subject.data, most, subject.rng("shortcuts: data"))
-    compared = subject.judged, whole, subject.regions, found.ignored, objects, subject.lag, subject.shaping(whole)
-    beside = compare(*compared)
+    shaping = subject.shaping(data)
+    beside = compare(subject.judged, data, subject.regions, found.ignored, objects, subject.lag, shaping)
     late = tuple(_late(found, beside, data, subject.rng("late")))
     known = options["truth"] is not None
     same = subject.equivalence is not None and subject.equivalence.holds
     right = same or (beside is not None and not beside.constant_truth and beside.agreement >= SAME_ORDER)
     figures = Shortcuts(len(data), mean, subject.regions, found, beside, late, subject.shaped, right)
-    return replace(figures, known=known, compared=whole)
+    return replace(figures, known=known)
 
 
 def _effort(subject: Subject) -> float:
@@ -166,8 +162,7 @@ def _shows_images(subject: Subject) -> bool:
 
 
 def _data(subject: Subject) -> Transitions:
-    effort = _effort(subject)
-    most = int(STEPS * effort / 4 if _shows_images(subject) else STEPS * max(1.0, effort))
+    most = round(STEPS * max(1.0, _effort(subject)) / (4 if _shows_images(subject) else 1))
     return episodes(subject.data, most, subject.rng("shortcuts: data"))
 
 
@@ -241,9 +236,9 @@ def _causes(figures: Shortcuts) -> Iterator[Statement]:
     change = found.done_change
     if change is not None and found.pays_for_the_end and not figures.equivalent:
         yield WORDS.statement("done", abs(change.value), _by_deviations(change.low, change.high), change=change)
-    for first, second, joint in [] if found.erratic else found.together[:2]:
-        strong = strength((joint, joint), NOTHING)
-        yield WORDS.statement("together", joint, strong, first=first, second=second, joint=min(joint, 1))
+    for pair in [] if found.erratic else found.together[:2]:
+        strong = strength((pair.share.low, pair.share.high), NOTHING)
+        yield WORDS.statement("together", pair.share.value, strong, pair=pair)
     if found.background is not None and found.background.interval[0] > BACKGROUND:
         strong = strength(found.background.interval, NOTHING)
         yield WORDS.statement("background", found.background.moves + 0.3, strong, effect=found.background)
@@ -270,7 +265,7 @@ def _warnings(figures: Shortcuts) -> Iterator[Statement]:
     if figures.equivalent:
         return
     yield from () if figures.right else _beside_truth(figures)
-    together = {name for first, second, _ in found.together for name in (first, second)}
+    together = {name for pair in found.together for name in (pair.first, pair.second)}
     scattered = found.others is not None and found.others.moves > SCATTERED
     for cause in found.causes:
         if cause.association is None or cause.is_shortcut:
@@ -429,8 +424,7 @@ def _pictures(subject: Subject, data: Transitions, figures: Shortcuts) -> Iterat
     if figures.true is not None:
         worst = next(iter(figures.true.strata), None)
         orange = None if worst is None else worst.chosen
-        steps = data if figures.compared is None else figures.compared
-        yield WORDS.picture("truth", scatter_picture(steps.rewards, subject.judged.of(steps), orange), worst=worst)
+        yield WORDS.picture("truth", scatter_picture(data.rewards, subject.judged.of(data), orange), worst=worst)
 
 
 STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)
