@@ -111,6 +111,7 @@ def test_an_environment_that_does_not_repeat_itself_is_told(work: Callable[..., 
     section = recording.run(on(given, batches=lambda n: Jittered(make_batch(POLE, n))))  # type: ignore[arg-type,return-value]
     repeats, remembers = section.checks
     assert repeats.passed is False
+    assert "recording.other_levels" in [statement.key for statement in section.statements]
     assert section.values["wrong_frames"] > 0
     assert remembers.passed
 
@@ -168,6 +169,19 @@ def acting(decide: Callable[[torch.Tensor], torch.Tensor]) -> FunctionAgent:
     return FunctionAgent(
         lambda seen, memory: (decide(seen), seen[:, 0]), batch.observation_space, batch.action_space, name="planted"
     )
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_an_agent_that_answers_otherwise_when_asked_again_is_told(
+    work: Callable[..., AgentContext], noise: float
+) -> None:
+    def decide(seen: torch.Tensor) -> torch.Tensor:
+        return torch.stack([-seen[:, 2], seen[:, 2]], 1) + noise * torch.randint(0, 2, (len(seen), 2))
+
+    section = recording.run(on(work(POLE, "none", 0.01), agent=acting(decide)))
+    keys = [statement.key for statement in section.statements]
+    assert ("recording.other_answers" in keys) == (noise > 0)
+    assert section.values["worst_logit"] == pytest.approx(noise, abs=1e-5)  # one draw in hundreds differs by all of it
 
 
 @pytest.mark.parametrize(

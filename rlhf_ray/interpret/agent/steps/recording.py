@@ -263,6 +263,10 @@ def _worst_logit(agent: Agent, some: Episodes) -> float:
 
 def _statements(figures: RecordedEpisodes) -> Iterator[Statement]:
     policy = figures.policy
+    if figures.wrong_frames:
+        yield WORDS.statement("other_levels", 300.0, frames=figures.wrong_frames)
+    if figures.worst_logit >= CLOSE:
+        yield WORDS.statement("other_answers", 200.0, worst=figures.worst_logit)
     if policy is not None and policy.spread <= ALIKE:
         yield WORDS.statement("constant", 100.0, policy=policy)
     elif policy is not None and policy.action:
