@@ -153,8 +153,8 @@ def held_concepts(context: AgentContext, least: float = READ) -> tuple[FloatArra
         Held(inside, {name: border.every(told[name]) for name, border in classes.items()})
         for inside, told in ((values, known), (unseen, theirs))
     )
-    distinct = _distinct({name: fit.first(name) for name in classes})
-    found = erasures(fit, held_out, list(distinct), least)
+    apart = distinct({name: fit.first(name) for name in classes})
+    found = erasures(fit, held_out, list(apart), least)
     rng = context.rng("held")
     sizes = {
         name: float(sensitivities(subject.agent, test, site, one.basis, rng).max())
@@ -193,15 +193,15 @@ def both_ends(order: Sequence[str], ranks: Sequence[int], count: int) -> list[st
     return alike[:first] + alike[len(alike) - (count - first) :]
 
 
-def _distinct(classes: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+def distinct(classes: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Leave out concepts that nearly always say the same, or the opposite, as one before: they have one direction."""
-    distinct: dict[str, FloatArray] = {}
+    found: dict[str, FloatArray] = {}
     for name, concept in classes.items():
-        both = [(other, np.isfinite(concept) & np.isfinite(other)) for other in distinct.values()]
+        both = [(other, np.isfinite(concept) & np.isfinite(other)) for other in found.values()]
         same = [(concept[known] == other[known]).mean() for other, known in both if known.any()]
         if not any(share > SAME or share < 1.0 - SAME for share in same):
-            distinct[name] = concept
-    return distinct
+            found[name] = concept
+    return found
 
 
 def levels_of(context: AgentContext) -> tuple[IntArray, Episodes, IntArray]:

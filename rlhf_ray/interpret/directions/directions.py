@@ -59,6 +59,13 @@ class Directions:
         """Mean scores ``[k]`` of the values that they were fitted to."""
         return np.asarray(self.sources.mean(0)) if self.kind in NOT_LINEAR else np.zeros(len(self))
 
+    def part(self, components: Sequence[int]) -> Directions:
+        """Return some components of a linear kind on their own."""
+        chosen = list(components)
+        names = [self.names[each] for each in chosen]
+        arrays = self.patterns[chosen], self.filters[chosen], self.sources[:, chosen], self.midpoints[chosen]
+        return Directions(self.kind, names, self.center, *arrays)
+
     def encode(self, values: Array) -> FloatArray:
         """Return the scores ``[n, k]`` of ``values`` ``[n, size]``."""
         centred = np.asarray(values, np.float64) - self.center

@@ -10,18 +10,22 @@ import numpy as np
 import pytest
 
 from rlhf_ray.agents.recording import record_inside
+from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent import held
-from rlhf_ray.interpret.agent.candidates import Candidate
+from rlhf_ray.interpret.agent.candidates import Candidate, with_concepts
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change
+from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.steps import counterfactuals, interventions, story
 from rlhf_ray.interpret.agent.steps.interventions import ComponentEffect
 from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.study.kept import save
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.directions import linear
 from tests.interpret.agent.lamps import AGENTS, Lamps
+from tests.interpret.agent.test_rewriting import Winds, now_and_before, subject_of
 from tests.interpret.contexts import context_of
 
 
@@ -133,3 +137,36 @@ def test_edits_show_what_they_change(tmp_path: Path) -> None:
     assert removed["outcomes"]["trap"]["after"] == 0.0
     assert removed["outcomes"]["trap"]["before"] > 0.0
     assert section.values["edits"]["shorten"]["effect"]["lengths"]["difference"]["mean"] < 0.0
+
+
+def test_a_component_whose_concept_the_memory_writes_again_takes_another_direction(tmp_path: Path) -> None:
+    """Unit 0 is the wind, unit 1 that of a step before; the agent acts by unit 1. Without both, it is right half of the time."""
+    subject = subject_of(now_and_before)
+    record_inside(subject.agent, Winds(20), list(range(60)), tmp_path / "recording")
+    work = context_of(subject.agent, Winds, tmp_path, effort=0.1)
+    played = recorded(work)
+    values = played.memory[:, 1:][played.real].astype(np.float64)
+    candidates = with_concepts(
+        [Candidate(directions.fit("ica", values, 3, 0), (at,), f"component {at}", 1.0) for at in range(3)],
+        values, {"wind": played.states["wind"][:, : played.real.shape[1]][played.real]}, 0.8,
+    )  # fmt: skip
+    assert any(each.reads == "wind" for each in candidates)
+    found, stays = interventions._in_the_loop(work, candidates, played, values)
+    assert not stays
+    for before, after in zip(candidates, found, strict=True):
+        if not before.reads:
+            assert after is before
+            continue
+        np.testing.assert_array_equal(after.basis.patterns[0], before.basis.patterns[before.components[0]])
+        once, both = (
+            subject.play(range(900, 1100), hooks=[Intervention(one.basis, one.components, "ablate_midpoint")])
+            for one in (before, after)
+        )
+        winds = [side.states["wind"][:, 1 : side.real.shape[1]].ravel() for side in (once, both)]
+        told = [
+            max(abs(np.corrcoef(side.memory[:, 2:, unit].ravel(), wind)[0, 1]) for unit in (0, 1))
+            for side, wind in zip((once, both), winds, strict=True)
+        ]
+        assert told[0] > 0.5
+        assert told[1] < 0.2
+        assert both.returns.mean() == pytest.approx(6.0, abs=0.5)

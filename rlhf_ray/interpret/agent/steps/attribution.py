@@ -9,7 +9,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 
 from rlhf_ray.agents.moments import WorldMoments, draw_moments
 from rlhf_ray.data.arrays import FloatArray
@@ -72,7 +71,6 @@ class QuantityMaps:
         quantity: the quantity.
         gaps: largest gap of each complete method's maps, in standard deviations of the quantity.
         unmoved: whether the whole frame does not move the quantity: there is nothing to order.
-        otherwise: then, share of moments in which the most likely action is another one with the mean frame.
         constant: whether the quantity is the same at all moments.
         numbers: of a vector, for each number, the mean change of the quantity when it alone is set to its typical value.
     """
@@ -80,7 +78,6 @@ class QuantityMaps:
     quantity: Quantity
     gaps: Mapping[str, float]
     unmoved: bool
-    otherwise: float
     numbers: FloatArray
     constant: bool = False
 
@@ -239,8 +236,7 @@ def maps_of(
         numbers = np.abs(Occlusion().attribute(question, judged)["frame"]).mean(0) if vector else np.zeros(0)
         complete = [name for name, method in fitting.items() if method.complete]
         gaps = {name: float(question.gap(judged, maps[name]).max()) / spread for name in complete}
-        otherwise = _otherwise(question, judged) if unmoved and quantity.name == "action" else 0.0
-        all_maps.append(QuantityMaps(quantity, gaps, unmoved, otherwise, numbers, constant))
+        all_maps.append(QuantityMaps(quantity, gaps, unmoved, numbers, constant))
         faithfulness |= {} if unmoved else {f"{quantity.name}/{name}": order for name, order in orders.items()}
     return all_maps, faithfulness, missing
 
@@ -248,18 +244,6 @@ def maps_of(
 def _orders(context: AgentContext, quantity: str) -> np.random.Generator:
     """What draws the random orders that maps of a quantity are compared with: all maps with the same ones."""
     return context.rng(f"curves {quantity}")
-
-
-def _otherwise(question: AgentQuestion, moments: WorldMoments) -> float:
-    """Return the share of moments in which the agent's most likely action is another one with the mean frame."""
-    inputs, agent = question.inputs(moments), question.agent
-    memory = inputs.get("memory", agent.initial_memory(len(moments)))
-    with torch.no_grad():
-        both = [
-            agent.step(frame, memory)
-            for frame in (inputs["frame"], question.typical["frame"].expand_as(inputs["frame"]))
-        ]
-    return float((both[0].logits.argmax(1) != both[1].logits.argmax(1)).float().mean())
 
 
 def _differences(context: AgentContext, judged: WorldMoments, quantity: Quantity) -> float | None:
@@ -348,11 +332,7 @@ def statements(figures: AgentAttribution) -> Iterator[Statement]:
 
 def _of_quantity(maps: QuantityMaps, judged: WorldMoments) -> Iterator[Statement]:
     title = maps.quantity.title
-    if maps.unmoved and maps.otherwise > 0:
-        yield WORDS.statement(
-            "decides", maps.otherwise, strength((maps.otherwise, maps.otherwise)), share=maps.otherwise
-        )
-    elif maps.unmoved and maps.constant:
+    if maps.unmoved and maps.constant:
         yield WORDS.statement("constant", 1.0, title=title, count=len(judged))
     elif maps.unmoved:
         yield WORDS.statement("empty", 1.0, title=title, count=len(judged), first=judged.steps.min())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -21,8 +21,19 @@ from rlhf_ray.interpret.agent.concepts import concepts_at
 from rlhf_ray.interpret.agent.controls import Controlled
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import action_shares
-from rlhf_ray.interpret.agent.held import Removed, held_concepts, intervened, levels_of, taken_away
+from rlhf_ray.interpret.agent.erasure import Classes, Erasure
+from rlhf_ray.interpret.agent.held import (
+    FEWEST_LEVELS,
+    LEVELS,
+    Removed,
+    distinct,
+    held_concepts,
+    intervened,
+    levels_of,
+    taken_away,
+)  # fmt: skip
 from rlhf_ray.interpret.agent.recall import Recall
+from rlhf_ray.interpret.agent.rewriting import taken_in_the_loop
 from rlhf_ray.interpret.agent.splits import recorded, split_episodes
 from rlhf_ray.interpret.agent.steps.bases import fitted_basis
 from rlhf_ray.interpret.agent.steps.story import Story
@@ -32,7 +43,9 @@ from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import COUNT, random_bases
+from rlhf_ray.interpret.directions.directions import NOT_LINEAR
 from rlhf_ray.interpret.directions.interventions import Intervention, Op
+from rlhf_ray.interpret.directions.labels import usable
 from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.measure.statistics import pearson
 from rlhf_ray.study.figures import fields_of
@@ -74,12 +87,14 @@ class ComponentEffect:
         result: its effect beside that on random directions.
         held: of a concept: how it is read, what taking it away leaves, and what else it takes.
         recalled: see `rlhf_ray.interpret.agent.recall.recalled`; None without memory.
+        taken: whether what it reads is away: the memory does not write it again.
     """
 
     candidate: Candidate
     result: Controlled
     held: Removed | None = None
     recalled: MeanEstimate | None = None
+    taken: bool = True
 
     @property
     def origin(self) -> Origin:
@@ -89,7 +104,7 @@ class ComponentEffect:
     @property
     def verdict(self) -> Verdict:
         """What follows from it."""
-        if self.held is not None and not self.held.taken:
+        if not self.taken:
             return "not settled"
         if self.result.changes:
             return "matters" if self.result.matched else "not settled"
@@ -170,6 +185,7 @@ def run(context: AgentContext) -> Section:
     candidates = strongest(subject.agent, test, site, free, COMPONENTS, rng)
     known = {name: concept[test.real] for name, concept in concepts_at(test).items()}
     candidates = with_concepts(candidates, _values(context, test, site), known, READ)
+    candidates, stays = _in_the_loop(context, candidates, fitted, values)
     candidates += [
         Candidate(basis, tuple(range(len(basis))), WORDS.text("concept", name=name), one.sensitivity, name, one.auc)
         for name, (basis, one) in removed.items()
@@ -182,7 +198,7 @@ def run(context: AgentContext) -> Section:
         candidate.basis.save(context.out / f"candidate_{number}.npz")
         if candidate.concept:  # the story's figures
             held = removed[candidate.concept][1]
-            effects.append(ComponentEffect(candidate, held.result, held, held.recalled))
+            effects.append(ComponentEffect(candidate, held.result, held, held.recalled, held.taken))
             continue
         try:
             result = intervened(context, candidate.basis, candidate.components, OP, values, played)
@@ -190,7 +206,7 @@ def run(context: AgentContext) -> Section:
             context.say(f"left out: without {candidate.name} the memory grows without end")
         else:
             come = recall.of_components(candidate.basis, candidate.components)
-            effects.append(ComponentEffect(candidate, result, recalled=come))
+            effects.append(ComponentEffect(candidate, result, recalled=come, taken=candidate.name not in stays))
     if not effects:
         return WORDS.skipped("grows")
     transfer = _transfer(context, test, candidates, values, site)
@@ -212,6 +228,28 @@ def _concepts(
     values, held = held_concepts(context)
     removed = taken_away(context, held, values, played)
     return {name: (held[name].erasure.basis, one) for name, one in removed.items()}
+
+
+def _in_the_loop(
+    context: AgentContext, candidates: Sequence[Candidate], fitted: Episodes, values: FloatArray
+) -> tuple[list[Candidate], set[str]]:
+    """Add directions to components whose concept the memory would write again; also return names of those where it still does."""
+    subject, known = context.subject, {name: each[fitted.real] for name, each in concepts_at(fitted).items()}
+    classes = {name: Classes.fit(each) for name, each in known.items() if usable(each)}
+    names, found, stays = list(distinct({name: classes[name](known[name]) for name in classes})), [], set()
+    levels = np.unique(recorded(context, "train").levels)[: subject.count(LEVELS, FEWEST_LEVELS)]
+    for one in candidates:
+        if one.reads in classes and not one.mixed and one.basis.kind not in NOT_LINEAR:
+            basis = one.basis.part(one.components)
+            others = [name for name in names if name != one.reads]
+            erasure = Erasure(basis, 0.0, 0.0, 0.0, 0.0, 0.0, [], others)
+            erasure = taken_in_the_loop(subject, erasure, one.reads, classes, values, levels)
+            if len(erasure.basis) > len(basis):
+                one = replace(one, basis=erasure.basis, components=tuple(range(len(erasure.basis))))
+            if not erasure.taken:
+                stays.add(one.name)
+        found.append(one)
+    return found, stays
 
 
 def _values(context: AgentContext, episodes: Episodes, site: str) -> FloatArray:
@@ -296,7 +334,7 @@ def _statements(effects: Sequence[ComponentEffect], site: str, box: bool) -> Ite
             yield WORDS.statement("moves", acts.mean, strength(acts, random), **values)
         elif one.verdict == "decodable only":
             yield WORDS.statement("not_needed", one.candidate.auc or 0.0, **values)
-        elif one.result.changes and (one.held is None or one.held.taken):
+        elif one.result.changes and one.taken:
             yield WORDS.statement("unmatched", abs(change.difference.mean), **values)
         elif candidate.concept:
             yield WORDS.statement("unsettled", abs(change.difference.mean), **values)
