@@ -95,7 +95,7 @@ def examine_machine() -> list[Finding]:
     runs = Path("runs") if Path("runs").is_dir() else Path()
     return [
         python(platform.python_version(), metadata["Requires-Python"]),
-        packages([r for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})], installed),
+        packages([r for r in requirements if _needed(r)], installed),
         *extras(metadata.get_all("Provides-Extra") or [], requirements, installed),
         threads(torch.get_num_threads()),
         cpus(len(os.sched_getaffinity(0))),
@@ -148,12 +148,17 @@ def extras(
     findings = []
     for name in names:
         # Extras included in this one are checked separately.
-        of_extra = [r for r in requirements if r.marker and r.marker.evaluate({"extra": name}) and r.name != PACKAGE]
+        of_extra = [r for r in requirements if _needed(r, name) and not _needed(r) and r.name != PACKAGE]
         there = [version(r.name) is not None for r in of_extra]
         wrong = _wrong(of_extra, version)
-        absent = bool(wrong) and (not there[0] or sum(there) < len(there) / 2)
+        absent = not there or (bool(wrong) and (not there[0] or sum(there) < len(there) / 2))
         findings.append(_judged("extra", not wrong or absent, name=name, wrong=wrong, absent=absent))
     return findings
+
+
+def _needed(requirement: Requirement, extra: str = "") -> bool:
+    """Return whether this Python needs a package, with an extra or without."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
 def _wrong(requirements: Sequence[Requirement], version: Callable[[str], str | None]) -> list[str]:

@@ -20,6 +20,19 @@ OF_EXTRAS = [
 RIGHT = {"Python": "3.11.7", "ray": "2.60.0"}
 
 
+def test_what_this_python_needs_anyway_and_what_another_python_needs_are_no_part_of_an_extra() -> None:
+    lines = [
+        "pygame>=2; python_version >= '3'",
+        "imitation==1.0.1; extra == 'games'",
+        "procgen>=1; python_version < '3' and extra == 'levels'",
+    ]
+    requirements = [Requirement(line) for line in lines]
+    games, levels = doctor.extras(["games", "levels"], requirements, {"pygame": "2.6"}.get)
+    assert (games.status, levels.status) == ("ok", "ok")
+    assert "not installed" in games.seen
+    assert "not installed" in levels.seen
+
+
 def test_packages_that_came_with_others_are_no_extra() -> None:
     """As after a plain pip install: Ray brings some of the packages that tests and documentation need too."""
     tools = [f"{name}>=1; extra == 'tools'" for name in ("pytest", "httpx", "pyyaml", "ruff", "mypy")]
