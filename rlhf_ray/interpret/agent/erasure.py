@@ -260,10 +260,16 @@ def _erasure(
     return Erasure(whole, area, erased, shared, bound, variance, near, others)
 
 
-def followed(names: Sequence[str], fit: Held, test: Held) -> dict[str, list[str]]:
-    """Return, of each concept, those that are read better, one or two, without whose directions nothing reads it; else none.
+def followed(asked: Sequence[str], names: Sequence[str], fit: Held, test: Held) -> dict[str, list[str]]:
+    """Return, of each concept asked, those that are read better, one or two, without whose directions nothing reads it; else none.
 
     What a memory holds of it is theirs then. With more concepts, or more than half of the axes, nearly everything would go.
+
+    Args:
+        asked: some of ``names``.
+        names: concepts that it may follow.
+        fit: what directions are fitted to.
+        test: of held-out levels.
     """
     metric = Whitened(fit.values)
     sides = metric(fit.values), metric(test.values)
@@ -294,7 +300,7 @@ def followed(names: Sequence[str], fit: Held, test: Held) -> dict[str, list[str]
                 return some[int(np.argmin(rest))]
         return []
 
-    return {name: follows(name) for name in names}
+    return {name: follows(name) for name in asked}
 
 
 def reading(basis: Directions, values: FloatArray, classes: FloatArray) -> float:

@@ -175,7 +175,7 @@ def held_concepts(context: AgentContext, least: float = READ) -> tuple[FloatArra
         return max((reading(each, unseen, held_out.first(name)) for each in random), default=0.5)
 
     levels = np.unique(train.levels)[: subject.count(LEVELS, FEWEST_LEVELS)]
-    held, follows = {}, followed(list(found), fit, held_out)
+    held, follows = {}, followed(chosen, list(found), fit, held_out)
     for number, name in enumerate(chosen):
         context.say(f"whether {name} stays away ({number + 1} of {len(chosen)})")
         one = replace(found[name], follows=follows[name])

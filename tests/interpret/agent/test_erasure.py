@@ -181,7 +181,7 @@ def test_what_two_better_read_concepts_tell_follows_them_unless_it_is_held_itsel
         return values, {"colour": colour, "sails": sails, "side": side}
 
     fit, test = sides_of(draw)
-    found = followed(list(fit.classes), fit, test)
+    found = followed(["side", "colour"], list(fit.classes), fit, test)
     assert set(found["side"]) == (set() if held else {"colour", "sails"})
     assert found["colour"] == []
     # Scikit-learn's reader, with colour and sail regressed out of the memory.
@@ -200,4 +200,4 @@ def test_what_one_better_read_concept_tells_follows_that() -> None:
         return np.stack([colour, *rng.standard_normal((3, N))], 1), {"position": position, "colour": colour}
 
     fit, test = sides_of(draw)
-    assert followed(["position", "colour"], fit, test) == {"position": ["colour"], "colour": []}
+    assert followed(["position", "colour"], ["position", "colour"], fit, test) == {"position": ["colour"], "colour": []}
