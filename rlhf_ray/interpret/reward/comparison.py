@@ -14,7 +14,7 @@ from rlhf_ray.interpret.reward.exchange import split_at
 from rlhf_ray.interpret.reward.lags import Lag, lag_of
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.regions import Regions
-from rlhf_ray.interpret.reward.reversals import Reversal, reversed_where
+from rlhf_ray.interpret.reward.reversals import Blind, Reversal, reversed_where, same_where
 from rlhf_ray.interpret.reward.strata import Steps, Stratum, worst
 from rlhf_ray.measure.statistics import auc, constant, pearson, spearman
 from rlhf_ray.reward.functions import RewardFunction
@@ -63,6 +63,7 @@ class Comparison:
         strata: where the reward differs most, the worst first. Empty if it comes at a lag: that explains the difference.
         constant_truth: whether the true reward is the same on all steps.
         reversal: where it has the true order backwards; these steps are in no stratum.
+        blind: where it is the same whatever the true reward is; these steps are in no stratum.
         unshaped: whether the strata are of the reward less shaping.
     """
 
@@ -77,6 +78,7 @@ class Comparison:
     constant_truth: bool
     unshaped: bool = False
     reversal: Reversal | None = None
+    blind: Blind | None = None
 
     @property
     def in_time(self) -> bool:
@@ -120,7 +122,11 @@ def compare(
     in_time = lag is None or not lag.off
     steps = Steps(data, regions, ignored, words)
     reversal = reversed_where(given, usual, steps) if in_time and not steady else None
-    rest = given if reversal is None else np.where(reversal.chosen, usual, given)
+    clipped = () if steady else tuple(_clipped(given, truth))
+    blind = same_where(given, steps) if in_time and not steady and not clipped else None
+    rest = given
+    for kind in (reversal, blind):
+        rest = rest if kind is None else np.where(kind.chosen, usual, rest)
     strata, unshaped = worst(rest, usual, steps, shaping) if in_time else ((), False)
     return Comparison(
         pearson(given, truth, 0.0),
@@ -129,11 +135,12 @@ def compare(
         lag,
         levels,
         None if steady else _flat(given, truth, data.episodes),
-        () if steady else tuple(_clipped(given, truth)),
+        clipped,
         strata,
         steady,
         unshaped,
         reversal,
+        blind,
     )
 
 

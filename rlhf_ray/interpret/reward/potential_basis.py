@@ -74,10 +74,10 @@ class Basis:
 
 
 def basis_of(
-    observations: Array, space: gym.Space[Any], regions: Regions | None, rng: np.random.Generator
+    observations: Array, space: gym.Space[Any], regions: Regions | None, rng: np.random.Generator, most: int = MOST
 ) -> Basis | None:
-    """Make the basis for ``observations``, states and next states of all steps; None if they are too few for any."""
-    most = min(MOST, len(observations) // 2 // STEPS_EACH)
+    """Make the basis for ``observations``, states and next states of all steps; None if they are too few for any feature."""
+    most = min(most, len(observations) // 2 // STEPS_EACH)
     flat = np.asarray(observations, np.float64).reshape(len(observations), -1)
     different = np.unique(flat, axis=0, return_index=True)[1]
     nothing: FloatArray = np.zeros(0)

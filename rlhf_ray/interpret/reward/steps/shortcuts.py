@@ -13,7 +13,9 @@ from rlhf_ray.interpret.reward.comparison import Comparison, compare
 from rlhf_ray.interpret.reward.drawing import curves_picture, map_picture, scatter_picture
 from rlhf_ray.interpret.reward.exchange import NEARLY_ALL, NOTHING, Effect
 from rlhf_ray.interpret.reward.findings import CLEAR, Cause, Findings
-from rlhf_ray.interpret.reward.lags import Lag, lag_of
+from rlhf_ray.interpret.reward.held import Held, held
+from rlhf_ray.interpret.reward.lags import Lag
+from rlhf_ray.interpret.reward.late_causes import NO_PART, LateCause, late_causes
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.strata import Stratum
@@ -44,29 +46,12 @@ UNRELATED, RELATED, STRONGLY = 0.05, 0.2, 0.8
 """R² of the true reward from a part: below, with the whole interval, it tells nothing; above, something; above, nearly all."""
 SAME_ORDER = 0.999
 """Rank correlation with the true reward from which no cause is a fault: a bonus on one step in a thousand is below."""
-NO_PART = 0.5
-"""Share of the regions from which a cause is no part but the whole."""
 FOLLOWS = 0.5
 """Share of the true reward's variance that a summary must tell to be what is wanted."""
 TELLS_APART, CHANCE = 0.9, 0.5
 """AUC of high and low true rewards below which, with its whole interval, it is told; below chance, it is the wrong way round."""
-RIGHT = 0.9
-"""Correlation with the true reward from which a reward is right, whatever its causes do."""
-LATE_CAUSES = 3
-"""Causes whose changes are dated: the largest."""
-LATE = 0.5
-"""Least correlation of a cause with the true reward at another step, at the near end of its interval, to call it early or late: any
-two events of an episode correlate a little at some lag."""
 FAR_OFF = 1.0
 """Standard deviations by which a kind of step may get too much or too little."""
-
-
-@dataclass(frozen=True)
-class LateCause:
-    """A cause that changes some steps after (or, negative, before) the true reward."""
-
-    cause: Cause
-    lag: Lag
 
 
 @dataclass(frozen=True)
@@ -81,6 +66,7 @@ class Shortcuts:
         beside: how it compares with the true one; None if that is unknown.
         late: causes that change at another step than the true reward.
         equivalent: whether it is the true reward but for shaping: then no cause is a fault.
+        held: the reward with its shortcuts held, beside the true one; None without any, or without features.
         right: whether it is the true reward up to scale, or has its order of steps: then no cause is a fault, either.
         as_true: whether it is constant as the true reward is.
         known: whether the true reward is known for any step: then what moves it too is no shortcut.
@@ -94,6 +80,7 @@ class Shortcuts:
     beside: Comparison | None = None
     late: tuple[LateCause, ...] = ()
     equivalent: bool = False
+    held: Held | None = None
     right: bool = False
     as_true: bool = False
     known: bool = False
@@ -108,6 +95,24 @@ class Shortcuts:
     def shortcuts(self) -> list[Cause]:
         """Causes whose exchange moves the reward but not the true one."""
         return [cause for cause in self.found.causes if cause.is_shortcut]
+
+    @property
+    def telling_nothing(self) -> list[Cause]:
+        """Causes that tell nothing of the true reward, as far as the data show; none of a right reward."""
+        together = {name for pair in self.found.together for name in (pair.first, pair.second)}
+        scattered = self.found.others is not None and self.found.others.moves > SCATTERED
+        return [
+            cause
+            for cause in ([] if self.right or scattered else self.found.causes)
+            if (told := cause.association) is not None
+            and not cause.is_shortcut
+            and told.most < UNRELATED
+            and told.rest > RELATED
+            and not (cause.may_tell(told.part) or cause.may_tell(told.beside))
+            and cause.effect.moves > CLEAR
+            and cause.name not in together
+            and (cause.true_moves is None or cause.true_moves < NOTHING)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
@@ -145,12 +150,17 @@ def measure(subject: Subject, data: Transitions | None = None) -> Shortcuts:
         return Shortcuts(len(data), mean, subject.regions, found, as_true=subject.constant_as_true, ends=ends)
     shaping = subject.shaping(data)
     beside = compare(subject.judged, data, subject.regions, found.ignored, objects, subject.lag, shaping)
-    late = tuple(_late(found, beside, data, subject.rng("late")))
+    late = tuple(late_causes(found, beside, data, subject.rng("late")))
     known = options["truth"] is not None
     same = subject.equivalence is not None and subject.equivalence.holds
     right = same or (beside is not None and not beside.constant_truth and beside.agreement >= SAME_ORDER)
-    figures = Shortcuts(len(data), mean, subject.regions, found, beside, late, subject.shaped, right)
-    return replace(figures, known=known)
+    figures = Shortcuts(len(data), mean, subject.regions, found, beside, late, subject.shaped, right=right, known=known)
+    faults = (
+        [] if right or figures.equivalent or figures.true is None else [*figures.shortcuts, *figures.telling_nothing]
+    )
+    if not faults or subject.regions is None or subject.regions.kind != "feature":
+        return figures
+    return replace(figures, held=held(subject.judged, data, faults, subject.rng("held")))
 
 
 def _effort(subject: Subject) -> float:
@@ -176,21 +186,6 @@ def episodes(data: Transitions, most: int, rng: np.random.Generator) -> Transiti
     if fit < min(EPISODES, len(names)):
         return data.sample(most, rng)
     return data[np.isin(data.episodes, names[order[:fit]])]
-
-
-def _late(
-    found: Findings, beside: Comparison | None, data: Transitions, rng: np.random.Generator
-) -> Iterator[LateCause]:
-    if beside is None or beside.constant_truth or abs(beside.correlation) > RIGHT:
-        return
-    for cause in found.causes[:LATE_CAUSES]:
-        if len(cause.regions) > NO_PART * len(found.regions):
-            continue
-        before, after = (each[:, cause.mask].astype(float) for each in (data.observations, data.next_observations))
-        changes = np.abs(after - before).mean(1)
-        lag = lag_of(changes, data.rewards, data, rng)
-        if lag.off and (lag.low if np.isfinite(lag.low) else lag.correlation) >= LATE:
-            yield LateCause(cause, lag)
 
 
 def statements(figures: Shortcuts) -> list[Statement]:
@@ -265,21 +260,15 @@ def _warnings(figures: Shortcuts) -> Iterator[Statement]:
     if figures.equivalent:
         return
     yield from () if figures.right else _beside_truth(figures)
-    together = {name for pair in found.together for name in (pair.first, pair.second)}
-    scattered = found.others is not None and found.others.moves > SCATTERED
-    for cause in found.causes:
-        if cause.association is None or cause.is_shortcut:
+    for cause in figures.telling_nothing:
+        strong = strength(cause.effect.interval, NOTHING)
+        yield WORDS.statement("tells_nothing", 2 * cause.effect.moves, strong, cause=cause, told=cause.association)
+    for cause in [] if figures.known else found.causes:
+        told, is_part = cause.association, len(cause.regions) < NO_PART * len(found.regions)
+        if told is None or cause.is_shortcut or not is_part:
             continue
-        told, moves = cause.association, cause.effect.moves
-        is_part = len(cause.regions) < NO_PART * len(found.regions)
-        alone = cause.name not in together and not scattered
-        unmoved = cause.true_moves is None or cause.true_moves < NOTHING
-        nothing = told.most < UNRELATED and not cause.may_tell(told.part) and not cause.may_tell(told.beside)
-        if moves > CLEAR and nothing and told.rest > RELATED and alone and unmoved and not figures.right:
-            strong = strength(cause.effect.interval, NOTHING)
-            yield WORDS.statement("tells_nothing", 2 * moves, strong, cause=cause, told=told)
-        elif moves > NEARLY_ALL and min(told.part.value, told.rest) > STRONGLY and is_part and not figures.known:
-            yield WORDS.statement("either", 2 * moves, cause=cause, told=told)
+        if cause.effect.moves > NEARLY_ALL and min(told.part.value, told.rest) > STRONGLY:
+            yield WORDS.statement("either", 2 * cause.effect.moves, cause=cause, told=told)
     if found.background is not None and found.background.decides:
         yield WORDS.statement("background_alone", 3.0, effect=found.background)
 
@@ -326,6 +315,8 @@ def _lags(figures: Shortcuts) -> Iterator[Statement]:
     found, beside = figures.found, figures.beside
     if beside is not None and beside.lag is not None and beside.lag.off:
         yield WORDS.statement("lag", 4.0, _lag_strength(beside.lag), lag=beside.lag)
+    elif figures.held is not None and figures.held.late:
+        yield WORDS.statement("held_lag", 4.0, _lag_strength(figures.held.lag), held=figures.held, lag=figures.held.lag)
     if found.frames > 1 and found.causes and found.causes[0].when.startswith("in the frame"):
         yield WORDS.statement("old_frame", 1.5, cause=found.causes[0])
     for late in figures.late:
@@ -345,6 +336,11 @@ def _differences(figures: Shortcuts) -> Iterator[Statement]:
     if (back := beside.reversal) is not None:
         strong = strength((-back.agreement.high, -back.agreement.low))
         yield WORDS.statement("reversed", 5.0, strong, back=back)
+    if figures.held is not None and figures.held.opposite:
+        strong = strength((-figures.held.agreement.high, -figures.held.agreement.low))
+        yield WORDS.statement("held_opposite", 5.0, strong, held=figures.held)
+    if beside.blind is not None:
+        yield WORDS.statement("blind", 4.0, strength((beside.blind.share, beside.blind.share)), blind=beside.blind)
     for stratum in beside.strata:
         weight = abs(stratum.gap.value) * np.sqrt(stratum.share) + 0.5
         strong = _by_deviations(stratum.gap.low, stratum.gap.high)
@@ -374,7 +370,8 @@ def _checks(figures: Shortcuts) -> Iterator[Check]:
         return
     yield WORDS.check("order", true.auc.beyond(TELLS_APART), true.auc.value, least=TELLS_APART, auc=true.auc)
     if not figures.equivalent:  # the shaping that is left out may be a delay
-        yield WORDS.check("lag", true.in_time, 0.0 if true.lag is None else float(true.lag.steps))
+        in_time = true.in_time and not (figures.held is not None and figures.held.late)
+        yield WORDS.check("lag", in_time, 0.0 if true.lag is None else float(true.lag.steps))
     worst = max(true.strata, key=lambda stratum: abs(stratum.gap.value), default=None)
     gap = 0.0 if worst is None else abs(worst.gap.value)
     yield WORDS.check("strata", gap < FAR_OFF, gap, stratum=worst, beside=true, most=FAR_OFF)
