@@ -21,7 +21,7 @@ DRAWS = 100
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldReward:
     """A reward while parts of the observation show their usual value, beside the true reward.
 
     Attributes:
@@ -47,7 +47,9 @@ class Held:
         return self.lag.off and self.lag.correlation >= HOLDS**0.5
 
 
-def held(reward: RewardFunction, data: Transitions, causes: Sequence[Cause], rng: np.random.Generator) -> Held | None:
+def held(
+    reward: RewardFunction, data: Transitions, causes: Sequence[Cause], rng: np.random.Generator
+) -> HeldReward | None:
     """Hold ``causes`` at the median of the data, before and after the step; None if either reward is then constant."""
     mask = np.any([cause.mask for cause in causes], 0)
     usual = np.median(np.concatenate([data.observations, data.next_observations]), 0).astype(data.observations.dtype)
@@ -57,4 +59,4 @@ def held(reward: RewardFunction, data: Transitions, causes: Sequence[Cause], rng
         return None
     agreement = over_episodes(lambda at: spearman(given[at], truth[at], 0.0), data.episodes, rng, DRAWS)
     as_it_is = spearman(reward.of(data), truth, 0.0)
-    return Held(tuple(cause.name for cause in causes), agreement, as_it_is, lag_of(given, truth, data, rng))
+    return HeldReward(tuple(cause.name for cause in causes), agreement, as_it_is, lag_of(given, truth, data, rng))

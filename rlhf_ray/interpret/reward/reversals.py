@@ -23,6 +23,8 @@ HUNDREDTHS, EDGE, FEWEST_LEVELS = 100, 2, 20
 """Levels of the true reward between which a turn is sought, not at the outermost ones; with fewer levels, none is."""
 STRAIGHT = 0.5
 """Share of the squared error of a reward that only rises that a turn must leave at most."""
+COVERED = 0.9
+"""Share of the steps of that one value that a kind of step must have."""
 VALUES, LEAST_SHARE, PURE, FOLLOWS = 20, 0.03, 0.995, 0.3
 """A reward of fewer values has the same ones anyway; share of steps with one value; share of a kind's steps that have it, as bounds
 are found to a hundredth of the steps; least rank correlation with the true reward on all other steps."""
@@ -161,6 +163,8 @@ def same_where(given: FloatArray, steps: Steps) -> Blind | None:
         return None
     found = moved(conditions[int(sizes.argmax())], np.ones(len(given), bool), lambda masks: int(held(masks).argmax()))
     at = found.mask
+    if at.sum() < COVERED * equal.sum():  # others get the same, too
+        return None
     low, high = np.quantile(truth[at], [0.05, 0.95])
     follows = spearman(given[~at], truth[~at], 0.0) >= FOLLOWS  # else there is nothing to leave out
     if not follows or high - low <= 0.5 * truth.std():

@@ -81,3 +81,7 @@ def test_steps_that_all_get_the_same_are_one_kind(data):
     assert [found.blind.low, found.blind.high] == pytest.approx(np.quantile(data.rewards[at], [0.05, 0.95]), abs=0.1)
     assert compare(of(lambda o, a, p, d: p[:, 0]), data, REGIONS).blind is None
     assert compare(of(lambda o, a, p, d: np.maximum(p[:, 0], 0)), data, REGIONS).blind is None  # that is cut off
+    assert (
+        compare(of(lambda o, a, p, d: np.where(np.arange(len(o)) % 40 == 39, p[:, 0], 0.0)), data, REGIONS).blind
+        is None
+    )

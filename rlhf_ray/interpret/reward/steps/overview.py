@@ -32,6 +32,8 @@ MEMBERS_AGREE = 0.7
 """Mean correlation of an ensemble's members."""
 PAIRS = 20_000
 """Pairs of steps to compare."""
+TIES = 100
+"""Draws of the bootstrap of the order without ties."""
 QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 DOTS = 3000
 
@@ -43,7 +45,8 @@ class Correlations:
     Attributes:
         linear: Pearson's correlation over steps.
         rank: Spearman's.
-        pairs: share of pairs of steps in the true order.
+        pairs: share of pairs of steps in the true order; ties count half.
+        untied: the same of the pairs that the reward orders; None if those are nearly all.
         of_returns: rank correlation of the episodes' returns; None if either are equal.
     """
 
@@ -51,6 +54,12 @@ class Correlations:
     rank: OverEpisodes
     pairs: OverEpisodes
     of_returns: OverEpisodes | None
+    untied: OverEpisodes | None = None
+
+    @property
+    def but_for_ties(self) -> bool:
+        """Whether only ties keep steps from the true order."""
+        return self.untied is not None and self.pairs.below(AGREES) and self.untied.beyond(SAME_ORDER) is True
 
     @property
     def of_another_shape(self) -> bool:
@@ -129,11 +138,14 @@ def _correlations(true: FloatArray, given: FloatArray, episodes: IntArray, rng: 
     if not constant(true_sums) and not constant(sums):
         numbers = np.arange(len(sums))
         of_returns = over_episodes(lambda at: spearman(sums[at], true_sums[at], 0.0), numbers, rng)
-    return Correlations(linear, rank, pairs, of_returns)
+    untied = None
+    if len(np.unique(given)) < SAME_ORDER * len(given):
+        untied = over_episodes(lambda at: pairs_in_order(true, given, at, rng, ties=False), episodes, rng, TIES)
+    return Correlations(linear, rank, pairs, of_returns, untied)
 
 
-def pairs_in_order(true: Array, given: Array, steps: IntArray, rng: np.random.Generator) -> float:
-    """Compute the share of pairs of steps with different true rewards that the given reward orders alike; ties count half.
+def pairs_in_order(true: Array, given: Array, steps: IntArray, rng: np.random.Generator, *, ties: bool = True) -> float:
+    """Compute the share of pairs of steps with different true rewards that the given reward orders alike.
 
     Unlike a rank correlation, it does not depend on how many steps share one true reward. 0.5 if all do.
 
@@ -142,9 +154,10 @@ def pairs_in_order(true: Array, given: Array, steps: IntArray, rng: np.random.Ge
         given: ``[n]``.
         steps: steps to pair.
         rng: draws `PAIRS` pairs.
+        ties: whether pairs of one given reward count, half; else they are left out.
     """
     first, second = rng.choice(steps, (2, PAIRS))
-    differ = true[first] != true[second]
+    differ = (true[first] != true[second]) & (ties | (given[first] != given[second]))
     if not differ.any():
         return 0.5
     first, second = first[differ], second[differ]
@@ -170,9 +183,10 @@ def _statements(figures: Overview) -> list[Statement]:
     correlation = figures.correlation
     key = "agrees" if pairs.beyond(AGREES) is not False else "disagrees" if pairs.below(IN_PART) else "agrees_in_part"
     key = "opposite" if pairs.below(1 - AGREES) else key
+    key = "ties" if correlation.but_for_ties else key
     key = "other_shape" if key == "agrees" and correlation.of_another_shape else key
     beyond = 2 * figures.correlation.pairs.low - 1, 2 * figures.correlation.pairs.high - 1
-    strong = strength(beyond if key in ("agrees", "other_shape") else (1 - beyond[1], 1 - beyond[0]))
+    strong = strength(beyond if key in ("agrees", "other_shape", "ties") else (1 - beyond[1], 1 - beyond[0]))
     values = {"correlation": correlation, "equivalent": figures.equivalent}
     return [WORDS.statement(key, 10.0, strong, figures=WORDS.text("figures", **values), **values)]
 

@@ -13,7 +13,7 @@ from rlhf_ray.interpret.reward.comparison import Comparison, compare
 from rlhf_ray.interpret.reward.drawing import curves_picture, map_picture, scatter_picture
 from rlhf_ray.interpret.reward.exchange import NEARLY_ALL, NOTHING, Effect
 from rlhf_ray.interpret.reward.findings import CLEAR, Cause, Findings
-from rlhf_ray.interpret.reward.held import Held, held
+from rlhf_ray.interpret.reward.held import HeldReward, held
 from rlhf_ray.interpret.reward.lags import Lag
 from rlhf_ray.interpret.reward.late_causes import NO_PART, LateCause, late_causes
 from rlhf_ray.interpret.reward.regions import Regions
@@ -67,7 +67,8 @@ class Shortcuts:
         late: causes that change at another step than the true reward.
         equivalent: whether it is the true reward but for shaping: then no cause is a fault.
         held: the reward with its shortcuts held, beside the true one; None without any, or without features.
-        right: whether it is the true reward up to scale, or has its order of steps: then no cause is a fault, either.
+        right: whether it is the true reward up to scale, or has its order of steps, which is known of recorded steps alone: then no
+            cause that is not known to leave the true reward as it is can be called a fault.
         as_true: whether it is constant as the true reward is.
         known: whether the true reward is known for any step: then what moves it too is no shortcut.
         ends: whether some of the steps terminate their episode.
@@ -80,7 +81,7 @@ class Shortcuts:
     beside: Comparison | None = None
     late: tuple[LateCause, ...] = ()
     equivalent: bool = False
-    held: Held | None = None
+    held: HeldReward | None = None
     right: bool = False
     as_true: bool = False
     known: bool = False
@@ -153,7 +154,9 @@ def measure(subject: Subject, data: Transitions | None = None) -> Shortcuts:
     late = tuple(late_causes(found, beside, data, subject.rng("late")))
     known = options["truth"] is not None
     same = subject.equivalence is not None and subject.equivalence.holds
-    right = same or (beside is not None and not beside.constant_truth and beside.agreement >= SAME_ORDER)
+    right = not known and (
+        same or (beside is not None and not beside.constant_truth and beside.agreement >= SAME_ORDER)
+    )
     figures = Shortcuts(len(data), mean, subject.regions, found, beside, late, subject.shaped, right=right, known=known)
     faults = (
         [] if right or figures.equivalent or figures.true is None else [*figures.shortcuts, *figures.telling_nothing]
