@@ -81,7 +81,7 @@ def fixed(values: FloatArray) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def erasure_of(subject: AgentSubject) -> tuple[Erasure, dict[str, Classes], FloatArray]:
-    sides = [subject.play(range(start, start + 200)) for start in (0, 200)]
+    sides = [subject.play(range(start, start + 120)) for start in (0, 200)]
     values, winds = (
         [read(side)[side.real].astype(np.float64) for side in sides]
         for read in (lambda side: side.memory[:, 1:], lambda side: side.states["wind"][:, :STEPS])
@@ -93,7 +93,7 @@ def erasure_of(subject: AgentSubject) -> tuple[Erasure, dict[str, Classes], Floa
 
 def without(subject: AgentSubject, basis: Directions) -> Episodes:
     hook = Intervention(basis, range(len(basis)), "ablate_midpoint")
-    return subject.play(range(400, 800), hooks=[hook])
+    return subject.play(range(400, 600), hooks=[hook])
 
 
 def logistic(played: Episodes) -> float:
@@ -115,7 +115,7 @@ def test_a_removal_that_writes_the_opposite_in_a_loop_takes_another_direction() 
     assert (len(taken.basis), taken.gone) == (2, True)
     both = without(subject, taken.basis)
     assert logistic(both) == pytest.approx(0.5, abs=0.06)
-    assert both.returns.mean() == pytest.approx(0.5 * STEPS, abs=0.4)  # one action at every step
+    assert both.returns.mean() == pytest.approx(0.5 * STEPS, abs=0.5)  # one action at every step
     assert np.abs(both.memory[:, 1:, :2]).max() < 0.2  # both units are between the classes
     np.testing.assert_allclose(both.memory[:, 1:, 2], once.memory[:, 1:, 2], atol=0.2)  # the noise stays
 

@@ -67,6 +67,17 @@ def test_what_one_step_settles_the_other_does_not_leave_open() -> None:
     ]
 
 
+def test_a_memory_that_changes_nothing_settles_what_taking_a_concept_away_leaves_open() -> None:
+    """What is seen at the step may still be needed by way of the memory."""
+    inert, open_ = say("story.inert", "", listed="IGNORES"), say("interventions.unsettled", "key", listed="NOT SETTLED")
+    unused, needed = (
+        say("story.decodable only", "key", listed="HOLDS, unused"),
+        say("interventions.needs", "wind", "strong"),
+    )
+    _, causes, lists = told(inert, open_, unused, needed)
+    assert (causes, lists) == (["interventions.needs"], {"HOLDS, unused": ["key"], "IGNORES": [""]})
+
+
 @pytest.mark.parametrize("key", ["story.elsewhere", "story.follows"])
 def test_what_acts_in_the_level_or_follows_another_concept_is_not_listed_as_unused(key: str) -> None:
     where = Statement("holds", key, 0.5, "position", key)
