@@ -97,6 +97,11 @@ class Shortcuts:
         """Causes whose exchange moves the reward but not the true one."""
         return [cause for cause in self.found.causes if cause.is_shortcut]
 
+    def known_to_count(self, cause: Cause) -> bool:
+        """Whether the true reward is known to look at a cause nearly alone, or to be told by it what the rest does not tell."""
+        needed = cause.association is not None and cause.association.beside.low > 0
+        return self.known and cause.true_moves is not None and (cause.true_moves > NEARLY_ALL or needed)
+
     @property
     def telling_nothing(self) -> list[Cause]:
         """Causes that tell nothing of the true reward, as far as the data show; none of a right reward."""
@@ -266,9 +271,9 @@ def _warnings(figures: Shortcuts) -> Iterator[Statement]:
     for cause in figures.telling_nothing:
         strong = strength(cause.effect.interval, NOTHING)
         yield WORDS.statement("tells_nothing", 2 * cause.effect.moves, strong, cause=cause, told=cause.association)
-    for cause in [] if figures.known else found.causes:
+    for cause in found.causes:
         told, is_part = cause.association, len(cause.regions) < NO_PART * len(found.regions)
-        if told is None or cause.is_shortcut or not is_part:
+        if told is None or cause.is_shortcut or not is_part or figures.known_to_count(cause):
             continue
         if cause.effect.moves > NEARLY_ALL and min(told.part.value, told.rest) > STRONGLY:
             yield WORDS.statement("either", 2 * cause.effect.moves, cause=cause, told=told)
