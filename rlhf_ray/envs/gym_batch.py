@@ -118,7 +118,7 @@ class GymBatch:
             raise SettingError(f"{self.name} has no edit {name!r}; it offers {offered}.")
         going = ~(self._terminated | self._truncated)
         for i in np.flatnonzero(going if rows is None else going & rows):
-            self._observations[i] = self._after_edit(i, name)
+            self._observations[i] = self._after_edit(int(i), name)
         return self._observations.copy()
 
     def _after_edit(self, i: int, name: str) -> Array:
