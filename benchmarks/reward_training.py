@@ -5,7 +5,8 @@ and go through them equally often, 32 at a time, with the same AdamW: imitation'
 the comparisons are there: taking them in, the gradient steps and, in our arm, the renewed normaliser and the report of accuracies.
 imitation runs without progress bar and log output, and its fragments lack the true reward, which spares it a metric (some 5 %).
 An ensemble of 3 stands beside three of its BasicRewardTrainers, one after the other. Plain torch is what one writes by hand: the
-members' layers stacked, one batched product each, autograd. No arm bootstraps or models its annotators.
+members' layers stacked, one batched product each, autograd. No arm bootstraps or models its annotators. The loss of our
+arm is that of the average of its weights, which a fit publishes: after so few steps it is higher than that of the last weights.
 
 One process, one thread, CPU time. A round (ours, imitation, torch, torch, imitation, ours; the next one the other way round) gives
 one ratio of times for each of the others; the table has their median and its bootstrap 95 % interval, and an arm's first runs
