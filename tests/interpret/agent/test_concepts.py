@@ -195,7 +195,7 @@ def test_what_hardly_can_be_read_is_not_told():
 
 
 def test_the_numbers_of_a_vector_that_matter_are_named():
-    found = attribution_step.QuantityMaps(value(), {}, False, 0.0, np.array([0.0, 0.3, 0.01, 0.1]))
+    found = attribution_step.QuantityMaps(value(), {}, False, np.array([0.0, 0.3, 0.01, 0.1]))
     [told] = attribution_step._of_quantity(found, [0] * 5)
     assert told.kind == "holds"  # what only the value depends on is not used
     assert "of the 4 observed numbers, counted from 0: number 1, 0.3 (73%), number 3, 0.1 (24%)." in told.text
