@@ -91,9 +91,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except (TypeError, ValueError):
             raise self._fault(f"the reward is {reward!r}, which is not a number") from None
         if not math.isfinite(number):
-            if isinstance(action, np.ndarray) and action.dtype.kind == "f" and not np.isfinite(action).all():
-                text = f"the policy acts with {short(action)}, because its weights are not finite. Lower the learning rate."
-                raise FaultyEnvironmentError(f"{self._where()}: {text}")
+            _blame_policy(action, self._where())
             raise self._fault(f"the reward is {number}")
         return self._observation(observation, "step()"), number, terminated, truncated, info
 
@@ -156,6 +154,7 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
             raise fault(f"Environment {self._called}: step()", error) from error
         rewards = np.array(rewards)
         if rewards.dtype.kind not in "biuf" or not np.isfinite(rewards).all():
+            _blame_policy(actions, f"Environment {self._called}")
             raise FaultyEnvironmentError(
                 f"Environment {self._called}: step() returned the rewards {short(rewards)}, which are not all finite numbers. Fix "
                 "the environment."
@@ -169,6 +168,15 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
             raise FaultyEnvironmentError(
                 f"Environment {self._called}: {of} returned {error}, in a batch of {self.num_envs} copies. Fix the environment."
             ) from None
+
+
+def _blame_policy(action: Any, where: str) -> None:
+    """Raise an error if ``action`` explains a step that is not finite."""
+    if isinstance(action, np.ndarray) and action.dtype.kind == "f" and not np.isfinite(action).all():
+        unfit = action if action.ndim < 2 else action[~np.isfinite(action).reshape(len(action), -1).all(1)][0]
+        raise FaultyEnvironmentError(
+            f"{where}: the policy acts with {short(unfit)}, because its weights are not finite. Lower the learning rate."
+        )
 
 
 def try_out(env: gym.Env[Any, Any], steps: int = 3) -> None:

@@ -16,6 +16,7 @@ from rlhf_ray.data import modules
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import atari, envpool, procgen, procgen_settings
 from rlhf_ray.envs.checked import RAISED, CheckedEnv, CheckedVectorEnv, fault
+from rlhf_ray.envs.classic_control import ArrayVectorEnv, CartPoleFixedVectorEnv, PendulumVectorEnv
 from rlhf_ray.envs.cuerun import CueRunVectorEnv
 from rlhf_ray.envs.external import CONTROL_PREFIX, control, register_external
 from rlhf_ray.envs.fixed_horizon import fixed, prefix_of
@@ -67,12 +68,13 @@ _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
 }
 """Our ids: class, episode length in steps, and options."""
 
-_NATIVE: dict[str, type[LevelVectorEnv]] = {
+_NATIVE: dict[str, type[LevelVectorEnv | ArrayVectorEnv]] = {
+    **{kind.name: kind for kind in (PendulumVectorEnv, CartPoleFixedVectorEnv)},
     "rlhf_ray/MiniRun-v0": MiniRunVectorEnv,
     "rlhf_ray/CueRun-v0": CueRunVectorEnv,
     "rlhf_ray/StaticBounce-v0": StaticBounceVectorEnv,
 }
-"""Those of our ids that step many copies natively, with their vector environments."""
+"""Those ids that step many copies natively, with their vector environments."""
 
 _MAKERS: dict[str, Callable[..., gymnasium.Env[Any, Any]]] = {
     atari.PREFIX: atari.atari,
@@ -105,7 +107,7 @@ def register() -> None:
 
 
 def is_natively_vectorised(name: str) -> bool:
-    """Return whether the environment steps many copies of itself natively, faster than a loop (procgen, EnvPool, MiniRun do)."""
+    """Return whether the environment steps many copies of itself natively, faster than a loop (procgen, EnvPool, Pendulum do)."""
     return name.startswith((PROCGEN_PREFIX, envpool.PREFIX)) or name in _NATIVE
 
 
@@ -212,7 +214,8 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
     if num_envs < 1:
         raise ValueError(f"num_envs for environment {name!r} is {num_envs}; it must be at least 1.")
     if name in _NATIVE:
-        return _NATIVE[name](num_envs, **options)
+        native = _NATIVE[name](num_envs, **options)
+        return native if isinstance(native, LevelVectorEnv) else CheckedVectorEnv(native, name)
     if name.startswith(PROCGEN_PREFIX):
         game, mode = procgen_game_and_mode(name)
         return procgen.ProcgenVectorEnv(game, mode, num_envs=num_envs, **options)

@@ -2,7 +2,7 @@
 
 The probe set consists of fragments of the first round's comparisons. ``probe.json`` in the run folder lists their ids; the
 fragments themselves are in the preference store. Correlations with the true reward are also on the newest comparisons' fragments,
-which follow the policy, and so are the distances to it.
+which follow the policy, and so are the distances to it; both at `COMPARED_WITH_TRUTH` points of a run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ declare(
     "reward model",
     Metric(
         "step_correlation",
-        "Linear correlation of learned and true rewards of steps in the newest comparisons.",
+        "Linear correlation of learned and true rewards of steps in the newest comparisons, at eight points of a run.",
         "correlation",
     ),
     Metric("step_rank_correlation", "Rank correlation of the same.", "correlation"),
@@ -63,8 +63,13 @@ declare(
     ),
 )
 
-STEPS, IMAGE_STEPS = 4000, 500
+STEPS, IMAGE_STEPS = 2000, 500
 """Most steps of the probe set, and of the newest fragments: each new reward version reads them all."""
+OF_TRUTH = "return_correlation"
+"""A metric of the iterations in which a reward version was compared with the true reward."""
+COMPARED_WITH_TRUTH = 8
+"""Points of a run, even over its comparisons, after which the next reward version is compared with the true reward on the newest
+fragments: a curve of eight points, where one for each version would take a tenth of a short run."""
 
 
 class Probing(Callback):
@@ -75,6 +80,9 @@ class Probing(Callback):
         self._run = run
         self._store: PreferenceStore | None = None
         self._readings: dict[int, ProbeReading] = {}
+        self._point = max(
+            (self._point_at(row["comparisons"]) for row in run.folder.rows() if OF_TRUTH in row), default=-1
+        )
         self._probe: Fragments | None = None
         self._truth: RewardFunction | None = None
         self._sought = False
@@ -111,6 +119,9 @@ class Probing(Callback):
             "probe_drift": math.nan if earlier is None else reading.drift(earlier),
             "probe_rank_correlation": reading.truth(probe),
         }
+        if (point := self._point_at(comparisons)) == self._point:
+            return found
+        self._point = point
         newest: Fragments | None = None
         with carry_on("correlations with the true reward"):
             newest = self._compared(comparisons, newest=True)
@@ -121,10 +132,14 @@ class Probing(Callback):
             found |= {
                 "step_correlation": of.steps_linear.mean,
                 "step_rank_correlation": of.steps_rank.mean,
-                "return_correlation": of.returns_linear.mean,
+                OF_TRUTH: of.returns_linear.mean,
                 "return_rank_correlation": of.returns_rank.mean,
             }
         return found
+
+    def _point_at(self, comparisons: float) -> int:
+        """Return how many of the points at which versions are compared with the true reward are over."""
+        return int(COMPARED_WITH_TRUTH * comparisons / self._run.experiment.preferences.comparisons)
 
     def _distances(self, reward: RewardEnsemble, newest: Fragments) -> dict[str, float]:
         """Estimate the distances to the true reward, if it is known as a function, except for images, which would take too long."""

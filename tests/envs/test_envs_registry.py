@@ -31,8 +31,8 @@ def test_makes_gymnasium_ids_with_options() -> None:
 @pytest.mark.parametrize("name", ["CartPole-v1", "rlhf_ray/CartPoleFixed-v0", "rlhf_ray/MovingDot-v0"])
 def test_vector_env_resets_on_the_next_step(name: str) -> None:
     envs = make_vector_env(name, 2, max_episode_steps=3)
-    assert isinstance(envs, SyncVectorEnv) is (name != "CartPole-v1")  # which gymnasium vectorises itself
-    assert steps_together(name) is (name == "CartPole-v1")
+    assert isinstance(envs, SyncVectorEnv) is (name == "rlhf_ray/MovingDot-v0")
+    assert steps_together(name) is (name != "rlhf_ray/MovingDot-v0")
     assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     envs.reset(seed=0)
     actions = np.zeros(2, np.int64)

@@ -14,7 +14,7 @@ from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward.probe import ProbeReading
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.probe import Probing
+from rlhf_ray.runs.probe import COMPARED_WITH_TRUTH, Probing
 from rlhf_ray.runs.train import train
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
@@ -80,6 +80,25 @@ def test_the_probe_set_stays_and_versions_differ(tmp_path: Path) -> None:
     assert probing._probe is not None
     reading = ProbeReading.of(made.trainer.ensemble, probing._probe)
     assert second["probe_rank_correlation"] == pytest.approx(reading.truth(probing._probe))
+
+
+def test_versions_are_compared_with_the_true_reward_at_some_points_of_a_run(tmp_path: Path) -> None:
+    made, probing = Made(tmp_path / "run"), Probing()
+    probing.on_start(made.run)
+    total, compared = made.run.experiment.preferences.comparisons, []
+    for version in range(total // 40):
+        made.label_and_fit(seed=version)
+        row = made.iteration(probing)
+        assert "probe_rank_correlation" in row
+        if "return_correlation" in row:
+            compared.append(made.counted)
+    # The first version after each eighth of the comparisons, and the first of all.
+    wanted, passed = [], -1
+    for count in range(40, total + 1, 40):
+        if count * 8 // total > passed:
+            wanted.append(count)
+            passed = count * 8 // total
+    assert compared == wanted
 
 
 def test_a_learner_that_is_a_version_behind_is_measured_by_its_own(tmp_path: Path) -> None:
@@ -153,5 +172,5 @@ def test_a_resumed_run_has_the_same_metrics_and_the_same_columns(tmp_path: Path)
     assert [len(np.array(line.split(","))) for line in tables[1]] == [len(tables[0][0].split(","))] * 5
     assert "Distance of the learned to the true reward" in stopped.report.read_text()
     distances = [[row[f"{name}_distance"] for name in ("epic", "dard")] for row in rows if "epic_distance" in row]
-    assert len(distances) >= len(versions) - 1
+    assert 2 <= len(distances) <= COMPARED_WITH_TRUTH + 1
     assert all(0 < value < 1 for values in distances for value in values)
