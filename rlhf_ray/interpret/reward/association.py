@@ -77,6 +77,25 @@ def association(data: Transitions, regions: Regions, mask: BoolArray) -> Associa
     return Association(_largest(alone), float(1 - errors["rest"].mean() / truth.var()), _largest(beside))
 
 
+def added(data: Transitions, regions: Regions, masks: Sequence[BoolArray]) -> list[OverEpisodes] | None:
+    """Measure what each of some parts adds to everything else of a step that tells the true reward, shares of its variance.
+
+    Returns:
+        None if the true reward is unknown or constant, or there are fewer than three episodes.
+    """
+    few = data.sample(STEPS, np.random.default_rng(0))
+    truth, episodes = few.rewards, few.episodes
+    if not np.isfinite(data.rewards).all() or len(np.unique(episodes)) < 3 or np.ptp(truth) == 0:
+        return None
+    states, others = [few.observations, few.next_observations], few.actions.reshape(len(few), -1)
+    wholes = [np.concatenate([_numbers(states, ~mask, regions), others], 1) for mask in masks]
+    numbers = np.concatenate([_numbers(states, np.ones_like(masks[0]), regions), others], 1)
+    with_all = (truth - guessed(numbers, truth, episodes)) ** 2
+    without = [(truth - guessed(whole, truth, episodes)) ** 2 for whole in wholes]
+    spread = (truth - truth.mean()) ** 2
+    return [_gain(errors, with_all, spread, episodes) for errors in without]
+
+
 def _largest(found: Sequence[OverEpisodes]) -> OverEpisodes:
     """Return the largest figure, with the largest upper end of all."""
     best = max(found, key=lambda each: each.value)

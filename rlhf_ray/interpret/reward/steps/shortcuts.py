@@ -16,6 +16,7 @@ from rlhf_ray.interpret.reward.findings import CLEAR, Cause, Findings
 from rlhf_ray.interpret.reward.held import HeldReward, held
 from rlhf_ray.interpret.reward.lags import Lag
 from rlhf_ray.interpret.reward.late_causes import NO_PART, LateCause, late_causes
+from rlhf_ray.interpret.reward.proxies import Proxy, proxies
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.strata import Stratum
@@ -72,6 +73,7 @@ class Shortcuts:
         as_true: whether it is constant as the true reward is.
         known: whether the true reward is known for any step: then what moves it too is no shortcut.
         ends: whether some of the steps terminate their episode.
+        proxies: causes in place of others, which the true reward needs.
     """
 
     steps: int
@@ -86,6 +88,7 @@ class Shortcuts:
     as_true: bool = False
     known: bool = False
     ends: bool = False
+    proxies: tuple[Proxy, ...] = ()
 
     @property
     def true(self) -> Comparison | None:
@@ -163,10 +166,12 @@ def measure(subject: Subject, data: Transitions | None = None) -> Shortcuts:
         same or (beside is not None and not beside.constant_truth and beside.agreement >= SAME_ORDER)
     )
     figures = Shortcuts(len(data), mean, subject.regions, found, beside, late, subject.shaped, right=right, known=known)
-    faults = (
-        [] if right or figures.equivalent or figures.true is None else [*figures.shortcuts, *figures.telling_nothing]
-    )
-    if not faults or subject.regions is None or subject.regions.kind != "feature":
+    regions, faultless = subject.regions, right or figures.equivalent or figures.true is None
+    if faultless or regions is None or regions.kind != "feature":
+        return figures
+    if found.stand_in:
+        figures = replace(figures, proxies=tuple(proxies(found, data, regions)))
+    if not (faults := [*figures.shortcuts, *figures.telling_nothing]):
         return figures
     return replace(figures, held=held(subject.judged, data, faults, subject.rng("held")))
 
@@ -248,7 +253,8 @@ def _causes(figures: Shortcuts) -> Iterator[Statement]:
 
 
 def _ignores(figures: Shortcuts) -> Iterator[Statement]:
-    regions, names = figures.regions, list(figures.found.ignored)
+    told = {name for name, _ in figures.found.missed} | {proxy.of for proxy in figures.proxies}
+    regions, names = figures.regions, [name for name in figures.found.ignored if name not in told]
     if regions is not None and regions.kind != "feature":
         places = [name for name in names if name in set(regions.names)]
         named = [name for name in names if name not in set(regions.names)]
@@ -310,13 +316,17 @@ def _beside_truth(figures: Shortcuts) -> Iterator[Statement]:
             nothing=NOTHING,
             found=found,
         )
+    for proxy in figures.proxies:
+        effect = proxy.cause.effect
+        strong = strength(effect.interval, NOTHING)
+        yield WORDS.statement("proxy", 2.0 + effect.moves, strong, proxy=proxy, effect=effect)
     shortcuts = figures.shortcuts
     if sum(cause.effect.moves for cause in shortcuts) > CLEAR:
         shares = [share(cause.effect.moves) for cause in shortcuts]
         true = [share(cause.true_moves or 0.0) for cause in shortcuts]
         values = {"names": [cause.name for cause in shortcuts], "shares": shares, "true_shares": true, "found": found}
-        strong = strength(shortcuts[0].effect.interval, NOTHING)
-        yield WORDS.statement("shortcut", 2.0 + shortcuts[0].effect.moves, strong, **values)
+        of = shortcuts[0].effect
+        yield WORDS.statement("shortcut", 2.0 + of.moves, strength(of.interval, NOTHING), **values)
 
 
 def _lags(figures: Shortcuts) -> Iterator[Statement]:
