@@ -227,7 +227,8 @@ class _Turn:
             seen.put(step, rows, "observations", self.observations[rows])
         seen.put(step, rows, "memory", self.memory[rows].numpy())
         for name, values in self.batch.describe().items():
-            seen.put(step, rows, f"state {name}", np.asarray(values)[rows])
+            number = values.ndim == 1 and values.dtype.kind in "iu"  # may be NaN at a later step, or in another episode
+            seen.put(step, rows, f"state {name}", values[rows].astype(np.float64 if number else values.dtype))
 
 
 class _Padded:

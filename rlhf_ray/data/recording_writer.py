@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import left_over, whole_file, whole_folder, write_text
 from rlhf_ray.data.columns import to_column
 from rlhf_ray.data.errors import SettingError
@@ -122,8 +123,9 @@ class RecordingWriter:
         file = self.path / f"chunk-{len(chunks):06d}.arrow"
         names = self._manifest["about"].get("policies") or []
         columns = rows_of(episodes, first, self._normaliser, names)
-        for name, values in columns.items():
+        for name, values in list(columns.items()):
             if name.startswith(STATE) or is_inside(name):
+                values = columns[name] = _as_before(values, self._manifest["columns"].get(name))
                 kind = [str(values.dtype), list(values.shape[1:])]
                 if self._manifest["columns"].setdefault(name, kind) != kind:
                     raise SettingError(
@@ -153,6 +155,12 @@ class RecordingWriter:
 
     def _write_manifest(self) -> None:
         write_text(self.path / MANIFEST, json.dumps(self._manifest) + "\n")
+
+
+def _as_before(values: Array, kind: Sequence[Any] | None) -> Array:
+    """Return numbers as the dtype that a recording has of them, where that loses nothing: earlier versions kept ints as ints."""
+    cast = values if kind is None else np.nan_to_num(values).astype(kind[0])
+    return cast if np.array_equal(cast, values) else values
 
 
 def save(

@@ -83,6 +83,26 @@ def test_episodes_hold_what_happened() -> None:
     assert (without.actions == episodes.actions).all()
 
 
+def test_a_described_number_may_be_unknown_after_an_int() -> None:
+    class Lost(Corridors):
+        said = 0
+
+        def describe(self) -> dict[str, np.ndarray]:
+            self.said += 1
+            return {
+                "column": np.full(self.n, np.nan if self.said > 1 else 4),
+                "place": np.full(self.n, 2),
+                "picture": np.zeros((self.n, 2), np.uint8),
+            }
+
+    played = play(agent_of("none", False), Lost(2), LEVELS[:2], epsilon=1.0, max_steps=2)
+    column = played.states["column"]
+    assert column[:, 0].tolist() == [4.0, 4.0]
+    assert np.isnan(column[0, 1])
+    assert played.states["place"].dtype == np.float64  # an episode without any may be played beside one with
+    assert played.states["picture"].dtype == np.uint8
+
+
 @pytest.mark.parametrize("how", [{}, {"greedy": False}])
 def test_play_goes_on_from_a_state_as_it_did(how: dict) -> None:
     agent = agent_of("gru", False)

@@ -237,7 +237,7 @@ def taken_away(
         except NotANumberError:  # it, or a random direction, drives the memory beyond all numbers
             context.say(f"left out: the memory grows without end where {name} is taken away")
             continue
-        come = recall.of_concept(name, one.classes, found.basis)
+        come = recall.of_concept(name, one.classes, found.basis, found.others)
         removed[name] = Removed(
             file, len(found.basis), found.auc, found.erased, found.shared, found.bound, found.neighbours, one.sensitivity,
             result.effect, result.random, result.variance, result.random_variance, come, list(found.follows),

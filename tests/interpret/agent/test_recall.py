@@ -95,6 +95,35 @@ def test_the_share_is_that_of_all_exchanges() -> None:
     assert found.mean == pytest.approx(wanted, abs=0.02)
 
 
+def test_a_direction_that_holds_another_concept_still_has_the_share_of_its_own() -> None:
+    """The score is memory 0 less 0.6 x memory 1, a twin that the step has just written: the concept is all remembered."""
+    rng = np.random.default_rng(2)
+    moments, holds = moments_of(rng, seen=0.0)
+    twin = np.where(rng.random(N) < 0.8, holds, ~holds)
+    moments.observations[:, 1] = np.where(twin, 1.0, -1.0)
+    reader = np.array([[1.0, -0.6, 0.0, 0.0]])
+    basis = Directions("probe", ["one"], np.zeros(SIZE), np.eye(1, SIZE), reader, np.zeros((0, 1)), np.zeros(1))
+    agent = agent_that_writes(lambda seen, memory: torch.cat([memory[:, :1], seen[:, 1:2], memory[:, 2:]], 1))
+    found = recalled(agent, moments, holds, basis, [0], beside=[twin.astype(float)])
+    assert found is not None
+    assert found.mean == pytest.approx(1.0, abs=0.03)
+    assert found.low <= 1.0 <= found.high
+    mixed = recalled(agent, moments, holds, basis, [0])  # the twin moves the score against the concept
+    assert mixed is not None
+    assert mixed.mean == pytest.approx(1.0 / (1.0 - 0.6 * 0.6), abs=0.1)
+    half = agent_that_writes(
+        lambda seen, memory: torch.cat([0.5 * memory[:, :1] + 0.5 * seen[:, :1], memory[:, 1:2], seen[:, 2:]], 1)
+    )
+    shown, stored = np.where(holds, 1.0, -1.0), np.where(twin, 1.0, -1.0)
+    moments.observations[:, 0], moments.memory[:, 1] = (
+        shown,
+        stored,
+    )  # now the twin is remembered, and half of the concept
+    found = recalled(half, moments, holds, basis, [0], beside=[twin.astype(float)])
+    assert found is not None
+    assert found.mean == pytest.approx(0.5, abs=0.03)
+
+
 def test_too_few_moments_have_no_share() -> None:
     moments, holds = moments_of(np.random.default_rng(0))
     agent = agent_that_writes(lambda seen, memory: memory)
