@@ -11,7 +11,13 @@ def of(given, true):
 
 
 @pytest.mark.parametrize(
-    ("function", "ties"), [(np.floor, True), (np.sign, True), (lambda x: np.where(x > 1, -1.0, np.floor(x)), False)]
+    ("function", "ties"),
+    [
+        (np.floor, True),
+        (np.sign, True),
+        (lambda x: np.round(2 * x) / 2, True),
+        (lambda x: np.where(x > 1, -1.0, np.floor(x)), False),
+    ],
 )
 def test_ties_are_told_from_pairs_in_another_order(function, ties):
     true = np.random.default_rng(0).normal(size=600)

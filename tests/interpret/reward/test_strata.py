@@ -188,3 +188,36 @@ def test_a_reward_of_two_values_is_flat_where_it_no_longer_rises() -> None:
     rng = np.random.default_rng(0)
     truth = rng.uniform(-0.68, 0.32, 2000)  # the sign changes at 68 % of the range
     assert comparison._flat(np.sign(truth), truth, np.arange(2000) // 50) == 0.7
+
+
+def test_where_the_true_reward_does_not_vary_no_kind_of_step_is_wrong(swings):
+    steady = swings.with_(rewards=np.full(len(swings), -1.0))
+    figures = shortcuts.measure(subject(lambda o, a, p, d: 3.0 * (o[:, 2] < -2), steady))
+    told = {each.key: each for each in shortcuts.statements(figures)}
+    assert "shortcuts.stratum" not in told
+    assert told["shortcuts.uneven"].kind == "rewards"
+    assert figures.beside.strata[0].share == pytest.approx((swings.observations[:, 2] < -2).mean(), abs=0.01)
+
+
+def test_a_cause_that_the_true_reward_looks_at_too_is_not_called_early_or_late():
+    """Two bodies swing at one frequency, some steps apart; the true reward follows both, the reward one of them more."""
+    rng = np.random.default_rng(0)
+    number, time = np.divmod(np.arange(1600), 80)
+    phase, size = rng.uniform(0, 6, 20)[number], rng.uniform(1, 2, 20)[number]
+    places = [
+        np.stack([size * np.cos(0.3 * (t - 3) + phase), np.sin(0.3 * t + phase), rng.normal(size=1600)], 1)
+        for t in (time, time + 1)
+    ]
+    seen, after = (place.astype(np.float32) for place in places)
+
+    def paid(o, a, p, d):
+        return np.abs(p[:, 0]) + 0.4 * p[:, 1]
+
+    true, force = paid(None, None, after, None).astype(np.float64), np.zeros((1600, 1), np.float32)
+    data = Transitions(seen, force, after, np.zeros(1600, bool), true, number, time)
+    reward = CallableReward(lambda o, a, p, d: 0.2 * np.abs(p[:, 0]) + 2.0 * p[:, 1], SPACE, FORCE)
+    of = Subject(reward, data, gamma=GAMMA, effort=0.1, truth=CallableReward(paid, SPACE, FORCE))
+    figures = shortcuts.measure(of)
+    (cause,) = (cause for cause in figures.found.causes if cause.name == "feature 1")
+    assert cause.true_moves > 0.1
+    assert not figures.late

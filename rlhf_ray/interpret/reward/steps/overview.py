@@ -59,7 +59,7 @@ class Correlations:
     @property
     def but_for_ties(self) -> bool:
         """Whether only ties keep steps from the true order."""
-        return self.untied is not None and self.pairs.below(AGREES) and self.untied.beyond(SAME_ORDER) is True
+        return self.untied is not None and self.pairs.below(SAME_ORDER) and self.untied.beyond(SAME_ORDER) is True
 
     @property
     def of_another_shape(self) -> bool:

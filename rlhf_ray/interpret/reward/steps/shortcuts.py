@@ -253,7 +253,8 @@ def _causes(figures: Shortcuts) -> Iterator[Statement]:
 
 
 def _ignores(figures: Shortcuts) -> Iterator[Statement]:
-    told = {name for name, _ in figures.found.missed} | {proxy.of for proxy in figures.proxies}
+    told = {name for names, _ in figures.found.missed for name in names.split(" with ")}
+    told |= {proxy.of for proxy in figures.proxies}
     regions, names = figures.regions, [name for name in figures.found.ignored if name not in told]
     if regions is not None and regions.kind != "feature":
         places = [name for name in names if name in set(regions.names)]
@@ -362,7 +363,8 @@ def _differences(figures: Shortcuts) -> Iterator[Statement]:
     for stratum in beside.strata:
         weight = abs(stratum.gap.value) * np.sqrt(stratum.share) + 0.5
         strong = _by_deviations(stratum.gap.low, stratum.gap.high)
-        yield WORDS.statement("stratum", weight, strong, stratum=stratum, beside=beside)
+        key = "uneven" if beside.constant_truth else "stratum"
+        yield WORDS.statement(key, weight, strong, stratum=stratum, beside=beside)
     if beside.constant_truth:
         if not figures.equivalent:
             yield WORDS.statement("constant_truth", 0.3)
