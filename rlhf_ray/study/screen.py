@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 from rlhf_ray.measure.intervals import MeanEstimate
@@ -25,6 +26,8 @@ BEFORE_LISTS = 2
 """Causes that come before the first entry of a list, if there is no room for both; one more comes before the other lists'."""
 ABSENT, NOT_ASKED = "FOUND NO", "NOT ASKED"
 """Lists that don't come from statements: faults that checks rule out; checks that can't be made, and skipped steps."""
+ORDER = ("strong", "moderate", "", "weak")
+"""Strengths in the order of causes, if strong ones come first: an effect without a strength is one without an interval."""
 HALF, TENTH = 0.5, 0.1
 """Shares of the largest possible effect from which on evidence is strong (more than everything else together), and moderate."""
 
@@ -138,12 +141,14 @@ def first_screen(heading: str, verdict: StudyVerdict, sections: Sequence[Section
         sections: the sections, in the order of the page.
         relations: how its statements relate.
     """
-    causes = _causes(verdict)
+    causes = _causes(verdict, relations)
     lists = _lists(verdict, sections, relations)
     heads = [(name, lines[0]) for name, lines in reversed(lists.items())]  # reasons for caution before good news
-    wanted: list[tuple[str, Line]] = [("", line) for line in causes[:BEFORE_LISTS]]
-    wanted += heads[:1] + [("", line) for line in causes[BEFORE_LISTS : BEFORE_LISTS + 1]] + heads[1:]
-    wanted += [("", line) for line in causes[BEFORE_LISTS + 1 : CAUSES]]
+    strong = sum(line.strength == "strong" for line in causes) if relations.strong_first else 0
+    before = max(BEFORE_LISTS, min(strong, CAUSES))
+    wanted: list[tuple[str, Line]] = [("", line) for line in causes[:before]]
+    wanted += heads[:1] + [("", line) for line in causes[before : BEFORE_LISTS + 1]] + heads[1:]
+    wanted += [("", line) for line in causes[max(before, BEFORE_LISTS + 1) : CAUSES]]
     wanted += [(name, line) for name, lines in lists.items() for line in lines[1:ENTRIES]]
     chosen: list[tuple[str, Line]] = []
     for entry in wanted:
@@ -167,29 +172,36 @@ def _screen(
     return Screen(heading, of.pop(""), {name: lines for name, lines in of.items() if lines}, more, nothing)
 
 
-def _causes(verdict: StudyVerdict) -> list[Line]:
-    """Return the numbered lines: one for each thing that statements are about."""
+def _causes(verdict: StudyVerdict, relations: Relations) -> list[Line]:
+    """Return the numbered lines: one for each thing that statements are about.
+
+    An edit that changes what a line before is about is evidence of that line's cause, and has none of its own.
+    """
+    causes = [(section, each) for section, each in verdict.ranked if each.line and not each.list]
+    if relations.strong_first:
+        certain = list(
+            takewhile(lambda cause: not cause[1].strength, causes)
+        )  # such as a world that differs when played again
+        causes = certain + sorted(causes[len(certain) :], key=lambda cause: ORDER.index(cause[1].strength))
     lines: list[Line] = []
     subjects: set[str] = set()
-    for section, statement in verdict.ranked:
-        if not statement.line or statement.list or (statement.subjects and statement.subjects <= subjects):
-            continue
-        if all(line.text != statement.line for line in lines):
+    for section, statement in causes:
+        told = bool(statement.subjects) and statement.subjects <= subjects
+        if not told and not statement.changed & subjects and all(line.text != statement.line for line in lines):
             lines.append(_line(section, statement))
             subjects |= statement.subjects
     return lines
 
 
 def _lists(verdict: StudyVerdict, sections: Sequence[Section], relations: Relations) -> dict[str, list[Line]]:
-    causes = {
-        subject
-        for _, statement in verdict.ranked
-        if statement.line and not statement.list
-        for subject in statement.subjects
-    }
+    told_of = [statement for _, statement in verdict.ranked if statement.line and not statement.list]
+    edited = {
+        concept for each in told_of if len(each.changed) == 1 for concept in each.changed
+    }  # which of several is open
+    causes = edited.union(*(statement.subjects for statement in told_of))
     entries: dict[str, dict[str, Line]] = {name: {} for name in relations.lists}
     for section, statement in verdict.ranked:
-        told = bool(statement.subjects) and statement.subjects <= causes and statement.stance != "no"
+        told = bool(statement.subjects) and statement.subjects <= (edited if statement.stance == "no" else causes)
         if statement.line and statement.list and not told:
             entries[statement.list].setdefault(statement.line, _line(section, statement))
     for name, line in [*_absent(sections), *_not_asked(sections, relations)]:

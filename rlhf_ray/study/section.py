@@ -30,6 +30,7 @@ class Statement:
         figure: the line's figure, with its interval and its control.
         strength: how strong the evidence is, see `rlhf_ray.study.screen.strength`.
         list: the list of the first screen that has the line; empty: the line is one of the numbered causes.
+        changes: concepts that an edit changes that it tells of, separated by "; ": its evidence is theirs as well.
     """
 
     kind: Kind
@@ -42,6 +43,12 @@ class Statement:
     figure: str = ""
     strength: Strength = ""
     list: str = ""
+    changes: str = ""
+
+    @property
+    def changed(self) -> set[str]:
+        """The concepts that it is evidence of, one by one."""
+        return {concept for concept in self.changes.split("; ") if concept}
 
     @property
     def subjects(self) -> set[str]:

@@ -49,6 +49,7 @@ class Relations:
         lists: lists of the first screen, in their order.
         not_asked: what a skipped step leaves open, in a few words, by the step's name.
         nothing: what the first screen says without a cause.
+        strong_first: whether causes of the first screen are in the order of their strengths, strong ones before its lists.
     """
 
     first: tuple[tuple[str, ...], ...] = ()
@@ -56,6 +57,7 @@ class Relations:
     lists: tuple[str, ...] = ()
     not_asked: Mapping[str, str] = field(default_factory=dict)
     nothing: str = ""
+    strong_first: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Relations:
@@ -63,7 +65,8 @@ class Relations:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         explains = {key: tuple(patterns) for key, patterns in values["explains"].items()}
         first, lists = tuple(map(tuple, values["first"])), tuple(values["lists"])
-        return cls(first, explains, lists, values["not_asked"], values["nothing"])
+        strong_first = bool(values.get("strong_first", False))
+        return cls(first, explains, lists, values["not_asked"], values["nothing"], strong_first)
 
     def rank(self, statement: Statement) -> tuple[int, int, float]:
         """Return what statements are sorted by, the most important first."""

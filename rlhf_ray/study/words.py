@@ -77,11 +77,21 @@ class Words:
     def statement(self, key: str, weight: float = 0.0, strength: Strength = "", /, **values: Any) -> Statement:
         """Return a statement of ``[statements.KEY]``; ``strength``: of its evidence."""
         words = self._words["statements"][key]
-        parts = (self._render(words.get(name, ""), values) for name in ("text", "about", "line", "figure"))
-        text, about, line, figure = parts
+        parts = (self._render(words.get(name, ""), values) for name in ("text", "about", "line", "figure", "changes"))
+        text, about, line, figure, changes = parts
         stance, key = words.get("stance", STANCES.get(words["kind"], "")), f"{self.name}.{key}"
         return Statement(
-            words["kind"], text, float(weight), about, key, stance, line, figure, strength, words.get("list", "")
+            words["kind"],
+            text,
+            float(weight),
+            about,
+            key,
+            stance,
+            line,
+            figure,
+            strength,
+            words.get("list", ""),
+            changes,
         )
 
     def check(self, key: str, passed: bool | None, value: float | None = None, **values: Any) -> Check:

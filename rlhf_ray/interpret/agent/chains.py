@@ -16,12 +16,14 @@ from rlhf_ray.agents.hooks import edits_at
 from rlhf_ray.agents.moments import Moments
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.interpret.agent.action_groups import Behaviour
-from rlhf_ray.interpret.agent.story import CausalChain, Joint, Link
+from rlhf_ray.interpret.agent.story import NONE, CausalChain, Joint, Link
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import COUNT, orthogonal_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap_difference, weighted_contrast
 
+SAME = 0.98
+"""Correlation with a concept from which on a number of an observation tells it: it is the concept, but for noise and rounding."""
 RANDOM_MOMENTS = 64
 """Moments that random directions are tried at."""
 
@@ -76,6 +78,42 @@ def swapped(agent: Agent, moments: ChainMoments, seed: int = 0) -> float | None:
     if isinstance(agent.action_space, gym.spaces.Discrete):
         return float((own.argmax(1) != other.argmax(1)).mean())
     return float((np.abs(own - other) > 1e-6 * (1.0 + np.abs(own))).any(1).mean())
+
+
+def sees(agent: Agent, moments: ChainMoments, concept: FloatArray, seed: int = 0) -> MeanEstimate | None:
+    """Return the share of moments at which the agent acts otherwise with another moment's numbers in sight that tell a concept.
+
+    Those are the numbers of its observation whose correlation with the concept is `SAME`; all else stays as it is. Of Box actions,
+    means that move by more than a tenth of their standard deviation are something else.
+
+    Args:
+        agent: the agent.
+        moments: its moments.
+        concept: what it is there, ``[n]``; NaN where unknown.
+        seed: seeds which moments are exchanged, and the interval, which is over levels.
+
+    Returns:
+        None if no number tells it, or observations are images.
+    """
+    known = np.flatnonzero(np.isfinite(concept))
+    seen = np.asarray(moments.observations, np.float64)
+    if seen.ndim != 2 or len(known) < 2 or float(concept[known].std()) < 1e-9:
+        return None
+    spread = seen[known].std(0)
+    related = np.abs((seen[known] - seen[known].mean(0)).T @ (concept[known] - concept[known].mean())) / len(known)
+    telling = np.flatnonzero(related >= SAME * np.maximum(spread, 1e-9) * concept[known].std())
+    if not len(telling):
+        return None
+    turned = np.roll(np.random.default_rng([seed, 0x5E]).permutation(known), 1)
+    some, other = moments[known], np.array(moments.observations[known])
+    other[:, telling] = moments.observations[turned][:, telling]
+    own, changed = some.logits(agent), replace(some, observations=other).logits(agent)
+    if isinstance(agent.action_space, gym.spaces.Discrete):
+        differs = own.argmax(1) != changed.argmax(1)
+    else:
+        size = own.shape[1] // 2
+        differs = (np.abs(own - changed) > NONE * np.maximum(own.std(0), 1e-9))[:, :size].any(1)
+    return _mean(differs.astype(np.float64), some.levels, seed)
 
 
 def respond_at_once(agent: Agent, moments: ChainMoments, behaviours: Sequence[Behaviour]) -> Response:

@@ -20,7 +20,7 @@ from rlhf_ray.interpret.agent.steps import counterfactuals
 from rlhf_ray.interpret.agent.steps.counterfactuals import EditEffect, Stage
 from rlhf_ray.interpret.directions.controls import random_bases, removed_variance
 from rlhf_ray.interpret.directions.interventions import Intervention
-from rlhf_ray.measure.intervals import bootstrap
+from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 from tests.agents.test_play import LEVELS, agent_of
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.directions import linear, oblique
@@ -263,3 +263,36 @@ def test_a_reaction_at_some_steps_is_as_strong_as_what_the_agent_does(first: flo
     weak = replace(seldom, stages=[replace(rare, acts=bootstrap(np.full(60, 0.2)))])
     (said,) = counterfactuals._statements("no_gates", weak)
     assert said.strength == "weak"  # though the world pays nothing more
+
+
+def test_an_edit_is_about_what_it_is_named_after_or_all_that_it_changes() -> None:
+    made = play(agent_of("none", False), Corridors(4), range(8), max_steps=2)
+
+    def edited(edit: str, **changes: float) -> list[str]:
+        names = {"metal": 0.0, "hot_metal": 0.0, "room": 0.0}
+        sides = [
+            replace(made, states={name: np.full((8, 3), value) for name, value in one.items()})
+            for one in (names, names | changes)
+        ]
+        return counterfactuals.changed_by(edit, *sides)
+
+    assert edited("flip_metal", metal=1.0) == ["metal"]
+    assert edited("flip_metal", metal=1.0, hot_metal=1.0) == ["metal"]
+    assert edited("turn", metal=1.0, room=2.0) == ["metal", "room"]
+    assert edited("flip_room") == ["room"]
+    assert edited("flip_door", metal=float("nan")) == ["metal"]
+    assert edited("flip_door") == []
+
+
+def test_a_value_that_an_edit_moves_at_one_stage_is_told() -> None:
+    """Over all moments, its interval holds nothing; at the start it moves by two of its standard deviations."""
+    same, levels = MeanEstimate(0.0, 0.0, 0.0), np.arange(12)
+    returns = Change.of(np.ones(12), np.ones(12), levels)
+    stages = [Stage(0, 0, 12, same, same, same, returns, MeanEstimate(2.0, 1.8, 2.2))]
+    stages.append(Stage(1, 9, 50, same, same, same, returns, same))
+    whole = CausalEffect(60, 12, returns, {}, {}, returns, same)
+    one = EditEffect("turns it", same, same, MeanEstimate(0.2, 0.01, 0.4), 1.0, same, whole, stages, box=False)
+    assert one.valued is stages[0]
+    assert [said.key for said in counterfactuals._statements("turn", one)] == ["counterfactuals.value_reacts"]
+    assert "where it is made at step 0" in next(counterfactuals._statements("turn", one)).text
+    assert not list(counterfactuals._statements("turn", replace(one, stages=stages[1:])))

@@ -20,7 +20,7 @@ from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.interpret.agent import held
 from rlhf_ray.interpret.agent.action_groups import Behaviour, behaviours_of
 from rlhf_ray.interpret.agent.candidates import separate_directions
-from rlhf_ray.interpret.agent.chains import ChainMoments, measure, swapped
+from rlhf_ray.interpret.agent.chains import ChainMoments, measure, sees, swapped
 from rlhf_ray.interpret.agent.counterfactual import counterfact, snapshots_of
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change
 from rlhf_ray.interpret.agent.erasure import Classes, Erasure
@@ -117,6 +117,29 @@ def test_a_memory_that_nothing_reads_is_inert_and_one_that_acts_is_not() -> None
 
     assert swapped(agent(False), at) == 0.0
     assert swapped(agent(True), at) == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("box", [False, True])
+def test_what_it_sees_is_told_by_the_numbers_that_tell_it_alone(box: bool) -> None:
+    """It acts by number 0, whose sign changes at half of the exchanges; number 1 says the concept "lamp", and nothing hears it."""
+    rng = np.random.default_rng(0)
+    seen = rng.choice([-1.0, 1.0], (400, 3)).astype(np.float32)
+    agent = FunctionAgent(
+        lambda sight, memory: (torch.stack([sight[:, 0], -sight[:, 0]], 1), sight[:, 1]),
+        gym.spaces.Box(-1.0, 1.0, (3,), np.float32),
+        gym.spaces.Box(-1.0, 1.0, (1,), np.float32) if box else gym.spaces.Discrete(2),
+        remember=lambda sight, memory: memory,
+        memory_size=1,
+    )
+    at = ChainMoments(np.arange(400), np.ones(400, np.int64), seen, np.zeros((400, 1), np.float32), np.arange(400) // 2)
+    room = np.where(rng.random(400) < 0.1, np.nan, 20.0 * seen[:, 0])
+    share = sees(agent, at, room)
+    assert share is not None
+    assert share.low is not None
+    assert share.low <= 0.5 <= (share.high or 0.0)
+    assert sees(agent, at, seen[:, 1]) == MeanEstimate(0.0, 0.0, 0.0)
+    assert sees(agent, at, seen[:, 0] + 0.3 * rng.standard_normal(400)) is None  # no number tells it
+    assert sees(agent, at, np.ones(400)) is None
 
 
 def test_strength_is_of_what_the_concept_makes_and_a_tenth_of_nothing_is_not_absent() -> None:

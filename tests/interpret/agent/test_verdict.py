@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rlhf_ray.interpret.agent.report import RELATIONS
@@ -32,13 +34,35 @@ def told(*statements: Statement) -> tuple[StudyVerdict, list[str], dict[str, lis
     )
 
 
-def test_a_memory_that_acts_is_told_before_edits_where_no_concept_explains_it() -> None:
+def test_a_memory_that_acts_is_told_before_edits_that_are_as_strong_where_no_concept_explains_it() -> None:
     memory, edits = (
-        say("story.memory", "its memory", "weak"),
+        say("story.memory", "its memory", "strong"),
         [say("counterfactuals.reacts", name, "strong") for name in "abcde"],
     )
     assert told(memory, *edits)[1][0] == "story.memory"
-    assert told(memory, say("story.both", "cue", "weak"), *edits)[1][:2] == ["story.both", "counterfactuals.reacts"]
+    assert told(memory, say("story.both", "cue", "strong"), *edits)[1][:2] == ["story.both", "counterfactuals.reacts"]
+
+
+def test_strong_evidence_comes_before_weaker_of_an_earlier_group_and_a_fault_before_all() -> None:
+    fault = say("recording.other_levels", "", "")
+    memory, weak = say("story.memory", "its memory", "moderate"), say("story.needs", "twin", "weak")
+    edits = [say("counterfactuals.reacts", name, "strong") for name in ("alarm", "metal")]
+    keys = ["counterfactuals.reacts", "counterfactuals.reacts"]
+    assert told(weak, memory, *edits)[1][:3] == [*keys, "story.needs"]  # which explains that the memory acts
+    assert told(memory, *edits)[1] == [*keys, "story.memory"]
+    assert told(fault, weak, *edits)[1] == ["recording.other_levels"]
+
+
+def test_what_an_edit_changes_takes_no_second_line_and_is_in_no_list_of_what_is_open_or_unused() -> None:
+    edit = replace(say("counterfactuals.reacts", "flip_metal", "strong"), changes="metal")
+    alarm = replace(say("counterfactuals.reacts", "toggle_alarm", "strong"), changes="alarm")
+    assert told(say("story.both", "metal", "strong"), edit, alarm)[1] == ["story.both", "counterfactuals.reacts"]
+    assert told(say("story.both", "metal", "weak"), edit)[1] == ["counterfactuals.reacts", "story.both"]
+    more = replace(edit, changes="metal; twin")
+    open_ = [say("story.unsettled", name, listed="NOT SETTLED") for name in ("metal", "twin")]
+    unused = [say("story.decodable only", name, listed="HOLDS, unused") for name in ("alarm", "room")]
+    assert told(edit, alarm, *open_, *unused)[2] == {"HOLDS, unused": ["room"], "NOT SETTLED": ["twin"]}
+    assert told(more, *open_)[2] == {"NOT SETTLED": ["metal", "twin"]}  # which of the two is open
 
 
 @pytest.mark.parametrize("settled", ["interventions.unmatched", "interventions.unsettled"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Moments, draw_steps
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, counterfact, go_on, repeats, snapshots_of
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change, acts_otherwise, effect
 from rlhf_ray.interpret.agent.splits import split_episodes
@@ -43,6 +45,8 @@ LONGEST = 1000
 LARGE, SMALL = 0.1, 0.01
 """Share of its standard deviation from which on the value reacts: less is lost in its noise. Share of the actions from which on the
 agent reacts to an edit: one in a hundred is what ties and rounding may change. Whole intervals are compared with both."""
+MOST = 0.5
+"""Share of moments at which an edit has to change a concept to be evidence of it."""
 COPIES = 64
 
 When = Literal["at once", "later", "open"]
@@ -70,6 +74,7 @@ class Stage:
         acts: the same of all steps from there on, see `rlhf_ray.interpret.agent.effects.CausalEffect.acts`.
         ever: share of the moments from which any action differs.
         returns: true return from there.
+        value: size of the change of the first value, up or down.
 
     Intervals are wide enough that those of all stages hold together in 95 % (Bonferroni).
     """
@@ -81,6 +86,7 @@ class Stage:
     acts: MeanEstimate
     ever: MeanEstimate
     returns: Change
+    value: MeanEstimate | None = None
 
     @property
     def effect(self) -> MeanEstimate | None:
@@ -116,6 +122,7 @@ class EditEffect:
         effect: on the episodes from there on.
         stages: the same by the step at which the edit is made.
         box: whether actions are numbers.
+        changes: the concepts that the edit changes; see `changed_by`.
     """
 
     about: str
@@ -127,6 +134,7 @@ class EditEffect:
     effect: CausalEffect
     stages: list[Stage]
     box: bool = field(metadata=DRAWN)
+    changes: list[str] = field(default_factory=list)
 
     @property
     def when(self) -> When:
@@ -138,6 +146,13 @@ class EditEffect:
         """The steps at which the edit has the largest effect that is clear of chance; None if it has none at any."""
         largest = max(self.stages, key=lambda stage: stage.size, default=None)
         return largest if largest is not None and largest.effect is not None else None
+
+    @property
+    def valued(self) -> Stage | None:
+        """The steps at which the edit moves the value most, by more than `LARGE` of its spread; None if it does so at none."""
+        unit = 1.0 / max(self.value_spread, 1e-9)
+        some = [(one.value.mean, one) for one in self.stages if one.value and one.value.scaled(unit).beyond(LARGE)]
+        return max(some, key=lambda pair: pair[0], default=(0.0, None))[1]
 
     @property
     def peaks(self) -> bool:
@@ -196,7 +211,7 @@ def run(context: AgentContext) -> Section:
         pair = counterfact(
             subject.agent, subject.make_batch, snapshots, edit=edit, plain=plain, steps=LONGEST, mapper=context.mapper
         )
-        effects[edit] = None if pair is None else _effect(context, about, pair, drawn, stages)
+        effects[edit] = None if pair is None else _effect(context, edit, about, pair, drawn, stages)
     figures = EditedLevels(len(drawn), repeating, effects)
     known = {edit: one for edit, one in effects.items() if one is not None}
     statements = [statement for edit, one in known.items() for statement in _statements(edit, one)]
@@ -230,7 +245,7 @@ def _with_starts(drawn: Moments, count: int) -> tuple[Moments, list[tuple[int, i
 
 
 def _effect(
-    context: AgentContext, about: str, pair: Counterfact, drawn: Moments, stages: Sequence[tuple[int, int]]
+    context: AgentContext, edit: str, about: str, pair: Counterfact, drawn: Moments, stages: Sequence[tuple[int, int]]
 ) -> EditEffect:
     """Measure an edit: over the moments drawn at random (all, if it changes none of these), and by stage."""
     subject, space, steps = context.subject, context.subject.agent.action_space, pair.snapshots.steps
@@ -251,14 +266,33 @@ def _effect(
             )
             before, after = pair.plain.returns[there], pair.changed.returns[there]
             returns = Change.of(before, after, groups[there], subject.seed, count)
-            found.append(Stage(low, high, int(there.sum()), at_once, from_there, any_later, returns))
+            valued = bootstrap(np.abs(value[there]), groups[there], subject.seed, tests=count)
+            found.append(Stage(low, high, int(there.sum()), at_once, from_there, any_later, returns, valued))
     at, levels = np.flatnonzero(chosen), groups[chosen]
     action, change, size, later = (
         bootstrap(values[chosen], levels, subject.seed) for values in (moved, value, np.abs(value), ever)
     )
     sides = pair.plain.select(at), pair.changed.select(at)
     whole = effect(*sides, space, subject.action_names, subject.seed, levels)
-    return EditEffect(about, action, change, size, float(pair.plain.values[at, 0].std()), later, whole, found, box)
+    spread, changes = float(pair.plain.values[at, 0].std()), changed_by(edit, *sides)
+    return EditEffect(about, action, change, size, spread, later, whole, found, box, changes)
+
+
+def changed_by(edit: str, plain: Episodes, changed: Episodes) -> list[str]:
+    """Return the concepts that an edit is about: of those that it changes at most moments, those that it is named after, or all.
+
+    Where it changes none that is described, those that it is named after: some concepts are described a step later.
+    """
+    before, after = concepts_at(plain), concepts_at(changed)
+    names = [name for name in before if name in after and name != ELAPSED]
+    named = [name for name in names if set(_words(name)) <= set(_words(edit))]
+    pairs = {name: (before[name][:, 0], after[name][:, 0]) for name in names}
+    differ = [name for name, (one, two) in pairs.items() if 1.0 - np.isclose(one, two, 0.0, 0.0, True).mean() >= MOST]
+    return [name for name in differ if name in named] or differ or named
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
 
 
 def _statements(edit: str, one: EditEffect) -> Iterator[Statement]:
@@ -274,7 +308,7 @@ def _statements(edit: str, one: EditEffect) -> Iterator[Statement]:
     elif reacts:
         strong = strength(one.effect.acts if one.box else one.ever)
         yield WORDS.statement("reacts_later", one.effect.acts.mean, strong, **values)
-    elif still and value.beyond(LARGE):
+    elif still and (value.beyond(LARGE) or one.valued is not None):
         yield WORDS.statement("value_reacts", 1.0 - one.action.mean, **values)
     elif still and value.high is not None and value.high <= LARGE:
         yield WORDS.statement("ignores", 1.0 - one.action.mean, **values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.action_groups import RARE, Behaviour, behaviours_of
 from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS
-from rlhf_ray.interpret.agent.chains import ChainMoments, Response, measure, swapped
+from rlhf_ray.interpret.agent.chains import ChainMoments, Response, measure, sees, swapped
 from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, snapshots_of
 from rlhf_ray.interpret.agent.held import HeldConcept, Removed, held_concepts, levels_of, taken_away
@@ -42,6 +42,8 @@ LONGEST = 1000
 """Steps after which an episode is cut."""
 CHANGED = 0.5
 """Share of levels in which an edit at the start has to change a concept."""
+SEEN = 0.01
+"""Share of moments from which on it acts on what it sees: one in a hundred is what ties and rounding may change."""
 SHOWN = 6
 """Chains in the picture."""
 ORDER = (
@@ -71,6 +73,7 @@ class Story:
         swapped: share of the moments at which the agent acts otherwise with the memory of another one; None without memory.
         removed: what taking each concept away does; the file of its directions.
         chains: all chains; those that matter most come first.
+        sees: of concepts that the agent acts on by what it sees of them: the share of moments; see `sees`.
     """
 
     site: str
@@ -79,6 +82,7 @@ class Story:
     swapped: float | None
     removed: dict[str, Removed]
     chains: list[CausalChain]
+    sees: dict[str, MeanEstimate] = field(default_factory=dict)
 
 
 def run(context: AgentContext) -> Section:
@@ -130,8 +134,11 @@ def run(context: AgentContext) -> Section:
         return WORDS.skipped("nothing_varies")
     chains = [replace(chain, control=_strongest(chain, chains)) for chain in chains]
     chains.sort(key=lambda chain: (ORDER.index(chain.verdict), -chain.largest))
-    figures = Story(site, len(moments), COUNT, other, removed, chains)
-    statements = [*_statements(chains, removed, subject.site_name)]
+    at = replace(ChainMoments.cut_from(test, moments), levels=groups[moments.rows])
+    sight = {name: sees(subject.agent, at, moments.cut(theirs[name]), subject.seed) for name in removed}
+    seen = {name: share for name, share in sight.items() if share is not None and share.beyond(SEEN)}
+    figures = Story(site, len(moments), COUNT, other, removed, chains, seen)
+    statements = [*_statements(chains, removed, subject.site_name, seen, len(moments))]
     if other == 0.0:
         statements.append(WORDS.statement("inert", 1.0, moments=len(moments)))
     elif other is not None:
@@ -257,11 +264,22 @@ def _without_silent(
     }
 
 
-def _statements(chains: Sequence[CausalChain], removed: Mapping[str, Removed], site: str) -> Iterator[Statement]:
+def _statements(
+    chains: Sequence[CausalChain],
+    removed: Mapping[str, Removed],
+    site: str,
+    seen: Mapping[str, MeanEstimate] = {},
+    moments: int = 0,
+) -> Iterator[Statement]:
     """Say of each concept what it does; of those that follow others, or are not settled, that."""
     told = [chain for chain in chains if chain.verdict in (*USES, *HOLDS)]
     uses = {chain.concept for chain in told if chain.verdict in USES}
-    moved = {chain.concept for chain in chains if chain.edited is not None and chain.edited.acts}
+    moved = {chain.concept for chain in chains if chain.edited is not None and chain.edited.acts} | seen.keys()
+    for name, share in seen.items():
+        if name not in uses:
+            yield WORDS.statement(
+                "sees", share.mean, strength(share), name=name, share=share, moments=moments, site=site
+            )
     follow = [name for name in uses if removed[name].follows and uses.issuperset(removed[name].follows)]
     yield from (
         WORDS.statement("follows", removed[name].auc, name=name, one=removed[name], site=site) for name in follow
