@@ -175,7 +175,7 @@ def _screen(
 def _causes(verdict: StudyVerdict, relations: Relations) -> list[Line]:
     """Return the numbered lines: one for each thing that statements are about.
 
-    An edit that changes what a line before is about is evidence of that line's cause, and has none of its own.
+    An edit that changes only what other lines are about is evidence of their causes, and has none of its own.
     """
     causes = [(section, each) for section, each in verdict.ranked if each.line and not each.list]
     if relations.strong_first:
@@ -185,9 +185,11 @@ def _causes(verdict: StudyVerdict, relations: Relations) -> list[Line]:
         causes = certain + sorted(causes[len(certain) :], key=lambda cause: ORDER.index(cause[1].strength))
     lines: list[Line] = []
     subjects: set[str] = set()
+    concepts = set[str]().union(*(each.subjects for _, each in causes if not each.changed))
     for section, statement in causes:
         told = bool(statement.subjects) and statement.subjects <= subjects
-        if not told and not statement.changed & subjects and all(line.text != statement.line for line in lines):
+        evidence = bool(statement.changed) and statement.changed <= concepts
+        if not told and not evidence and all(line.text != statement.line for line in lines):
             lines.append(_line(section, statement))
             subjects |= statement.subjects
     return lines

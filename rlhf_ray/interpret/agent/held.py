@@ -33,6 +33,7 @@ from rlhf_ray.interpret.agent.erasure import (
 )
 from rlhf_ray.interpret.agent.recall import Recall
 from rlhf_ray.interpret.agent.rewriting import taken_in_the_loop
+from rlhf_ray.interpret.agent.sharing import of_own_part, sharing, with_shared
 from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.story import READ, Origin, origin
 from rlhf_ray.interpret.agent.subject import AgentContext
@@ -64,12 +65,16 @@ class HeldConcept:
         auc_random: the largest AUC of random directions.
         classes: its classes.
         sensitivity: see `rlhf_ray.interpret.agent.candidates.Candidate`.
+        whole: where the erasure is only of its own part: that of all of it, before a memory writes it again.
+        shares: the concepts that what it shares may belong to; see `rlhf_ray.interpret.agent.sharing.sharing`.
     """
 
     erasure: Erasure
     auc_random: float
     classes: Classes
     sensitivity: float
+    whole: Erasure | None = None
+    shares: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,7 @@ class Removed:
         sensitivity: see `HeldConcept`.
         effect, random, variance, random_variance: see `Controlled`.
         recalled: see `rlhf_ray.interpret.agent.recall.recalled`.
+        own_part: see `rlhf_ray.interpret.agent.sharing.of_own_part`.
     """
 
     file: str
@@ -100,6 +106,7 @@ class Removed:
     recalled: MeanEstimate | None = None
     follows: list[str] = field(default_factory=list)
     rewritten: float = 0.0
+    own_part: bool = False
 
     @property
     def origin(self) -> Origin:
@@ -180,8 +187,21 @@ def held_concepts(context: AgentContext, least: float = READ) -> tuple[FloatArra
         context.say(f"whether {name} stays away ({number + 1} of {len(chosen)})")
         one = replace(found[name], follows=follows[name])
         one = taken_in_the_loop(subject, one, name, classes, values, levels)
-        held[name] = HeldConcept(one, by_chance(name), classes[name], sizes[name])
+        shares = sharing(found, fit, name) if of_own_part(one) else []
+        whole = with_shared(found, fit, held_out, name, shares)
+        held[name] = HeldConcept(one, by_chance(name), classes[name], sizes[name], whole, shares)
     return values, held
+
+
+def as_a_whole(context: AgentContext, name: str, one: HeldConcept) -> HeldConcept:
+    """Return a concept with the directions of all that it shares with others."""
+    subject, train = context.subject, recorded(context, "train")
+    values = values_at(subject.agent, train, site_of(subject.agent))[train.real].astype(np.float64)
+    levels = np.unique(train.levels)[: subject.count(LEVELS, FEWEST_LEVELS)]
+    if one.whole is None:
+        return one
+    whole = taken_in_the_loop(subject, one.whole, name, {name: one.classes}, values, levels)
+    return replace(one, erasure=replace(whole, follows=one.erasure.follows), whole=None)
 
 
 def both_ends(order: Sequence[str], ranks: Sequence[int], count: int) -> list[str]:
@@ -216,11 +236,17 @@ def taken_away(
     held: Mapping[str, HeldConcept],
     values: FloatArray,
     played: tuple[IntArray, Episodes, IntArray],
+    only: Sequence[str] | None = None,
 ) -> dict[str, Removed]:
-    """Take each concept away, and save its directions to the step's folder; without those that make the memory grow without end."""
+    """Take each concept away, or some ``only``, and save its directions to the step's folder.
+
+    Those that make the memory grow without end are left out.
+    """
     removed = {}
     recall = Recall.of(context)
     for number, (name, one) in enumerate(held.items()):
+        if only is not None and name not in only:
+            continue
         context.say(f"playing without {name} ({number + 1} of {len(held)})")
         file, found = f"direction_{number}.npz", one.erasure
         found.basis.save(context.out / file)
@@ -241,7 +267,7 @@ def taken_away(
         removed[name] = Removed(
             file, len(found.basis), found.auc, found.erased, found.shared, found.bound, found.neighbours, one.sensitivity,
             result.effect, result.random, result.variance, result.random_variance, come, list(found.follows),
-            found.rewritten,
+            found.rewritten, of_own_part(found),
         )  # fmt: skip
     return removed
 

@@ -152,6 +152,7 @@ class CausalChain:
         gap_estimate: how much more often the agent behaves so where the concept holds, with its interval; None: not measured.
         differs: how far the behaviour's frequency moves, up or down, when the score is moved to the other class: effects that
             cancel out are in no mean.
+        own_part: whether its directions are only those of the part of the concept that others don't tell.
         value: how far the agent's value moves, up or down, when the score is moved to the other class, in its standard deviations.
         joint: the concept with which it acts together, where it makes no difference alone; None: there is none.
     """
@@ -178,6 +179,7 @@ class CausalChain:
     inert: bool = False
     recalled: MeanEstimate | None = None
     value: Link | None = None
+    own_part: bool = False
 
     @property
     def values(self) -> bool:

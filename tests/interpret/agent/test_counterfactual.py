@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -14,7 +15,8 @@ from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.controls import Controlled, controlled
-from rlhf_ray.interpret.agent.counterfactual import counterfact, go_on, repeats, snapshots_of
+from rlhf_ray.interpret.agent.counterfactual import Counterfact, counterfact, go_on, repeats, snapshots_of
+from rlhf_ray.interpret.agent.edits import changed_by, unheard
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change, effect
 from rlhf_ray.interpret.agent.steps import counterfactuals
 from rlhf_ray.interpret.agent.steps.counterfactuals import EditEffect, Stage
@@ -274,7 +276,7 @@ def test_an_edit_is_about_what_it_is_named_after_or_all_that_it_changes() -> Non
             replace(made, states={name: np.full((8, 3), value) for name, value in one.items()})
             for one in (names, names | changes)
         ]
-        return counterfactuals.changed_by(edit, *sides)
+        return changed_by(edit, *sides)
 
     assert edited("flip_metal", metal=1.0) == ["metal"]
     assert edited("flip_metal", metal=1.0, hot_metal=1.0) == ["metal"]
@@ -296,3 +298,28 @@ def test_a_value_that_an_edit_moves_at_one_stage_is_told() -> None:
     assert [said.key for said in counterfactuals._statements("turn", one)] == ["counterfactuals.value_reacts"]
     assert "where it is made at step 0" in next(counterfactuals._statements("turn", one)).text
     assert not list(counterfactuals._statements("turn", replace(one, stages=stages[1:])))
+
+
+def test_what_an_edit_at_the_start_flips_without_a_reaction_is_unheard() -> None:
+    made = play(agent_of("none", False), Corridors(4), range(8), max_steps=2)
+    states = {
+        "metal": np.tile([0.0, 1.0], 4)[:, None] * np.ones((8, 3)),
+        "room": np.tile([0.0, 0.0, 1.0, 1.0], 2)[:, None] * np.ones((8, 3)),
+    }
+    plain = replace(made, states=states)
+    snapshots = snapshots_of(replace(plain, env_states=[[b""] * 3] * 8), np.arange(8), np.zeros(8, np.int64))
+
+    def flipped(*names: str, acts: bool = False) -> Counterfact:
+        changed = replace(plain, states=states | {name: 1.0 - states[name] for name in names})
+        actions = (plain.actions + 1) % 3 if acts else plain.actions
+        return Counterfact(snapshots, plain, replace(changed, actions=actions))
+
+    def silent(*pairs: tuple[str, bool, Counterfact]) -> set[str]:
+        return unheard(pairs, gym.spaces.Discrete(3), lambda levels: np.asarray(levels))
+
+    assert silent(("flip_metal", True, flipped("metal"))) == {"metal"}
+    assert silent(("flip_metal", False, flipped("metal"))) == set()
+    assert silent(("flip_metal", True, flipped("metal", acts=True))) == set()
+    assert silent(("turn", True, flipped("metal", "room")), ("flip_room", True, flipped("room", acts=True))) == {
+        "metal"
+    }

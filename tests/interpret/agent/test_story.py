@@ -388,9 +388,10 @@ def test_a_concept_that_follows_others_is_told_under_them() -> None:
         "step": removed(-2.0),
         "position": removed(-2.0, auc=0.85, follows=["colour", "step"]),
     }
-    still = {("position", "go"): EditedLevel("mirror", MeanEstimate(0.0, -0.01, 0.01), MeanEstimate(0.0, 0.0, 0.0))}
-    assert step._without_silent(ones, {})["colour"].neighbours == near
-    ones = step._without_silent(ones, still)
+    still = EditedLevel("mirror", MeanEstimate(0.0, -0.01, 0.01), MeanEstimate(0.0, 0.0, 0.0))
+    assert step._without_silent(ones, {}, ())["colour"].neighbours == near
+    assert step._without_silent(ones, {}, {"position"})["colour"].neighbours == []  # an edit of it shows no reaction
+    ones = step._without_silent(ones, {"position": [dataclasses.replace(none, edited=still)]}, ())
     assert ones["colour"].neighbours == []
 
     def keys(chains: dict[str, CausalChain]) -> dict[str, str]:

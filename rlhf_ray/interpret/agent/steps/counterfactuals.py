@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,8 +14,8 @@ from matplotlib.figure import Figure
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Moments, draw_steps
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, counterfact, go_on, repeats, snapshots_of
+from rlhf_ray.interpret.agent.edits import changed_by
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change, acts_otherwise, effect
 from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.story import NONE
@@ -45,8 +44,6 @@ LONGEST = 1000
 LARGE, SMALL = 0.1, 0.01
 """Share of its standard deviation from which on the value reacts: less is lost in its noise. Share of the actions from which on the
 agent reacts to an edit: one in a hundred is what ties and rounding may change. Whole intervals are compared with both."""
-MOST = 0.5
-"""Share of moments at which an edit has to change a concept to be evidence of it."""
 COPIES = 64
 
 When = Literal["at once", "later", "open"]
@@ -276,23 +273,6 @@ def _effect(
     whole = effect(*sides, space, subject.action_names, subject.seed, levels)
     spread, changes = float(pair.plain.values[at, 0].std()), changed_by(edit, *sides)
     return EditEffect(about, action, change, size, spread, later, whole, found, box, changes)
-
-
-def changed_by(edit: str, plain: Episodes, changed: Episodes) -> list[str]:
-    """Return the concepts that an edit is about: of those that it changes at most moments, those that it is named after, or all.
-
-    Where it changes none that is described, those that it is named after: some concepts are described a step later.
-    """
-    before, after = concepts_at(plain), concepts_at(changed)
-    names = [name for name in before if name in after and name != ELAPSED]
-    named = [name for name in names if set(_words(name)) <= set(_words(edit))]
-    pairs = {name: (before[name][:, 0], after[name][:, 0]) for name in names}
-    differ = [name for name, (one, two) in pairs.items() if 1.0 - np.isclose(one, two, 0.0, 0.0, True).mean() >= MOST]
-    return [name for name in differ if name in named] or differ or named
-
-
-def _words(name: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", name.lower())
 
 
 def _statements(edit: str, one: EditEffect) -> Iterator[Statement]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +18,8 @@ from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS
 from rlhf_ray.interpret.agent.chains import ChainMoments, Response, measure, sees, swapped
 from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, snapshots_of
-from rlhf_ray.interpret.agent.held import HeldConcept, Removed, held_concepts, levels_of, taken_away
+from rlhf_ray.interpret.agent.edits import unheard
+from rlhf_ray.interpret.agent.held import HeldConcept, Removed, as_a_whole, held_concepts, levels_of, taken_away
 from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.story import NONE, READ, CausalChain, EditedLevel, Link
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
@@ -98,17 +99,17 @@ def run(context: AgentContext) -> Section:
     moments = draw_steps(test.real, subject.count(MOMENTS, FEWEST_MOMENTS), context.rng("moments"))
     groups, theirs = subject.groups(test.levels), concepts_at(test)
     holding = {name: concept.classes(moments.cut(theirs[name])) for name, concept in concepts.items()}
-    removed = taken_away(context, concepts, values, levels_of(context))
+    played = levels_of(context)
+    removed = taken_away(context, concepts, values, played)
     concepts = {name: concept for name, concept in concepts.items() if name in removed}
-    edited = _edit_levels(context, test, concepts, behaviours, site)
-    removed = _without_silent(removed, edited)
+    pairs = _counterfacts(context, test)
+    silent = unheard(pairs, subject.agent.action_space, subject.groups, subject.seed)
     other = swapped(subject.agent, ChainMoments.cut_from(test, moments), subject.seed)
-    chains: list[CausalChain] = []
-    for number, (name, concept) in enumerate(concepts.items()):
-        context.say(f"the story of {name} ({number + 1} of {len(concepts)})")
-        holds = holding[name]
+
+    def chains_of(name: str) -> list[CausalChain]:
+        holds, concept = holding[name], concepts[name]
         if min((holds == 1).sum(), (holds == 0).sum()) < FEWEST_OF_CLASS:
-            continue
+            return []
         known = np.isfinite(holds)
         measured = replace(ChainMoments.cut_from(test, moments[known]), levels=groups[moments[known].rows])
         links = measure(
@@ -117,19 +118,36 @@ def run(context: AgentContext) -> Section:
             others={other: each[known] for other, each in holding.items() if other != name},
             respond=_respond_later(context, test, measured, behaviours), site=site, seed=subject.seed,
         )  # fmt: skip
-        chains += [
+        edited, one = _edit_levels(context, pairs, {name: concept}, behaviours, site), removed[name]
+        return [
             replace(
                 chain,
                 yes_no=concept.classes.yes_no,
-                success=_success(removed[name]) if removed[name].taken else None,
+                success=_success(one) if one.taken else None,
                 edited=edited.get((name, chain.behaviour)),
-                returns=removed[name].effect.returns if removed[name].taken else None,
-                settles=removed[name].settles,
+                returns=one.effect.returns if one.taken else None,
+                settles=one.settles,
                 inert=other == 0.0,
-                recalled=removed[name].recalled,
+                recalled=one.recalled,
+                own_part=one.own_part,
             )
             for chain in links
         ]
+
+    told: dict[str, list[CausalChain]] = {}
+    for number, name in enumerate(concepts):
+        context.say(f"the story of {name} ({number + 1} of {len(concepts)})")
+        told[name] = chains_of(name)
+    for name in shared_parts(told, concepts, silent):
+        context.say(f"the story of all of {name}")
+        whole = concepts | {name: as_a_whole(context, name, concepts[name])}
+        again = taken_away(context, whole, values, played, [name])
+        if again:
+            silent = silent | set(concepts[name].shares)
+            concepts, removed = whole, removed | again
+            told[name] = chains_of(name)
+    removed = _without_silent(removed, told, silent)
+    chains = [chain for each in told.values() for chain in each]
     if not chains:
         return WORDS.skipped("nothing_varies")
     chains = [replace(chain, control=_strongest(chain, chains)) for chain in chains]
@@ -177,7 +195,7 @@ def _success(removed: Removed) -> Link:
 
 def _edit_levels(
     context: AgentContext,
-    test: Episodes,
+    pairs: Sequence[tuple[str, bool, Counterfact]],
     concepts: Mapping[str, HeldConcept],
     behaviours: Sequence[Behaviour],
     site: str,
@@ -187,11 +205,7 @@ def _edit_levels(
     The level is edited at the start, where that changes the concept, and at single moments otherwise.
     """
     subject, effects = context.subject, dict[tuple[str, str], EditedLevel]()
-    try:
-        counterfacts = _counterfacts(context, test)
-    except SettingError:  # states that can't be restored
-        return effects
-    for edit, at_start, pair in counterfacts:
+    for edit, at_start, pair in pairs:
         sides, groups = (pair.plain, pair.changed), subject.groups(pair.plain.levels)
         for name, concept in concepts.items():
             before, after = (concepts_at(side).get(name) for side in sides)
@@ -225,6 +239,13 @@ def _moved_by(agent: Agent, sides: Sequence[Episodes], rows: IntArray, concept: 
 
 def _counterfacts(context: AgentContext, test: Episodes) -> list[tuple[str, bool, Counterfact]]:
     """Make each edit at the start of held-out levels, to their end, and at moments, for one step."""
+    try:
+        return _edits_made(context, test)
+    except SettingError:
+        return []
+
+
+def _edits_made(context: AgentContext, test: Episodes) -> list[tuple[str, bool, Counterfact]]:
     subject = context.subject
     count = subject.count(EDITED, 2 * FEWEST_OF_CLASS)
     levels = np.unique(test.levels)[:count]
@@ -253,13 +274,37 @@ def _strongest(chain: CausalChain, chains: Sequence[CausalChain]) -> MeanEstimat
     return max([chain.control, *changes], key=lambda one: (not one.holds_zero, abs(one.mean)))
 
 
+def shared_parts(
+    told: Mapping[str, Sequence[CausalChain]], concepts: Mapping[str, HeldConcept], silent: Collection[str]
+) -> list[str]:
+    """Return the concepts of which what they share is theirs: they act by their own part, and those they share it with don't."""
+    idle = {name for name, chains in told.items() if chains and all(chain.verdict in HOLDS for chain in chains)} | set(
+        silent
+    )
+    uses = [name for name, chains in told.items() if any(chain.verdict in USES for chain in chains)]
+    return [name for name in uses if concepts[name].whole is not None and idle.issuperset(concepts[name].shares)]
+
+
 def _without_silent(
-    removed: Mapping[str, Removed], edited: Mapping[tuple[str, str], EditedLevel]
+    removed: Mapping[str, Removed], told: Mapping[str, Sequence[CausalChain]], silent: Collection[str]
 ) -> dict[str, Removed]:
-    """Leave out neighbours that the memory does not hold itself: they follow other concepts, and their edit moves no score."""
-    silent = {name for (name, _), edit in edited.items() if edit.silent and removed[name].follows}
+    """Leave out neighbours that the agent does not act on, or that its memory does not hold itself.
+
+    Of these, edits change nothing that it does; or they follow other concepts, and their edit moves no score.
+    """
+    follow = {
+        name
+        for name, chains in told.items()
+        for chain in chains
+        if chain.edited is not None and chain.edited.silent and removed[name].follows
+    }
+    out = follow | set(silent)
     return {
-        name: replace(one, neighbours=[near for near in one.neighbours if near.concept not in silent])
+        name: replace(
+            one,
+            neighbours=[near for near in one.neighbours if near.concept not in out],
+            follows=one.follows if name in silent else [near for near in one.follows if near not in silent],
+        )
         for name, one in removed.items()
     }
 
