@@ -63,7 +63,7 @@ def rows(seeds: Sequence[int]) -> list[Row]:
         row("K13", "pays for turning one way", PENDULUM, lambda o, a, p, d: swing(o, a, p, d) + 4 * np.sign(o[:, 2]),
             "where angular velocity in the state"),
         row("K14", "pays for the action's sign", PENDULUM, lambda o, a, p, d: swing(o, a, p, d) + 3 * (a[:, 0] > 0),
-            "pays for actions as such"),
+            "depends on actions as such"),
         row("K15", "punishes the goal", PENDULUM, lambda o, a, p, d: np.where(abs(angle(o)) < 0.2, -10, swing(o, a, p, d)),
             "cos(angle) in the state is at least 0.9"),
         row("K16", "is cut off below", PENDULUM, lambda o, a, p, d: np.maximum(swing(o, a, p, d), -3),

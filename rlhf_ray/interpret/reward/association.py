@@ -22,6 +22,8 @@ STEPS, NUMBERS, LEVELS, DRAWS = 1000, 12, 8, 200
 """Steps that forests are fitted to; most numbers of a part that means by level are taken of; levels; draws of the bootstrap."""
 TREES, WIDE = 20, 40
 """Trees of a forest; numbers up to which each split of a tree looks at all, else at half of them."""
+NEEDED = 0.005
+"""Least share of the true reward's variance that a part adds to everything else to be needed: less is the forests' error."""
 FITS = 0.9
 """Least R² of a stand-in for the true reward."""
 

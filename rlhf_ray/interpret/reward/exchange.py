@@ -197,6 +197,10 @@ class ExchangePairs:
         """Return the mean square of ``changes`` ``[pairs]``, over pairs as they occur."""
         return float(np.mean(self.weights * changes**2))
 
+    def variance(self, values: FloatArray) -> float:
+        """Return the variance of a reward of each pair."""
+        return self.mean_square(values - float(np.mean(self.weights * values)))
+
     def sums(self, values: FloatArray) -> FloatArray:
         """Return the weighted sum of ``values`` over all pairs, and over each bootstrap draw of episodes, ``[1 + DRAWS]``."""
         return np.concatenate([[float(self.weights @ values)], self._draws @ values])

@@ -91,7 +91,8 @@ class Incentive:
         level_matters: whether episodes end early, so that a constant changes what pays.
         starc: STARC distance of the rewards (value iteration only); None if not computed.
         finding: same, level, ranking, or nothing to gain; undecided if PPO did not learn enough on the true reward, or on
-            the learned one: if the policy that was trained on the true reward gets more of the learned one, too.
+            the learned one: if the policy that was trained on the true reward gets more of the learned one, too, or random actions
+            get as much of it.
         correlation: linear correlation of the two rewards, over all possible moves or on rollouts of random actions and of the
             policy that was trained on the true reward; None if the true reward is constant there.
         shifted: whether ``level`` is at least a tenth of the true reward's range, and the rewards are related (`LevelFit`).
@@ -99,7 +100,8 @@ class Incentive:
             there is no such end; None if no constant does, or none was searched because it teaches the task as it is.
         gain_error: standard error of ``best - random``, by start; 0 where they are exact.
         interval: 95 % interval of `share`; None where it is exact, or there is no gain.
-        returns: learned returns of the policies that were trained on the true reward and on the learned one; None if not needed.
+        returns: learned returns of random actions and of the policies that were trained on the true reward and on the learned one;
+            None if not needed.
         top: highest possible return, if that can be told; None with value iteration, whose ``best`` it is.
     """
 
@@ -118,7 +120,7 @@ class Incentive:
     mends: Interval | None = None
     gain_error: float = 0.0
     interval: tuple[float, float] | None = None
-    returns: tuple[float, float] | None = None
+    returns: tuple[float, float, float] | None = None
     top: float | None = None
 
     @property
@@ -307,8 +309,9 @@ def _by_ppo(
             break
     random, most, learned = (float(returns.mean()) for returns in (chance, best, taught))
     mends, mended = None, learned
-    returns = None if well is not False else [played(policy, count, reward) for policy in policies[1:]]
-    reached = returns is None or not gains(*returns)
+    returns = None if well is not False else [played(policy, count, reward) for policy in policies]
+    # What it prefers shows in what it gets of its own reward: more than random actions, and no less than another agent.
+    reached = returns is None or (gains(returns[2], returns[0]) and not gains(returns[1], returns[2]))
     if well is False and early and reached:
         constants = [fit.level, *quantiles] if fit.factor > 0 else list(quantiles)
         for constant in constants:
@@ -337,7 +340,7 @@ def _by_ppo(
         mends,
         standard_error(best - chance),
         None if share.low is None or share.high is None else (share.low, share.high),
-        None if returns is None else (float(returns[0].mean()), float(returns[1].mean())),
+        None if returns is None else (float(returns[0].mean()), float(returns[1].mean()), float(returns[2].mean())),
     )
 
 

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.measure.intervals import percentile_interval
 
 RESAMPLES = 300
 """Draws of the bootstrap: its 2.5 % ends are the seventh draws."""
+EPISODES = 10
+"""Whole episodes to look at, at least; else steps of all: a few episodes show what they have in common."""
 
 
 @dataclass(frozen=True)
@@ -49,3 +52,15 @@ def over_episodes(
         figure(np.concatenate([where[i] for i in rng.integers(len(names), size=len(names))])) for _ in range(resamples)
     ]
     return OverEpisodes(value, *percentile_interval(drawn))
+
+
+def whole_episodes(data: Transitions, most: int, rng: np.random.Generator) -> Transitions:
+    """Return whole episodes of ``data``, drawn at random, with ``most`` steps at most; steps of all if those were few episodes."""
+    if len(data) <= most:
+        return data
+    names, sizes = np.unique(data.episodes, return_counts=True)
+    order = rng.permutation(len(names))
+    fit = int((np.cumsum(sizes[order]) <= most).sum())
+    if fit < min(EPISODES, len(names)):
+        return data.sample(most, rng)
+    return data[np.isin(data.episodes, names[order[:fit]])]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.association import added
+from rlhf_ray.interpret.reward.association import NEEDED, added
 from rlhf_ray.interpret.reward.findings import CLEAR, Cause, Findings
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes
 from rlhf_ray.interpret.reward.regions import Regions
@@ -18,8 +18,6 @@ from rlhf_ray.measure.statistics import spearman
 
 ALIKE = 0.7
 """Rank correlation from which one feature may stand for another: half of the variance is shared."""
-NEEDED = 0.005
-"""Share of the true reward's variance that the ignored feature adds to everything else, at least: less is the forests' error."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from scipy.ndimage import label
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.association import association
+from rlhf_ray.interpret.reward.association import NEEDED, added, association
 from rlhf_ray.interpret.reward.curves import OWN, OWN_OF_IMAGES, Curve, curve_of
 from rlhf_ray.interpret.reward.exchange import (
     NEARLY_ALL,
@@ -42,6 +42,9 @@ LEADING, STANDS_OUT = 0.4, 0.3
 """Regions stand out if they move the reward by this share of what the strongest moves it, and that moves it by this much."""
 MOST_OF_IMAGE = 0.5
 """Share of the patches from which a cause is no part of the image."""
+DEPENDENT = 0.25
+"""Share by which exchanging one cause alone may change the variance of the reward if it is independent of what else the reward
+looks at."""
 TOGETHER, PAIRS = 0.075, 3000
 """Share of the variance that is in neither of two causes alone from which they act together; pairs of steps that tell it: it is a
 mean of fourth powers, which a few pairs decide."""
@@ -143,7 +146,23 @@ class Search:
             part = self.part(self.regions.join(group))
             moves = true_effect(self.truth, self.pairs, part)
             if moves > CLEAR and self.pairs.moves(part) < NOTHING:
-                yield " with ".join(self.regions.names[i] for i in group), moves
+                if self.needed(group):
+                    yield " with ".join(self.regions.names[i] for i in group), moves
+            elif len(group) > 1 and not self.fitted:
+                yield from self.replaced(group)
+
+    def needed(self, group: list[int]) -> bool:
+        """Return whether features tell of the true reward what all else does not: a stand-in also uses what goes with them."""
+        told = added(self.data, self.regions, [self.regions.join(group)]) if self.fitted else None
+        return told is None or told[0].low > NEEDED
+
+    def replaced(self, group: list[int]) -> Iterator[tuple[str, float]]:
+        """Yield the features that the true reward looks at, of some that go together, if this reward looks at none of those."""
+        assert self.truth is not None
+        parts = {i: self.part(self.regions.masks[i]) for i in group}
+        true = {i: true_effect(self.truth, self.pairs, part) for i, part in parts.items()}
+        if all(min(true[i], self.pairs.moves(part)) < NOTHING for i, part in parts.items()):
+            yield from ((self.regions.names[i], moves) for i, moves in true.items() if moves > CLEAR)
 
     def part(self, mask: BoolArray, name: str = "", times: list[StepMoment] | None = None) -> StepPart:
         """Return the part ``mask`` at ``times``; at all of them by default."""
@@ -311,7 +330,8 @@ class Search:
         """Return pairs of causes whose joint effect is not the sum of both, with the share of the variance that the sum leaves.
 
         The second difference over two independent steps has 4 times the variance of the interaction, the difference of two
-        rewards twice the variance of the reward (Sobol 1993). Noise is an interaction of everything: it is left out.
+        rewards twice the variance of the reward (Sobol 1993). Noise is an interaction of everything: it is left out. This holds for
+        causes that are independent: of others, whose exchange alone changes the variance, no share can be told.
         """
         if len(causes) < 2:
             return []
@@ -322,7 +342,11 @@ class Search:
         noise = 2 * many.noise**2
         alone = [many.exchanged(self.part(each.mask)) - many.rewards for each in causes]
         found = []
+        spread = many.variance(many.rewards)
+        apart = [abs(many.variance(many.rewards + change) - spread) <= DEPENDENT * spread for change in alone]
         for (i, a), (j, b) in itertools.combinations(enumerate(causes), 2):
+            if not (apart[i] and apart[j]):
+                continue
             both = many.exchanged(self.part(a.mask | b.mask)) - many.rewards
             shares = many.sums((both - alone[i] - alone[j]) ** 2 - noise) / np.maximum(total, 1e-300)
             share = OverEpisodes(float(shares[0]), *percentile_interval(shares[1:]))

@@ -164,6 +164,12 @@ class Subject:
         late = found.correlation > max(by_shaping, own) ** 0.5  # an opposite one is no delay
         return found if late else self._lag_of(self.judged, 0)
 
+    @property
+    def perhaps_late(self) -> bool:
+        """Whether it correlates better with the true reward of another step, as what its own step shows may, too."""
+        found = self._lag_of(self.judged) if self.shaped else self._lag_as_it_is
+        return found is not None and found.off and self.lag is not None and not self.lag.off
+
     @cached_property
     def _lag_as_it_is(self) -> Lag | None:
         return self._lag_of(self.scaled)

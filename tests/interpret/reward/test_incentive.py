@@ -208,9 +208,12 @@ def planted(monkeypatch: pytest.MonkeyPatch, returns: dict[tuple[str, str], floa
 
 def test_a_training_that_gets_less_of_its_own_reward_than_another_agent_decides_nothing(monkeypatch) -> None:
     returns = {("chance", "true"): 0.0, ("true", "true"): 100.0, ("own", "true"): 40.0, ("own", "own"): -30.0}
+    returns[("chance", "own")] = -90.0
     failed = planted(monkeypatch, returns | {("true", "own"): -20.0})
     assert (failed.finding, failed.mends) == ("undecided", None)
-    assert failed.returns == (pytest.approx(-20, abs=0.5), pytest.approx(-30, abs=0.5))
+    assert failed.returns == tuple(pytest.approx(mean, abs=0.5) for mean in (-90, -20, -30))
+    idle = planted(monkeypatch, returns | {("true", "own"): -40.0, ("chance", "own"): -30.0})
+    assert (idle.finding, idle.mends) == ("undecided", None)  # no more of its own reward than random actions get
     mended = planted(monkeypatch, returns | {("true", "own"): -40.0, ("own less 0.5", "true"): 100.0})
     assert (mended.finding, mended.mends) == ("level", (pytest.approx(0.5), pytest.approx(0.5)))
     assert (mended.for_the_end, mended.harmless) == (True, False)

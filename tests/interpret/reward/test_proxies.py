@@ -80,3 +80,41 @@ def test_what_a_feature_adds_is_its_own_part_of_the_variance():
     assert own == pytest.approx(0.25, abs=0.03)  # in closed form: half of the height's variance is its own
     assert height.value == pytest.approx(own, rel=0.25)
     assert abs(dye.value) < 0.02
+
+
+def test_what_is_known_to_count_and_is_ignored_is_told_beside_what_goes_with_it():
+    data = steps(lambda p: wave(p, HEIGHT))
+    truth = CallableReward(lambda o, a, p, d: wave(p, HEIGHT), BOX, CHOICE)
+    reward = CallableReward(lambda o, a, p, d: wave(p, DYE), BOX, CHOICE)
+    figures = shortcuts.measure(Subject(reward, data, regions=regions_of(BOX), effort=0.3, truth=truth))
+    assert [cause.name for cause in figures.shortcuts] == ["feature 2"]
+    assert [name for name, _ in figures.found.missed] == ["feature 0"]
+
+
+def test_what_a_stand_in_uses_beside_what_counts_is_not_missed():
+    """The first feature of the next state is the second of the state, so forests use both."""
+    rng = np.random.default_rng(0)
+    belt = rng.normal(size=(3001, 4)).astype(np.float32)
+    belt[:-1, 1] = belt[1:, 0]
+    number = np.arange(3000)
+    paid = np.sin(1.5 * belt[1:, 0]).astype(np.float64)
+    data = Transitions(
+        belt[:-1], rng.integers(0, 3, 3000), belt[1:], number % 20 == 19, paid, number // 20, number % 20
+    )
+    reward = CallableReward(lambda o, a, p, d: np.sin(1.5 * p[:, 0]) + p[:, 3], BOX, CHOICE)
+    figures = shortcuts.measure(Subject(reward, data, regions=regions_of(BOX), effort=0.3))
+    assert figures.found.missed == ()
+    assert [cause.name for cause in figures.shortcuts] == ["feature 3"]
+
+
+def test_no_share_is_told_of_causes_that_depend_on_each_other():
+    """Of independent ones, the product's share is all of it, in closed form; of two that go together, none can be told."""
+
+    def of(noise):
+        data = steps(lambda p: p[:, HEIGHT] * p[:, DYE], noise=noise)
+        reward = CallableReward(lambda o, a, p, d: p[:, HEIGHT] * p[:, DYE if noise < 1 else RUST], BOX, CHOICE)
+        return shortcuts.measure(Subject(reward, data, regions=regions_of(BOX), effort=0.3)).found.together
+
+    (pair,) = of(noise=9.0)
+    assert pair.share.low <= 1.0 <= pair.share.high + 0.05
+    assert of(noise=0.2) == ()

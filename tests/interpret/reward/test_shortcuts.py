@@ -236,7 +236,7 @@ def rare(o, a, p, d):
         (lambda o, a, p, d: o[:, 0] + 5 * d, ["the step terminates the episode", "too much"]),
         (lambda o, a, p, d: np.minimum(o[:, 0], 0), ["saturates"]),
         (lambda o, a, p, d: -o[:, 0], ["the wrong way round"]),
-        (lambda o, a, p, d: o[:, 0] + o[:, 3], ["Exchanging feature 3 moves", "the true reward by 0.3 %: a shortcut"]),
+        (lambda o, a, p, d: o[:, 0] + o[:, 3], ["Exchanging feature 3 moves", "the true reward, as fitted, by 0.3 %: a shortcut"]),
         (lambda o, a, p, d: a * 1.0, ["depends on the action alone"]),
         (lambda o, a, p, d: np.full(len(o), 0.3), ["it tells no step from another, and pays for staying"]),
     ],

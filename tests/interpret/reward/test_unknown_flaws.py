@@ -46,7 +46,7 @@ def test_cosine_and_sine_of_an_angle_belong_together(pendulum):
     ("function", "words"),
     [
         (lambda o, a, p, d: -(np.arctan2(o[:, 1], o[:, 0]) ** 2), "It ignores angular velocity, on which the true reward depends"),
-        (lambda o, a, p, d: swing(o, a, p, d) + 3 * (a[:, 0] > 0), "It pays for actions as such: the action"),
+        (lambda o, a, p, d: swing(o, a, p, d) + 3 * (a[:, 0] > 0), "It depends on actions as such: the action"),
         (lambda o, a, p, d: np.maximum(swing(o, a, p, d), -3), "steps get exactly its lowest value, -3, although"),
     ],
 )  # fmt: skip

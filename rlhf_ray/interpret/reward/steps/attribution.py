@@ -218,7 +218,8 @@ def _statements(figures: AttributionFigures) -> Iterator[Statement]:
     changes = {name: size / figures.spread for name, size in figures.parts.items()}
     order = sorted((name for name in changes if changes[name] >= MATTERS), key=lambda name: -changes[name])[:PARTS]
     if order and len(changes) > 1:
-        yield WORDS.statement("parts", changes[order[0]], parts={name: changes[name] for name in order})
+        values = {"parts": {name: changes[name] for name in order}, "steps": len(figures.steps)}
+        yield WORDS.statement("parts", changes[order[0]], **values)
     trust = figures.gradient_against_intervention
     if trust is not None and trust.distrusted:
         yield WORDS.statement("distrust", trust.ablation, trust=trust)

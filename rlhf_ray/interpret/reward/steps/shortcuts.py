@@ -16,6 +16,7 @@ from rlhf_ray.interpret.reward.findings import CLEAR, Cause, Findings
 from rlhf_ray.interpret.reward.held import HeldReward, held
 from rlhf_ray.interpret.reward.lags import Lag
 from rlhf_ray.interpret.reward.late_causes import NO_PART, LateCause, late_causes
+from rlhf_ray.interpret.reward.over_episodes import whole_episodes
 from rlhf_ray.interpret.reward.proxies import Proxy, proxies
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.interpret.reward.shortcuts import find
@@ -32,8 +33,6 @@ WORDS = Words(__file__)
 
 STEPS = 6000
 """Steps looked at, whole episodes, for vectors; a quarter for images, which take long; more at larger effort."""
-EPISODES = 10
-"""Whole episodes to look at, at least; else steps of all: a few episodes show what they have in common."""
 PAIRS, PAIRS_OF_IMAGES, FEWEST_PAIRS, FEWEST_OF_IMAGES = 1000, 160, 300, 60
 """Pairs of steps at effort 1, and at any."""
 OUTSIDE = 0.15
@@ -74,6 +73,7 @@ class Shortcuts:
         known: whether the true reward is known for any step: then what moves it too is no shortcut.
         ends: whether some of the steps terminate their episode.
         proxies: causes in place of others, which the true reward needs.
+        perhaps_late: see `Subject`.
     """
 
     steps: int
@@ -89,6 +89,7 @@ class Shortcuts:
     known: bool = False
     ends: bool = False
     proxies: tuple[Proxy, ...] = ()
+    perhaps_late: bool = False
 
     @property
     def true(self) -> Comparison | None:
@@ -157,7 +158,9 @@ def measure(subject: Subject, data: Transitions | None = None) -> Shortcuts:
     if found.constant:
         ends = bool(subject.data.terminated.any())
         return Shortcuts(len(data), mean, subject.regions, found, as_true=subject.constant_as_true, ends=ends)
-    shaping = subject.shaping(data)
+    looked_at = {effect.part.name for effect in found.inputs if effect.interval[1] >= NOTHING}
+    # A shaping is of the state and the next state both.
+    shaping = subject.shaping(data) if looked_at >= {"the state", "the next state"} else None
     beside = compare(subject.judged, data, subject.regions, found.ignored, objects, subject.lag, shaping)
     late = tuple(late_causes(found, beside, data, subject.rng("late")))
     known = options["truth"] is not None
@@ -166,6 +169,7 @@ def measure(subject: Subject, data: Transitions | None = None) -> Shortcuts:
         same or (beside is not None and not beside.constant_truth and beside.agreement >= SAME_ORDER)
     )
     figures = Shortcuts(len(data), mean, subject.regions, found, beside, late, subject.shaped, right=right, known=known)
+    figures = replace(figures, perhaps_late=subject.perhaps_late)
     regions, faultless = subject.regions, right or figures.equivalent or figures.true is None
     if faultless or regions is None or regions.kind != "feature":
         return figures
@@ -186,19 +190,7 @@ def _shows_images(subject: Subject) -> bool:
 
 def _data(subject: Subject) -> Transitions:
     most = round(STEPS * max(1.0, _effort(subject)) / (4 if _shows_images(subject) else 1))
-    return episodes(subject.data, most, subject.rng("shortcuts: data"))
-
-
-def episodes(data: Transitions, most: int, rng: np.random.Generator) -> Transitions:
-    """Return whole episodes of ``data``, drawn at random, with ``most`` steps at most; steps of all if those were few episodes."""
-    if len(data) <= most:
-        return data
-    names, sizes = np.unique(data.episodes, return_counts=True)
-    order = rng.permutation(len(names))
-    fit = int((np.cumsum(sizes[order]) <= most).sum())
-    if fit < min(EPISODES, len(names)):
-        return data.sample(most, rng)
-    return data[np.isin(data.episodes, names[order[:fit]])]
+    return whole_episodes(subject.data, most, subject.rng("shortcuts: data"))
 
 
 def statements(figures: Shortcuts) -> list[Statement]:
@@ -297,7 +289,12 @@ def _beside_truth(figures: Shortcuts) -> Iterator[Statement]:
             yield WORDS.statement("not_wanted", 1.9, strong, summary=summary)
     for effect, true_moves in zip(found.inputs, found.true_inputs, strict=False):
         if effect.part.action and true_moves < NOTHING and effect.interval[0] > max(CLEAR, found.floor):
-            values = {"effect": effect, "true_moves": true_moves, "curve": found.telling(found.action_curve)}
+            values = {
+                "effect": effect,
+                "true_moves": true_moves,
+                "curve": found.telling(found.action_curve),
+                "found": found,
+            }
             yield WORDS.statement("pays_for_actions", 2.5, strength(effect.interval, NOTHING), **values)
         if (
             effect.part.done
@@ -391,7 +388,8 @@ def _checks(figures: Shortcuts) -> Iterator[Check]:
     yield WORDS.check("order", true.auc.beyond(TELLS_APART), true.auc.value, least=TELLS_APART, auc=true.auc)
     if not figures.equivalent:  # the shaping that is left out may be a delay
         in_time = true.in_time and not (figures.held is not None and figures.held.late)
-        yield WORDS.check("lag", in_time, 0.0 if true.lag is None else float(true.lag.steps))
+        passed = None if in_time and figures.perhaps_late else in_time
+        yield WORDS.check("lag", passed, 0.0 if true.lag is None else float(true.lag.steps))
     worst = max(true.strata, key=lambda stratum: abs(stratum.gap.value), default=None)
     gap = 0.0 if worst is None else abs(worst.gap.value)
     yield WORDS.check("strata", gap < FAR_OFF, gap, stratum=worst, beside=true, most=FAR_OFF)
