@@ -117,4 +117,4 @@ def test_no_share_is_told_of_causes_that_depend_on_each_other():
 
     (pair,) = of(noise=9.0)
     assert pair.share.low <= 1.0 <= pair.share.high + 0.05
-    assert of(noise=0.2) == ()
+    assert of(noise=0.9) == ()
