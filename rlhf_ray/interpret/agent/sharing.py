@@ -55,6 +55,12 @@ def with_shared(
     left = [side - side @ ways.T @ ways for side in (metric(fit.values), metric(test.values))]
     area = target.linear(*left)[0]
     whole = replace(
-        own, basis=basis, erased=area, shared=area, bound=target.bound, variance=variance, others=(), neighbours=[]
+        own,
+        basis=basis,
+        erased=area,
+        shared=area,
+        bound=target.bound,
+        variance=variance,
+        others=(),
     )
     return whole if len(basis) <= MOST else None

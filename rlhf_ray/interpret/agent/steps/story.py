@@ -156,7 +156,7 @@ def run(context: AgentContext) -> Section:
     sight = {name: sees(subject.agent, at, moments.cut(theirs[name]), subject.seed) for name in removed}
     seen = {name: share for name, share in sight.items() if share is not None and share.beyond(SEEN)}
     figures = Story(site, len(moments), COUNT, other, removed, chains, seen)
-    statements = [*_statements(chains, removed, subject.site_name, seen, len(moments))]
+    statements = [*_statements(chains, removed, subject.site_name, seen, len(moments), silent)]
     if other == 0.0:
         statements.append(WORDS.statement("inert", 1.0, moments=len(moments)))
     elif other is not None:
@@ -315,6 +315,7 @@ def _statements(
     site: str,
     seen: Mapping[str, MeanEstimate] = {},
     moments: int = 0,
+    silent: Collection[str] = (),
 ) -> Iterator[Statement]:
     """Say of each concept what it does; of those that follow others, or are not settled, that."""
     told = [chain for chain in chains if chain.verdict in (*USES, *HOLDS)]
@@ -332,8 +333,9 @@ def _statements(
     for chain in told:
         name = chain.concept
         if name not in follow:
-            near = [near.concept for near in removed[name].neighbours]
-            yield _statement(chain, site, list(dict.fromkeys([*near, *removed[name].follows])), name in moved)
+            names = dict.fromkeys([name, *(near.concept for near in removed[name].neighbours), *removed[name].follows])
+            left = [each for each in names if each not in silent]  # that the agent does not act on it is known
+            yield _statement(chain, site, left or list(names), name in moved)
     for name in dict.fromkeys(chain.concept for chain in chains):
         if name not in {chain.concept for chain in told}:
             yield _taken_away(name, removed[name], site)
@@ -350,7 +352,7 @@ def _taken_away(name: str, one: Removed, site: str) -> Statement:
     return WORDS.statement("needs" if change.difference.mean < 0 else "costs", 0.0, strong, **values)
 
 
-def _statement(chain: CausalChain, site: str, near: Sequence[str] = (), moved: bool = False) -> Statement:
+def _statement(chain: CausalChain, site: str, concepts: Sequence[str] = (), moved: bool = False) -> Statement:
     weight = chain.largest if chain.verdict in USES else chain.auc
     links = _decisive(chain)
     # The largest possible effect is the difference that the concept makes; of the return, which is a share, all of it.
@@ -361,7 +363,7 @@ def _statement(chain: CausalChain, site: str, near: Sequence[str] = (), moved: b
         decisive, most = chain.joint.moved, abs(chain.joint.gap.mean)
     unit = 1.0 / max(most, 1e-9)
     strong = strength(decisive.change.scaled(unit), unit * decisive.random_most)
-    concepts = [chain.concept, *near]
+    concepts = concepts or [chain.concept]
     key: str = "acts_weakly" if (chain.verdict, strong) == ("acts", "weak") else chain.verdict
     if chain.verdict in HOLDS and (moved or chain.values):
         key = "elsewhere" if moved else "value_only"
