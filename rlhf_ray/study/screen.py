@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Any
 
 from rlhf_ray.measure.intervals import MeanEstimate
@@ -26,8 +25,6 @@ BEFORE_LISTS = 2
 """Causes that come before the first entry of a list, if there is no room for both; one more comes before the other lists'."""
 ABSENT, NOT_ASKED = "FOUND NO", "NOT ASKED"
 """Lists that don't come from statements: faults that checks rule out; checks that can't be made, and skipped steps."""
-ORDER = ("strong", "moderate", "", "weak")
-"""Strengths in the order of causes, if strong ones come first: an effect without a strength is one without an interval."""
 HALF, TENTH = 0.5, 0.1
 """Shares of the largest possible effect from which on evidence is strong (more than everything else together), and moderate."""
 
@@ -144,8 +141,8 @@ def first_screen(heading: str, verdict: StudyVerdict, sections: Sequence[Section
     causes = _causes(verdict, relations)
     lists = _lists(verdict, sections, relations)
     heads = [(name, lines[0]) for name, lines in reversed(lists.items())]  # reasons for caution before good news
-    strong = sum(line.strength == "strong" for line in causes) if relations.strong_first else 0
-    before = max(BEFORE_LISTS, min(strong, CAUSES))
+    strong = [at for at, line in enumerate(causes[:CAUSES], 1) if line.strength == "strong" and relations.strong_first]
+    before = max([BEFORE_LISTS, *strong])
     wanted: list[tuple[str, Line]] = [("", line) for line in causes[:before]]
     wanted += heads[:1] + [("", line) for line in causes[before : BEFORE_LISTS + 1]] + heads[1:]
     wanted += [("", line) for line in causes[max(before, BEFORE_LISTS + 1) : CAUSES]]
@@ -179,10 +176,7 @@ def _causes(verdict: StudyVerdict, relations: Relations) -> list[Line]:
     """
     causes = [(section, each) for section, each in verdict.ranked if each.line and not each.list]
     if relations.strong_first:
-        certain = list(
-            takewhile(lambda cause: not cause[1].strength, causes)
-        )  # such as a world that differs when played again
-        causes = certain + sorted(causes[len(certain) :], key=lambda cause: ORDER.index(cause[1].strength))
+        causes.sort(key=lambda cause: cause[1].strength == "weak")
     lines: list[Line] = []
     subjects: set[str] = set()
     concepts = set[str]().union(*(each.subjects for _, each in causes if not each.changed))

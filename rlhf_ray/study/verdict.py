@@ -49,7 +49,7 @@ class Relations:
         lists: lists of the first screen, in their order.
         not_asked: what a skipped step leaves open, in a few words, by the step's name.
         nothing: what the first screen says without a cause.
-        strong_first: whether causes of the first screen are in the order of their strengths, strong ones before its lists.
+        strong_first: whether weak causes come after all others on the first screen, and strong ones before its lists.
     """
 
     first: tuple[tuple[str, ...], ...] = ()

@@ -49,7 +49,7 @@ def test_strong_evidence_comes_before_weaker_of_an_earlier_group_and_a_fault_bef
     edits = [say("counterfactuals.reacts", name, "strong") for name in ("alarm", "metal")]
     keys = ["counterfactuals.reacts", "counterfactuals.reacts"]
     assert told(weak, memory, *edits)[1][:3] == [*keys, "story.needs"]  # which explains that the memory acts
-    assert told(memory, *edits)[1] == [*keys, "story.memory"]
+    assert told(memory, *edits)[1] == ["story.memory", *keys]
     assert told(fault, weak, *edits)[1] == ["recording.other_levels"]
 
 
