@@ -1,7 +1,7 @@
 """Vector environments of Pendulum and CartPole that step all copies with a few operations on arrays.
 
-Their steps are those of gymnasium's single environments, to the last bits of the arithmetic. A loop over copies spends most of a
-training's sampling in wrappers.
+Their steps are those of gymnasium's single environments, but for the last bits of the arithmetic. A loop over copies spends most of
+a training's sampling in wrappers.
 """
 
 from __future__ import annotations

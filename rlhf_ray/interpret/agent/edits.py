@@ -21,7 +21,8 @@ from rlhf_ray.measure.intervals import bootstrap
 MOST = 0.5
 """Share of moments at which an edit has to change a concept to be evidence of it."""
 SMALL = 0.01
-"""Share of an episode's actions from which on an agent reacts to an edit: one in a hundred is what ties and rounding may change."""
+"""Share of actions from which on an agent reacts to an edit, or acts on what it sees: one in a hundred is what ties and rounding
+may change."""
 
 
 def changed_by(edit: str, plain: Episodes, changed: Episodes) -> list[str]:

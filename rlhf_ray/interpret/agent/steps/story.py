@@ -18,7 +18,7 @@ from rlhf_ray.interpret.agent.candidates import FEWEST_OF_CLASS
 from rlhf_ray.interpret.agent.chains import ChainMoments, Response, measure, sees, swapped
 from rlhf_ray.interpret.agent.concepts import ELAPSED, concepts_at
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, snapshots_of
-from rlhf_ray.interpret.agent.edits import unheard
+from rlhf_ray.interpret.agent.edits import SMALL, unheard
 from rlhf_ray.interpret.agent.held import HeldConcept, Removed, as_a_whole, held_concepts, levels_of, taken_away
 from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.story import NONE, READ, CausalChain, EditedLevel, Link
@@ -43,8 +43,6 @@ LONGEST = 1000
 """Steps after which an episode is cut."""
 CHANGED = 0.5
 """Share of levels in which an edit at the start has to change a concept."""
-SEEN = 0.01
-"""Share of moments from which on it acts on what it sees: one in a hundred is what ties and rounding may change."""
 SHOWN = 6
 """Chains in the picture."""
 ORDER = (
@@ -154,7 +152,7 @@ def run(context: AgentContext) -> Section:
     chains.sort(key=lambda chain: (ORDER.index(chain.verdict), -chain.largest))
     at = replace(ChainMoments.cut_from(test, moments), levels=groups[moments.rows])
     sight = {name: sees(subject.agent, at, moments.cut(theirs[name]), subject.seed) for name in removed}
-    seen = {name: share for name, share in sight.items() if share is not None and share.beyond(SEEN)}
+    seen = {name: share for name, share in sight.items() if share is not None and share.beyond(SMALL)}
     figures = Story(site, len(moments), COUNT, other, removed, chains, seen)
     statements = [*_statements(chains, removed, subject.site_name, seen, len(moments), silent)]
     if other == 0.0:
