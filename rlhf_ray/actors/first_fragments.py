@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from rlhf_ray.actors.handles import Actor
 from rlhf_ray.actors.rollout_collector import RolloutCollector
+from rlhf_ray.data.system import usable_cores
 from rlhf_ray.settings import ResolvedFragments
 
 Collector = Actor[RolloutCollector]
@@ -144,4 +144,4 @@ def free_cores(available: float) -> int:
     Args:
         available: CPUs that Ray has available.
     """
-    return max(0, min(int(available), len(os.sched_getaffinity(0)) - 1))
+    return max(0, min(int(available), usable_cores() - 1))

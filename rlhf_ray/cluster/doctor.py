@@ -20,6 +20,7 @@ import torch
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from rlhf_ray.data import system
 from rlhf_ray.study.words import Words
 
 WORDS = Words(__file__)
@@ -60,7 +61,7 @@ class NodeFacts:
     torch_gpus: int
     gpu_devices: int
     """Number of NVIDIA GPUs that the operating system shows."""
-    shared_memory: int
+    shared_memory: int | None
     temp_free: int
     temp_total: int
 
@@ -76,7 +77,7 @@ class Examiner:
             auth_mode=os.environ.get("RAY_AUTH_MODE", "disabled").lower(),
             torch_gpus=torch.cuda.device_count(),
             gpu_devices=len(list(Path("/dev").glob("nvidia[0-9]*"))),
-            shared_memory=shutil.disk_usage("/dev/shm").total,
+            shared_memory=system.shared_memory(),
             temp_free=disk.free,
             temp_total=disk.total,
         )
@@ -98,8 +99,8 @@ def examine_machine() -> list[Finding]:
         packages([r for r in requirements if _needed(r)], installed),
         *extras(metadata.get_all("Provides-Extra") or [], requirements, installed),
         threads(torch.get_num_threads()),
-        cpus(len(os.sched_getaffinity(0))),
-        memory(_available_memory()),
+        cpus(system.usable_cores()),
+        memory(system.available_memory()),
         disk(runs.absolute(), shutil.disk_usage(runs).free, os.access(runs, os.W_OK)),
         token_file(Path.home() / ".ray" / "auth_token"),
     ]
@@ -206,10 +207,11 @@ def temp_folder(node: str, path: str, free: int, total: int) -> Finding:
     return _judged("temp_folder", free >= DISK and not full, "problem" if full else "warning", node, **facts)
 
 
-def object_store(node: str, size: float, shared_memory: int) -> Finding:
+def object_store(node: str, size: float, shared_memory: int | None) -> Finding:
     """Check that the object store is large enough and fits in shared memory."""
-    fits = size <= shared_memory
-    facts = {"size": _size(size), "shared": _size(shared_memory), "fits": fits, "least": OBJECT_STORE}
+    fits = shared_memory is None or size <= shared_memory
+    shared = None if shared_memory is None else _size(shared_memory)
+    facts = {"size": _size(size), "shared": shared, "fits": fits, "least": OBJECT_STORE}
     return _judged("object_store", fits and size >= OBJECT_STORE, "warning", node, **facts)
 
 
@@ -247,14 +249,6 @@ def ports(taken: Sequence[int]) -> Finding:
 def cluster_cpus(count: float) -> Finding:
     """Check that Ray has the CPUs that a run claims."""
     return _judged("cluster_cpus", count >= CPUS, "problem", count=count, cpus=CPUS)
-
-
-def _available_memory() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def _size(size: float) -> str:

@@ -11,8 +11,6 @@ DeepMind Control (``envpool/WalkerWalk-v1``), Meta-World (``envpool/MetaWorld/Do
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import difflib
 import re
 import sys
@@ -26,6 +24,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rlhf_ray.data import system
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.views import view_of
@@ -37,10 +36,6 @@ NOT_SAID = frozenset({"env_id", "players", "elapsed_step"})
 """Parts of EnvPool's info that tell nothing about an episode."""
 CLOSEST = 5
 """The number of ids that an error lists."""
-OPENGL = "libEGL.so.1"
-"""What draws MuJoCo's images on a Linux machine without a screen."""
-_FOUND: set[str] = set()
-"""Libraries that were loaded before EnvPool."""
 
 
 class EnvPoolVectorEnv(VectorEnv[Array, Array, Array]):
@@ -88,7 +83,7 @@ class EnvPoolVectorEnv(VectorEnv[Array, Array, Array]):
         self._ended: BoolArray = np.zeros(num_envs, bool)
         pool_spec = _made("make_spec", name, self._options)
         self.draws_any_size = any("mujoco" in kind.__module__ for kind in type(pool_spec).__mro__)
-        if self._rendering and self.draws_any_size and sys.platform.startswith("linux") and OPENGL not in _FOUND:
+        if self._rendering and self.draws_any_size and not system.opengl_loaded():
             raise ImportError(
                 f"Images of {name} need OpenGL, loaded before EnvPool: install libegl1 (Debian's name), and don't import envpool "
                 "before rlhf_ray makes an environment."
@@ -199,10 +194,8 @@ def check(name: str) -> None:
 
 def _envpool(name: str) -> Any:
     """Return the package, imported after OpenGL: MuJoCo looks for it then, and without it ends the process when it renders."""
-    if "envpool" not in sys.modules and sys.platform.startswith("linux"):
-        with contextlib.suppress(OSError):
-            ctypes.CDLL(OPENGL, ctypes.RTLD_GLOBAL)
-            _FOUND.add(OPENGL)
+    if "envpool" not in sys.modules:
+        system.load_opengl()
     try:
         import envpool
     except ImportError as error:

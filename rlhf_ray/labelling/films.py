@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 from PIL import Image
 
+from rlhf_ray.data import system
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
@@ -266,7 +267,7 @@ def without_a_screen(
     """
     if not os.environ.get("DISPLAY"):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame
-        os.environ.setdefault("MUJOCO_GL", "egl")  # without it, MuJoCo raises or kills the process
+        system.draw_offscreen()
         # With OpenGL on the CPU, its threads mostly wait for each other: leave the other cores to other work.
         os.environ.setdefault("LP_NUM_THREADS", "0")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")

@@ -81,6 +81,7 @@ def extra(versions: dict[str, str]) -> Finding:
         (doctor.temp_folder("a", "/tmp/ray", 10**9, 10**10), "warning", "1.0 GB --temp-dir"),
         (doctor.temp_folder("a", "/tmp/ray", 4 * 10**9, 10**11), "problem", "95% --temp-dir"),
         (doctor.object_store("a", 2 * GB, 8 * 10**9), "ok", "2.0 GB 8.0 GB"),
+        (doctor.object_store("a", 2 * GB, None), "ok", "2.0 GB"),  # macOS
         (doctor.object_store("a", 2 * GB, 64 * 10**6), "warning", "0.1 GB --shm-size"),
         (doctor.object_store("a", 0.1 * GB, 8 * 10**9), "warning", "--object-store-memory=200000000"),
         (doctor.gpus("a", 0.0, 0, 0), "ok", "none CPU"),

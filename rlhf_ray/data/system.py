@@ -1,0 +1,57 @@
+"""What depends on the operating system. All that Linux has and macOS lacks is here, and nowhere else (tests/test_system.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import sys
+from pathlib import Path
+
+LINUX = sys.platform.startswith("linux")
+OPENGL = "libEGL.so.1"
+"""What draws MuJoCo's images on a Linux machine without a screen."""
+SHARED_MEMORY = Path("/dev/shm")
+MEMORY = Path("/proc/meminfo")
+_loaded: set[str] = set()
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use; where the system does not say, the machine's."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def available_memory() -> int | None:
+    """Return the bytes that new processes can take; None where the system does not say."""
+    try:
+        lines = MEMORY.read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def shared_memory() -> int | None:
+    """Return the size of shared memory in bytes; None where it is no disk of its own."""
+    return shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.is_dir() else None
+
+
+def draw_offscreen() -> None:
+    """Let MuJoCo draw without a screen; on Linux it raises or ends the process otherwise, elsewhere it refuses the word."""
+    if LINUX:
+        os.environ.setdefault("MUJOCO_GL", "egl")
+
+
+def load_opengl() -> None:
+    """Load OpenGL, if it is there, for a library that looks for it when it is imported."""
+    if LINUX:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(OPENGL, ctypes.RTLD_GLOBAL)
+            _loaded.add(OPENGL)
+
+
+def opengl_loaded() -> bool:
+    """Return whether `load_opengl` found it. Other systems than Linux always have theirs."""
+    return not LINUX or OPENGL in _loaded

@@ -1,0 +1,62 @@
+"""What depends on the system, on this one and as on macOS."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from rlhf_ray.data import system
+
+
+@pytest.fixture
+def macos(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The module as macOS's Python has it: without affinity, /proc and /dev/shm."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert system.__file__
+    spec = importlib.util.spec_from_file_location("system_on_macos", system.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in ("MEMORY", "SHARED_MEMORY"):
+        monkeypatch.setattr(module, name, tmp_path / "absent")
+    return module
+
+
+def test_macos_has_cores_and_opengl_and_no_word_on_memory(macos: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    assert macos.usable_cores() == 8
+    assert macos.available_memory() is None
+    assert macos.shared_memory() is None
+    macos.draw_offscreen()
+    macos.load_opengl()
+    assert "MUJOCO_GL" not in os.environ  # "egl" is an error there
+    assert macos.opengl_loaded()
+
+
+@pytest.mark.skipif(not system.LINUX, reason="Linux's own files")
+def test_linux_tells_cores_and_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:       4 kB\nMemAvailable:   3 kB\n")
+    monkeypatch.setattr(system, "MEMORY", meminfo)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 5})
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert system.available_memory() == 3 * 1024
+    assert system.usable_cores() == 3
+    assert system.shared_memory() == os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    system.draw_offscreen()
+    assert os.environ.pop("MUJOCO_GL") == "egl"
+
+
+def test_without_opengl_on_linux_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "LINUX", True)
+    monkeypatch.setattr(system, "_loaded", set())
+    monkeypatch.setattr(system, "OPENGL", "libNoSuch.so.1")
+    system.load_opengl()
+    assert not system.opengl_loaded()

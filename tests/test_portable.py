@@ -1,0 +1,136 @@
+"""Nothing but `rlhf_ray.data.system` uses what Linux has and macOS lacks.
+
+What a system's Python lacks is read from the stubs of the standard library that come with mypy, for one system and the other.
+"""
+
+import ast
+import functools
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import mypy
+import pytest
+
+from tests.test_rules import PRODUCT, dotted, imported, sources
+
+STUBS = Path(mypy.__file__).parent / "typeshed" / "stdlib"
+MODULES = {
+    name: [name, f"_{name}"]
+    for name in ("os", "signal", "socket", "select", "resource", "mmap", "fcntl", "time", "sys")
+}
+"""Modules of the standard library that differ, and whose stubs define them."""
+OTHER_UNITS = ("ru_maxrss",)
+"""The same name with another unit: kB on Linux, bytes on macOS."""
+WORDS = re.compile(r"/(proc|sys|dev/shm)(/.*)?|lib\w+\.so[.\d]*|egl|osmesa|fork|forkserver|LD_(PRELOAD|LIBRARY_PATH)")
+"""Constants that stand for Linux's own files, libraries, ways to draw and ways to start a process."""
+COMMANDS = {
+    "nproc",
+    "taskset",
+    "ionice",
+    "chrt",
+    "lscpu",
+    "free",
+    "ldconfig",
+    "xdg-open",
+    "systemctl",
+    "apt-get",
+    "setsid",
+}
+"""Programs of Linux, as the first word of a command."""
+
+
+def defined(body: list[ast.stmt], platform: str) -> set[str]:
+    """The names that a stub defines on a system, those inside its classes included."""
+    names: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.If):
+            system = SimpleNamespace(platform=platform, version_info=sys.version_info)
+            holds = eval(compile(ast.Expression(node.test), "stub", "eval"), {"sys": system})
+            names |= defined(node.body if holds else node.orelse, platform)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+            names |= defined(node.body, platform) if isinstance(node, ast.ClassDef) else set()
+        elif isinstance(node, (ast.AnnAssign, ast.Assign)):
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names
+
+
+@functools.cache
+def only_linux() -> frozenset[str]:
+    """What the standard library has on Linux and not on macOS, such as ``os.sched_getaffinity``."""
+    names = set()
+    for module, stubs in MODULES.items():
+        paths = [
+            path for stub in stubs for path in (STUBS / f"{stub}.pyi", STUBS / stub / "__init__.pyi") if path.exists()
+        ]
+        bodies = [ast.parse(path.read_text()).body for path in paths]
+        has, lacks = ({n for body in bodies for n in defined(body, system)} for system in ("linux", "darwin"))
+        names |= {f"{module}.{name}" for name in has - lacks}
+    return frozenset(names)
+
+
+def not_on_macos(tree: ast.AST) -> set[str]:
+    """What a file uses that macOS lacks or has in other units."""
+    nodes = list(ast.walk(tree))
+    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    found = only_linux() & {*imported(tree), *(dotted(node) for node in attributes)}
+    found |= {node.attr for node in attributes if node.attr in OTHER_UNITS}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            found |= {node.value} if WORDS.fullmatch(node.value) else set()
+        if isinstance(node, ast.List) and node.elts and isinstance(node.elts[0], ast.Constant):
+            found |= {node.elts[0].value} & COMMANDS
+    return found
+
+
+def test_what_macos_lacks_is_used_in_one_file() -> None:
+    found = {path: not_on_macos(ast.parse(text)) for path, text in sources(PRODUCT)}
+    assert found.pop(f"{PRODUCT}/data/system.py") >= {"os.sched_getaffinity", "/proc/meminfo", "/dev/shm", "egl"}
+    assert not {path: names for path, names in found.items() if names}
+
+
+@pytest.mark.parametrize(
+    ("added", "name"),
+    [
+        ("cores = len(os.sched_getaffinity(0))", "os.sched_getaffinity"),
+        ("from os import posix_fadvise", "os.posix_fadvise"),
+        ("os.fdatasync(sink.fileno())", "os.fdatasync"),
+        ("waiting = select.epoll()", "select.epoll"),
+        ("signal.sigtimedwait([signal.SIGINT], 1.0)", "signal.sigtimedwait"),
+        ("family = socket.AF_NETLINK", "socket.AF_NETLINK"),
+        ("resource.prlimit(0, resource.RLIMIT_AS)", "resource.prlimit"),
+        ("mmap.mmap(-1, 9, flags=mmap.MAP_POPULATE)", "mmap.MAP_POPULATE"),
+        ("peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss", "ru_maxrss"),
+        ("text = open('/proc/self/status').read()", "/proc/self/status"),
+        ("context = get_context('fork')", "fork"),
+        ("ctypes.CDLL('libc.so.6').prctl(1, 9)", "libc.so.6"),
+        ("os.environ['MUJOCO_GL'] = 'egl'", "egl"),
+        ("subprocess.run(['nproc'])", "nproc"),
+    ],
+)
+def test_a_line_that_macos_can_not_run_is_found(added: str, name: str) -> None:
+    text = (Path(__file__).parents[1] / PRODUCT / "data" / "atomic.py").read_text(encoding="utf-8")
+    assert not not_on_macos(ast.parse(text))
+    assert not_on_macos(ast.parse(f"{text}\n{added}\n")) == {name}
+
+
+def test_what_both_systems_have_is_free() -> None:
+    """Each of these is documented for macOS too."""
+    both = {
+        "os.fork",
+        "os.nice",
+        "os.killpg",
+        "os.getloadavg",
+        "os.fsync",
+        "os.link",
+        "signal.SIGALRM",
+        "signal.setitimer",
+    }
+    assert not only_linux() & (both | {"signal.pthread_sigmask", "socket.AF_UNIX", "select.poll", "resource.getrusage"})
+    assert len(only_linux()) > 100
