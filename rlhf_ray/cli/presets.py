@@ -45,7 +45,7 @@ def preset(name: str) -> Experiment:
     try:
         envs.make_env(name).close()  # type: ignore[no-untyped-call]
     except (ValueError, ImportError, gymnasium.error.Error) as error:
-        if ":" in name:  # can't be a preset
+        if ":" in name or "/" in name:  # can't be a preset
             raise SettingError(str(error)) from error
         presets = ", ".join(tune_configs.names())
         if near := did_you_mean(name, tune_configs.names()):

@@ -158,20 +158,30 @@ def _extend(folder: RunFolder, now: Experiment) -> None:
 
 def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episodes: int) -> None:
     """Train on the true reward, with a progress bar, and print the outcome."""
+    from rlhf_ray.agents.true_return import success_of
     from rlhf_ray.runs.expert import train_expert
 
     def watch(metrics: dict[str, Any]) -> None:
-        mean = metrics["true_return_mean"]
-        bar.show(metrics["env_steps"], "" if mean is None else f"mean true return {mean:.2f}")
+        mean, success = metrics["true_return_mean"], metrics["success_rate"]
+        bar.show(
+            metrics["env_steps"],
+            ("" if mean is None else f"mean true return {mean:.2f}")
+            + ("" if success is None else f", success {success:.2f}"),
+        )
 
     with resumable(folder), Counting("env steps", experiment.total_env_steps) as bar:
         outcome = train_expert(experiment, folder, resume=resume, evaluation_episodes=episodes, watch=watch)
     if outcome.random is None or outcome.reference is None:
         print(f"stopped after {outcome.env_steps} steps; resume with `rlhf-ray train --resume {folder.path}`")
         return
+    returns = [
+        f"{result.true_return_mean:.1f}"
+        + (f", {success} of episodes succeeded" if (success := success_of(result)) else "")
+        for result in (outcome.reference, outcome.random)
+    ]
     print(
-        f"{folder.path}: mean true return {outcome.reference.true_return_mean:.1f} after {outcome.env_steps} steps on the "
-        f"true reward (random actions: {outcome.random.true_return_mean:.1f}); record it with "
+        f"{folder.path}: mean true return {returns[0]} after {outcome.env_steps} steps on the "
+        f"true reward (random actions: {returns[1]}); record it with "
         f"`rlhf-ray record {folder.path} --out FOLDER`"
     )
 

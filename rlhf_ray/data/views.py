@@ -19,6 +19,9 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.bounds import WIDEST_SCALED, unscaled, without_formal
 from rlhf_ray.data.images import LEAST_SIDE, is_image
 
+MOST_CHOICES = 4096
+"""Of the components of an action together: a Box of whole numbers with more is not taken for choices."""
+
 
 @dataclass(frozen=True)
 class View:
@@ -71,7 +74,7 @@ class ActionView:
 
     Attributes:
         space: of ours.
-        act: maps one of our actions to one of the environment's.
+        act: maps one of our actions, or a batch of them with any leading axes, to the environment's.
         see: maps a batch of the environment's actions ``[n, …]`` to ours.
     """
 
@@ -83,27 +86,22 @@ class ActionView:
 def action_view_of(space: gym.Space[Any]) -> ActionView | None:
     """Return the view of an action space that needs one and has one; otherwise None.
 
-    Discrete actions that don't start at 0 are numbered from 0, MultiBinary ones become MultiDiscrete, a Box or MultiDiscrete
-    becomes one of one dimension, and bounds that are only formal are left out.
+    Discrete actions that don't start at 0 are numbered from 0, MultiBinary ones and Boxes of few whole numbers become
+    MultiDiscrete, a Box or MultiDiscrete becomes one of one dimension, and bounds that are only formal are left out.
     """
     if isinstance(space, spaces.Discrete) and space.start != 0:
         start = int(space.start)
         return ActionView(
-            spaces.Discrete(int(space.n)), lambda action: int(action) + start, lambda actions: actions - start
+            spaces.Discrete(int(space.n)),
+            lambda action: np.asarray(action) + start if np.ndim(action) else int(action) + start,
+            lambda actions: actions - start,
         )
-    if isinstance(space, spaces.MultiDiscrete) and (len(space.shape) != 1 or np.any(space.start)):
-        shape, first = space.shape, space.start
+    if (choices := _whole(space)) is not None:
+        shape, lowest, dtype = choices.shape, choices.start, space.dtype
         return ActionView(
-            spaces.MultiDiscrete(space.nvec.flatten()),
-            lambda action: np.reshape(action, shape) + first,
-            lambda actions: (actions - first).reshape(len(actions), -1),
-        )
-    if isinstance(space, spaces.MultiBinary):
-        given, of_bits = space.shape, space.dtype
-        return ActionView(
-            spaces.MultiDiscrete([2] * int(np.prod(given))),
-            lambda action: np.reshape(action, given).astype(of_bits),
-            lambda actions: actions.reshape(len(actions), -1).astype(np.int64),
+            spaces.MultiDiscrete(choices.nvec.flatten()),
+            lambda action: (_shaped(action, shape) + lowest).astype(dtype),
+            lambda actions: (actions.astype(np.int64) - lowest).reshape(len(actions), -1),
         )
     if (
         isinstance(space, spaces.Box)
@@ -118,7 +116,7 @@ def action_view_of(space: gym.Space[Any]) -> ActionView | None:
         seen, act = (flat, _unchanged) if inner is None else (inner.space, inner.act)
         return ActionView(
             seen,
-            lambda action: np.reshape(act(action), wanted),
+            lambda action: _shaped(act(action), wanted),
             lambda actions: actions.reshape(len(actions), -1),
         )
     if (meant := without_formal(space)) is not space:
@@ -126,6 +124,25 @@ def action_view_of(space: gym.Space[Any]) -> ActionView | None:
         low, high = space.low, space.high
         return ActionView(meant, lambda action: np.clip(action, low, high), _unchanged)
     return None
+
+
+def _whole(space: gym.Space[Any]) -> spaces.MultiDiscrete | None:
+    """An action space of several whole numbers as MultiDiscrete, if it is not one of ours already; None for others."""
+    if isinstance(space, spaces.MultiDiscrete):
+        return space if len(space.shape) != 1 or np.any(space.start) else None
+    if isinstance(space, spaces.MultiBinary):
+        return spaces.MultiDiscrete(np.full(space.shape, 2))
+    if not isinstance(space, spaces.Box) or np.dtype(space.dtype).kind not in "iu" or not np.prod(space.shape):
+        return None
+    low, counts = space.low.astype(np.int64), space.high.astype(np.float64) - space.low.astype(np.float64) + 1
+    if counts.sum() > MOST_CHOICES:
+        return None
+    return spaces.MultiDiscrete(counts.astype(np.int64), start=low)
+
+
+def _shaped(actions: Any, shape: tuple[int, ...]) -> Array:
+    """Reshape each of our actions, the last axis, to ``shape``."""
+    return np.reshape(actions, (*np.shape(actions)[:-1], *shape))
 
 
 def _unchanged(value: Any) -> Any:

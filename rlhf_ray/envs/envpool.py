@@ -3,8 +3,8 @@
 DeepMind Control (``envpool/WalkerWalk-v1``), Meta-World (``envpool/MetaWorld/DoorOpen-v3``), MuJoCo, Atari, Box2D, MyoSuite, …:
 `envpool.list_all_envs` has them all. The package is imported only when one of them is made.
 
-* Observations are what `rlhf_ray.data.views` makes of EnvPool's: one vector for a Dict, its parts in the order of their names;
-  images with channels last. Numbers are float32.
+* Observations and actions are what `rlhf_ray.data.views` makes of EnvPool's: one vector for a Dict, its parts in the order of
+  their names; images with channels last. Numbers are float32.
 * Episodes and time limits are EnvPool's own. The step after an episode's last one starts the next and has the reward 0.
 * `info` has what EnvPool says about each step, for example ``success``.
 """
@@ -27,7 +27,7 @@ from gymnasium.vector.utils import batch_space
 from rlhf_ray.data import system
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.views import view_of
+from rlhf_ray.data.views import action_view_of, view_of
 
 PREFIX = "envpool/"
 UNBOUNDED = 1e30
@@ -88,13 +88,16 @@ class EnvPoolVectorEnv(VectorEnv[Array, Array, Array]):
                 f"Images of {name} need OpenGL, loaded before EnvPool: install libegl1 (Debian's name), and don't import envpool "
                 "before rlhf_ray makes an environment."
             )
-        space, self.single_action_space = _spaces(name, pool_spec)
-        steps = getattr(pool_spec.config, "max_episode_steps", None)
+        space, actions = _spaces(name, pool_spec)
+        steps = getattr(pool_spec.config, "max_episode_steps", None) or None  # 0: each level has its own limit
         entry = f"{__name__}:{EnvPoolEnv.__name__}"
         self.spec = EnvSpec(PREFIX + name.removeprefix(PREFIX).replace("/", "."), entry, max_episode_steps=steps)
         view = view_of(space)
         self.single_observation_space = space if view is None else view.space
         self._see = (lambda seen: seen) if view is None else view.see
+        of_actions = action_view_of(actions)
+        self.single_action_space = actions if of_actions is None else of_actions.space
+        self._act = np.asarray if of_actions is None else of_actions.act
         self._dtype = self.single_observation_space.dtype
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -111,7 +114,7 @@ class EnvPoolVectorEnv(VectorEnv[Array, Array, Array]):
 
     def step(self, actions: Array) -> tuple[Array, FloatArray, BoolArray, BoolArray, dict[str, Any]]:
         """Step all copies."""
-        observations, rewards, terminated, truncated, info = self._pool.step(np.asarray(actions))
+        observations, rewards, terminated, truncated, info = self._pool.step(self._act(actions))
         # Of a copy that starts its next episode, some of EnvPool's tasks return a reward of the first state.
         rewards = np.where(self._ended, 0.0, rewards)
         self._ended = terminated | truncated

@@ -6,6 +6,7 @@ absorbing state that no other observation looks like (`AbsorbingState`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -13,13 +14,13 @@ import numpy as np
 
 
 class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Continues an environment's episodes after their end; ``fixed/ID`` wraps the gymnasium environment ``ID``.
+    """Continues an environment's episodes after their end; ``fixed/ID`` wraps the environment ``ID``.
 
     After the end, each step repeats the last observation with reward 0, until the time limit truncates the episode (as in
     `seals`, "absorbing states"). Nothing ever terminates.
 
     Args:
-        env: the environment without its time limit.
+        env: the environment.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]):
@@ -42,7 +43,7 @@ class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class AbsorbingState(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Sends an environment's episodes to an absorbing state at their end; ``absorbing/ID`` wraps the gymnasium environment ``ID``.
+    """Sends an environment's episodes to an absorbing state at their end; ``absorbing/ID`` wraps the environment ``ID``.
 
     Observations get one feature more, a flag that is last: 0 during the episode, 1 in the absorbing state, where all other
     features are 0 and each reward is ``reward``, until the time limit truncates the episode (Kostrikov et al. 2019, "Discriminator-
@@ -50,7 +51,7 @@ class AbsorbingState(gymnasium.Wrapper[Any, Any, Any, Any]):
     doesn't mistake it for the last observation. Nothing ever terminates.
 
     Args:
-        env: the environment without its time limit; its observations are a `Box` of one dimension.
+        env: the environment; its observations are a `Box` of one dimension.
         reward: the true reward of each step in the absorbing state.
 
     Raises:
@@ -95,10 +96,10 @@ class AbsorbingState(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 FIXED_PREFIX = "fixed/"
-"""Prefix of a gymnasium id for the same environment with a fixed episode length (`FixedHorizon`)."""
+"""Prefix of an id for the same environment with a fixed episode length (`FixedHorizon`)."""
 
 ABSORBING_PREFIX = "absorbing/"
-"""Prefix of a gymnasium id for the same environment with an absorbing state at the end of episodes (`AbsorbingState`)."""
+"""Prefix of an id for the same environment with an absorbing state at the end of episodes (`AbsorbingState`)."""
 
 WRAPPERS = {FIXED_PREFIX: FixedHorizon, ABSORBING_PREFIX: AbsorbingState}
 """How the steps after the end are filled, by the prefix of the id."""
@@ -109,21 +110,24 @@ def prefix_of(name: str) -> str | None:
     return next((prefix for prefix in WRAPPERS if name.startswith(prefix)), None)
 
 
-def fixed(name: str, prefix: str = FIXED_PREFIX, **options: Any) -> gymnasium.Env[Any, Any]:
-    """Make the gymnasium environment ``name`` with episodes of a fixed length: its time limit.
+def fixed(
+    name: str, prefix: str = FIXED_PREFIX, make: Callable[..., gymnasium.Env[Any, Any]] = gymnasium.make, **options: Any
+) -> gymnasium.Env[Any, Any]:
+    """Make the environment ``name`` with episodes of a fixed length: its time limit.
 
     Args:
-        name: a registered id.
+        name: its id.
         prefix: how to fill the steps after the end.
+        make: makes it.
         **options: of the environment; ``absorbing_reward`` is for `AbsorbingState`.
 
     Raises:
         ValueError: it has no time limit, or no observations that fit.
     """
     ours = {"reward": options.pop("absorbing_reward", 0.0)} if prefix == ABSORBING_PREFIX else {}
-    limit = gymnasium.spec(name).max_episode_steps
+    env = make(name, **options)
+    limit = None if env.spec is None else env.spec.max_episode_steps
     if limit is None:
         raise ValueError(f"{name} has no time limit (max_episode_steps) to use as the fixed episode length.")
-    # The time limit must be outside: inside, nothing ever ends.
-    made = WRAPPERS[prefix](gymnasium.make(name, max_episode_steps=-1, **options), **ours)
-    return gymnasium.wrappers.TimeLimit(made, max_episode_steps=limit)
+    # A time limit that counts the steps after the end, too; the environment's own doesn't.
+    return gymnasium.wrappers.TimeLimit(WRAPPERS[prefix](env, **ours), max_episode_steps=limit)

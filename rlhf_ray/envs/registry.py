@@ -91,7 +91,7 @@ MOST_LISTED = 10
 
 _ACCEPTED_FORMS = (
     "Valid names are: a registered gymnasium id such as 'CartPole-v1'; 'module:EnvId-v0', where importing the module "
-    "registers the id; 'fixed/ID' or 'absorbing/ID', a gymnasium id with all episodes as long as its time limit; "
+    "registers the id; 'fixed/ID' or 'absorbing/ID', a gymnasium or EnvPool id with all episodes as long as its time limit; "
     "one of our own, such as 'rlhf_ray/MovingDot-v0' or 'rlhf_ray/CoinFlip-v0'; 'ALE/<Game>-v5', such as 'ALE/Breakout-v5'; "
     "'seals/<Name>', such as 'seals/CartPole-v0'; 'dm_control/<domain>-<task>-v0', such as 'dm_control/cartpole-balance-v0'; "
     "'envpool/<Id>', such as 'envpool/WalkerWalk-v1'; "
@@ -182,14 +182,9 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
             raise ValueError(
                 f"{name!r}: episodes of {inner} already have a fixed length; use the name without {prefix}."
             )
-        register_external(inner)
-        _check_gymnasium_id(inner)
-        return _checked(fixed(inner, prefix, **options), name)
-    register_external(name)
-    if name.startswith(atari.PREFIX):
-        atari.check(name)
-    if not name.startswith(envpool.PREFIX):  # it checks its own
-        _check_gymnasium_id(name)
+        _check_id(inner)
+        return _checked(fixed(inner, prefix, _maker(inner), **options), name)
+    _check_id(name)
     return _make(name, options)
 
 
@@ -265,10 +260,13 @@ class EnvCreator:
         return make_env(self.name, **options)
 
 
+def _maker(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:
+    return next((make for prefix, make in _MAKERS.items() if name.startswith(prefix)), gymnasium.make)
+
+
 def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     try:
-        make = next((own for prefix, own in _MAKERS.items() if name.startswith(prefix)), gymnasium.make)
-        env = make(name, **options)
+        env = _maker(name)(name, **options)
     except (gymnasium.error.Error, ImportError, SettingError):
         raise
     except RAISED as error:
@@ -291,6 +289,15 @@ def procgen_game_and_mode(name: str) -> tuple[str, str]:
     if mode not in procgen_settings.modes_of(game):
         raise ValueError(_unknown(name))
     return game, mode
+
+
+def _check_id(name: str) -> None:
+    """Raise ValueError unless ``name`` can be made; EnvPool checks its own names."""
+    register_external(name)
+    if name.startswith(atari.PREFIX):
+        atari.check(name)
+    if not name.startswith(envpool.PREFIX):
+        _check_gymnasium_id(name)
 
 
 def _check_gymnasium_id(name: str) -> None:

@@ -124,6 +124,7 @@ def _metrics(result: dict[str, Any]) -> dict[str, Any]:
             "env_steps": int(runners[NUM_ENV_STEPS_SAMPLED_LIFETIME]),
             "true_return_mean": runners.get("episode_return_mean"),
             "episode_length_mean": runners.get("episode_len_mean"),
+            "success_rate": runners.get("success_rate"),
             "policy_entropy": learner.get("entropy"),
             "value_explained_variance": learner.get("vf_explained_var"),
         }

@@ -98,6 +98,7 @@ def test_the_name_of_an_environment_starts_from_the_defaults() -> None:
     [
         (["fly"], ["fly"]),
         (["train", "pendulm"], ["pendulm", "pendulum", "preset"]),
+        (["train", "fixed/CartPol-v1"], ["rlhf-ray: There is no environment 'CartPol-v1'."]),
         (["train", "pendulum", "--environment", "Pendulum-v9"], ["Pendulum-v9", "Pendulum-v1"]),
         (["train", "pendulum", "--fragments.length", "300"], ["fragments.length", "300", "200"]),
         (["train", "pendulum", "--preferences.comparisons", "0"], ["preferences.comparisons", "0"]),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.agents.true_return import evaluate
+from rlhf_ray.agents.true_return import evaluate, play
+from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import check_spaces, make_env, make_vector_env
 from rlhf_ray.rllib.seeding import seeds_of_copies
@@ -41,6 +44,55 @@ def test_trajectories_are_those_of_gymnasium(name: str, steps: int) -> None:
         if terminated:
             break
     assert apart < 1e-3
+
+
+def _pendulum(seen: Array) -> Array:
+    return np.array([np.arctan2(seen[1], seen[0]), seen[2]])
+
+
+def _acrobot(seen: Array) -> Array:
+    return np.array([np.arctan2(seen[1], seen[0]), np.arctan2(seen[3], seen[2]), *seen[4:]])
+
+
+@pytest.mark.parametrize(
+    ("name", "state_of"),
+    [
+        ("CartPole-v1", np.array),
+        ("Pendulum-v1", _pendulum),
+        ("Acrobot-v1", _acrobot),
+        ("MountainCar-v0", np.array),
+        ("MountainCarContinuous-v0", np.array),
+    ],
+)
+def test_classic_control_moves_as_gymnasium_s(name: str, state_of: Callable[[Array], Array]) -> None:
+    """From each state, both take the same step, and both end episodes at the same time."""
+    theirs, ours = gym.make(name), make_env(f"envpool/{name}")
+    assert (ours.observation_space, ours.action_space) == (theirs.observation_space, theirs.action_space)
+    assert ours.spec is not None
+    assert theirs.spec is not None
+    assert ours.spec.max_episode_steps == theirs.spec.max_episode_steps
+    seen, _ = ours.reset(seed=1)
+    theirs.reset(seed=1)
+    ours.action_space.seed(1)
+    ended, apart, steps = False, 0.0, 0
+    while not ended:
+        # A push against the pole's fall keeps CartPole up to its time limit.
+        action = int(seen[2] + seen[3] > 0) if name.startswith("CartPole") else ours.action_space.sample()
+        theirs.unwrapped.state = state_of(seen.astype(np.float64))  # type: ignore[attr-defined]
+        fast = name.startswith("Pendulum") and _speed(seen, action) > 8
+        seen, reward, *ends, _ = ours.step(action)
+        expected, value, *their_ends, _ = theirs.step(action)
+        if not fast:  # EnvPool moves the angle with the speed before its limit of 8, gymnasium with the limited one
+            apart = max(apart, float(np.abs(seen - expected).max()))
+        apart, steps, ended = max(apart, abs(reward - float(value))), steps + 1, any(ends)
+        assert ends == their_ends, steps
+    assert apart < 1e-5
+    assert steps == ours.spec.max_episode_steps
+
+
+def _speed(seen: Array, action: Array) -> float:
+    """Pendulum's speed after a step, without a limit."""
+    return abs(float(seen[2] + 0.75 * seen[1] + 0.15 * action[0]))
 
 
 @pytest.mark.parametrize("name", ["envpool/CartPole-v1", "envpool/WalkerWalk-v1", "envpool/MetaWorld/DoorOpen-v3"])
@@ -102,6 +154,29 @@ def test_each_copy_has_a_seed_of_its_own() -> None:
     assert len(np.unique(starts, axis=0)) == 4
 
 
+def test_an_episode_succeeds_with_any_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four arms, two go to the goal for 200 steps and then away, so that they don't succeed at the end; two never go there."""
+    env = make_vector_env("envpool/MetaWorld/Reach-v3", 4, partially_observable=False)
+    said, sides = [], np.array([[1], [1], [-1], [-1]])
+    step = env.step
+
+    def watched(actions: Array) -> Any:
+        stepped = step(actions)
+        said.append(stepped[4]["success"] > 0)
+        return stepped
+
+    def act(seen: Array, first: BoolArray) -> Array:
+        way = 10 * (seen[:, 36:39] - seen[:, :3]) * (sides if len(said) < 200 else -1)
+        return np.hstack([np.clip(way, -1, 1), np.ones((4, 1))]).astype(np.float32)
+
+    monkeypatch.setattr(env, "step", watched)
+    _, lengths, succeeded = play(env, act, np.full(4, 1), 0)
+    assert lengths.tolist() == [500] * 4
+    assert succeeded is not None
+    assert succeeded.tolist() == np.any(said, 0).tolist() == [True, True, False, False]
+    assert not said[-1].any()
+
+
 def test_meta_world_s_success_is_evaluated() -> None:
     result = evaluate("envpool/MetaWorld/Reach-v3", None, episodes=2, seed=0)
     assert result.success_rate in (0.0, 0.5, 1.0)
@@ -120,6 +195,43 @@ def test_meta_world_s_success_is_evaluated() -> None:
 def test_a_task_that_it_lacks_names_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(SettingError, match=rf"no environment 'envpool/{name}'.* closest names are {nearest}"):
         make_env(f"envpool/{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "space"),
+    [
+        ("Jumanji/RubiksCube-v0", gym.spaces.MultiDiscrete([6, 1, 3])),
+        ("Jumanji/SearchAndRescue-v0", gym.spaces.Box(-1, 1, (4,), np.float32)),
+    ],
+)
+def test_actions_of_other_spaces_reach_it_as_its_own(name: str, space: gym.Space[Any]) -> None:
+    import envpool
+
+    env = make_vector_env(f"envpool/{name}", 3)
+    raw = envpool.make(name, env_type="gymnasium", num_envs=3, seed=[4, 5, 6])
+    assert env.single_action_space == space
+    env.reset(seed=4)
+    raw.reset()
+    env.action_space.seed(0)
+    for _ in range(10):
+        actions = env.action_space.sample()
+        expected = raw.step(actions.reshape(3, *raw.action_space.shape).astype(raw.action_space.dtype))
+        np.testing.assert_allclose(env.step(actions)[1], expected[1])
+
+
+def test_episodes_get_one_length_where_there_is_a_limit() -> None:
+    env, plain = make_env("fixed/envpool/CartPole-v1"), make_env("envpool/CartPole-v1")
+    env.reset(seed=0)
+    plain.reset(seed=0)
+    ours = [env.step(0) for _ in range(500)]
+    alone = [plain.step(0)]
+    while not alone[-1][2]:
+        alone.append(plain.step(0))
+    assert sum(step[1] for step in ours) == len(alone)
+    np.testing.assert_array_equal(ours[-1][0], alone[-1][0])
+    assert [step[3] for step in ours] == [False] * 499 + [True]
+    with pytest.raises(ValueError, match="BabyAI-GoToRedBall-v0 has no time limit"):
+        make_env("fixed/envpool/BabyAI-GoToRedBall-v0")
 
 
 def test_what_can_t_be_used_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

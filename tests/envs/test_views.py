@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
+from rlhf_ray.data.views import action_view_of
 from rlhf_ray.envs import Viewed, check_spaces, notes, view_of, viewed
 
 VECTOR = spaces.Box(-1.0, 2.0, (3,))
@@ -139,6 +140,7 @@ class Remembers(gym.Env[Any, Any]):
     [
         (spaces.Discrete(3, start=5), 2, 7),
         (spaces.MultiBinary(3), np.array([1, 0, 1]), [1, 0, 1]),
+        (spaces.Box(np.array([0, -1]), np.array([2, 1]), dtype=np.int64), np.array([2, 0]), [2, -1]),
         (spaces.MultiDiscrete([[2, 3], [4, 5]]), np.array([1, 2, 3, 4]), [[1, 2], [3, 4]]),
         (spaces.MultiDiscrete([2, 3], start=[1, -1]), np.array([0, 2]), [1, 1]),
         (spaces.Box(-1.0, 1.0, (2, 2)), np.array([0.0, 0.5, 1.0, -1.0], np.float32), [[0.0, 0.5], [1.0, -1.0]]),
@@ -150,6 +152,31 @@ def test_actions_reach_the_environment_as_its_own(space: gym.Space[Any], given: 
     check_spaces(env.observation_space, env.action_space, "Some-v0")
     env.step(given)
     assert np.array_equal(inner.action, expected)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3, start=5),
+        spaces.MultiBinary(3),
+        spaces.Box(-2, 1, (2, 2), np.int32),
+        spaces.MultiDiscrete([2, 3], start=[1, -1]),
+        spaces.Box(-1.0, 1.0, (2, 2)),
+    ],
+)
+def test_a_batch_of_actions_is_one_of_actions_and_seen_as_it_was(space: gym.Space[Any]) -> None:
+    view = action_view_of(space)
+    assert view is not None
+    ours = [view.space.sample() for _ in range(5)]
+    theirs = view.act(np.stack(ours))
+    for one, other in zip(theirs, ours, strict=True):
+        np.testing.assert_array_equal(one, view.act(other))
+        assert space.contains(one)
+    np.testing.assert_array_equal(view.see(theirs), np.stack(ours))
+
+
+def test_whole_numbers_without_end_are_no_choices() -> None:
+    assert action_view_of(spaces.Box(0, 2**31 - 1, (2,), np.int32)) is None
 
 
 def test_an_environment_that_needs_no_view_is_not_wrapped() -> None:
