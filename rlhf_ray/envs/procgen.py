@@ -30,6 +30,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from rlhf_ray.data.by_pip import PROCGEN
 from rlhf_ray.envs.procgen_experts import EXPERTS
 from rlhf_ray.envs.procgen_settings import ProcgenOptions, check_settings
 
@@ -342,9 +343,9 @@ def _import_procgen() -> Any:
                 "`make setup PYTHON=python3.12`."
             ) from error
         raise ImportError(
-            f"Can't import procgen, which its games need ({error}). Install it with "
-            "uv pip install 'rlhf-ray[procgen]'. It has wheels for Python 3.11 and 3.12 and needs the system libraries "
-            "libgl1 and libglib2.0-0, which minimal containers lack."
+            f"Can't import procgen, which its games need ({error}). It has wheels for Linux on x86-64 and needs the system "
+            f"libraries libgl1 and libglib2.0-0, which minimal containers lack. In a checkout `make setup` installs it, "
+            f"elsewhere: {PROCGEN}"
         ) from error
     return ProcgenGym3Env
 

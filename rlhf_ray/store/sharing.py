@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlhf_ray.data.atomic import whole_file, whole_folder
+from rlhf_ray.data.by_pip import IMITATION
 from rlhf_ray.data.columns import to_lists
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
@@ -87,7 +88,7 @@ def write_imitation(store: PreferenceStore, out: Path) -> int:
         from imitation.algorithms.preference_comparisons import PreferenceDataset
         from imitation.data.types import TrajectoryWithRew
     except ImportError as error:
-        raise SettingError(f"{out} is for imitation, which is not installed: install the extra imitation.") from error
+        raise SettingError(f"{out} is for imitation, which is not installed. Install it: {IMITATION}") from error
     dataset, excluded = PreferenceDataset(), {name for name, weight in store.weights().items() if weight == 0}
     for batch, labels in _batches(store):
         sides = [

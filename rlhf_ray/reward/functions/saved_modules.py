@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from rlhf_ray.data.by_pip import IMITATION
 from rlhf_ray.data.errors import SettingError
 
 SUFFIXES = (".pt", ".pth")
@@ -87,8 +88,7 @@ def load_imitation_net(path: Path) -> nn.Module:
             from imitation.util import networks
     except ImportError as error:
         raise SettingError(
-            f"{path} is a reward network of imitation, which is not installed here ({error}): install it with "
-            "`pip install imitation`."
+            f"{path} is a reward network of imitation, which is not installed here ({error}). Install it: {IMITATION}"
         ) from error
     _check_size(path)
     allowed = [getattr(source, name) for source, names in ((reward_nets, NETS), (networks, NORMS)) for name in names]
