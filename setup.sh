@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Make the environment .venv, or bring it up to date. Quick when there is nothing to do.
-# Settings: PYTHON (default: the first of python3.11 to python3.14 found), EXTRAS (default: dev).
+# Settings: PYTHON (default: .venv's own, or the first of python3.11 to python3.14 found), EXTRAS (default: dev).
 set -euo pipefail
 cd "$(dirname "$0")"
 
 extras=${EXTRAS:-dev}
 stamp=.venv/.installed
-wanted=$(cat pyproject.toml constraints.txt setup.sh 2>/dev/null | cksum; echo "$extras ${PYTHON:-}"; pwd)
-if [ -x .venv/bin/rlhf-ray ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+wanted=$(cat pyproject.toml constraints.txt setup.sh 2>/dev/null | cksum; echo "$extras"; pwd)
+minor() { "$1" -c 'import sys; print(*sys.version_info[:2])' 2>/dev/null || true; }
+same_python() { [ -z "${PYTHON:-}" ] || [ "$(minor .venv/bin/python)" = "$(minor "$PYTHON")" ]; }
+if [ -x .venv/bin/rlhf-ray ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && same_python; then
   exit 0
 fi
 
@@ -20,7 +22,7 @@ if [ -n "$python" ]; then
     exit 1
   fi
 else
-  for candidate in python3.11 python3.12 python3.13 python3.14 python3 python; do
+  for candidate in .venv/bin/python python3.11 python3.12 python3.13 python3.14 python3 python; do
     if usable "$candidate"; then python=$candidate; break; fi
   done
   if [ -z "$python" ]; then
@@ -31,7 +33,6 @@ else
 fi
 
 echo "setup: making .venv with $("$python" --version); the first time this downloads about 650 MB with a CPU build of torch"
-minor() { "$1" -c 'import sys; print(*sys.version_info[:2])' 2>/dev/null; }
 if [ -d .venv ] && [ "$(minor .venv/bin/python)" != "$(minor "$python")" ]; then rm -rf .venv; fi
 [ -d .venv ] || "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.5"
