@@ -1,11 +1,13 @@
-"""Nothing but `rlhf_ray.data.system` uses what Linux has and macOS lacks.
+"""The code runs on macOS and on later Pythons as far as its text can tell.
 
-What a system's Python lacks is read from the stubs of the standard library that come with mypy, for one system and the other.
+Nothing but `rlhf_ray.data.system` uses what Linux has and macOS lacks. What a system's Python lacks is read from the stubs of the
+standard library that come with mypy, for one system and the other.
 """
 
 import ast
 import functools
 import re
+import symtable
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,3 +136,36 @@ def test_what_both_systems_have_is_free() -> None:
     }
     assert not only_linux() & (both | {"signal.pthread_sigmask", "socket.AF_UNIX", "select.poll", "resource.getrusage"})
     assert len(only_linux()) > 100
+
+
+COMPREHENSIONS = ("listcomp", "dictcomp", "setcomp")
+
+
+def mixed_up(table: symtable.SymbolTable) -> set[str]:
+    """Names that one comprehension of a function sets and another takes from around the function.
+
+    Python 3.12 to 3.14 end such a function with an UnboundLocalError; Python 3.11 does not.
+    """
+    within = [child for child in table.get_children() if child.get_name() in COMPREHENSIONS]
+    symbols = [symbol for child in within for symbol in child.get_symbols()]
+    names = {symbol.get_name() for symbol in symbols if symbol.is_local()} & {
+        s.get_name() for s in symbols if s.is_free()
+    }
+    if table.get_type() != "function" or table.get_name() in COMPREHENSIONS:
+        names = set()
+    assigned = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_local()}
+    return (names - assigned).union(*map(mixed_up, table.get_children()))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="later Pythons count a comprehension's names to its function")
+def test_no_comprehension_hides_a_name_that_another_takes_from_around_the_function() -> None:
+    text = (
+        "def run(other):\n def inner():\n  {other: 1 for other in []}\n  return [other for _ in []]\n return inner()\n"
+    )
+    assert mixed_up(symtable.symtable(text, "text", "exec")) == {"other"}
+    assert not mixed_up(symtable.symtable(text.replace("{other: 1 for other", "{each: 1 for each"), "text", "exec"))
+    found = {
+        path: mixed_up(symtable.symtable(text, path, "exec"))
+        for path, text in sources(PRODUCT, "benchmarks", "examples")
+    }
+    assert not {path: names for path, names in found.items() if names}

@@ -113,7 +113,7 @@ def run(context: AgentContext) -> Section:
         links = measure(
             subject.agent, measured, holds[known] == 1, behaviours, concept.erasure.basis, values,
             (concept.erasure.auc, concept.auc_random),
-            others={other: each[known] for other, each in holding.items() if other != name},
+            others={label: each[known] for label, each in holding.items() if label != name},
             respond=_respond_later(context, test, measured, behaviours), site=site, seed=subject.seed,
         )  # fmt: skip
         edited, one = _edit_levels(context, pairs, {name: concept}, behaviours, site), removed[name]
