@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 def fault(doing: str, error: BaseException) -> FaultyEnvironmentError:
     """Convert ``error``, raised by ``doing``, to a `FaultyEnvironmentError`."""
     if isinstance(error, FaultyEnvironmentError):
-        return error
+        return FaultyEnvironmentError(str(error))  # a new one: nothing is its own cause
     message = " ".join(str(error).split())
     places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     places = [place for place in places if not place[0].startswith(_NOT_THEIRS)]

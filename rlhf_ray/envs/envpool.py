@@ -26,12 +26,14 @@ from gymnasium.vector.utils import batch_space
 
 from rlhf_ray.data import system
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
-from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.views import action_view_of, view_of
 
 PREFIX = "envpool/"
 UNBOUNDED = 1e30
 """Bounds beyond this are none: EnvPool's default ones are the smallest and largest numbers of a dtype."""
+ENDLESS = 2**31 - 1
+"""The step limit of tasks that have none."""
 NOT_SAID = frozenset({"env_id", "players", "elapsed_step"})
 """Parts of EnvPool's info that tell nothing about an episode."""
 CLOSEST = 5
@@ -89,7 +91,8 @@ class EnvPoolVectorEnv(VectorEnv[Array, Array, Array]):
                 "before rlhf_ray makes an environment."
             )
         space, actions = _spaces(name, pool_spec)
-        steps = getattr(pool_spec.config, "max_episode_steps", None) or None  # 0: each level has its own limit
+        steps = getattr(pool_spec.config, "max_episode_steps", 0)
+        steps = steps if 0 < steps < ENDLESS else None  # 0: each level has its own limit
         entry = f"{__name__}:{EnvPoolEnv.__name__}"
         self.spec = EnvSpec(PREFIX + name.removeprefix(PREFIX).replace("/", "."), entry, max_episode_steps=steps)
         view = view_of(space)
@@ -121,8 +124,15 @@ class EnvPoolVectorEnv(VectorEnv[Array, Array, Array]):
         return self._observed(observations), rewards, terminated, truncated, _said(info)
 
     def render(self) -> tuple[Array, ...]:  # type: ignore[override]
-        """Return an image of each copy, uint8 ``[height, width, 3]``."""
-        return tuple(self._pool.render(np.arange(self.num_envs)))
+        """Return an image of each copy, uint8 ``[height, width, 3]``.
+
+        Raises:
+            FaultyEnvironmentError: EnvPool can't draw this environment, or lacks a file for it.
+        """
+        try:
+            return tuple(self._pool.render(np.arange(self.num_envs)))
+        except (RuntimeError, OSError) as error:
+            raise FaultyEnvironmentError(f"EnvPool can't draw {self.name}: {' '.join(str(error).split())}.") from error
 
     def close_extras(self, **kwargs: Any) -> None:
         """Free the copies."""
@@ -208,7 +218,8 @@ def _envpool(name: str) -> Any:
 
 def _closest(task: str, known: Sequence[str]) -> list[str]:
     """Return the ids nearest to one that isn't there, whatever their case, punctuation, family and version."""
-    plain = {re.sub(r"v\d+$|[^a-z0-9]", "", name.rpartition("/")[2].lower()): name for name in reversed(known)}
+    newest_last = sorted(known, key=lambda name: (int((re.findall(r"-v(\d+)$", name) or [0])[0]), -name.count("/")))
+    plain = {re.sub(r"v\d+$|[^a-z0-9]", "", name.rpartition("/")[2].lower()): name for name in newest_last}
     wanted = re.sub(r"v\d+$|[^a-z0-9]", "", task.rpartition("/")[2].lower())
     return [f"{PREFIX}{plain[key]}" for key in difflib.get_close_matches(wanted, plain, CLOSEST, 0)]
 
@@ -221,7 +232,8 @@ def _made(what: str, name: str, options: dict[str, Any]) -> Any:
     except ImportError as error:
         raise ImportError(f"{name}: {' '.join(str(error).split())}") from error
     except (AssertionError, TypeError, ValueError, RuntimeError) as error:
-        raise SettingError(f"EnvPool can't make {name} with {options}: {' '.join(str(error).split())}.") from error
+        wrong = SettingError if what == "make_spec" else FaultyEnvironmentError  # the spec has all settings
+        raise wrong(f"EnvPool can't make {name} with {options}: {' '.join(str(error).split())}.") from error
 
 
 def _spaces(name: str, spec: Any) -> tuple[gym.Space[Any], gym.Space[Any]]:

@@ -176,6 +176,11 @@ class Stepping:
 
     def _spaces(self, env: Any) -> tuple[gym.Space[Any], gym.Space[Any]]:
         """Observation and action space of one environment."""
+        if env.action_space == env.single_action_space:
+            raise SettingError(
+                f"The action_space of {env} is that of one environment, unlike in gymnasium's vector environments. Make one of "
+                f'EnvPool\'s by rlhf_ray.envs.make_vector_env("envpool/ID", {env.num_envs}).'
+            )
         return env.single_observation_space, env.single_action_space
 
     def _transformed(self, env: Any, transform: Transform) -> Array:

@@ -49,7 +49,7 @@ class PreferenceWrapper(Stepping):
         recorder = self._recorder_for(env)
         observation_space, action_space = self._spaces(env)
         seen = None if observation_transform is None else self._transformed(env, observation_transform)
-        title = env.spec.id if env.spec else str(env)
+        title = getattr(env.spec, "id", None) or str(env)
         space = seen_space(observation_space, seen, action_space, title)
         viewer = who_sees_films(preferences) if preferences is not None and ask else None
         if viewer is not None and not is_image(space):

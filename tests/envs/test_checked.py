@@ -12,6 +12,7 @@ import pytest
 
 from rlhf_ray import envs
 from rlhf_ray.data.errors import FaultyEnvironmentError
+from rlhf_ray.data.failures import explain
 from rlhf_ray.envs.checked import CheckedEnv, try_out
 
 
@@ -70,6 +71,18 @@ def test_what_is_wrong_is_said_with_environment_and_step(given: dict[str, Any], 
         third_step(**given)
     assert str(copy.copy(error.value)) == str(error.value)  # as between Ray's processes
     assert "\n" not in str(error.value)
+
+
+def test_a_fault_that_passes_through_two_layers_is_told_once() -> None:
+    class Undrawn(gym.Env[Any, Any]):
+        observation_space, action_space = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2)
+
+        def render(self) -> Any:
+            raise FaultyEnvironmentError("It can't be drawn.")
+
+    with pytest.raises(FaultyEnvironmentError) as raised:
+        CheckedEnv(CheckedEnv(Undrawn(), "inner"), "outer").render()
+    assert explain(raised.value) == "It can't be drawn."  # and ends: an error that is its own cause has no end
 
 
 def test_a_policy_that_acts_with_no_numbers_is_to_blame_and_not_the_environment() -> None:

@@ -14,8 +14,9 @@ import pytest
 
 from rlhf_ray.agents.true_return import evaluate, play
 from rlhf_ray.data.arrays import Array, BoolArray
-from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.envs import check_spaces, make_env, make_vector_env
+from rlhf_ray.envs.envpool import EnvPoolEnv, EnvPoolVectorEnv
 from rlhf_ray.rllib.seeding import seeds_of_copies
 
 # Not imported here: it must be after OpenGL.
@@ -189,7 +190,8 @@ def test_meta_world_s_success_is_evaluated() -> None:
         ("walker_walk", "envpool/WalkerWalk-v1"),
         ("door-open-v2", "envpool/MetaWorld/DoorOpen-v3"),
         ("metaworld/hammer", "envpool/MetaWorld/Hammer-v3"),
-        ("half_cheetah", "envpool/HalfCheetah-v"),
+        ("half_cheetah", "envpool/HalfCheetah-v5"),
+        ("CartPole", "envpool/CartPole-v1"),
     ],
 )
 def test_a_task_that_it_lacks_names_the_nearest(name: str, nearest: str) -> None:
@@ -230,8 +232,9 @@ def test_episodes_get_one_length_where_there_is_a_limit() -> None:
     assert sum(step[1] for step in ours) == len(alone)
     np.testing.assert_array_equal(ours[-1][0], alone[-1][0])
     assert [step[3] for step in ours] == [False] * 499 + [True]
-    with pytest.raises(ValueError, match="BabyAI-GoToRedBall-v0 has no time limit"):
-        make_env("fixed/envpool/BabyAI-GoToRedBall-v0")
+    for name in ("BabyAI-GoToRedBall-v0", "Catch-v0"):  # EnvPool says 0 and 2147483647
+        with pytest.raises(ValueError, match=f"{name} has no time limit"):
+            make_env(f"fixed/envpool/{name}")
 
 
 def test_what_can_t_be_used_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +245,36 @@ def test_what_can_t_be_used_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(ImportError, match=r"^envpool/CartPole-v1 needs EnvPool: pip install 'rlhf-ray\[envpool\]'"):
         make_env("envpool/CartPole-v1")
+
+
+def test_options_go_to_a_registered_id_whose_copies_step_together() -> None:
+    kind = f"{EnvPoolEnv.__module__}:EnvPool"
+    gym.register(
+        "ReachSeen-v0",
+        f"{kind}Env",
+        vector_entry_point=f"{kind}VectorEnv",
+        max_episode_steps=500,
+        kwargs={"name": "envpool/MetaWorld/Reach-v3", "partially_observable": False},
+    )
+    try:
+        alone, together = make_env("ReachSeen-v0"), make_vector_env("ReachSeen-v0", 2)
+        assert isinstance(together.unwrapped, EnvPoolVectorEnv)
+        seen = together.reset(seed=3)[0]
+        np.testing.assert_array_equal(seen[0], alone.reset(seed=3)[0])
+        hidden = make_env("envpool/MetaWorld/Reach-v3").reset(seed=3)[0]
+        assert (seen[0, 36:39] != 0).any()
+        assert (hidden[36:39] == 0).all()
+    finally:
+        gym.registry.pop("ReachSeen-v0")
+
+
+def test_what_envpool_can_t_draw_is_told_in_a_line() -> None:
+    env = make_env("envpool/Catch-v0", render_mode="rgb_array")
+    env.reset(seed=0)
+    with pytest.raises(
+        FaultyEnvironmentError, match=r"^EnvPool can't draw envpool/Catch-v0: render not implemented[^\n]*$"
+    ):
+        env.render()
 
 
 @pytest.mark.parametrize("name", ["envpool/CartPole-v1", "envpool/HalfCheetah-v5"])

@@ -200,3 +200,11 @@ def test_a_dict_of_numbers_and_several_actions_need_no_transform(vector: bool, i
         expected = env.relabel(rows[0], np.reshape(action, (count, 2)), rows[1], np.zeros(count, bool))
         np.testing.assert_allclose(np.atleast_1d(reward), expected, rtol=1e-5)
         assert env._session.spaces[0].shape == (31,)
+
+
+def test_spaces_of_one_environment_in_place_of_all_are_refused() -> None:
+    """EnvPool's own pools have them."""
+    pool = SyncVectorEnv([lambda: Walk((9, 7))] * 2)
+    pool.action_space = pool.single_action_space
+    with pytest.raises(SettingError, match=r'that of one environment.*make_vector_env\("envpool/ID", 2\)'):
+        make(AutoresetMode.NEXT_STEP, pool)
