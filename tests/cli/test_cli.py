@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from rlhf_ray import cli, tune_configs
+from rlhf_ray.agents.true_return import TrueReturn
 from rlhf_ray.cli import presets
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.settings import Experiment
 
 PROGRAM = str(Path(sys.executable).with_name("rlhf-ray"))
@@ -91,6 +93,22 @@ def test_every_preset_is_an_experiment(name: str) -> None:
 
 def test_the_name_of_an_environment_starts_from_the_defaults() -> None:
     assert presets.preset("MountainCarContinuous-v0") == Experiment(environment="MountainCarContinuous-v0")
+
+
+def test_a_run_on_the_true_reward_tells_the_return_and_the_success_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def trained(*arguments: Any, watch: Any, **settings: Any) -> Outcome:
+        watch({"env_steps": 100, "true_return_mean": 3.5, "success_rate": 0.25})
+        watch({"env_steps": 200, "true_return_mean": None, "success_rate": None})
+        results = [TrueReturn(value, 0.0, 4, 0.1, success_rate=share) for value, share in ((1.0, 0.0), (5.0, 0.75))]
+        return Outcome("Pendulum-v1", 0, 200, 0, None, results[0], None, results[1], None, 1.0, interrupted=False)
+
+    monkeypatch.setattr("rlhf_ray.runs.expert.train_expert", trained)
+    cli.main(["train", "pendulum", "--true-reward", "--run-dir", str(tmp_path / "run")])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "mean true return 5.0, 75 % of episodes succeeded after 200 steps" in printed
+    assert "(random actions: 1.0, 0 % of episodes succeeded)" in printed
 
 
 @pytest.mark.parametrize(
