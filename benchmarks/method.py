@@ -10,6 +10,7 @@
     python benchmarks/method.py people        # teachers that err as people do
     python benchmarks/method.py presets       # twenty seeds of two presets, with the arithmetic of three machines
     python benchmarks/method.py learning      # two tasks, synchronous and asynchronous: the picture in README.md
+    python benchmarks/method.py control       # DeepMind Control with the labels of B-Pref, PreferenceSAC
     python benchmarks/method.py budgets       # ten tasks with 100, 350 and 700 comparisons, beside imitation with 350
 
 Each run is a training in a process of its own; benchmarks/results/method_TABLE.json has its command. Settings were chosen
@@ -417,11 +418,42 @@ def budgets() -> list[Cell]:
     return cells
 
 
+# DeepMind Control.
+
+CONTROL_FIRST_SEED = 200
+
+CONTROL_SAC = (
+    *("--agent", "sac", "--sac.hidden", "128", "128", "--sac.num-envs", "8", "--sac.rollout-length", "50"),
+    *("--sac.updates-per-env-step", "0.25", "--sac.learning-starts", "5000", "--sac.actor-learning-rate", "1e-3"),
+    *("--sac.critic-learning-rate", "1e-3", "--sac.alpha-learning-rate", "1e-3", "--fragments.length", "50"),
+)
+"""Small networks and a gradient step for every four steps, so that a million steps fit in an hour of one core."""
+
+WALK = ("envpool/WalkerWalk-v1", "--total-env-steps", "500000", *CONTROL_SAC)
+
+CONTROL: Mapping[str, tuple[str, ...]] = {
+    "500 labels": ("--preferences.comparisons", "500"),
+    "500 labels, 30 % wrong": ("--preferences.comparisons", "500", *ERRING["30 % wrong"]),
+    "500 labels, human-like": ("--preferences.comparisons", "500", *ERRING["human-like"]),
+    "100 labels, 10 % wrong": ("--preferences.comparisons", "100", *ERRING["10 % wrong"]),
+}
+"""Labels and teachers: B-Pref's budget (Lee et al. 2021) and that of MCP (Heo et al. 2024)."""
+
+
+def control() -> list[Cell]:
+    """The cells of the table."""
+    cells = cells_of("reference", WALK[0], "true reward", train(*WALK, "--true-reward"), CONTROL_FIRST_SEED)
+    for variant, words in CONTROL.items():
+        cells += cells_of("control", WALK[0], variant, train(*WALK, *words), CONTROL_FIRST_SEED)
+    return cells
+
+
 TABLES: Mapping[str, Callable[[], list[Cell]]] = {
     "presets": presets,
     "people": people,
     "learning": learning,
     "budgets": budgets,
+    "control": control,
     "imitation": imitation,
     "labels": labels,
     "defaults": defaults,

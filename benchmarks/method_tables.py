@@ -131,7 +131,7 @@ class Table:
 def by_task(table: Table) -> list[str]:
     """A row for each task: its variants' returns beside the true reward's agent."""
     lines = [
-        "| task | | seeds | true return | PPO on the true reward | random | normalised |",
+        "| task | | seeds | true return | trained on the true reward | random | normalised |",
         "|---|---|---|---|---|---|---|",
     ]
     for task in table.tasks:
@@ -242,6 +242,7 @@ LAYOUTS: Mapping[str, Callable[[Table], list[str]]] = {
     "people": by_error,
     "learning": by_task,
     "budgets": by_budget,
+    "control": by_task,
     "imitation": by_pair,
     "labels": by_variant,
     "defaults": by_task,
