@@ -26,6 +26,12 @@ from benchmarks.record import RESULTS, ROOT, about
 
 _LOCK = threading.Lock()
 
+SEEDS, FEW_SEEDS = 5, 3
+FIRST_SEED = 200
+
+MUJOCO = ("Hopper", "Walker2d", "reacher", "-v5", "coinrun")
+"""What the names of tasks with three seeds contain: those that MuJoCo simulates, and the slowest one."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -51,6 +57,16 @@ class Cell:
     def command(self) -> str:
         """What is run, but for the folder."""
         return " ".join(["python", *self.words, "--seed", str(self.seed)])
+
+
+def seeds_of(task: str, first: int = FIRST_SEED) -> tuple[int, ...]:
+    """Five seeds, three for MuJoCo."""
+    return tuple(range(first, first + (FEW_SEEDS if any(part in task for part in MUJOCO) else SEEDS)))
+
+
+def cells_of(experiment: str, task: str, variant: str, words: Sequence[str], first: int = FIRST_SEED) -> list[Cell]:
+    """The cells of all seeds of a variant."""
+    return [Cell(experiment, task, variant, seed, tuple(words)) for seed in seeds_of(task, first)]
 
 
 TRAINING = ("-m", "rlhf_ray", "train")

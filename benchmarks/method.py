@@ -30,32 +30,19 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.cells import Cell, run, train
+from benchmarks.cells import FEW_SEEDS, FIRST_SEED, Cell, cells_of, run, train
+from benchmarks.control import control
 from benchmarks.kernels import KERNELS
 
-SEEDS, FEW_SEEDS = 5, 3
-FIRST_SEED, DEFAULTS_FIRST_SEED = 200, 300
+DEFAULTS_FIRST_SEED = 300
 
 PENDULUM, CARTPOLE, ACROBOT = "pendulum", "cartpole", "acrobot"
 HOPPER, REACHER = "rlhf_ray/HopperFixed-v0", "Reacher-v5"
-MUJOCO = ("Hopper", "Walker2d", "reacher", "-v5", "coinrun")
-"""What the names of tasks with three seeds contain: those that MuJoCo simulates, and the slowest one."""
-
 FROZEN: Mapping[str, tuple[str, ...]] = {
     HOPPER: ("--reward-model.normalize-inputs", "running"),
     REACHER: ("--reward-model.normalize-inputs", "running"),
 }
 """Tasks that have no preset, with what was a default when their settings were frozen."""
-
-
-def seeds_of(task: str, first: int = FIRST_SEED) -> tuple[int, ...]:
-    """Five seeds, three for MuJoCo."""
-    return tuple(range(first, first + (FEW_SEEDS if any(part in task for part in MUJOCO) else SEEDS)))
-
-
-def cells_of(experiment: str, task: str, variant: str, words: Sequence[str], first: int = FIRST_SEED) -> list[Cell]:
-    """The cells of all seeds of a variant."""
-    return [Cell(experiment, task, variant, seed, tuple(words)) for seed in seeds_of(task, first)]
 
 
 def train_on(task: str, *words: str) -> tuple[str, ...]:
@@ -415,36 +402,6 @@ def budgets() -> list[Cell]:
         steps = BUDGET_TASKS[task][BUDGET_TASKS[task].index("--total-env-steps") + 1]
         beside = ("benchmarks/imitation_agent.py", environment, "--steps", steps, "--comparisons", "350")
         cells += cells_of("budgets", task, "imitation, 350", beside, BUDGETS_FIRST_SEED)
-    return cells
-
-
-# DeepMind Control.
-
-CONTROL_FIRST_SEED = 200
-
-CONTROL_SAC = (
-    *("--agent", "sac", "--sac.hidden", "128", "128", "--sac.num-envs", "8", "--sac.rollout-length", "50"),
-    *("--sac.updates-per-env-step", "0.25", "--sac.learning-starts", "5000", "--sac.actor-learning-rate", "1e-3"),
-    *("--sac.critic-learning-rate", "1e-3", "--sac.alpha-learning-rate", "1e-3", "--fragments.length", "50"),
-)
-"""Small networks and a gradient step for every four steps, so that a million steps fit in an hour of one core."""
-
-WALK = ("envpool/WalkerWalk-v1", "--total-env-steps", "500000", *CONTROL_SAC)
-
-CONTROL: Mapping[str, tuple[str, ...]] = {
-    "500 labels": ("--preferences.comparisons", "500"),
-    "500 labels, 30 % wrong": ("--preferences.comparisons", "500", *ERRING["30 % wrong"]),
-    "500 labels, human-like": ("--preferences.comparisons", "500", *ERRING["human-like"]),
-    "100 labels, 10 % wrong": ("--preferences.comparisons", "100", *ERRING["10 % wrong"]),
-}
-"""Labels and teachers: B-Pref's budget (Lee et al. 2021) and that of MCP (Heo et al. 2024)."""
-
-
-def control() -> list[Cell]:
-    """The cells of the table."""
-    cells = cells_of("reference", WALK[0], "true reward", train(*WALK, "--true-reward"), CONTROL_FIRST_SEED)
-    for variant, words in CONTROL.items():
-        cells += cells_of("control", WALK[0], variant, train(*WALK, *words), CONTROL_FIRST_SEED)
     return cells
 
 
