@@ -38,6 +38,7 @@ DEFAULTS_FIRST_SEED = 300
 
 PENDULUM, CARTPOLE, ACROBOT = "pendulum", "cartpole", "acrobot"
 HOPPER, REACHER = "rlhf_ray/HopperFixed-v0", "Reacher-v5"
+
 FROZEN: Mapping[str, tuple[str, ...]] = {
     HOPPER: ("--reward-model.normalize-inputs", "running"),
     REACHER: ("--reward-model.normalize-inputs", "running"),

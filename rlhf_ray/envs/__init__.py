@@ -13,6 +13,7 @@ from rlhf_ray.envs.registry import (
     make_vector_env,
     register,
     steps_together,
+    thread_options,
 )
 from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.envs.views import View, Viewed, notes, view_of, viewed
@@ -29,6 +30,7 @@ __all__ = [
     "notes",
     "register",
     "steps_together",
+    "thread_options",
     "view_of",
     "viewed",
 ]

@@ -225,6 +225,11 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
     )
 
 
+def thread_options(name: str, threads: int) -> dict[str, Any]:
+    """Return the options of `make_vector_env` by which ``threads`` threads step the copies; none where the caller's steps them."""
+    return {"num_threads": threads} if name.startswith(envpool.PREFIX) else {}
+
+
 def _by_object(spec: Any) -> Any:
     """Return a registered environment with objects in place of names in ``__main__``, another module in other processes."""
     changed = {}

@@ -25,6 +25,7 @@ from ray.rllib.utils import force_list
 from rlhf_ray import envs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import names_of
+from rlhf_ray.data.system import usable_cores
 from rlhf_ray.labelling.films import camera_options, without_a_screen
 from rlhf_ray.rllib.checking import Checked, check_environment
 from rlhf_ray.rllib.connectors import KeepObservations, RewardFirst
@@ -396,6 +397,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             rl_module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: policy, REWARD_MODULE_ID: reward})
         )
         config.multi_agent(policies_to_train=[DEFAULT_MODULE_ID])
+        config.env_config = env_threads(experiment) | config.env_config
         if config.env_runner_cls is EnvRunner:
             config.env_runner_cls = config.env_runner_for(checked)
         if checked.reads_history:
@@ -421,6 +423,15 @@ def register_environment(config: Any, name: str) -> None:
         tune.register_env(name, envs.EnvCreator(name))
     if envs.steps_together(name) and config.gym_env_vectorize_mode != "vector_entry_point":
         config.env_runners(gym_env_vectorize_mode="vector_entry_point")
+
+
+def env_threads(experiment: Experiment) -> dict[str, Any]:
+    """Return the options of the environment by which its copies step in as many threads as the agent's settings say."""
+    agent = experiment.agent_settings
+    threads = agent.env_threads
+    if threads == "auto":
+        threads = max(1, usable_cores() // max(1, agent.num_env_runners))
+    return envs.thread_options(experiment.environment, threads)
 
 
 def _absolute(path: Path | str) -> str:

@@ -13,7 +13,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
-from rlhf_ray.rllib.config import register_environment
+from rlhf_ray.rllib.config import env_threads, register_environment
 from rlhf_ray.rllib.env_runner import EnvRunner, raise_fault
 from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.learner import PPOLearner
@@ -79,7 +79,7 @@ def _apply(config: Any, experiment: Experiment) -> None:
     """Apply the settings that don't depend on the agent."""
     config.env_runner_cls, config.faults = EnvRunner, f"reference-{uuid.uuid4().hex[:12]}"
     register_environment(config, experiment.environment)
-    config.environment(experiment.environment)
+    config.environment(experiment.environment, env_config=env_threads(experiment))
     config.debugging(seed=experiment.seed, log_level="ERROR")
 
 

@@ -33,6 +33,9 @@ class PPOSettings:
     """Parallel environments per env runner."""
     num_env_runners: int = 0
     """Number of Ray actors that collect rollouts, spread over the cluster. 0: collect in the run's own process."""
+    env_threads: int | Literal["auto"] = "auto"
+    """Threads that step the environments of one env runner, where they step in C++ (envpool/). auto: the cores that the process may
+    use, shared among the env runners. The experiment does not depend on it."""
     max_policy_age: int | None = None
     """In asynchronous training, the most updates by which a rollout's policy may be behind the one that learns from it: env runners
     then wait for each other. 0: the learner waits for them too. None: no bound; usually 1, more for slow env runners."""
@@ -88,6 +91,9 @@ class PPOSettings:
                 getattr(self, name),
                 f"{value} steps can't be split evenly among ppo.num_learners={self.num_learners} learners: make it a multiple",
             )
+        threads = self.env_threads
+        valid = threads == "auto" or (isinstance(threads, int) and threads >= 1)
+        require(valid, "ppo.env_threads", threads, "it must be 1 or more, or auto")
         age = self.max_policy_age
         require(age is None or age >= 0, "ppo.max_policy_age", age, "it must be 0 or more")
         require(self.learning_rate > 0, "ppo.learning_rate", self.learning_rate, "it must be above 0")

@@ -25,6 +25,9 @@ class SACSettings:
     """Parallel environments per env runner."""
     num_env_runners: int = 0
     """Number of Ray actors that collect rollouts, spread over the cluster. 0: collect in the run's own process."""
+    env_threads: int | Literal["auto"] = "auto"
+    """Threads that step the environments of one env runner, where they step in C++ (envpool/). auto: the cores that the process may
+    use, shared among the env runners. The experiment does not depend on it."""
     max_policy_age: int | None = None
     """In asynchronous training, the most updates by which a rollout's policy may be behind the one that learns from it: env runners
     then wait for each other. 0: the learner waits for them too. None: no bound; usually 1, more for slow env runners."""
@@ -71,6 +74,9 @@ class SACSettings:
         for name in ("updates_per_env_step", "actor_learning_rate", "critic_learning_rate", "initial_alpha"):
             require(getattr(self, name) > 0, f"sac.{name}", getattr(self, name), "it must be above 0")
         require(self.num_learners in (0, 1), "sac.num_learners", self.num_learners, "it must be 0 or 1")
+        threads = self.env_threads
+        valid = threads == "auto" or (isinstance(threads, int) and threads >= 1)
+        require(valid, "sac.env_threads", threads, "it must be 1 or more, or auto")
         age = self.max_policy_age
         require(age is None or age >= 0, "sac.max_policy_age", age, "it must be 0 or more")
         target = self.target_entropy

@@ -12,12 +12,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+import rlhf_ray.rllib.config
 from rlhf_ray.agents.true_return import evaluate, play
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
-from rlhf_ray.envs import check_spaces, make_env, make_vector_env
+from rlhf_ray.envs import check_spaces, make_env, make_vector_env, thread_options
 from rlhf_ray.envs.envpool import EnvPoolEnv, EnvPoolVectorEnv
+from rlhf_ray.rllib.config import env_threads
 from rlhf_ray.rllib.seeding import seeds_of_copies
+from rlhf_ray.settings import Experiment, PPOSettings, SACSettings
 
 # Not imported here: it must be after OpenGL.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="EnvPool is not installed")
@@ -328,3 +331,42 @@ print(frame.dtype, frame.shape, len(np.unique(frame)) > 5)
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith("uint8 (256, 256, 3) True" if "Cheetah" in name else "uint8 ("), shown.stdout
+
+
+def test_threads_change_no_step() -> None:
+    played = []
+    for threads in (1, 3):
+        env = make_vector_env("envpool/HalfCheetah-v5", 3, **thread_options("envpool/HalfCheetah-v5", threads))
+        env.reset(seed=3)
+        rng = np.random.default_rng(0)
+        played.append([env.step(rng.uniform(-1, 1, (3, 6)).astype(np.float32))[:2] for _ in range(50)])
+        env.close()  # type: ignore[no-untyped-call]
+    for ours, others in zip(*played, strict=True):
+        np.testing.assert_array_equal(ours[0], others[0])
+        np.testing.assert_array_equal(ours[1], others[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "cores", "threads"),
+    [
+        ({}, 8, 8),
+        ({"num_env_runners": 3}, 8, 2),
+        ({"num_env_runners": 3}, 2, 1),
+        ({"env_threads": 5}, 2, 5),
+    ],
+)
+def test_threads_are_the_cores_shared_among_env_runners(
+    settings: dict[str, int], cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rlhf_ray.rllib.config, "usable_cores", lambda: cores)
+    for agent, group in (("ppo", PPOSettings), ("sac", SACSettings)):
+        experiment = Experiment(environment="envpool/WalkerWalk-v1", agent=agent, **{agent: group(**settings)})  # type: ignore[arg-type]
+        assert env_threads(experiment) == {"num_threads": threads}
+    assert env_threads(Experiment(environment="Pendulum-v1")) == {}
+
+
+def test_threads_are_checked() -> None:
+    with pytest.raises(SettingError, match=r"ppo\.env_threads is 0; it must be 1 or more, or auto"):
+        PPOSettings(env_threads=0)
+    with pytest.raises(SettingError, match=r"sac\.env_threads"):
+        SACSettings(env_threads="all")  # type: ignore[arg-type]
