@@ -159,7 +159,8 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
 
     Args:
         name: a registered gymnasium id, ``module:EnvId-v0``, ``fixed/`` or ``absorbing/`` followed by an id, ``ALE/<Game>-v5``,
-            ``seals/<Name>``, ``dm_control/<domain>-<task>-v0``, or ``procgen/<game>-<mode>``.
+            ``seals/<Name>``, ``dm_control/<domain>-<task>-v0``, ``procgen/<game>-<mode>``, or
+            ``envpool/`` followed by one of EnvPool's.
         **options: arguments of the environment's constructor, for example ``render_mode="rgb_array"``. For procgen, see
             ``rlhf_ray.envs.procgen.ProcgenVectorEnv``.
 

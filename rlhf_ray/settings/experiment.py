@@ -38,8 +38,8 @@ class Experiment:
 
     environment: str = "Pendulum-v1"
     """Environment to train on: a gymnasium id ("module:Id-v0" imports the module first; "fixed/Id-v0" extends every episode to the
-    time limit); rlhf_ray/CartPoleFixed-v0, HopperFixed-v0, MovingDot-v0 or Pong-v0; an Atari game such as ALE/Breakout-v5; or a
-    Procgen game as procgen/GAME-easy."""
+    time limit); rlhf_ray/CartPoleFixed-v0, HopperFixed-v0, MovingDot-v0 or Pong-v0; an Atari game such as ALE/Breakout-v5; a
+    Procgen game as procgen/GAME-easy; or one of EnvPool's, such as envpool/WalkerWalk-v1 or envpool/MetaWorld/DoorOpen-v3."""
     agent: AgentName = "ppo"
     """The algorithm that trains the agent: ppo or sac, each with its group of settings. sac reuses past experience and needs fewer
     environment steps; it takes vector observations, and Discrete or bounded Box actions."""
