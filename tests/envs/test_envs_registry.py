@@ -150,7 +150,8 @@ def test_num_envs_must_be_positive() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "remedy"), [((3, 12), r"rlhf-ray\[procgen\]"), ((3, 13), r"no build .*: use Python 3\.11 or 3\.12")]
+    ("version", "remedy"),
+    [((3, 12), "pip install --no-deps procgen-mirror"), ((3, 13), r"no build .*: use Python 3\.11 or 3\.12")],
 )
 def test_procgen_missing_names_the_remedy(
     version: tuple[int, int], remedy: str, monkeypatch: pytest.MonkeyPatch
