@@ -428,9 +428,8 @@ def register_environment(config: Any, name: str) -> None:
 def env_threads(experiment: Experiment) -> dict[str, Any]:
     """Return the options of the environment by which its copies step in as many threads as the agent's settings say."""
     agent = experiment.agent_settings
-    threads = agent.env_threads
-    if threads == "auto":
-        threads = max(1, usable_cores() // max(1, agent.num_env_runners))
+    shared = max(1, usable_cores() // max(1, agent.num_env_runners))
+    threads = agent.env_threads if isinstance(agent.env_threads, int) else shared
     return envs.thread_options(experiment.environment, threads)
 
 

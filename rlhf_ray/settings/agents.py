@@ -19,6 +19,10 @@ class AgentSettings(Protocol):
         """Number of Ray actors that collect rollouts; 0: the run's own process collects them."""
 
     @property
+    def env_threads(self) -> int | Literal["auto"]:
+        """Threads that step the environments of one env runner; auto: the cores, shared among the env runners."""
+
+    @property
     def max_policy_age(self) -> int | None:
         """Most updates by which a rollout's policy may be behind the one that learns from it; None: no bound."""
 
