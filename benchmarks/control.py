@@ -11,7 +11,7 @@ CONTROL_SAC = (
     *("--sac.updates-per-env-step", "0.25", "--sac.learning-starts", "5000", "--sac.actor-learning-rate", "1e-3"),
     *("--sac.critic-learning-rate", "1e-3", "--sac.alpha-learning-rate", "1e-3", "--fragments.length", "50"),
 )
-"""Small networks and a gradient step for every four steps, so that a million steps fit in an hour of one core."""
+"""Small networks and a gradient step for every four steps: gradient steps are most of what a run costs."""
 
 WALK = ("envpool/WalkerWalk-v1", "--total-env-steps", "500000", *CONTROL_SAC)
 

@@ -1,4 +1,4 @@
-"""What depends on the operating system. All that Linux has and macOS lacks is here, and nowhere else (tests/test_system.py)."""
+"""What depends on the operating system. All that Linux has and macOS lacks is here, and nowhere else (tests/test_portable.py)."""
 
 from __future__ import annotations
 
