@@ -31,6 +31,7 @@ BLUE, GREY = "#0072b2", "#555555"
 COMMANDS = (
     "sampling.py",
     "ppo_update.py",
+    "sac_update.py",
     "reward_training.py",
     "pixels.py",
     "fragments.py",
@@ -76,6 +77,14 @@ def of_sampling(kept: dict[str, Any]) -> Iterator[Ratio]:
         what = f"sampling {row['environment']}, {row['copies']} copies, policy of 64-64"
         yield ratio(what, "RLlib's env runner", row["times_rllib"])
         yield ratio(what, "Stable-Baselines3", row["times_sb3"])
+
+
+def of_sac(kept: dict[str, Any]) -> Iterator[Ratio]:
+    """SAC's gradient steps."""
+    for size, row in kept["sizes"].items():
+        what = f"SAC's gradient step, batch of 256, networks of {size}"
+        yield ratio(what, "Stable-Baselines3", row["ours_over_sb3"], inverse=True)
+        yield ratio(what, "plain torch", row["ours_over_torch"], inverse=True)
 
 
 def of_update(kept: dict[str, Any]) -> Iterator[Ratio]:
@@ -151,6 +160,7 @@ READERS: dict[str, Callable[[dict[str, Any]], Iterator[Ratio]]] = {
     "ppo_tax_pendulum": of_tax,
     "sampling": of_sampling,
     "ppo_update": of_update,
+    "sac_update": of_sac,
     "reward_training": of_reward,
     "pixels": of_pixels,
     "fragments": of_fragments,

@@ -68,6 +68,7 @@ class SoftActorCriticNetwork(TakesVectors):
         normalize_observations: see `SACSettings.normalize_observations`.
 
     Attributes:
+        drawn: normal numbers that `act` draws for an action: 0 for Discrete actions.
         clamps_log_std: ``[1]``: 1 if log standard deviations are cut off at `CLAMPED_LOG_STD`, as in a policy that began in
             Stable-Baselines3; 0 if they are squashed into `LOG_STD`.
 
@@ -93,10 +94,10 @@ class SoftActorCriticNetwork(TakesVectors):
         self.discrete = isinstance(action_space, gym.spaces.Discrete)
         if isinstance(action_space, gym.spaces.Discrete):
             actions, self.outputs = int(action_space.n), int(action_space.n)
-            self.auto_entropy = DISCRETE_ENTROPY * math.log(max(2, actions))
+            self.auto_entropy, self.drawn = DISCRETE_ENTROPY * math.log(max(2, actions)), 0
         elif isinstance(action_space, gym.spaces.Box) and np.isfinite([action_space.low, action_space.high]).all():
             actions = int(np.prod(action_space.shape))
-            self.outputs, self.auto_entropy = 2 * actions, -float(actions)
+            self.outputs, self.auto_entropy, self.drawn = 2 * actions, -float(actions), actions
         else:
             raise SettingError(
                 f"agent is 'sac', but the actions are {action_space}; SAC takes Discrete actions, or Box actions with finite "
@@ -124,9 +125,17 @@ class SoftActorCriticNetwork(TakesVectors):
         if self.discrete:
             return outputs
         mean, raw = outputs.chunk(2, -1)
-        low, high = LOG_STD
-        squashed = low + (high - low) * 0.5 * (torch.tanh(raw) + 1.0)
-        return torch.cat([mean, torch.where(self.clamps_log_std > 0, raw.clamp(*CLAMPED_LOG_STD), squashed)], -1)
+        return torch.cat([mean, self.log_std(raw)[0]], -1)
+
+    def log_std(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log standard deviations, and their derivatives, of what the actor has for them."""
+        (low, high), (lowest, highest) = LOG_STD, CLAMPED_LOG_STD
+        half, bend = 0.5 * (high - low), torch.tanh(raw)
+        cut = raw.clamp(lowest, highest)
+        clamps = self.clamps_log_std > 0
+        return torch.where(clamps, cut, low + half * (bend + 1.0)), torch.where(
+            clamps, (cut == raw).to(raw.dtype), half * (1.0 - bend.square())
+        )
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return actions and their log probabilities, with gradients.
@@ -143,12 +152,7 @@ class SoftActorCriticNetwork(TakesVectors):
             logs = outputs.log_softmax(-1)
             return logs.exp(), logs
         mean, log_std = outputs.chunk(2, -1)
-        noise = torch.randn_like(mean) if noise is None else noise
-        before = mean + log_std.exp() * noise
-        gaussian = -0.5 * noise**2 - log_std - 0.5 * math.log(2.0 * math.pi)
-        # log(1 - tanh(x)²), in a form that is exact for large x.
-        squashed = 2.0 * (math.log(2.0) - before - softplus(-2.0 * before))
-        return torch.tanh(before), (gaussian - squashed).sum(-1)
+        return squashed(mean, log_std, torch.randn_like(mean) if noise is None else noise)
 
     def values(self, critics: TwinCritics, observations: Tensor, actions: Tensor) -> Tensor:
         """Return both critics' values ``[2, n]`` of Box actions ``[n, size]``, or ``[2, n, actions]`` of all Discrete ones."""
@@ -162,39 +166,11 @@ class SoftActorCriticNetwork(TakesVectors):
         lower = values.min(0).values - alpha * logs
         return (acted * lower).sum(-1) if self.discrete else lower
 
-    def entropy(self, acted: Tensor, logs: Tensor) -> Tensor:
-        """Return the policy's mean entropy in nats; for Box actions, an estimate from the sampled ones."""
-        return -((acted * logs).sum(-1) if self.discrete else logs).mean()
 
-
-def critic_loss(
-    network: SoftActorCriticNetwork,
-    observations: Tensor,
-    actions: Tensor,
-    rewards: Tensor,
-    next_observations: Tensor,
-    terminated: Tensor,
-    gamma: float,
-) -> tuple[Tensor, Tensor]:
-    """Return the sum of both critics' mean squared errors, and their mean value (for metrics).
-
-    The target of a step is its reward plus, unless the episode terminated, γ times the target critics' soft value of a new action
-    in the next observation (Haarnoja et al. 2018, eq. 3 and 5, with the lower of two critics).
-    """
-    with torch.no_grad():
-        alpha = network.log_alpha.exp()
-        acted, logs = network.act(next_observations)
-        after = network.expected(network.values(network.targets, next_observations, acted), acted, logs, alpha)
-        target = rewards + gamma * (~terminated) * after
-    values = network.values(network.critics, observations, actions)
-    if network.discrete:
-        values = values.gather(-1, actions.long().reshape(1, -1, 1).expand(2, -1, 1)).squeeze(-1)
-    return ((values - target) ** 2).mean(1).sum(), values.detach().mean()
-
-
-def actor_loss(network: SoftActorCriticNetwork, observations: Tensor) -> tuple[Tensor, Tensor]:
-    """Return minus the mean soft value of the policy's own actions, and the policy's entropy in nats, detached."""
-    acted, logs = network.act(observations)
-    values = network.values(network.critics, observations, acted)
-    loss = -network.expected(values, acted, logs, network.log_alpha.detach().exp()).mean()
-    return loss, network.entropy(acted, logs).detach()
+def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return tanh of a Gaussian's numbers ``[n, size]``, and their log probabilities ``[n]``, for standard normal noise."""
+    before = mean + log_std.exp() * noise
+    gaussian = -0.5 * noise**2 - log_std - 0.5 * math.log(2.0 * math.pi)
+    # log(1 - tanh(x)²), in a form that is exact for large x.
+    slope = 2.0 * (math.log(2.0) - before - softplus(-2.0 * before))
+    return torch.tanh(before), (gaussian - slope).sum(-1)

@@ -10,10 +10,11 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.utils.metrics import NUM_MODULE_STEPS_TRAINED_LIFETIME
-from torch import Tensor, nn
+from torch import Tensor
 
-from rlhf_ray.optim.adam import Adam
-from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork, actor_loss, critic_loss
+from rlhf_ray.optim.flat import FlatAdam
+from rlhf_ray.policies.sac_update import SACUpdate, Transitions
+from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
 from rlhf_ray.rllib.learned_reward import REPLAYED
 from rlhf_ray.rllib.rllib_internals import count_update, learner_pipeline
 from rlhf_ray.rllib.sac_replay import TransitionBuffer
@@ -45,18 +46,22 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
         """Register the optimisers of actor, critics and temperature (called by RLlib); none for other modules."""
         if module_id != DEFAULT_MODULE_ID:
             return
-        network = self.network
-        for name, part, rate in (
-            ("actor", list(network.actor.parameters()), config.actor_lr),
-            ("critic", list(network.critics.parameters()), config.critic_lr),
-            ("alpha", [network.log_alpha], config.alpha_lr),
-        ):
+        target = config.target_entropy
+        self.steps = SACUpdate(
+            self.network,
+            gamma=config.gamma,
+            tau=config.tau,
+            target_entropy=None if target in (None, "auto") else target,
+            max_norm=config.grad_clip,
+        )
+        rates = {"actor": config.actor_lr, "critic": config.critic_lr, "alpha": config.alpha_lr}
+        for name, part in self.steps.parts.items():
             self.register_optimizer(
                 module_id=module_id,
                 optimizer_name=name,
-                optimizer=Adam(part, fused=True),
-                params=part,
-                lr_or_lr_schedule=rate,
+                optimizer=FlatAdam(part),
+                params=part.parameters,
+                lr_or_lr_schedule=rates[name],
             )
 
     def compute_loss_for_module(self, **arguments: Any) -> Any:
@@ -117,14 +122,24 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
         return done
 
     def _learn(self, steps: int) -> None:
-        size = self.config.train_batch_size_per_learner
+        size, network = self.config.train_batch_size_per_learner, self.network
+        optimizers = {name: self.get_optimizer(DEFAULT_MODULE_ID, name) for name in self.steps.parts}
         sums = torch.zeros(4, device=self._device)
         left = steps
         while left:
             drawn = min(left, max(1, ROWS // size))
             rows = self._rewarded(self.replay.sample(drawn * size), replayed=True)
-            for i in range(drawn):
-                sums += self._step({name: column[i * size : (i + 1) * size] for name, column in rows.items()})
+            with torch.no_grad():
+                transitions = Transitions(
+                    network.scaled(rows[Columns.OBS]),
+                    rows[Columns.ACTIONS],
+                    rows[Columns.REWARDS],
+                    network.scaled(rows[Columns.NEXT_OBS]),
+                    rows[Columns.TERMINATEDS],
+                )
+            noise = torch.randn(drawn, 2 * size, network.drawn, device=self._device)
+            for batch, of_batch in zip(transitions.batches(size), noise, strict=True):
+                sums += self.steps.step(batch, of_batch, optimizers)
             left -= drawn
         critic, value, actor, entropy = (sums / steps).tolist()
         self.metrics.log_dict(
@@ -138,40 +153,6 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
             key=DEFAULT_MODULE_ID,
             window=1,
         )
-
-    def _step(self, rows: dict[str, Tensor]) -> Tensor:
-        """Take one gradient step. Return the losses, the mean value and the entropy."""
-        network = self.network
-        of_critics, value = critic_loss(
-            network,
-            rows[Columns.OBS],
-            rows[Columns.ACTIONS],
-            rows[Columns.REWARDS],
-            rows[Columns.NEXT_OBS],
-            rows[Columns.TERMINATEDS],
-            self.config.gamma,
-        )
-        self._descend("critic", of_critics, network.critics)
-        network.critics.requires_grad_(False)  # the actor's loss passes through them
-        of_actor, entropy = actor_loss(network, rows[Columns.OBS])
-        network.critics.requires_grad_(True)
-        self._descend("actor", of_actor, network.actor)
-        target = self.config.target_entropy
-        target = network.auto_entropy if target in (None, "auto") else target
-        self._descend("alpha", network.log_alpha * (entropy - target), None)
-        with torch.no_grad():
-            targets: list[Tensor] = list(network.targets.parameters())
-            critics: list[Tensor] = list(network.critics.parameters())
-            torch._foreach_lerp_(targets, critics, self.config.tau)
-        return torch.stack([of_critics.detach(), value, of_actor.detach(), entropy])
-
-    def _descend(self, name: str, loss: Tensor, part: nn.Module | None) -> None:
-        optimizer = self.get_optimizer(DEFAULT_MODULE_ID, name)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if part is not None and self.config.grad_clip is not None:
-            nn.utils.clip_grad_norm_(part.parameters(), self.config.grad_clip)
-        optimizer.step()
 
 
 class ReferenceSACLearner(SACLearner):

@@ -1,0 +1,188 @@
+"""SAC's gradient steps, against autograd, torch's optimiser and targets by hand."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Normal, TanhTransform
+
+from rlhf_ray.optim.flat import FlatAdam
+from rlhf_ray.policies.sac_update import SACUpdate, Transitions
+from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
+from tests.policies.test_soft_actor_critic import ALPHA, BOX, DISCRETE, network, observations
+
+GAMMA, TAU = 0.9, 0.05
+
+
+def update(net: SoftActorCriticNetwork, **changes: Any) -> SACUpdate:
+    return SACUpdate(net, **({"gamma": GAMMA, "tau": TAU} | changes))
+
+
+def optimizers(steps: SACUpdate, **rates: float) -> dict[str, FlatAdam]:
+    return {name: FlatAdam(part, lr=rates.get(name, 0.0)) for name, part in steps.parts.items()}
+
+
+def transitions(net: SoftActorCriticNetwork, n: int, seed: int = 1) -> Transitions:
+    drawn = torch.Generator().manual_seed(seed)
+    actions = torch.randint(3, (n,), generator=drawn) if net.discrete else torch.rand(n, 2, generator=drawn) * 2 - 1
+    return Transitions(
+        net.scaled(observations(n, seed)),
+        actions,
+        torch.randn(n, generator=drawn),
+        net.scaled(observations(n, seed + 50)),
+        torch.rand(n, generator=drawn) < 0.3,
+    )
+
+
+def critic(of: Any, which: int, inputs: Tensor) -> Tensor:
+    """Critic ``which``, layer by layer."""
+    for i, (weight, bias) in enumerate(zip(of.weights, of.biases, strict=True)):
+        inputs = inputs @ weight[which] + bias[which]
+        inputs = inputs.clamp_min(0.0) if i < len(of.weights) - 1 else inputs
+    return inputs
+
+
+def plain_step(
+    net: SoftActorCriticNetwork, batch: Transitions, noise: Tensor, made: Any, max_norm: float | None
+) -> Any:
+    """The same step as its equations, with autograd and torch's Adam."""
+
+    def policy(seen: Tensor, of_noise: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = net.actor(seen)
+        if net.discrete:
+            return outputs.softmax(-1), outputs.log_softmax(-1)
+        mean, raw = outputs.chunk(2, -1)
+        std = torch.where(
+            net.clamps_log_std > 0, raw.clamp(-20.0, 2.0), -5.0 + 7.0 * (torch.tanh(raw) + 1.0) / 2.0
+        ).exp()
+        gaussian = mean + std * of_noise
+        slope = TanhTransform().log_abs_det_jacobian(gaussian, torch.tanh(gaussian))
+        log = Normal(mean, std).log_prob(gaussian) - slope
+        return torch.tanh(gaussian), log.sum(-1, keepdim=True)
+
+    def judge(of: Any, seen: Tensor, acted: Tensor) -> list[Tensor]:
+        return [critic(of, i, seen if net.discrete else torch.cat([seen, acted], -1)) for i in (0, 1)]
+
+    def expected(acted: Tensor, numbers: Tensor) -> Tensor:
+        return (acted * numbers).sum(-1) if net.discrete else numbers[:, 0]
+
+    def descend(name: str, loss: Tensor, parameters: list[Tensor]) -> None:
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.grad = gradient
+        if max_norm is not None and name != "alpha":
+            torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        made[name].step()
+
+    n = len(batch.rewards)
+    alpha = net.log_alpha.detach().exp()
+    with torch.no_grad():
+        acted, logs = policy(batch.next_observations, noise[:n])
+        soft = expected(acted, torch.minimum(*judge(net.targets, batch.next_observations, acted)) - alpha * logs)
+        target = batch.rewards + GAMMA * torch.where(batch.terminated, 0.0, soft)
+    values = judge(net.critics, batch.observations, batch.actions)
+    if net.discrete:
+        values = [value.gather(-1, batch.actions[:, None]) for value in values]
+    of_critics = sum(((value[:, 0] - target) ** 2).mean() for value in values)
+    descend("critic", of_critics, list(net.critics.parameters()))
+    acted, logs = policy(batch.observations, noise[n:])
+    of_actor = expected(acted, alpha * logs - torch.minimum(*judge(net.critics, batch.observations, acted))).mean()
+    entropy = -expected(acted, logs).mean().detach()
+    descend("actor", of_actor, list(net.actor.parameters()))
+    descend("alpha", (net.log_alpha * (entropy - net.auto_entropy)).sum(), [net.log_alpha])
+    with torch.no_grad():
+        for to, of in zip(net.targets.parameters(), net.critics.parameters(), strict=True):
+            to += TAU * (of - to)
+    return [each.item() for each in (of_critics, torch.stack(values).mean(), of_actor, entropy)]
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.3])
+@pytest.mark.parametrize("kind", ["squashed spread", "clamped spread", "discrete"])
+def test_steps_are_those_of_autograd_and_torchs_adam(kind: str, max_norm: float | None) -> None:
+    net = network(DISCRETE if kind == "discrete" else BOX).double()  # in single precision Adam makes much of rounding
+    with torch.no_grad():
+        if kind == "clamped spread":  # some within the range, some beyond it
+            net.clamps_log_std.fill_(1.0)
+            net.actor[-1].bias[2:] = torch.tensor([1.9, -19.8])
+    other = copy.deepcopy(net)
+    rates = {"actor": 3e-3, "critic": 1e-2, "alpha": 2e-2}
+    steps = update(net, max_norm=max_norm)
+    ours = optimizers(steps, **rates)
+    parts = {"actor": other.actor.parameters(), "critic": other.critics.parameters(), "alpha": [other.log_alpha]}
+    made = {name: torch.optim.Adam(list(part), lr=rates[name]) for name, part in parts.items()}
+    torch.manual_seed(3)
+    for number in range(6):
+        rows, noise = transitions(net, 40, number), torch.randn(80, net.drawn).double()
+        batch = Transitions(*(column.double() if column.is_floating_point() else column for column in rows))
+        metrics = steps.step(batch, noise, ours)
+        expected = plain_step(other, batch, noise, made, max_norm)
+        torch.testing.assert_close(metrics, torch.tensor(expected).double(), rtol=1e-6, atol=1e-6)
+        for name, part in steps.parts.items():
+            theirs = torch.cat([p.grad.flatten() for group in made[name].param_groups for p in group["params"]])
+            torch.testing.assert_close(part.gradient, theirs, rtol=1e-5, atol=1e-7)
+    for (name, value), theirs in zip(net.state_dict().items(), other.state_dict().values(), strict=True):
+        torch.testing.assert_close(value, theirs, rtol=1e-5, atol=1e-7, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_the_target_of_a_continuous_step_is_the_lower_targets_soft_value() -> None:
+    net = network(BOX)
+    batch = transitions(net, 6)
+    noise = torch.randn(12, 2)
+    steps = update(net)
+    acted, logs = net.act(observations(6, seed=51), noise[:6])
+    of_next = torch.cat([batch.next_observations, acted], -1)
+    lower = torch.minimum(critic(net.targets, 0, of_next), critic(net.targets, 1, of_next)).squeeze(-1)
+    target = batch.rewards + GAMMA * torch.where(batch.terminated, 0.0, lower - ALPHA * logs)
+    pairs = torch.cat([batch.observations, batch.actions], -1)
+    values = torch.stack([critic(net.critics, i, pairs).squeeze(-1) for i in (0, 1)])
+    loss, mean, _, entropy = steps.step(batch, noise, optimizers(steps))
+    torch.testing.assert_close(loss, sum(((value - target) ** 2).mean() for value in values))
+    torch.testing.assert_close(mean, values.mean())
+    torch.testing.assert_close(entropy, -net.act(observations(6), noise[6:])[1].mean())
+
+
+def test_the_target_of_a_discrete_step_is_an_exact_expectation() -> None:
+    net = network(DISCRETE)
+    batch = transitions(net, 4)
+    steps = update(net)
+    chances = net.distribution(observations(4, seed=51)).softmax(-1).detach()
+    errors = []
+    for row in range(4):
+        soft = 0.0
+        for action in range(3):
+            lower = min(float(critic(net.targets, i, batch.next_observations)[row, action]) for i in (0, 1))
+            chance = float(chances[row, action])
+            soft += chance * (lower - ALPHA * math.log(chance))
+        target = float(batch.rewards[row]) + GAMMA * (0.0 if batch.terminated[row] else soft)
+        for i in (0, 1):
+            errors.append((float(critic(net.critics, i, batch.observations)[row, batch.actions[row]]) - target) ** 2)
+    loss = steps.step(batch, torch.empty(8, 0), optimizers(steps))[0]
+    assert float(loss) == pytest.approx(sum(errors) / 4, rel=1e-4)
+
+
+def test_the_discrete_actors_optimum_is_the_softmax_of_the_lower_values() -> None:
+    net = network(DISCRETE)
+    batch = transitions(net, 1)
+    lower = torch.minimum(*(critic(net.critics, i, batch.observations) for i in (0, 1)))
+    best = (lower / ALPHA).softmax(-1)
+    steps = update(net)
+    made = optimizers(steps, actor=0.02)
+    for _ in range(400):
+        _, _, loss, entropy = steps.step(batch, torch.empty(2, 0), made)
+    torch.testing.assert_close(net.distribution(observations(1)).softmax(-1), best, atol=5e-3, rtol=0.0)
+    assert float(entropy) == pytest.approx(float(-(best * best.log()).sum()), abs=0.02)
+    # The least possible loss is minus α times the log of the partition sum.
+    assert float(loss) == pytest.approx(float(-ALPHA * (lower / ALPHA).logsumexp(-1)), abs=1e-3)
+
+
+def test_the_temperature_moves_the_entropy_towards_its_target() -> None:
+    for target, sign in ((-50.0, -1), (50.0, 1)):
+        net = network(gym.spaces.Box(-1.0, 1.0, (2,)))
+        steps = update(net, target_entropy=target)
+        steps.step(transitions(net, 5), torch.randn(10, 2), optimizers(steps, alpha=0.1))
+        assert math.copysign(1, float(net.log_alpha) - math.log(ALPHA)) == sign
