@@ -15,7 +15,7 @@ relu_backward: Callable[..., Tensor] = torch.ops.aten.threshold_backward
 """Torch's derivative of `relu`: the given one where the output is above 0. One pass over memory instead of three."""
 
 
-class Transitions(NamedTuple):
+class ReplayedSteps(NamedTuple):
     """``n`` transitions.
 
     Attributes:
@@ -31,10 +31,10 @@ class Transitions(NamedTuple):
     next_observations: Tensor
     terminated: Tensor
 
-    def batches(self, size: int) -> Iterator[Transitions]:
+    def batches(self, size: int) -> Iterator[ReplayedSteps]:
         """Yield ``size`` transitions at a time."""
         for parts in zip(*(torch.split(column, size) for column in self), strict=True):
-            yield Transitions(*parts)
+            yield ReplayedSteps(*parts)
 
 
 class SACUpdate:
@@ -78,7 +78,7 @@ class SACUpdate:
         self._actions: _Actions = _Discrete() if network.discrete else _Gaussian(network)
 
     @torch.no_grad()
-    def step(self, batch: Transitions, noise: Tensor, optimizers: Mapping[str, FlatAdam]) -> Tensor:
+    def step(self, batch: ReplayedSteps, noise: Tensor, optimizers: Mapping[str, FlatAdam]) -> Tensor:
         """Take one gradient step.
 
         Args:
@@ -106,7 +106,7 @@ class SACUpdate:
         torch._foreach_lerp_(self._followers, self._followed, self.tau)
         return torch.stack([of_critics, value, of_actor, entropy])
 
-    def _of_critics(self, batch: Transitions, acted: list[Tensor], alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def _of_critics(self, batch: ReplayedSteps, acted: list[Tensor], alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Set the critics' gradient. Return the sum of their mean squared errors, and their mean value.
 
         The target of a step is its reward plus, unless the episode terminated, γ times the target critics' soft value of a new

@@ -13,14 +13,14 @@ from ray.rllib.utils.metrics import NUM_MODULE_STEPS_TRAINED_LIFETIME
 from torch import Tensor
 
 from rlhf_ray.optim.flat import FlatAdam
-from rlhf_ray.policies.sac_update import SACUpdate, Transitions
+from rlhf_ray.policies.sac_update import ReplayedSteps, SACUpdate
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
 from rlhf_ray.rllib.learned_reward import REPLAYED
 from rlhf_ray.rllib.rllib_internals import count_update, learner_pipeline
 from rlhf_ray.rllib.sac_replay import TransitionBuffer
 
 ROWS = 16_384
-"""Transitions drawn, and given their reward, at once: enough for a fast forward pass, and little memory."""
+"""ReplayedSteps drawn, and given their reward, at once: enough for a fast forward pass, and little memory."""
 
 
 class SACLearner(TorchLearner):  # type: ignore[misc]
@@ -130,7 +130,7 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
             drawn = min(left, max(1, ROWS // size))
             rows = self._rewarded(self.replay.sample(drawn * size), replayed=True)
             with torch.no_grad():
-                transitions = Transitions(
+                transitions = ReplayedSteps(
                     network.scaled(rows[Columns.OBS]),
                     rows[Columns.ACTIONS],
                     rows[Columns.REWARDS],

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Normal, TanhTransform
 
 from rlhf_ray.optim.flat import FlatAdam
-from rlhf_ray.policies.sac_update import SACUpdate, Transitions
+from rlhf_ray.policies.sac_update import ReplayedSteps, SACUpdate
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
 from tests.policies.test_soft_actor_critic import ALPHA, BOX, DISCRETE, network, observations
 
@@ -28,10 +28,10 @@ def optimizers(steps: SACUpdate, **rates: float) -> dict[str, FlatAdam]:
     return {name: FlatAdam(part, lr=rates.get(name, 0.0)) for name, part in steps.parts.items()}
 
 
-def transitions(net: SoftActorCriticNetwork, n: int, seed: int = 1) -> Transitions:
+def transitions(net: SoftActorCriticNetwork, n: int, seed: int = 1) -> ReplayedSteps:
     drawn = torch.Generator().manual_seed(seed)
     actions = torch.randint(3, (n,), generator=drawn) if net.discrete else torch.rand(n, 2, generator=drawn) * 2 - 1
-    return Transitions(
+    return ReplayedSteps(
         net.scaled(observations(n, seed)),
         actions,
         torch.randn(n, generator=drawn),
@@ -49,7 +49,7 @@ def critic(of: Any, which: int, inputs: Tensor) -> Tensor:
 
 
 def plain_step(
-    net: SoftActorCriticNetwork, batch: Transitions, noise: Tensor, made: Any, max_norm: float | None
+    net: SoftActorCriticNetwork, batch: ReplayedSteps, noise: Tensor, made: Any, max_norm: float | None
 ) -> Any:
     """The same step as its equations, with autograd and torch's Adam."""
 
@@ -118,7 +118,7 @@ def test_steps_are_those_of_autograd_and_torchs_adam(kind: str, max_norm: float 
     torch.manual_seed(3)
     for number in range(6):
         rows, noise = transitions(net, 40, number), torch.randn(80, net.drawn).double()
-        batch = Transitions(*(column.double() if column.is_floating_point() else column for column in rows))
+        batch = ReplayedSteps(*(column.double() if column.is_floating_point() else column for column in rows))
         metrics = steps.step(batch, noise, ours)
         expected = plain_step(other, batch, noise, made, max_norm)
         torch.testing.assert_close(metrics, torch.tensor(expected).double(), rtol=1e-6, atol=1e-6)
