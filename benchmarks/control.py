@@ -13,34 +13,42 @@ CONTROL_SAC = (
 )
 """Small networks and a gradient step for every four steps: gradient steps are most of what a run costs."""
 
-WALK = ("envpool/WalkerWalk-v1", "--total-env-steps", "500000", *CONTROL_SAC)
 
-CONTROL: Mapping[str, tuple[str, ...]] = {
-    "500 labels": ("--preferences.comparisons", "500"),
-    "500 labels, 30 % wrong": (
-        "--preferences.comparisons",
-        "500",
-        "--preferences.teacher",
-        "mistake",
-        "--preferences.mistake",
-        "0.3",
-    ),
-    "500 labels, human-like": ("--preferences.comparisons", "500", "--preferences.teacher", "human_like"),
-    "100 labels, 10 % wrong": (
-        "--preferences.comparisons",
-        "100",
-        "--preferences.teacher",
-        "mistake",
-        "--preferences.mistake",
-        "0.1",
-    ),
+def _words(task: str, steps: int) -> tuple[str, ...]:
+    return (task, "--total-env-steps", str(steps), *CONTROL_SAC)
+
+
+WALK = _words("envpool/WalkerWalk-v1", 500_000)
+QUADRUPED = _words("envpool/QuadrupedWalk-v1", 1_000_000)
+CHEETAH = _words("envpool/CheetahRun-v1", 1_000_000)
+
+
+def _labels(count: int, teacher: str | None = None, mistake: float | None = None) -> tuple[str, ...]:
+    words: tuple[str, ...] = ("--preferences.comparisons", str(count))
+    if teacher:
+        words += ("--preferences.teacher", teacher)
+    return words if mistake is None else (*words, "--preferences.mistake", str(mistake))
+
+
+CONTROL: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
+    WALK: {
+        "500 labels": _labels(500),
+        "1000 labels, 30 % wrong": _labels(1_000, "mistake", 0.3),
+        "500 labels, human-like": _labels(500, "human_like"),
+        "100 labels, 10 % wrong": _labels(100, "mistake", 0.1),
+    },
+    QUADRUPED: {"1000 labels": _labels(1_000)},
+    CHEETAH: {"500 labels": _labels(500)},
 }
-"""Labels and teachers: B-Pref's budget (Lee et al. 2021) and that of MCP (Heo et al. 2024)."""
+"""Trainings and their labels: the budgets of PEBBLE and B-Pref (Lee et al. 2021), RIME (Cheng et al. 2024) and MCP (Heo et al.
+2024). RIME's agents and MCP's take a million steps."""
 
 
 def control() -> list[Cell]:
     """The cells of the table."""
-    cells = cells_of("reference", WALK[0], "true reward", train(*WALK, "--true-reward"))
-    for variant, words in CONTROL.items():
-        cells += cells_of("control", WALK[0], variant, train(*WALK, *words))
+    cells: list[Cell] = []
+    for words, variants in CONTROL.items():
+        cells += cells_of("reference", words[0], "true reward", train(*words, "--true-reward"))
+        for variant, labels in variants.items():
+            cells += cells_of("control", words[0], variant, train(*words, *labels))
     return cells
