@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.ndimage import gaussian_filter
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.errors import SettingError
@@ -52,6 +51,8 @@ def inpaint(question: Question, moments: Any, name: str, mask: BoolArray) -> Arr
 
 def blurred(images: FloatArray, size: float) -> FloatArray:
     """Blur images ``[…, height, width, channels]`` by a Gaussian of ``size`` pixels."""
+    from scipy.ndimage import gaussian_filter  # takes a third of a second to import, which training need not wait for
+
     return np.asarray(gaussian_filter(images, size, axes=(-3, -2)))
 
 
