@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from rlhf_ray.cli.help import asks_help
 from rlhf_ray.cli.presets import check_agent, new_folder, preset, usage_of
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.garbage import uncollected
 from rlhf_ray.data.modules import append_to_path, look_in_all
 from rlhf_ray.data.whole import whole_number
 from rlhf_ray.runs import last_words
@@ -99,9 +101,10 @@ def run(words: list[str]) -> None:
     if resumed is not None:
         _check_resumed(resumed, command, defaults, experiment)
 
-    with nothing_to_save():
+    with nothing_to_save(), uncollected():
         from rlhf_ray.runs.new_run import new_run
         from rlhf_ray.runs.train import quiet, train
+    gc.freeze()  # modules are never garbage: later searches skip them
 
     quiet()
     if resumed is None:

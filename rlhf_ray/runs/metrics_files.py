@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.data.atomic import append, write_text
+from rlhf_ray.data.garbage import uncollected
 from rlhf_ray.data.metrics import RENAMED
 from rlhf_ray.data.plain import plain
 from rlhf_ray.runs.all_metrics import all_metrics
@@ -105,9 +106,12 @@ class Reporting(Callback):
     def on_end(self, outcome: Outcome | None) -> None:
         """Write the report."""
         if outcome is not None:
-            from rlhf_ray.runs.report.run_report import write_report  # imports matplotlib, which training does not need
+            with uncollected():
+                from rlhf_ray.runs.report.run_report import (
+                    write_report,  # imports matplotlib, which training doesn't need
+                )
 
-            write_report(self._path)
+                write_report(self._path)
 
 
 def numbers(metrics: dict[str, Any]) -> dict[str, float]:
