@@ -20,6 +20,7 @@ from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.garbage import uncollected
 from rlhf_ray.data.modules import append_to_path, look_in_all
+from rlhf_ray.data.system import bound_cores
 from rlhf_ray.data.whole import whole_number
 from rlhf_ray.runs import last_words
 from rlhf_ray.runs.callbacks import CALLBACKS, Callback
@@ -50,6 +51,8 @@ class Train(Experiment):
     `rlhf-ray record`."""
     evaluation_episodes: int = 20
     """Number of episodes for the final evaluation of each agent."""
+    cores: int | None = None
+    """Most cores that the run uses. None: all that the process may use. The experiment does not depend on it."""
     tracker: TrackerName = "none"
     """Tracker besides TensorBoard: wandb for Weights & Biases (needs a login, or WANDB_MODE=offline)."""
     callback: tuple[str, ...] = ()
@@ -94,6 +97,7 @@ def run(words: list[str]) -> None:
     named = 1 if resumed is None else 2
     given = spelled_out(words[named:], "--teacher", "--preferences.teacher")
     command = parse_arguments(Train, f"rlhf-ray train {' '.join(words[:named])}", given, defaults)
+    bound_cores(command.cores)
     experiment = _experiment(command)
     check_agent(experiment, defaults)
     check_tracker(command.tracker)

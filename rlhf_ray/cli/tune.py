@@ -17,6 +17,7 @@ from rlhf_ray.cli.help import asks_help
 from rlhf_ray.cli.presets import check_agent, new_folder, preset, usage_of
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
+from rlhf_ray.data.system import bound_cores
 from rlhf_ray.runs import last_words
 from rlhf_ray.runs.interruption import nothing_to_save, sigterm_as_ctrl_c
 from rlhf_ray.runs.trackers import TrackerName
@@ -60,6 +61,8 @@ class Tune(Experiment):
     """Episodes per measurement of the true return, with the same initial states for all trials."""
     seeds: int = 0
     """Number of further seeds to train the best settings with, for a mean and a confidence interval."""
+    cores: int | None = None
+    """Most cores that each trial uses. None: all that the process may use. Results do not depend on it."""
     tracker: TrackerName = "none"
     """Tracker besides TensorBoard: wandb for Weights & Biases (needs a login, or WANDB_MODE=offline)."""
     run_dir: Path | None = None
@@ -84,6 +87,7 @@ def run(words: list[str]) -> None:
     defaults = Tune(**vars(experiment))
     command: Tune = parse_arguments(Tune, f"rlhf-ray tune {name}", _together(rest), defaults)
     check_agent(command, defaults)
+    bound_cores(command.cores)
     with nothing_to_save():
         from rlhf_ray.runs.train import quiet
         from rlhf_ray.sweeps import grid

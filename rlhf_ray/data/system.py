@@ -9,19 +9,35 @@ import shutil
 import sys
 from pathlib import Path
 
+from rlhf_ray.data.errors import SettingError
+
 LINUX = sys.platform.startswith("linux")
 OPENGL = "libEGL.so.1"
 """What draws MuJoCo's images on a Linux machine without a screen."""
+CORES = "RLHF_RAY_CORES"
+"""Environment variable with a bound of the cores to use, for this process and those that it starts."""
 SHARED_MEMORY = Path("/dev/shm")
 MEMORY = Path("/proc/meminfo")
 _loaded: set[str] = set()
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use; where the system does not say, the machine's."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return the number of cores that this process may use, by the system and `bound_cores`; or else the machine's."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, int(os.environ.get(CORES, cores)))
+
+
+def bound_cores(cores: int | None) -> None:
+    """Let this process, and those that it starts, use so many cores at most; None for no bound.
+
+    Raises:
+        SettingError: there are none.
+    """
+    if cores is None:
+        return
+    if cores < 1:
+        raise SettingError(f"--cores is {cores}; it must be 1 or more.")
+    os.environ[CORES] = str(cores)
 
 
 def available_memory() -> int | None:

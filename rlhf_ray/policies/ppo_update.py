@@ -8,7 +8,7 @@ autograd: their forward and backward passes are a few products of stacked matric
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,14 @@ from torch import Tensor, nn
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.optim.flat import FlatAdam, FlatParameters
+from rlhf_ray.optim.parallel import add_gradients, in_parallel
 from rlhf_ray.policies.actions import entropy, log_probability
 from rlhf_ray.policies.network import ActorCriticNetwork
 
 IMAGES_OF_A_PASS, IMAGES_OF_A_GPU_PASS = 256, 4096
 """Images of a forward pass without gradients: more leave a core's cache, or need much of a GPU's memory."""
+IMAGES_OF_A_GRADIENT = 128
+"""Images of a forward and backward pass: fewer take longer each."""
 
 GATHERED_BYTES = 16 * 2**20
 """Most bytes of rows gathered at once."""
@@ -58,6 +61,10 @@ class PPORows:
     def columns(self) -> tuple[Tensor, ...]:
         """Return the tensors, in the order of the attributes."""
         return self.inputs, self.actions, self.log_probabilities, self.advantages, self.targets, self.values
+
+    def parts(self, count: int) -> list[PPORows]:
+        """Return at most ``count`` parts of the rows, one after the other."""
+        return [PPORows(*columns) for columns in zip(*(column.chunk(count) for column in self.columns()), strict=True)]
 
     def minibatches(self, index: Tensor) -> Iterator[PPORows]:
         """Yield the rows of ``index [minibatches, size]``, one minibatch at a time."""
@@ -116,12 +123,11 @@ class PPOLoss:
         }
 
 
-def passes(images: Tensor) -> tuple[Tensor, ...]:
-    """Split images ``[n, …]`` for forward passes without gradients."""
-    parts: tuple[Tensor, ...] = torch.split(
-        images, IMAGES_OF_A_PASS if images.device.type == "cpu" else IMAGES_OF_A_GPU_PASS
-    )
-    return parts
+def in_passes(work: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """Return ``work`` of images ``[n, …]``, in forward passes without gradients."""
+    if images.device.type != "cpu":
+        return torch.cat([work(part) for part in torch.split(images, IMAGES_OF_A_GPU_PASS)])
+    return torch.cat(list(in_parallel(work, torch.split(images, IMAGES_OF_A_PASS))))
 
 
 class PPOUpdate:
@@ -160,9 +166,13 @@ class PPOUpdate:
     def values_of(self, inputs: Tensor) -> Tensor:
         """Return the values ``[n]`` of `PPORows.inputs`, without gradients."""
         encode = self.network.encode if self.network.trains_encoder else nn.Identity()
-        parts = passes(inputs) if self.network.image else (inputs,)
+
+        def values(part: Tensor) -> Tensor:
+            value: Tensor = self.network.critic(encode(part)).squeeze(-1)
+            return value
+
         with torch.no_grad():
-            return torch.cat([self.network.critic(encode(part)).squeeze(-1) for part in parts])
+            return in_passes(values, inputs) if self.network.image else values(inputs)
 
     def take_steps(
         self,
@@ -202,7 +212,7 @@ class PPOUpdate:
                 gradient_of(minibatch)
             else:
                 gradient.zero_()
-                loss(self.network, self.space, minibatch)[0].backward()  # type: ignore[no-untyped-call]
+                self._add_gradient(loss, minibatch)
             norm = gradient.norm()
             if max_norm is not None:
                 gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
@@ -212,6 +222,17 @@ class PPOUpdate:
             if number == last:
                 parts["gradient_norm"] = norm
         return parts | {"steps_left_out": left_out}
+
+    def _add_gradient(self, loss: PPOLoss, minibatch: PPORows) -> None:
+        """Add the loss's gradient; of many images in parts, of which several cores compute one each."""
+
+        def weighted(part: PPORows) -> tuple[Tensor, Tensor]:
+            total = loss(self.network, self.space, part)[0]
+            return total, torch.full_like(total, len(part) / len(minibatch))
+
+        apart = self.network.image and minibatch.inputs.device.type == "cpu"
+        parts = minibatch.parts(-(-len(minibatch) // IMAGES_OF_A_GRADIENT) if apart else 1)
+        add_gradients(self.flat.parameters, weighted, parts)
 
 
 def shuffled(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -19,6 +19,7 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.spaces import space_from_json, space_to_json
+from rlhf_ray.optim.parallel import in_parallel
 from rlhf_ray.reward.histories import last_of_windows
 from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks import is_built_in, make_network, observe, reads_history
@@ -31,6 +32,9 @@ MOST_STEPS = 4096
 """Most steps of a forward pass without gradients: bounds its memory."""
 LATER = ("deviation_weight", "window", "label_noise")
 """Scalar buffers that older saved reward models lack; `RewardEnsemble` gives them their defaults."""
+
+_P = TypeVar("_P")
+_R = TypeVar("_R")
 
 
 def device_for(settings: RewardModelSettings) -> torch.device:
@@ -106,6 +110,17 @@ class RewardEnsemble(nn.Module):
         if self._that_fit is None or next(self.networks.parameters()).is_cuda:
             return MOST_STEPS
         return min(MOST_STEPS, self._that_fit)
+
+    def over_parts(self, work: Callable[[_P], _R], parts: Sequence[_P]) -> Iterable[_R]:
+        """Return ``work`` of each part, in their order.
+
+        Several cores compute one each, if the parts are images for our networks on a CPU. Other passes take so little time that
+        threads gain nothing, or may draw random numbers or change the networks.
+        """
+        images = self._that_fit is not None and is_built_in(self.settings)
+        if not images or self.settings.dropout or next(self.networks.parameters()).is_cuda:
+            return map(work, parts)
+        return in_parallel(work, parts)
 
     def combine(self, members: Tensor) -> Tensor:
         """Combine the members' rewards to the reward: their mean plus ``deviation_weight`` times their standard deviation.
@@ -241,14 +256,15 @@ class RewardEnsemble(nn.Module):
     ) -> Tensor:
         """Compute the rewards on the likelihood's scale, as `member_rewards` but not normalised."""
         self.check_steps("this asks for the rewards of")
-        rewards = []
+
+        def rewards(start: int) -> Tensor:
+            part = slice(start, start + self.at_once)
+            frames = torch.stack([observations[part], next_observations[part]], 1)
+            inputs = self.networks.encode(frames, actions[part].unsqueeze(1).clone(), terminated[part].clone())
+            return torch.as_tensor(self.networks(inputs).squeeze(-1))
+
         with torch.no_grad(), self._predicting():
-            for start in range(0, len(observations), self.at_once):
-                part = slice(start, start + self.at_once)
-                frames = torch.stack([observations[part], next_observations[part]], 1)
-                inputs = self.networks.encode(frames, actions[part].unsqueeze(1).clone(), terminated[part].clone())
-                rewards.append(self.networks(inputs).squeeze(-1))
-        return torch.cat(rewards, 1)
+            return torch.cat(list(self.over_parts(rewards, range(0, len(observations), self.at_once))), 1)
 
     def predict(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
         """Compute the reward of ``n`` steps: `combine` of `member_rewards`.
@@ -276,11 +292,14 @@ class RewardEnsemble(nn.Module):
             ``[members, n]`` float32.
         """
         n, length = fragments.rewards.shape
-        rewards, at_once = [], max(1, self.at_once // length)
+        at_once = max(1, self.at_once // length)
+
+        def rewards(start: int) -> Tensor:
+            return torch.as_tensor(self.networks(self.encode(fragments[start : start + at_once])))
+
         with torch.no_grad(), self._predicting():
-            for start in range(0, n, at_once):
-                rewards.append(self.networks(self.encode(fragments[start : start + at_once])))
-        returns: FloatArray = (torch.cat(rewards, 1) @ discounts(length, self.settings.discount)).numpy()
+            parts = list(self.over_parts(rewards, range(0, n, at_once)))
+        returns: FloatArray = (torch.cat(parts, 1) @ discounts(length, self.settings.discount)).numpy()
         return returns
 
     def encode(self, fragments: Fragments) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim.adam import AdamW
 from rlhf_ray.optim.flat import FlatAdamW
+from rlhf_ray.optim.parallel import add_gradients
 from rlhf_ray.reward.annotators import annotator_model, likelihood_rates
 from rlhf_ray.reward.averaging import WeightAverage
 from rlhf_ray.reward.comparison_set import ComparisonSet, NothingToFitError
@@ -322,10 +323,13 @@ class RewardTrainer:
 
     def _backward(self, data: StackedComparisons, batch: Tensor, pool: dict[str, Tensor] | None) -> None:
         """Accumulate the gradient of the weighted mean loss over ``batch``, chunk by chunk."""
-        for part in batch.chunk(math.ceil(len(batch) * 2 * data.length / self._backward_steps)):
-            losses = self._losses(data, part)
-            # Passing the weights as the losses' gradient avoids building a graph for the weighted mean.
-            losses.backward((data.weights.index_select(1, part) / len(batch)).to(self.device))  # type: ignore[no-untyped-call]
+
+        def weighted(part: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
+            return self._losses(data, *part), (data.weights.index_select(1, part[0]) / len(batch)).to(self.device)
+
+        parts = batch.chunk(math.ceil(len(batch) * 2 * data.length / self._backward_steps))
+        drawn = [(part, self._crop(len(part), data.length)) for part in parts]
+        add_gradients(self.ensemble.networks.parameters(), weighted, drawn, self.ensemble.over_parts)
         if pool is not None:
             self._backward_unlabelled(data, len(batch), pool)
 
@@ -355,8 +359,7 @@ class RewardTrainer:
     def _batches(self, train: Tensor, updates: int) -> Iterator[Tensor]:
         """Yield at most ``updates`` batches of positions: one pass over ``train`` in a new order."""
         order = train[torch.randperm(len(train), generator=self.generator)]
-        batches: tuple[Tensor, ...] = torch.split(order, self.settings.batch_size)
-        yield from batches[:updates]
+        yield from order.split(self.settings.batch_size)[:updates]
 
     def state(self) -> dict[str, Any]:
         """Return the trainer's state as numpy arrays and plain values. Comparisons are stored by key only."""
@@ -404,10 +407,9 @@ class RewardTrainer:
             method.load_state(kept)
         self.comparisons.restore(state["keys"], changes)
 
-    def _losses(self, data: StackedComparisons, batch: Tensor) -> Tensor:
+    def _losses(self, data: StackedComparisons, batch: Tensor, crop: Tensor | None) -> Tensor:
         """Compute the loss of each comparison of ``batch`` for each member, ``[members, batch]``."""
-        rewards = self._rewards(data.inputs, batch)
-        differences = self._differences(rewards, crop=self._crop(len(batch), data.length))
+        differences = self._differences(self._rewards(data.inputs, batch), crop=crop)
         preferences = data.preferences.index_select(0, batch).to(self.device)
         log_odds = data.log_odds(differences, batch, self.settings.largest_log_odds)
         return self.loss(log_odds, preferences, rows_of(data.noise, batch, self.device))
@@ -415,21 +417,20 @@ class RewardTrainer:
     def _rewards(self, inputs: dict[str, Tensor], batch: Tensor) -> Tensor:
         """Compute the raw reward of each step of ``batch`` for each member: ``[members, batch, 2, length]``, on the device."""
         of_batch = {name: value.index_select(0, batch).to(self.device).flatten(0, 1) for name, value in inputs.items()}
-        rewards: Tensor = self.ensemble.networks(of_batch)
-        return rewards.view(-1, len(batch), 2, rewards.shape[-1])
+        rewards: Tensor = self.ensemble.networks(of_batch)  # [members, 2 batch, length]
+        return rewards.unflatten(1, (len(batch), 2))
 
     def _differences(self, rewards: Tensor, crop: Tensor | None = None) -> Tensor:
         return return_differences(rewards, self.settings.discount, crop)
 
     def _all_rewards(self, data: StackedComparisons, rows: Tensor | None = None) -> Tensor:
         """Compute `_rewards` of ``rows``, or all, without gradients, in chunks that bound memory; move them to the CPU."""
-        pairs_per_chunk = max(1, self.ensemble.at_once // (2 * data.length))
         rows = torch.arange(len(data)) if rows is None else rows
         if self._fused is not None:
             return self._fused.rewards_of(data.inputs["features"], rows)
         with torch.no_grad():
-            parts: tuple[Tensor, ...] = torch.split(rows, pairs_per_chunk)
-            return torch.cat([self._rewards(data.inputs, part).cpu() for part in parts], 1)
+            parts = torch.split(rows, max(1, self.ensemble.at_once // (2 * data.length)))
+            return torch.cat([*self.ensemble.over_parts(lambda part: self._rewards(data.inputs, part).cpu(), parts)], 1)
 
     def _report(
         self, data: StackedComparisons, rewards: Tensor, counted: Tensor, train: Tensor, steps: int, seconds: float

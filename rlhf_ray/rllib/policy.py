@@ -32,7 +32,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
-from rlhf_ray.policies.ppo_update import passes
+from rlhf_ray.policies.ppo_update import in_passes
 from rlhf_ray.rllib.rllib_internals import skip_notes
 from rlhf_ray.settings import PPOSettings
 
@@ -101,7 +101,7 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
     def _encode(self, observations: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not self.network.image:
             return self.network.encode(observations)
-        return torch.cat([self.network.encode(part) for part in passes(observations)])
+        return in_passes(self.network.encode, observations)
 
     def _remember(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Return what the heads read at each step, ``[batch, steps, size]``, and the memory after the last one."""

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from rlhf_ray.data import system
+from rlhf_ray.data.errors import SettingError
 
 
 @pytest.fixture
@@ -60,3 +61,14 @@ def test_without_opengl_on_linux_nothing_is_loaded(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(system, "OPENGL", "libNoSuch.so.1")
     system.load_opengl()
     assert not system.opengl_loaded()
+
+
+def test_cores_are_bounded_here_and_in_processes_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(system.CORES, "9")  # restored at the end
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 5}, raising=False)
+    for bound, cores in ((2, 2), (None, 2), (64, 3)):
+        system.bound_cores(bound)
+        assert system.usable_cores() == cores
+    assert os.environ[system.CORES] == "64"
+    with pytest.raises(SettingError, match="--cores is 0; it must be 1 or more"):
+        system.bound_cores(0)

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from rlhf_ray.data.spaces import choices_of
+from rlhf_ray.optim import parallel
 from rlhf_ray.optim.flat import FlatAdam, FlatParameters
+from rlhf_ray.policies import ppo_update
 from rlhf_ray.policies.actions import log_probability, sample
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
 from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, StackedMLPs, advantages, shuffled
@@ -228,3 +230,27 @@ def test_advantages_follow_their_definition() -> None:
 
 def test_every_kind_of_action_is_tried() -> None:
     assert [len(choices_of(space)) for space in ACTIONS] == [0, 1, 2]
+
+
+def test_an_update_on_images_is_the_same_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    count, space = 300, gym.spaces.Discrete(4)  # three parts of 100 images
+    generator = torch.Generator().manual_seed(1)
+    pixels = torch.randint(0, 256, (count, 16, 16, 3), generator=generator, dtype=torch.uint8)
+    numbers = torch.randn(4, count, generator=generator)
+    rows = PPORows(pixels, torch.arange(count) % 4, -numbers[0].abs(), numbers[1], numbers[2], numbers[3])
+    loss, seen = dataclasses.replace(LOSS, clips_values=True), []
+    assert count / 3 < ppo_update.IMAGES_OF_A_GRADIENT < count / 2
+    for cores in (1, 2, 3):
+        monkeypatch.setattr(parallel, "usable_cores", lambda cores=cores: cores)
+        torch.manual_seed(0)
+        images = gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
+        update = PPOUpdate(ActorCriticNetwork(images, space, PolicyShape(network="small")), space)
+        if cores == 1:
+            loss(update.network, space, rows)[0].backward()
+            whole = update.flat.gradient.clone()
+        parts = update.take_steps(FlatAdam(update.flat, lr=1e-2), rows, loss, torch.arange(count)[None])
+        values = update.values_of(pixels)
+        seen.append((update.flat.gradient.clone(), update.flat.values.clone(), values, parts["total_loss"]))
+    torch.testing.assert_close(seen[0][0], whole, rtol=1e-4, atol=1e-6)
+    assert whole.abs().max() > 0.01
+    assert all(torch.equal(mine, other) for one in seen[1:] for mine, other in zip(seen[0], one, strict=True))

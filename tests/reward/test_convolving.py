@@ -1,5 +1,6 @@
 """Convolutions in gradient steps: in bfloat16 where the CPU has it, in passes that fit its cache."""
 
+import threading
 from typing import Any
 
 import gymnasium as gym
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from rlhf_ray.optim import parallel
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.networks import convolving, make_network
 from rlhf_ray.reward.networks.cnn import CNN
@@ -95,7 +97,7 @@ def test_small_passes_give_the_gradient_of_one(settings: dict[str, Any], monkeyp
         monkeypatch.setattr(
             trainer,
             "_losses",
-            lambda data, part, losses=losses, seen=seen: (seen.append(len(part)), losses(data, part))[1],
+            lambda data, part, crop, losses=losses, seen=seen: (seen.append(len(part)), losses(data, part, crop))[1],
         )
         trainer.fit(1)
         passes.append(seen)
@@ -129,3 +131,28 @@ def test_layers_of_your_own_may_end_in_a_block() -> None:
     assert network.convolutions is not None
     expected = torch.stack([member(images / 255) for member in network.convolutions])
     torch.testing.assert_close(convolving.convolved(network.convolutions, images, bfloat16=False), expected)
+
+
+@pytest.mark.parametrize("settings", [{}, {"dropout": 0.5}, {"methods": ("surf",)}], ids=str)
+def test_no_bit_of_a_fit_depends_on_the_cores(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolving, "PASS_NUMBERS", 48 * 48 * 3 * 3 * 8)  # a comparison of 2 * 4 steps for each pass
+    comparisons = some_comparisons(8, 4, observations=LARGER, actions=CHOICES)
+    seen, threads = [], []
+    for cores in (1, 3):
+        monkeypatch.setattr(parallel, "usable_cores", lambda cores=cores: cores)
+        chosen = RewardModelSettings(network="cnn", hidden=(8,), batch_size=8, precision="float32", **settings)
+        trainer = RewardTrainer(chosen, LARGER, CHOICES, held_out_share=0.0, seed=0)
+        trainer.comparisons.add(comparisons)
+        losses, callers = trainer._losses, set()
+        monkeypatch.setattr(
+            trainer,
+            "_losses",
+            lambda *of, losses=losses, callers=callers: (callers.add(threading.get_ident()), losses(*of))[1],
+        )
+        trainer.fit(2, unlabelled=comparisons.pairs)
+        returns = trainer.ensemble.fragment_returns(comparisons.pairs.left)
+        seen.append([returns, *trainer.ensemble.state().values()])
+        threads.append(callers - {threading.get_ident()})
+    assert all(np.array_equal(one, other) for one, other in zip(*seen, strict=True))
+    assert not threads[0]
+    assert bool(threads[1]) == ("dropout" not in settings)  # whose masks threads would draw in any order
