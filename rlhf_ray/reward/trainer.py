@@ -359,7 +359,7 @@ class RewardTrainer:
     def _batches(self, train: Tensor, updates: int) -> Iterator[Tensor]:
         """Yield at most ``updates`` batches of positions: one pass over ``train`` in a new order."""
         order = train[torch.randperm(len(train), generator=self.generator)]
-        yield from order.split(self.settings.batch_size)[:updates]
+        yield from torch.split(order, self.settings.batch_size)[:updates]
 
     def state(self) -> dict[str, Any]:
         """Return the trainer's state as numpy arrays and plain values. Comparisons are stored by key only."""
@@ -418,7 +418,7 @@ class RewardTrainer:
         """Compute the raw reward of each step of ``batch`` for each member: ``[members, batch, 2, length]``, on the device."""
         of_batch = {name: value.index_select(0, batch).to(self.device).flatten(0, 1) for name, value in inputs.items()}
         rewards: Tensor = self.ensemble.networks(of_batch)  # [members, 2 batch, length]
-        return rewards.unflatten(1, (len(batch), 2))
+        return rewards.view(-1, len(batch), 2, rewards.shape[-1])
 
     def _differences(self, rewards: Tensor, crop: Tensor | None = None) -> Tensor:
         return return_differences(rewards, self.settings.discount, crop)
