@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 from torch import Tensor
 
 from rlhf_ray.data.arrays import Array, FloatArray
-from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward.functions import Input, RewardFunction
 from rlhf_ray.reward.shaping import shaped
 
@@ -86,15 +85,3 @@ class FormulaReward(RewardFunction):
         return rewards + 0 * (observations + next_observations).flatten(1).sum(
             1
         )  # tied to each input, even if constant
-
-
-def checked_option(name: str, value: str, kind: Any, of: str) -> str:
-    """Return ``value`` if it is one of the literals in ``kind``.
-
-    Raises:
-        SettingError: it is not.
-    """
-    if value not in get_args(kind):
-        allowed = ", ".join(repr(choice) for choice in get_args(kind))
-        raise SettingError(f"{name} of {of} is {value!r}; it must be one of {allowed}.")
-    return value

@@ -13,8 +13,9 @@ from gymnasium import spaces
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs.formula import Formula, FormulaReward, Shaping, checked_option
+from rlhf_ray.envs.formula import Formula, FormulaReward, Shaping
 from rlhf_ray.envs.grid_states import GridStates
+from rlhf_ray.envs.options import checked_option
 
 FREE, WALL, AGENT, GOAL, KEY = range(5)
 """Object codes in observations."""

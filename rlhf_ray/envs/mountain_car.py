@@ -12,7 +12,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.envs.formula import Formula, FormulaReward, Shaping, checked_option
+from rlhf_ray.envs.formula import Formula, FormulaReward, Shaping
+from rlhf_ray.envs.options import checked_option
 
 GOAL_POSITION = 0.5
 SCALE = 100.0

@@ -24,6 +24,7 @@ from rlhf_ray.envs.level_envs import LevelVectorEnv
 from rlhf_ray.envs.minirun import MiniRunVectorEnv
 from rlhf_ray.envs.static_bounce import StaticBounceVectorEnv
 from rlhf_ray.envs.views import viewed
+from rlhf_ray.envs.worker_processes import WorkerProcessesVectorEnv
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,9 @@ _MAKERS: dict[str, Callable[..., gymnasium.Env[Any, Any]]] = {
     envpool.PREFIX: envpool.EnvPoolEnv,
 }
 """What makes environments that gymnasium's `make` doesn't, or not alone, by the prefix of their ids."""
+
+_PROCESSES = "worker_processes"
+"""The option of `make_vector_env` that a single environment doesn't take."""
 
 _REGISTERED: dict[str, list[str]] = {}
 """The names that each imported module registered, with the module."""
@@ -189,8 +193,8 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     return _make(name, options)
 
 
-def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, Any, Any]:
-    """Make ``num_envs`` copies of an environment, stepped together in this process.
+def make_vector_env(name: str, num_envs: int, worker_processes: int = 1, **options: Any) -> VectorEnv[Any, Any, Any]:
+    """Make ``num_envs`` copies of an environment, stepped together.
 
     The autoreset mode is always ``AutoresetMode.NEXT_STEP``, which RLlib requires (and doesn't check): the step after
     an episode's last one returns the next episode's first observation and reward 0, and ignores the action.
@@ -198,6 +202,8 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
     Args:
         name: as for ``make_env``.
         num_envs: number of copies, at least 1.
+        worker_processes: number of processes that step copies that don't step together (`steps_together`), at most one for each
+            copy; 1: this process. Results don't depend on it.
         **options: as for ``make_env``.
 
     Returns:
@@ -220,15 +226,22 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
     if (entry := _vector_entry_point(name)) is not None:
         together = gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **options)
         return together if _is_gymnasium_s(entry) else CheckedVectorEnv(together, name)
+    if (processes := min(worker_processes, num_envs)) > 1:
+        return WorkerProcessesVectorEnv(name, functools.partial(EnvCreator(name), options), num_envs, processes)
     return SyncVectorEnv(
         [lambda: make_env(name, **options) for _ in range(num_envs)],
         autoreset_mode=AutoresetMode.NEXT_STEP,
     )
 
 
-def thread_options(name: str, threads: int) -> dict[str, Any]:
-    """Return the options of `make_vector_env` by which ``threads`` threads step the copies; none where the caller's steps them."""
-    return {"num_threads": threads} if name.startswith(envpool.PREFIX) else {}
+def thread_options(name: str, threads: int, processes: int = 1) -> dict[str, Any]:
+    """Return the options of `make_vector_env` by which several cores step the copies.
+
+    These are ``threads`` threads where copies step in C++, and ``processes`` processes where they step in a loop.
+    """
+    if name.startswith(envpool.PREFIX):
+        return {"num_threads": threads}
+    return {_PROCESSES: processes} if processes > 1 and not steps_together(name) else {}
 
 
 def _by_object(spec: Any) -> Any:
@@ -253,16 +266,18 @@ class EnvCreator:
 
     def __init__(self, name: str):
         self.name = name
-        self._registered = _by_object(gymnasium.registry.get(name))
+        self._id = name.removeprefix(prefix_of(name) or "")
+        self._registered = _by_object(gymnasium.registry.get(self._id))
 
     def __call__(self, context: Any) -> Any:
         """Make the environment, or vector environment, with the options in ``context`` (a mapping)."""
         if self._registered is not None:
-            gymnasium.registry.setdefault(self.name, self._registered)
+            gymnasium.registry.setdefault(self._id, self._registered)
         options = dict(context)
         count = options.pop("num_envs", None)
         if count is not None:
             return make_vector_env(self.name, count, **options)
+        options.pop(_PROCESSES, None)
         return make_env(self.name, **options)
 
 

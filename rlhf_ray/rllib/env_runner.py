@@ -75,7 +75,7 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         """See RLlib."""
         super().make_env()
         if type(self.env) is DictInfoToList:
-            self.env = LazyInfos(self.env.env)
+            self.env.__class__ = LazyInfos  # not another wrapper: this one, thrown away, would close the copies
 
     def _try_env_reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Reset the environments (called by RLlib). With a ``seed``, each copy gets a new stream of its own."""
