@@ -1,0 +1,93 @@
+"""Simulation share: how much of EnvPool's own rate a whole training has, on all cores of this machine.
+
+The simulation alone is EnvPool with as many threads as cores, 64 copies and actions drawn before. The training is `rlhf-ray train`
+with PPO on a learned reward: 64 copies, rollouts of 128 steps, 4 epochs of minibatches of 2,048 steps (settings for simulation that
+costs little; the defaults take ten epochs of minibatches of 256), 500 labels in a quarter of a million steps. Its rate is that of
+its iterations, reward fits, clips and metrics included; with the command's imports, evaluations and report it is `whole_command`.
+
+    python benchmarks/simulation_share.py        # 10 minutes of two cores; writes benchmarks/results/simulation_share.json
+
+The two take turns. Nothing else may run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import envpool
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.intervals import bootstrap
+from benchmarks.record import record
+
+TASKS = ("HalfCheetah-v5", "WalkerWalk-v1")
+COPIES, STEPS = 64, 262_144
+WORDS = (
+    *("--total-env-steps", str(STEPS), "--preferences.comparisons", "500", "--ppo.num-envs", str(COPIES)),
+    *("--ppo.rollout-length", "128", "--ppo.epochs", "4", "--ppo.minibatch-size", "2048"),
+)
+
+
+def simulation(task: str, seconds: float = 5.0) -> float:
+    """Return the environment steps per second of EnvPool alone."""
+    pool = envpool.make(task, env_type="gymnasium", num_envs=COPIES, num_threads=os.cpu_count() or 1)
+    pool.reset()
+    space = pool.action_space
+    actions = np.random.default_rng(0).uniform(space.low, space.high, (256, COPIES, *space.shape)).astype(space.dtype)
+    for action in actions:
+        pool.step(action)
+    begun, steps = time.perf_counter(), 0
+    while time.perf_counter() - begun < seconds:
+        for action in actions:
+            pool.step(action)
+        steps += len(actions) * COPIES
+    return steps / (time.perf_counter() - begun)
+
+
+def training(task: str, seed: int) -> dict[str, float]:
+    """Return the environment steps per second of a training."""
+    program = str(Path(sys.executable).with_name("rlhf-ray"))
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.perf_counter()
+        words = (program, "train", f"envpool/{task}", *WORDS, "--seed", str(seed), "--run-dir", f"{folder}/run")
+        subprocess.run(words, check=True, capture_output=True)
+        took = time.perf_counter() - begun
+        with Path(folder, "run", "metrics.csv").open() as file:
+            rows = list(csv.DictReader(file))
+    first, last = rows[0], rows[-1]
+    steps, seconds = (float(last[name]) - float(first[name]) for name in ("env_steps", "seconds"))
+    return {"iterations": steps / seconds, "whole_command": STEPS / took}
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=5)
+    options = parser.parse_args()
+    rows: dict[str, Any] = {}
+    for task in TASKS:
+        turns = []
+        for turn in range(options.turns):
+            alone = simulation(task)
+            turns.append({"simulation": alone} | training(task, turn))
+            print(task, {name: round(value) for name, value in turns[-1].items()}, flush=True)
+        rows[task] = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+        for name in ("iterations", "whole_command"):
+            shares = [turn[name] / turn["simulation"] for turn in turns]
+            rows[task][f"share_{name}"] = {"median": statistics.median(shares), "interval_95": bootstrap(shares)}
+    print(rows)
+    record("simulation_share", {"turns": options.turns, "words": WORDS, "tasks": rows})
+
+
+if __name__ == "__main__":
+    main()
