@@ -138,6 +138,8 @@ def _run(cell: Cell, runs: Path) -> dict[str, Any]:
     _run_command(command)
     result = json.loads((folder / "result.json").read_text())
     agent = result["trained"] or result["reference"]
+    if agent is None:
+        raise RuntimeError(f"{cell.key} has stopped early: {folder}")
     before, is_training, _ = " ".join(cell.words).partition(" ".join(TRAINING))
     if is_training and any(part in cell.task for part in DISCRETE):
         evaluate = [
@@ -154,6 +156,7 @@ def _run(cell: Cell, runs: Path) -> dict[str, Any]:
     return {
         "return": agent["true_return_mean"],
         "random": (result["random"] or {}).get("true_return_mean"),
+        "success_rate": agent.get("success_rate"),
         "env_steps": result["env_steps"],
         "comparisons": result["comparisons"],
         "held_out_accuracy": result.get("held_out_accuracy"),
