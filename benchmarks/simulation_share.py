@@ -1,7 +1,7 @@
 """Simulation share: how much of EnvPool's own rate a whole training has, on all cores of this machine.
 
-The simulation alone is EnvPool with as many threads as cores, 64 copies and actions drawn before. The training is `rlhf-ray train`
-with PPO on a learned reward: 64 copies, rollouts of 128 steps, 4 epochs of minibatches of 2,048 steps (settings for simulation that
+The simulation alone is EnvPool with as many threads as cores, 64 copies and actions drawn before. The training is PPO of ours
+on a learned reward: 64 copies, rollouts of 128 steps, 4 epochs of minibatches of 2,048 steps (settings for simulation that
 costs little; the defaults take ten epochs of minibatches of 256), 500 labels in a quarter of a million steps. Its rate is that of
 its iterations, reward fits, clips and metrics included; with the command's imports, evaluations and report it is `whole_command`.
 
