@@ -40,6 +40,7 @@ COMMANDS = (
     "start.py",
     "end_to_end.py",
     "whole_run.py",
+    "cores.py",
     "labelling.py pendulum --turns 20 --teachers 10",
 )
 """What is run."""
@@ -144,6 +145,15 @@ def of_an_earlier_commit(kept: dict[str, Any]) -> Iterator[Ratio]:
     yield ratio(what, f"the same at {kept['before']}", kept["now_over_before"], inverse=True)
 
 
+def of_cores(kept: dict[str, Any]) -> Iterator[Ratio]:
+    """Trainings on one core and on two, wall time."""
+    for training in kept["trainings"].values():
+        name, _, steps = training["words"][:3]
+        yield ratio(
+            f"{name}, {int(steps):,} steps, two cores, wall time", "one core", training["two_over_one"], inverse=True
+        )
+
+
 def of_labelling(kept: dict[str, Any]) -> Iterator[Ratio]:
     """What labelling costs PPO."""
     for arm, what in (
@@ -165,6 +175,7 @@ READERS: dict[str, Callable[[dict[str, Any]], Iterator[Ratio]]] = {
     "pixels": of_pixels,
     "fragments": of_fragments,
     "whole_run": of_an_earlier_commit,
+    "cores": of_cores,
     "labelling_pendulum": of_labelling,
 }
 """What of each record is shown."""
