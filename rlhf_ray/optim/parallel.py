@@ -76,6 +76,7 @@ def add_gradients(
         for parameter, gradient in zip(trained, gradients, strict=True):
             if gradient is None:
                 continue
-            if parameter.grad is None:  # a copy: two parameters may have one gradient
-                parameter.grad = torch.zeros_like(parameter)
-            parameter.grad.add_(gradient)
+            if parameter.grad is None:
+                parameter.grad = gradient.clone()  # two parameters may have one gradient
+            else:
+                parameter.grad.add_(gradient)
