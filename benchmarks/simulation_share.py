@@ -1,11 +1,11 @@
 """Simulation share: how much of EnvPool's own rate a whole training has, on all cores of this machine.
 
-The simulation alone is EnvPool with as many threads as cores, 64 copies and actions drawn before. The training is PPO of ours
+The simulation alone is EnvPool with as many threads as cores, 64 copies and actions drawn before. The training is our PPO
 on a learned reward: 64 copies, rollouts of 128 steps, 4 epochs of minibatches of 2,048 steps (settings for simulation that
 costs little; the defaults take ten epochs of minibatches of 256), 500 labels in a quarter of a million steps. Its rate is that of
 its iterations, reward fits, clips and metrics included; with the command's imports, evaluations and report it is `whole_command`.
 
-    python benchmarks/simulation_share.py        # 10 minutes of two cores; writes benchmarks/results/simulation_share.json
+    python benchmarks/simulation_share.py        # a quarter of an hour; writes benchmarks/results/simulation_share.json
 
 The two take turns. Nothing else may run.
 """
