@@ -1,6 +1,6 @@
 """Time of a vector step of copies that compute for a while in Python, by the number of processes that step them (docs/scaling.md).
 
-python benchmarks/env_processes.py
+python benchmarks/env_processes.py        # half a minute; writes benchmarks/results/env_processes.json
 """
 
 from __future__ import annotations
@@ -8,13 +8,17 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.record import record
 from rlhf_ray.envs import make_vector_env
 
 COPIES = 16
@@ -57,6 +61,7 @@ def main() -> None:
     print(
         "step of a copy (ms) | CPU time on the longest way (ms), 1 process, 2 processes | time, fastest turns | time, median turns"
     )
+    rows = {}
     for milliseconds in arguments.milliseconds:
         both = [make_vector_env("Computes-v0", COPIES, number, milliseconds=milliseconds) for number in (1, 2)]
         workers = psutil.Process().children()
@@ -78,9 +83,11 @@ def main() -> None:
             [1000 * seconds / steps / arguments.turns for seconds in busy],
             *([how(times) for times in took] for how in (min, statistics.median)),
         ]
+        rows[str(milliseconds)] = dict(zip(("cpu_longest_way", "fastest", "median"), pairs, strict=True))
         print(" | ".join([str(milliseconds), *(f"{one:.2f}, {two:.2f}" for one, two in pairs)]), flush=True)
         for envs in both:
             envs.close()
+    record("env_processes", {"copies": COPIES, "turns": arguments.turns, "milliseconds_1_and_2_processes": rows})
 
 
 if __name__ == "__main__":
