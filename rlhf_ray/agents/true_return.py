@@ -79,9 +79,9 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
     return TrueReturn(float(returns.mean()), float(returns.std()), len(returns), spread, cut, success)
 
 
-def success_of(result: TrueReturn) -> str:
+def success_of(rate: float | None) -> str:
     """Return the share of episodes that succeeded as a text; empty if the environment doesn't say."""
-    return "" if result.success_rate is None else f"{result.success_rate:.0%}".replace("%", " %")
+    return "" if rate is None else f"{rate:.0%}".replace("%", " %")
 
 
 def episodes_of(result: TrueReturn) -> str:

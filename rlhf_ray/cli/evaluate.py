@@ -128,7 +128,7 @@ class _Evaluation:
         print(
             f"{self.folder.experiment().environment}: true return {mean:.1f} ± {std:.1f} over "
             f"{episodes_of(self.returns)} episodes"
-            + (f", {success} of them succeeded" if (success := success_of(self.returns)) else "")
+            + (f", {success} of them succeeded" if (success := success_of(self.returns.success_rate)) else "")
             + (f", after {taken}" if taken else "")
         )
         if self.scores is not None or self.distances is not None:

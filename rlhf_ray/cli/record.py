@@ -93,17 +93,18 @@ def run(words: list[str]) -> None:
         _record_inside(command)
         return
     plan, who = _plan(command)
+    from rlhf_ray.agents.true_return import success_of
     from rlhf_ray.runs.record import record
 
     steps: Counter[str] = Counter()
     episodes: Counter[str] = Counter()
-    mean = float("nan")
+    outcome = ""
 
-    def watch(steps_now: Counter[str], episodes_now: Counter[str], mean_now: float) -> None:
-        nonlocal steps, episodes, mean
-        steps, episodes, mean = steps_now, episodes_now, mean_now
-        done = steps.total() if plan.env_steps is not None else episodes.total()
-        bar.show(done, f"mean true return {mean:.2f}")
+    def watch(steps_now: Counter[str], episodes_now: Counter[str], mean: float, success: float | None) -> None:
+        nonlocal steps, episodes, outcome
+        steps, episodes = steps_now, episodes_now
+        outcome = f"mean true return {mean:.1f}" + (f", {share} of them succeeded" if (share := success_of(success)) else "")
+        bar.show(steps.total() if plan.env_steps is not None else episodes.total(), outcome)
 
     total = plan.env_steps or plan.episodes or 0
     with _continued(command.out), Counting("env steps" if plan.env_steps is not None else "episodes", total) as bar:
@@ -113,7 +114,7 @@ def run(words: list[str]) -> None:
         return
     shares = ", ".join(f"{steps[name] / count:.0%} {name}" for name in plan.mix)
     acted = who if list(plan.mix) == ["policy"] else f"{shares} ({who})" if "policy" in plan.mix else shares
-    print(f"{command.out}: {count} steps in {episodes.total()} episodes of {acted}, mean true return {mean:.1f}")
+    print(f"{command.out}: {count} steps in {episodes.total()} episodes of {acted}, {outcome}")
 
 
 def _record_inside(command: Record) -> None:

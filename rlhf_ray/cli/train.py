@@ -183,7 +183,7 @@ def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episo
         return
     returns = [
         f"{result.true_return_mean:.1f}"
-        + (f", {success} of episodes succeeded" if (success := success_of(result)) else "")
+        + (f", {success} of episodes succeeded" if (success := success_of(result.success_rate)) else "")
         for result in (outcome.reference, outcome.random)
     ]
     print(

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.fragments import Trajectory
+from rlhf_ray.data.infos import SUCCESS
 
 STATE = "state."
 """Prefix of the columns with the environment's state."""
@@ -47,6 +48,12 @@ class RecordedEpisode:
     inside: Mapping[str, Array] = field(default_factory=dict)
     env_states: Sequence[bytes] = ()
     infos: Sequence[str] = ()
+
+    @property
+    def succeeded(self) -> bool | None:
+        """Whether a step reached the task's goal (`rlhf_ray.data.infos`); None if the environment doesn't say."""
+        told = [self.states[name] for name in SUCCESS if name in self.states]
+        return bool(any((values > 0).any() for values in told)) if told else None  # NaN where it was not told
 
     def first(self, steps: int) -> RecordedEpisode:
         """Return the episode truncated after ``steps`` steps; itself if it has no more. Without ``inside`` and ``env_states``."""

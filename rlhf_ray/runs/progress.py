@@ -328,5 +328,5 @@ def _table_of(outcome: Outcome) -> Table:
     for name, value in agents:
         if value is not None:
             means = f"{value.true_return_mean:.1f} ± {value.true_return_std:.1f}"
-            table.add_row(name, means, *[text for text in (episodes_of(value), success_of(value)) if text])
+            table.add_row(name, means, *[text for text in (episodes_of(value), success_of(value.success_rate)) if text])
     return table

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import gymnasium as gym
@@ -30,8 +31,9 @@ POLICIES = ("policy", "expert", "random", "epsilon")
 AHEAD = 2
 """Episodes that each actor has to play next, so that it never waits."""
 
-Watch = Callable[[Counter[str], Counter[str], float], None]
-"""Called after each episode with the steps and episodes of each policy so far, and the mean true return of the new episodes."""
+Watch = Callable[[Counter[str], Counter[str], float, float | None], None]
+"""Called after each episode with the steps and episodes of each policy so far, the mean true return of the new episodes, and the
+share of them that succeeded; None if the environment doesn't say."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def check_recordable(observation_space: gym.Space[Any], action_space: gym.Space[
 
 
 def record(
-    plan: RecordingPlan, out: Path, *, actors: int = 0, watch: Watch = lambda steps, episodes, mean: None
+    plan: RecordingPlan, out: Path, *, actors: int = 0, watch: Watch = lambda *so_far: None
 ) -> int:
     """Record whole episodes.
 
@@ -182,17 +184,20 @@ def record(
         before = Recording(out)
         steps, episodes = before.steps_of_policies(), Counter(before.policies)
     returns: list[float] = []
+    succeeded: list[bool] = []
     for episode in _episodes(plan, make_env, actors, steps, episodes):
         if endless and plan.env_steps is not None:
             episode = episode.first(plan.env_steps - steps.total())
         steps[episode.policy] += len(episode.trajectory)
         episodes[episode.policy] += 1
         returns.append(float(episode.trajectory.rewards.sum()))
+        if (success := episode.succeeded) is not None:
+            succeeded.append(success)
         if writer is not None:
             writer.add(episode)
         else:
             kept.append(episode)
-        watch(steps, episodes, sum(returns) / len(returns))
+        watch(steps, episodes, mean(returns), mean(succeeded) if succeeded else None)
     if writer is not None:
         writer.finish()
     else:

@@ -67,7 +67,9 @@ def test_steps_are_mixed_by_weight_and_nothing_of_an_episode_is_lost(
 ) -> None:
     mixture = ["--mix", "expert=0.6", "random=0.3", "epsilon=0.1", "--epsilon", "0.5"]
     cli.main(["record", NAME, "--out", str(tmp_path / "r"), *mixture, "--env-steps", "2000"])
-    assert "episodes of 60% expert, 30% random, 10% epsilon, mean true return" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "episodes of 60% expert, 30% random, 10% epsilon, mean true return" in said
+    assert "succeeded" not in said  # the environment doesn't say
     steps = load_transitions(tmp_path / "r")
     assert 2000 <= len(steps) < 2012
     shares = {name: count / len(steps) for name, count in Counter(steps.columns["policy"].tolist()).items()}
@@ -127,6 +129,26 @@ def test_actors_record_the_same(ray_session: None, tmp_path: Path) -> None:
     record(plan, tmp_path / "alone")
     record(plan, tmp_path / "actors", actors=2)
     assert files(tmp_path / "actors") == files(tmp_path / "alone")
+
+
+def test_the_share_of_episodes_that_succeeded_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Told(Walk):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            *step, info = super().step(action)
+            return *step, info | {"is_success": self.at == 5}  # type: ignore[return-value]
+
+    gym.register("record_test/Told-v0", entry_point=Told, max_episode_steps=12)
+    mixture = ["--mix", "expert=0.6", "random=0.4", "--episodes", "10"]
+    try:
+        for out in ("r", "d.npz"):
+            cli.main(["record", "record_test/Told-v0", "--out", str(tmp_path / out), *mixture])
+    finally:
+        del gym.registry["record_test/Told-v0"]
+    reached = sum(
+        any(seen == 5 for seen in episode.trajectory.observations[1:, 0]) for episode in Recording(tmp_path / "r")
+    )
+    assert 0 < reached < 10
+    assert capsys.readouterr().out.count(f", {reached * 10} % of them succeeded\n") == 2
 
 
 def test_one_file_of_demonstrations(tmp_path: Path) -> None:
