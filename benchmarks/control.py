@@ -34,6 +34,7 @@ CONTROL: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
     WALK: {
         "500 labels": _labels(500),
         "1000 labels, 30 % wrong": _labels(1_000, "mistake", 0.3),
+        "1000 labels, 30 % wrong, RUNE": (*_labels(1_000, "mistake", 0.3), "--reward-model.methods", "rune"),
         "500 labels, human-like": _labels(500, "human_like"),
         "100 labels, 10 % wrong": _labels(100, "mistake", 0.1),
     },
@@ -44,8 +45,8 @@ CONTROL: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
 2024). RIME's agents and MCP's take a million steps."""
 
 
-FRESH = {"1000 labels, 30 % wrong": 205}
-"""First seeds of variants whose usual first one was looked at."""
+FRESH = {"1000 labels, 30 % wrong": 205, "1000 labels, 30 % wrong, RUNE": 205}
+"""First seeds of variants whose usual first one was looked at, and of what is compared with them."""
 
 
 def control() -> list[Cell]:
