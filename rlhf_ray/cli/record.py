@@ -103,7 +103,9 @@ def run(words: list[str]) -> None:
     def watch(steps_now: Counter[str], episodes_now: Counter[str], mean: float, success: float | None) -> None:
         nonlocal steps, episodes, outcome
         steps, episodes = steps_now, episodes_now
-        outcome = f"mean true return {mean:.1f}" + (f", {share} of them succeeded" if (share := success_of(success)) else "")
+        outcome = f"mean true return {mean:.1f}" + (
+            f", {share} of them succeeded" if (share := success_of(success)) else ""
+        )
         bar.show(steps.total() if plan.env_steps is not None else episodes.total(), outcome)
 
     total = plan.env_steps or plan.episodes or 0

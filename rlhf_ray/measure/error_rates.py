@@ -31,6 +31,7 @@ declare(
             ("newest_low", "Lower end of its 95 % interval."),
             ("newest_high", "Upper end of its 95 % interval."),
             ("rose", "Probability that the newest answers have the higher error rate."),
+            ("assumed", "Error rate in the likelihood of the next fit, as if the reward model's mistakes were few."),
         )
     ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +26,14 @@ ones say that the reward model is right about nearly all comparisons, large ones
 
 USUAL, AROUND = 0.15, 0.5
 """The prior of the temperature is log-normal: its median, and the standard deviation of the logarithm. Without it, many errors
-look like an unsure model: of 200 labels with 30 % wrong, 16 % were found. (Chosen on fits of Pendulum with 0 to 30 % wrong.)"""
+look like an unsure model: of 200 labels with 30 % wrong, 16 % were found. (Chosen on fits of Pendulum with 0 to 30 % wrong.) Fits
+assume it of every reward model. What is said of annotators has another one, see `_typical_temperature`."""
+
+FEW_PAIRS = 5
+"""Comparisons below which two members' agreement says nothing."""
+
+UNSURE = 0.8
+"""The standard deviation of the logarithm in the prior of what is said: it also holds where the members' agreement misleads."""
 
 SPREAD = 1.0
 """Prior of an annotator's rationality: its logarithm has this standard deviation around 0."""
@@ -53,6 +62,8 @@ class AnnotatorModel:
     Attributes:
         everyone: the share of wrong answers among all.
         of: each annotator's error rate.
+        assumed: ``[annotators]`` float64: the error rates for the likelihood, as if the reward model's mistakes were few. A poor
+            reward model takes too little from answers then, where it could take too much.
         rationalities: ``[annotators]`` float64 above 0: β, relative to the typical annotator.
         suspicion: ``[n]`` float64: the probability that each answer is wrong; NaN where no member can judge it.
         drifts: per annotator: the error rates of the older half of the answers and of the newest; None for one with too few.
@@ -60,6 +71,7 @@ class AnnotatorModel:
 
     everyone: ErrorRate
     of: tuple[ErrorRate, ...]
+    assumed: FloatArray
     rationalities: FloatArray
     suspicion: FloatArray
     drifts: tuple[Drift | None, ...]
@@ -78,9 +90,9 @@ def annotator_model(
     An annotator ``a`` gives an answer with probability ``(1 - ε_a) s + ε_a (1 - s)``, where ``s = sigmoid(β_a d / T)``, ``d`` is
     the return difference in favour of the answer, and ``T`` one temperature for all (after Dawid and Skene 1979). ``s`` is averaged
     over the ensemble members that were not fitted to it: for a member that was, every answer looks right. The posterior of ε is
-    computed on a grid, averaged over the posterior of T. With rationalities, T and each β maximise the likelihood, with a
-    log-normal prior on β. What most answers say is right by definition: the rate of all answers together, or of the only annotator,
-    is below one half.
+    computed on a grid, averaged over the posterior of T; the less the members agree, the larger is its prior. With rationalities,
+    T and each β maximise the likelihood, with a log-normal prior on β. What most answers say is right by definition: the rate of
+    all answers together, or of the only annotator, is below one half.
 
     Args:
         differences: ``[members, n]`` float: return of the preferred fragment minus return of the other one.
@@ -105,31 +117,69 @@ def annotator_model(
     fits = np.stack([_sums(np.log(rate + (1 - 2 * rate) * chances), whose, annotators) for rate in RATES], 1)
     prior = np.log(_prior(inverted=bool(np.count_nonzero(np.bincount(whose)) > 1)))[None, :, None]
     evidence = _log_sum(fits + prior, 1)  # [temperatures, annotators]
-    logs = np.log(TEMPERATURES)
-    usual = -((logs - np.log(USUAL)) ** 2) / (2 * AROUND**2)
-    if rationality:
-        apart = -((logs[:, None] - logs[None]) ** 2) / (2 * SPREAD**2)  # [own temperature, shared temperature]
-        shared = int(np.argmax((evidence[:, None] + apart[:, :, None]).max(0).sum(1) + usual))
-        own = np.argmax(evidence + apart[:, shared, None], 0)
-        rationalities = TEMPERATURES[shared] / TEMPERATURES[own]
-        weights = np.zeros((len(TEMPERATURES), annotators))
-        weights[own, np.arange(annotators)] = 1.0
-    else:
-        rationalities = np.ones(annotators)
-        total = evidence.sum(1) + usual
-        weights = np.repeat(np.exp(total - _log_sum(total, 0))[:, None], annotators, 1)
-    posterior = (np.exp(fits + prior - evidence[:, None]) * weights[:, None]).sum(0)  # [rates, annotators]
+    weights, rationalities = _temperatures(evidence, USUAL, AROUND, rationality=rationality)
+    assumed = (np.exp(fits + prior - evidence[:, None]) * weights[:, None]).sum(0)  # [rates, annotators]
+    weights, _ = _temperatures(evidence, _typical_temperature(differences, unseen), UNSURE, rationality=rationality)
+    posterior = (np.exp(fits + prior - evidence[:, None]) * weights[:, None]).sum(0)
     together = fits.sum(2) + np.log(_prior(inverted=False))[None]
     of_all = (np.exp(together - _log_sum(together, 1)[:, None]) * weights.mean(1)[:, None]).sum(0)
     counts = np.bincount(whose, minlength=annotators)
-    temperature = tuple(_summary(posterior[:, number], int(counts[number])) for number in range(annotators))
+    found = tuple(_summary(posterior[:, number], int(counts[number])) for number in range(annotators))
     suspicion = np.full(len(judged), np.nan)
-    rates = np.array([estimate.rate for estimate in temperature])[whose]
+    rates = np.array([estimate.rate for estimate in found])[whose]
     right = (chances * weights[:, whose]).sum(0)
     wrong = rates * (1 - right)
     suspicion[judged] = wrong / (wrong + (1 - rates) * right)
     drifts = tuple(_drift(chances[:, whose == number], weights[:, number]) for number in range(annotators))
-    return AnnotatorModel(_summary(of_all, len(whose)), temperature, rationalities, suspicion, drifts)
+    return AnnotatorModel(
+        _summary(of_all, len(whose)), found, RATES @ (assumed / assumed.sum(0)), rationalities, suspicion, drifts
+    )
+
+
+def _temperatures(
+    evidence: FloatArray, usual: float, around: float, *, rationality: bool
+) -> tuple[FloatArray, FloatArray]:
+    """Return the posterior of each annotator's temperature, ``[temperatures, annotators]``, and the rationalities.
+
+    Args:
+        evidence: ``[temperatures, annotators]``: the logarithm of the answers' likelihood.
+        usual: median of the log-normal prior.
+        around: standard deviation of its logarithm.
+        rationality: whether annotators have temperatures of their own.
+    """
+    annotators = evidence.shape[1]
+    logs = np.log(TEMPERATURES)
+    expected = -((logs - np.log(usual)) ** 2) / (2 * around**2)
+    if not rationality:
+        total = evidence.sum(1) + expected
+        weights: FloatArray = np.repeat(np.exp(total - _log_sum(total, 0))[:, None], annotators, 1)
+        return weights, np.ones(annotators)
+    apart = -((logs[:, None] - logs[None]) ** 2) / (2 * SPREAD**2)  # [own temperature, shared temperature]
+    shared = int(np.argmax((evidence[:, None] + apart[:, :, None]).max(0).sum(1) + expected))
+    own = np.argmax(evidence + apart[:, shared, None], 0)
+    weights = np.zeros((len(TEMPERATURES), annotators))
+    weights[own, np.arange(annotators)] = 1.0
+    return weights, TEMPERATURES[shared] / TEMPERATURES[own]
+
+
+def _typical_temperature(differences: FloatArray, unseen: BoolArray) -> float:
+    """Return the temperature to expect of members that agree as these do: half of ``sqrt((1 - ρ) / ρ)``, and at least `USUAL`.
+
+    ρ is the mean correlation of two members' differences, over comparisons that neither was fitted to. If a difference is the right
+    one plus an error of the member's own, that is the ratio of their standard deviations. (The half, and `UNSURE`, were chosen on
+    fits of Pendulum and Reacher with 0 to 30 % wrong: without it, a third of an oracle's answers looked wrong to a poor reward
+    model of Reacher.)
+    """
+    correlations = []
+    for one, two in itertools.combinations(range(len(differences)), 2):
+        both = unseen[one] & unseen[two]
+        sizes = float((differences[one, both] ** 2).sum() * (differences[two, both] ** 2).sum())
+        if np.count_nonzero(both) >= FEW_PAIRS and sizes > 0:
+            correlations.append(float(differences[one, both] @ differences[two, both]) / math.sqrt(sizes))
+    if not correlations:
+        return USUAL
+    agreement = float(np.clip(np.mean(correlations), 0.05, 1.0))
+    return max(USUAL, math.sqrt((1 - agreement) / agreement) / 2)
 
 
 def _drift(chances: FloatArray, weights: FloatArray) -> Drift | None:

@@ -17,6 +17,7 @@ class Estimates:
     Attributes:
         wrong: the share of wrong answers among all.
         error_rates: each annotator's error rate.
+        assumed: each annotator's error rate in the likelihood of the next fit.
         rationalities: the factor of the log odds of each annotator's answers, with `RewardModelSettings.annotator_rationality`.
         suspicions: answers that are more likely wrong than right, with that probability, by pair id and annotator.
         drifts: the error rates of each annotator's older half of the answers and of the newest, where there are enough of them.
@@ -24,6 +25,7 @@ class Estimates:
 
     wrong: ErrorRate | None = None
     error_rates: dict[str, ErrorRate] = field(default_factory=dict)
+    assumed: dict[str, float] = field(default_factory=dict)
     rationalities: dict[str, float] = field(default_factory=dict)
     suspicions: dict[tuple[str, str], float] = field(default_factory=dict)
     drifts: dict[str, Drift] = field(default_factory=dict)
@@ -43,6 +45,7 @@ class Estimates:
         return Estimates(
             found.everyone,
             dict(zip(names, found.of, strict=True)),
+            dict(zip(names, found.assumed.tolist(), strict=True)),
             dict(zip(names, found.rationalities.tolist(), strict=True)) if rationality else {},
             {key: chance for key, chance in zip(keys, found.suspicion.tolist(), strict=True) if chance > 0.5},
             {name: drift for name, drift in zip(names, found.drifts, strict=True) if drift is not None},
@@ -54,15 +57,20 @@ class Estimates:
 
     @staticmethod
     def from_state(state: Mapping[str, Any]) -> Estimates:
-        """Restore what `state` returned. Error rates that are plain numbers, of earlier versions, are dropped."""
+        """Restore what `state` returned.
+
+        Of earlier versions: error rates that are plain numbers are dropped, and without rates for the likelihood, it gets these.
+        """
         wrong = state.get("wrong")
+        rates = {
+            name: ErrorRate(**values)
+            for name, values in state.get("error_rates", {}).items()
+            if isinstance(values, Mapping)
+        }
         return Estimates(
             None if wrong is None else ErrorRate(**wrong),
-            {
-                name: ErrorRate(**values)
-                for name, values in state.get("error_rates", {}).items()
-                if isinstance(values, Mapping)
-            },
+            rates,
+            dict(state.get("assumed", {name: estimate.rate for name, estimate in rates.items()})),
             dict(state.get("rationalities", {})),
             {(pair, who): chance for pair, who, chance in state.get("suspicions", ())},
             {

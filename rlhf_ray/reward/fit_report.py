@@ -115,6 +115,8 @@ class FitReport:
     """The estimated share of wrong answers among all; None if no member of the ensemble could judge any."""
     error_rates: dict[str, ErrorRate] = field(default_factory=dict)
     """Each annotator's estimated error rate; empty if no member could judge any answer."""
+    assumed: dict[str, float] = field(default_factory=dict)
+    """Each annotator's error rate in the likelihood of the next fit: see `rlhf_ray.reward.annotators.AnnotatorModel`."""
     drifts: dict[str, Drift] = field(default_factory=dict)
     """The error rates of each annotator's older half of the answers and of the newest, where there are enough of them."""
     suspicions: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -152,7 +154,7 @@ class FitReport:
                 values |= rate.metrics(name)
         for name, drift in values.pop("drifts").items():
             values |= drift.metrics(name)
-        named = (("rationalities", "rationality"), ("methods", "method"))
+        named = (("rationalities", "rationality"), ("assumed", "error_rate_assumed"), ("methods", "method"))
         for attribute, metric in named:
             values |= {f"{metric}/{name}": value for name, value in values.pop(attribute).items()}
         for name, presses in values.pop("chosen").items():

@@ -167,8 +167,7 @@ class RewardTrainer:
         noise: float | Tensor = self.settings.label_noise or 0.0
         rationality: float | Tensor = 1.0
         if self.settings.label_noise is None:
-            rates = {name: estimate.rate for name, estimate in self.annotators.error_rates.items()}
-            noise = 2 * torch.as_tensor(likelihood_rates(rates, self.comparisons.annotators))
+            noise = 2 * torch.as_tensor(likelihood_rates(self.annotators.assumed, self.comparisons.annotators))
         if self.settings.annotator_rationality:
             rationality = torch.tensor(
                 [self.annotators.rationalities.get(annotator, 1.0) for annotator in self.comparisons.annotators]

@@ -149,9 +149,7 @@ def check_recordable(observation_space: gym.Space[Any], action_space: gym.Space[
         raise SettingError(str(error)) from error
 
 
-def record(
-    plan: RecordingPlan, out: Path, *, actors: int = 0, watch: Watch = lambda *so_far: None
-) -> int:
+def record(plan: RecordingPlan, out: Path, *, actors: int = 0, watch: Watch = lambda *so_far: None) -> int:
     """Record whole episodes.
 
     Args:

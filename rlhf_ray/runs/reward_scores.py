@@ -75,7 +75,8 @@ def score_reward(
         reward: the reward model.
         store: the store that it was fitted to.
         held_out_share: `PreferenceSettings.held_out_share` of the fits: it decides which comparisons were held out.
-        error_rates: each annotator's error rate, if `RewardModelSettings.label_noise` is None; without one, a typical rate.
+        error_rates: each annotator's error rate in the likelihood, if `RewardModelSettings.label_noise` is None; without one, a
+            typical rate.
         rationalities: each annotator's rationality, with `RewardModelSettings.annotator_rationality`.
 
     Returns:
@@ -157,11 +158,14 @@ def scores_of_run(folder: RunFolder) -> tuple[RewardEnsemble, RewardScores | Non
 
 
 def newest_of_annotators(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], dict[str, float]]:
-    """Return each annotator's error rate and rationality from the newest row of metrics that has it; empty if not estimated."""
-    found: dict[str, dict[str, float]] = {"error_rate": {}, "rationality": {}}
+    """Return each annotator's error rate in the likelihood and rationality, from the newest row of metrics that has it.
+
+    In runs of earlier versions, the likelihood has the estimated error rate. Both are empty if not estimated.
+    """
+    found: dict[str, dict[str, float]] = {"error_rate": {}, "error_rate_assumed": {}, "rationality": {}}
     for row in rows:
         for name, value in row.items():
             metric, _, annotator = name.partition("/")
             if annotator and metric in found and value is not None:
                 found[metric][annotator] = float(value)
-    return found["error_rate"], found["rationality"]
+    return found["error_rate"] | found["error_rate_assumed"], found["rationality"]

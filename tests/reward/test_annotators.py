@@ -12,7 +12,7 @@ from scipy import stats
 
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.reward import RewardTrainer, annotators
-from rlhf_ray.reward.annotators import PRIOR, AnnotatorModel, ErrorRate, annotator_model, likelihood_rates
+from rlhf_ray.reward.annotators import PRIOR, AnnotatorModel, annotator_model, likelihood_rates
 from rlhf_ray.reward.estimates import Estimates
 from rlhf_ray.reward.likelihood import log_likelihood_loss, log_likelihood_slope
 from rlhf_ray.settings import RewardModelSettings
@@ -97,6 +97,24 @@ def test_of_two_hundred_answers_the_rate_is_found(errors: float, most: float) ->
     assert np.sqrt(np.mean(np.square(apart))) < most
 
 
+@pytest.mark.parametrize("errors", [0.0, 0.1])
+@pytest.mark.parametrize(("common", "own"), [(1.0, 1.1), (1.0, 2.0)])
+def test_a_poor_reward_model_does_not_blame_the_annotator(common: float, own: float, errors: float) -> None:
+    # A member's difference is the right one, plus errors of all members and of its own: a third or more of the signs are wrong.
+    rng = np.random.default_rng(3)
+    said = []
+    for _ in range(20):
+        right = rng.normal(0, 1, 200)
+        members = right + common * rng.normal(0, 1, 200) + own * rng.normal(0, 1, (3, 200))
+        given = (right > 0) ^ (rng.random(200) < errors)
+        unseen = (rng.random((3, 200)) < 0.2) | (rng.random(200) < 0.1)
+        said.append(model_of(np.where(given, members, -members), unseen, np.zeros(200), 1))
+    inside = [each.everyone.low <= errors + 0.005 and errors <= each.everyone.high for each in said]
+    assert np.mean(inside) >= 0.9, [str(each.everyone) for each in said]
+    # Fits assume more than is said.
+    assert np.mean([each.assumed[0] - each.everyone.rate for each in said]) > 0.05
+
+
 def test_of_whom_nothing_is_known_the_prior_is_said() -> None:
     unseen = np.array([[True] * 4, [False] * 4])
     found = model_of(np.zeros((2, 4)), unseen, np.zeros(4), 1)
@@ -151,9 +169,7 @@ def test_the_rates_of_a_fit_are_those_the_next_one_uses() -> None:
     for rates in ({}, {"anna": PRIOR, "bert": PRIOR}, {"anna": 0.4}):
         trainer = trainer_of(SMALL, held_out_share=0.0)
         trainer.comparisons.add(answers(20, 0, (0.0, 0.5)))
-        trainer.annotators.error_rates = {
-            name: ErrorRate(rate, 0.0, 1.0, 9) for name, rate in dict[str, float](rates).items()
-        }
+        trainer.annotators.assumed = dict[str, float](rates)
         losses = trainer.fit(1).train_loss
         gradients.append(losses)
     assert gradients[0] == gradients[1] != gradients[2]
@@ -177,8 +193,8 @@ def test_a_reward_model_knows_the_noise_of_its_answers() -> None:
         trainer = trainer_of(settings)
         trainer.comparisons.add(answers(60, 0))
         assert float(trainer.ensemble.label_noise) == 0.0
-        report = trainer.fit(20)
-        rates = likelihood_rates({name: of.rate for name, of in report.error_rates.items()}, answers(60, 0).annotators)
+        trainer.fit(20)
+        rates = likelihood_rates(trainer.annotators.assumed, answers(60, 0).annotators)
         expected = float(2 * np.minimum(rates, 1 - rates).mean()) if noise is None else noise
         assert float(trainer.ensemble.label_noise) == pytest.approx(expected, rel=1e-5)
 
@@ -208,10 +224,14 @@ def test_a_state_of_an_earlier_version_opens_without_its_rates() -> None:
     trainer.comparisons.add(some)
     trainer.fit(5)
     state = trainer.state() | {"error_rates": {"anna": 0.1, "bert": 0.4}}
-    for name in ("wrong", "suspicions", "drifts", "rationalities"):
+    for name in ("wrong", "suspicions", "drifts", "rationalities", "assumed"):
         del state[name]
     restored.load_state(state, Changes(1, some))
     assert restored.annotators == Estimates()
+    state = trainer.state()
+    del state["assumed"]  # then the likelihood had the estimates
+    restored.load_state(state, Changes(1, some))
+    assert restored.annotators.assumed == {name: rate.rate for name, rate in trainer.annotators.error_rates.items()}
     assert set(restored.fit(5).error_rates) == set(NAMES)
 
 

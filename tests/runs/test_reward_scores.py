@@ -51,8 +51,8 @@ def test_scores_are_those_of_the_fits_report(tmp_path: Path, settings: dict[str,
     store = PreferenceStore(tmp_path / "store")
     trainer, _ = fitted(store, RewardModelSettings(hidden=(16,), ensemble_size=2, **settings))  # type: ignore[arg-type]
     report = trainer.fit(0)  # with the error rates that it has, instead of those from the fit before
-    rates = {name: found.rate for name, found in trainer.annotators.error_rates.items()}
-    found = score_reward(trainer.ensemble, store, SHARE, rates, trainer.annotators.rationalities)
+    known = trainer.annotators
+    found = score_reward(trainer.ensemble, store, SHARE, known.assumed, known.rationalities)
     assert found is not None
     assert found.version == report.version == 4
     assert found.overall.answers == report.held_out
@@ -102,6 +102,8 @@ def test_error_rates_and_rationalities_are_the_newest() -> None:
         {"error_rate/ada": None},
     ]
     assert newest_of_annotators(rows) == ({"ada": 0.2, "b/c": 0.3}, {"ada": 2.0})
+    rows.append({"error_rate/ada": 0.1, "error_rate_assumed/ada": 0.15})
+    assert newest_of_annotators(rows)[0] == {"ada": 0.15, "b/c": 0.3}
 
 
 def test_a_runs_folder_is_scored_and_its_report_says_so(tmp_path: Path) -> None:
