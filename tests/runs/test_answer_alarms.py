@@ -61,7 +61,10 @@ def test_whose_newest_answers_are_worse_is_named() -> None:
 
 
 def test_many_wrong_answers_of_everyone_are_told_with_what_helps() -> None:
-    found = raised(fitted({"ada": [0.3] * 300, "ben": [0.3] * 300}))
+    assert (
+        raised(fitted({"ada": [0.3] * 300, "ben": [0.3] * 300})) == {}
+    )  # it may be the reward model: 3 to 37 % are said
+    found = raised(fitted({"ada": [0.3] * 600, "ben": [0.3] * 600}))
     assert found.keys() == {"wrong_answers"}
     assert found["wrong_answers"].startswith("About ")
     alarm = wrong_answers([MANY.metrics()])
