@@ -209,7 +209,9 @@ def test_a_gradient_step_that_leaves_weights_that_are_not_finite_is_told_with_it
 ) -> None:
     optimizer = learner.get_optimizer(DEFAULT_MODULE_ID, name)
     optimizer.param_groups[0]["lr"] = float("inf")
-    with pytest.raises(BrokenAgentError, match=rf"diverged: weights of .*{name}.*sac\.{name}_learning_rate \(0\.0003\)"):
+    with pytest.raises(
+        BrokenAgentError, match=rf"diverged: weights of .*{name}.*sac\.{name}_learning_rate \(0\.0003\)"
+    ):
         learner.update(training_data=episodes_data([episode(100)]))
 
 
