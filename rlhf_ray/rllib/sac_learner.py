@@ -12,6 +12,7 @@ from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.utils.metrics import NUM_MODULE_STEPS_TRAINED_LIFETIME
 from torch import Tensor
 
+from rlhf_ray.data.errors import BrokenAgentError
 from rlhf_ray.optim.flat import FlatAdam
 from rlhf_ray.policies.sac_update import ReplayedSteps, SACUpdate
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
@@ -54,7 +55,7 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
             target_entropy=None if target in (None, "auto") else target,
             max_norm=config.grad_clip,
         )
-        rates = {"actor": config.actor_lr, "critic": config.critic_lr, "alpha": config.alpha_lr}
+        rates = _rates(config)
         for name, part in self.steps.parts.items():
             self.register_optimizer(
                 module_id=module_id,
@@ -141,6 +142,7 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
             for batch, of_batch in zip(transitions.batches(size), noise, strict=True):
                 sums += self.steps.step(batch, of_batch, optimizers)
             left -= drawn
+        self._check_weights()
         critic, value, actor, entropy = (sums / steps).tolist()
         self.metrics.log_dict(
             {
@@ -153,6 +155,18 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
             key=DEFAULT_MODULE_ID,
             window=1,
         )
+
+    def _check_weights(self) -> None:
+        """Raise an error if a gradient step has left weights that are NaN or infinite."""
+        broken = [name for name, part in self.steps.parts.items() if not part.values.isfinite().all()]
+        if broken:
+            told = ", ".join(f"sac.{name}_learning_rate ({rate})" for name, rate in _rates(self.config).items())
+            raise BrokenAgentError(f"SAC has diverged: weights of {', '.join(broken)} are not finite. Lower {told}.")
+
+
+def _rates(config: Any) -> dict[str, float]:
+    """Return the learning rate of each of `SACUpdate.parts`."""
+    return {"actor": config.actor_lr, "critic": config.critic_lr, "alpha": config.alpha_lr}
 
 
 class ReferenceSACLearner(SACLearner):

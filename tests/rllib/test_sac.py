@@ -19,6 +19,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
+from rlhf_ray.data.errors import BrokenAgentError
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferenceSAC, PreferenceSACConfig
@@ -200,6 +201,18 @@ def test_an_update_moves_actor_critics_targets_and_temperature_but_not_the_rewar
         np.abs(after[name] - before[name]).mean() for name in ("network.critics.weights.0", "network.targets.weights.0")
     ]
     assert moved[1] < 0.2 * moved[0]
+
+
+@pytest.mark.parametrize("name", ["actor", "critic", "alpha"])
+def test_a_gradient_step_that_leaves_weights_that_are_not_finite_is_told_with_its_learning_rates(
+    learner: SACLearner, name: str
+) -> None:
+    optimizer = learner.get_optimizer(DEFAULT_MODULE_ID, name)
+    optimizer.param_groups[0]["lr"] = float("inf")
+    with pytest.raises(
+        BrokenAgentError, match=rf"diverged: weights of .*{name}.*sac\.{name}_learning_rate \(0\.0003\)"
+    ):
+        learner.update(training_data=episodes_data([episode(100)]))
 
 
 def episodes_data(pieces: list[SingleAgentEpisode]) -> Any:
