@@ -70,12 +70,13 @@ class Tune(Experiment):
 
 
 def run(words: list[str]) -> None:
-    """Run the command; ``words`` are the preset and options, or ``--resume FOLDER``."""
+    """Run the command; ``words`` are the preset and options, or ``--resume FOLDER [--cores N]``."""
     if words[0].startswith("-") and asks_help(words):
-        usage = usage_of("tune PRESET [--trials N] [--SETTING VALUE …]", "tune --resume FOLDER")
+        usage = usage_of("tune PRESET [--trials N] [--SETTING VALUE …]", "tune --resume FOLDER [--cores N]")
         parse_arguments(Tune, "rlhf-ray tune PRESET", ["--help"], usage=usage)
     if "--resume" in words:
-        resumed = _resumed(words)
+        resumed, cores = _resumed(words)
+        bound_cores(cores)
         with nothing_to_save():
             from rlhf_ray.runs.train import quiet
             from rlhf_ray.sweeps.running import go_on, read_plan
@@ -177,12 +178,21 @@ def _together(words: list[str]) -> list[str]:
     return [*others, "--vary", *varied] if varied else others
 
 
-def _resumed(words: list[str]) -> Path:
-    """The folder in ``[PRESET] --resume FOLDER``."""
+@dataclass(frozen=True)
+class _Resume:
+    """What a resumed sweep may have anew."""
+
+    cores: int | None = None
+
+
+def _resumed(words: list[str]) -> tuple[Path, int | None]:
+    """The folder and the cores in ``[PRESET] --resume FOLDER [--cores N]``."""
     place = words.index("--resume")
     rest = words[place + 2 :]
     if len(words) <= place + 1 or words[place + 1].startswith("-"):
         raise SettingError("--resume needs the folder of the sweep to resume.")
-    if rest or place > 1:
-        raise SettingError("--resume keeps the sweep's settings and options; give no others.")
-    return run_path(words[place + 1]).absolute()
+    others = [word for word in rest if word.startswith("-") and word.partition("=")[0] != "--cores"]
+    if others or place > 1 or (rest and not rest[0].startswith("-")):
+        raise SettingError("--resume keeps the sweep's settings and options; give no others than --cores.")
+    command = parse_arguments(_Resume, "rlhf-ray tune --resume FOLDER", rest)
+    return run_path(words[place + 1]).absolute(), command.cores

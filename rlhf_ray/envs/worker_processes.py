@@ -230,7 +230,9 @@ class _Worker:
     """A process, as its parent sees it."""
 
     def __init__(self, name: str, part: slice, memory: int):
-        self._words = f"Environment {name}: the process of copies {part.start} to {part.stop - 1}"
+        last = part.stop - 1
+        copies = f"copy {last}" if last == part.start else f"copies {part.start} to {last}"
+        self._words = f"Environment {name}: the process of {copies}"
         self.connection, theirs = multiprocessing.Pipe()
         with theirs:
             files = theirs.fileno(), memory

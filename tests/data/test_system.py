@@ -72,3 +72,5 @@ def test_cores_are_bounded_here_and_in_processes_of_this_one(monkeypatch: pytest
     assert os.environ[system.CORES] == "64"
     with pytest.raises(SettingError, match="--cores is 0; it must be 1 or more"):
         system.bound_cores(0)
+    monkeypatch.setenv(system.CORES, "all")  # somebody else's
+    assert system.usable_cores() == 3

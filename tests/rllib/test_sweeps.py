@@ -228,6 +228,8 @@ def test_the_command_line_of_a_sweep_is_checked_before_anything_starts(
         (["tune", "--resume", str(tmp_path)], "is not a sweep's folder"),
         (["tune", "--resume"], "needs the folder"),
         (["tune", "--resume", str(tmp_path), "--trials", "9"], "give no others"),
+        (["tune", "--resume", str(tmp_path), "--cores", "0"], "--cores is 0"),
+        (["tune", "--resume", str(tmp_path), "--cores=2"], "is not a sweep's folder"),
         (["train", str(tmp_path / "bad.json")], "Can't read settings"),
         (["train", str(tmp_path / "none.json")], "Can't read settings"),
     ):
