@@ -104,7 +104,7 @@ def run(words: list[str]) -> None:
         nonlocal steps, episodes, outcome
         steps, episodes = steps_now, episodes_now
         outcome = f"mean true return {mean:.1f}" + (
-            f", {share} of them succeeded" if (share := success_of(success)) else ""
+            f", {share} of episodes succeeded" if (share := success_of(success)) else ""
         )
         bar.show(steps.total() if plan.env_steps is not None else episodes.total(), outcome)
 

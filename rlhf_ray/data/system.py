@@ -24,10 +24,8 @@ _loaded: set[str] = set()
 def usable_cores() -> int:
     """Return the number of cores that this process may use, by the system and `bound_cores`; or else the machine's."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    bound = os.environ.get(CORES, "")
-    return (
-        min(cores, int(bound)) if bound.isdecimal() else cores
-    )  # `bound_cores` writes it; other words of others bound nothing
+    bound = os.environ.get(CORES, "")  # what `bound_cores` wrote; anything else is ignored
+    return min(cores, int(bound)) if bound.isdecimal() else cores
 
 
 def bound_cores(cores: int | None) -> None:

@@ -62,8 +62,8 @@ class AnnotatorModel:
     Attributes:
         everyone: the share of wrong answers among all.
         of: each annotator's error rate.
-        assumed: ``[annotators]`` float64: the error rates for the likelihood, as if the reward model's mistakes were few. A poor
-            reward model takes too little from answers then, where it could take too much.
+        assumed: ``[annotators]`` float64: the error rates for the likelihood, as if the reward model's mistakes were few. While
+            they are many, the rates are too high, and fits learn too little from each answer.
         rationalities: ``[annotators]`` float64 above 0: β, relative to the typical annotator.
         suspicion: ``[n]`` float64: the probability that each answer is wrong; NaN where no member can judge it.
         drifts: per annotator: the error rates of the older half of the answers and of the newest; None for one with too few.
@@ -90,9 +90,9 @@ def annotator_model(
     An annotator ``a`` gives an answer with probability ``(1 - ε_a) s + ε_a (1 - s)``, where ``s = sigmoid(β_a d / T)``, ``d`` is
     the return difference in favour of the answer, and ``T`` one temperature for all (after Dawid and Skene 1979). ``s`` is averaged
     over the ensemble members that were not fitted to it: for a member that was, every answer looks right. The posterior of ε is
-    computed on a grid, averaged over the posterior of T; the less the members agree, the larger is its prior. With rationalities,
-    T and each β maximise the likelihood, with a log-normal prior on β. What most answers say is right by definition: the rate of
-    all answers together, or of the only annotator, is below one half.
+    computed on a grid, averaged over the posterior of T; the less the members agree, the larger it is expected to be. With
+    rationalities, T and each β maximise the likelihood, with a log-normal prior on β. What most answers say is right by definition:
+    the rate of all answers together, or of the only annotator, is below one half.
 
     Args:
         differences: ``[members, n]`` float: return of the preferred fragment minus return of the other one.
@@ -131,9 +131,8 @@ def annotator_model(
     wrong = rates * (1 - right)
     suspicion[judged] = wrong / (wrong + (1 - rates) * right)
     drifts = tuple(_drift(chances[:, whose == number], weights[:, number]) for number in range(annotators))
-    return AnnotatorModel(
-        _summary(of_all, len(whose)), found, RATES @ (assumed / assumed.sum(0)), rationalities, suspicion, drifts
-    )
+    of_likelihood = np.array([_summary(assumed[:, number], 0).rate for number in range(annotators)])
+    return AnnotatorModel(_summary(of_all, len(whose)), found, of_likelihood, rationalities, suspicion, drifts)
 
 
 def _temperatures(
@@ -167,8 +166,8 @@ def _typical_temperature(differences: FloatArray, unseen: BoolArray) -> float:
 
     ρ is the mean correlation of two members' differences, over comparisons that neither was fitted to. If a difference is the right
     one plus an error of the member's own, that is the ratio of their standard deviations. (The half, and `UNSURE`, were chosen on
-    fits of Pendulum and Reacher with 0 to 30 % wrong: without it, a third of an oracle's answers looked wrong to a poor reward
-    model of Reacher.)
+    fits of Pendulum and Reacher with 0 to 30 % wrong: with `USUAL` alone, a fourth of an oracle's answers looked wrong to a poor
+    reward model of Reacher.)
     """
     correlations = []
     for one, two in itertools.combinations(range(len(differences)), 2):

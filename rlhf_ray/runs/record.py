@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import fmean
 from typing import Any
 
 import gymnasium as gym
@@ -195,7 +195,7 @@ def record(plan: RecordingPlan, out: Path, *, actors: int = 0, watch: Watch = la
             writer.add(episode)
         else:
             kept.append(episode)
-        watch(steps, episodes, mean(returns), mean(succeeded) if succeeded else None)
+        watch(steps, episodes, fmean(returns), fmean(succeeded) if succeeded else None)
     if writer is not None:
         writer.finish()
     else:

@@ -148,7 +148,7 @@ def test_the_share_of_episodes_that_succeeded_is_said(tmp_path: Path, capsys: py
         any(seen == 5 for seen in episode.trajectory.observations[1:, 0]) for episode in Recording(tmp_path / "r")
     )
     assert 0 < reached < 10
-    assert capsys.readouterr().out.count(f", {reached * 10} % of them succeeded\n") == 2
+    assert capsys.readouterr().out.count(f", {reached * 10} % of episodes succeeded\n") == 2
 
 
 def test_one_file_of_demonstrations(tmp_path: Path) -> None:
