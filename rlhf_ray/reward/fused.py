@@ -1,29 +1,42 @@
 """FusedMLPs: gradients of MLP ensembles in a dozen operations per member, without autograd.
 
 A return is a sum over steps, so that the last layer sees the sum of the hidden units, and its gradient is the same at each step.
-Buffers are reused, and one member's fit in a core's cache.
+Members and parts of a minibatch don't wait for each other: several cores compute them side by side (`rlhf_ray.optim.parallel`).
+Buffers are reused, and those of one member and part fit in a core's cache.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from rlhf_ray.optim.flat import FlatParameters
+from rlhf_ray.optim.parallel import in_parallel
 from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks.layers import StackedLinear
 from rlhf_ray.reward.networks.mlp import MLP
 from rlhf_ray.settings import Activation, RewardModelSettings
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
 STEPS_AT_ONCE = 4096
-"""Steps per forward and backward pass; gradients accumulate. More exceed a core's cache."""
+"""Steps per forward and backward pass; gradients are added. More exceed a core's cache."""
+
+WORTH_A_THREAD = 8_000_000
+"""Fewest multiplications of a member's forward pass of a part for which threads gain: about two milliseconds, backward too."""
 
 SLOPE = 0.01
 """Of the leaky ReLU below 0: torch's."""
+
+_Layers = list[tuple[Tensor, Tensor]]
+"""Each layer's weights ``[members, inputs, outputs]`` and biases ``[members, outputs]``, or the gradients of both."""
 
 OfDifferences = Callable[[int, Tensor, Tensor], Tensor]
 """Maps a member, rows of comparisons ``[n]`` and its return differences of them ``[n]`` to the loss's derivative by these."""
@@ -57,10 +70,11 @@ class FusedMLPs:
     def __init__(self, networks: MLP, settings: RewardModelSettings):
         self.networks, self.settings = networks, settings
         self.flat = FlatParameters(list(networks.parameters()))
-        linear = [layer for layer in networks.head.layers if isinstance(layer, StackedLinear)]
-        self._layers = [self._of_members(layer.weight, layer.bias) for layer in linear]
+        self._linear = [layer for layer in networks.head.layers if isinstance(layer, StackedLinear)]
+        self._layers = self._of_members(self.flat.values)
+        self._gradients: list[tuple[Tensor, _Layers]] = []
         self._activate, self._derive = ACTIVATE[settings.activation], DERIVE[settings.activation]
-        self._buffers: dict[tuple[Any, ...], Tensor] = {}
+        self._buffers = threading.local()
 
     @staticmethod
     def fits(networks: Any, settings: RewardModelSettings) -> bool:
@@ -68,21 +82,17 @@ class FusedMLPs:
         plain = not (settings.dropout or settings.batch_norm or settings.methods)
         return type(networks) is MLP and plain and networks.inputs > 0
 
-    def _of_members(self, weight: Any, bias: Any) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Return each member's weight ``[inputs, outputs]`` and bias ``[outputs]`` of a layer, and the gradients of both."""
-        parts = [
-            self.flat.part_of(parameter, vector)
-            for vector in (self.flat.values, self.flat.gradient)
-            for parameter in (weight, bias)
-        ]
-        weights, biases, of_weights, of_biases = parts
-        return list(zip(weights, biases[:, 0], of_weights, of_biases[:, 0], strict=True))
+    def _of_members(self, vector: Tensor) -> _Layers:
+        """Return the parts of a vector ``[size]`` that are each layer's weights ``[members, inputs, outputs]`` and biases."""
+        of = self.flat.part_of
+        return [(of(layer.weight, vector), of(layer.bias, vector)[:, 0]) for layer in self._linear]
 
     def _buffer(self, *name: Any, rows: int, units: int) -> Tensor:
-        """Return ``[rows, units]`` to write to."""
-        buffer = self._buffers.get(name)
+        """Return ``[rows, units]`` to write to: this thread's."""
+        buffers = vars(self._buffers)
+        buffer = buffers.get(name)
         if buffer is None or buffer.shape[0] < rows:
-            buffer = self._buffers[name] = self.flat.values.new_empty(rows, units)
+            buffer = buffers[name] = self.flat.values.new_empty(rows, units)
         return buffer[:rows]
 
     @torch.no_grad()
@@ -105,23 +115,24 @@ class FusedMLPs:
             rows: ``[m]``: the comparisons.
         """
         length = features.shape[2]
-        parts = []
-        for part in torch.split(rows, max(1, STEPS_AT_ONCE // (2 * length))):
+        weights, biases = self._layers[-1]
+
+        def rewards(task: tuple[Tensor, int]) -> Tensor:
+            part, member = task
             inputs = features.index_select(0, part.to(features.device)).flatten(0, 2)
-            of_members = []
-            for member in range(self.settings.ensemble_size):
-                weight, bias, *_ = self._layers[-1][member]
-                of_members.append(torch.mv(self._hidden(member, inputs)[-1], weight[:, 0]).add_(bias))
-            parts.append(torch.stack(of_members).view(-1, len(part), 2, length).cpu())
-        return torch.cat(parts, 1)
+            return torch.mv(self._hidden(member, inputs)[-1], weights[member, :, 0]).add_(biases[member]).cpu()
+
+        parts = torch.split(rows, max(1, STEPS_AT_ONCE // (2 * length)))
+        tasks = [(part, member) for member in range(len(weights)) for part in parts]
+        found = list(self._run(rewards, tasks, steps=2 * length * len(parts[0])))
+        return torch.cat(found).view(len(weights), len(rows), 2, length)
 
     def _hidden(self, member: int, inputs: Tensor) -> list[Tensor]:
         """Return the inputs ``[steps, inputs]`` and the values of each hidden layer ``[steps, units]``, in buffers."""
         values = [inputs]
-        for number, layer in enumerate(self._layers[:-1]):
-            weight, bias, *_ = layer[member]
-            out = self._buffer("hidden", number, rows=len(inputs), units=weight.shape[1])
-            values.append(self._activate(torch.addmm(bias, values[-1], weight, out=out)))
+        for number, (weight, bias) in enumerate(self._layers[:-1]):
+            out = self._buffer("hidden", number, rows=len(inputs), units=weight.shape[2])
+            values.append(self._activate(torch.addmm(bias[member], values[-1], weight[member], out=out)))
         return values
 
     @torch.no_grad()
@@ -133,14 +144,33 @@ class FusedMLPs:
             batch: ``[size]``: rows of the minibatch's comparisons.
             of_differences: the derivative of the loss.
         """
-        self.flat.gradient.zero_()
-        steps = 2 * features.shape[2]
-        for part in batch.chunk(math.ceil(steps * len(batch) / STEPS_AT_ONCE)):
-            inputs = features.index_select(0, part.to(features.device))
-            for member in range(self.settings.ensemble_size):
-                self._add_member(member, inputs, part, of_differences)
+        parts = batch.chunk(math.ceil(2 * features.shape[2] * len(batch) / STEPS_AT_ONCE))
+        members = range(self.settings.ensemble_size)
+        while len(self._gradients) < len(parts):
+            vector = torch.empty_like(self.flat.gradient) if self._gradients else self.flat.gradient
+            self._gradients.append((vector, self._of_members(vector)))
+        gradients = self._gradients[: len(parts)]
+        for vector, _ in gradients:
+            vector.zero_()
+        inputs = [features.index_select(0, part.to(features.device)) for part in parts]
 
-    def _add_member(self, member: int, inputs: Tensor, rows: Tensor, of_differences: OfDifferences) -> None:
+        def add(task: tuple[int, int]) -> None:
+            part, member = task
+            self._add_member(member, inputs[part], parts[part], of_differences, gradients[part][1])
+
+        list(self._run(add, list(itertools.product(range(len(parts)), members)), steps=inputs[0][..., 0].numel()))
+        for vector, _ in gradients[1:]:
+            self.flat.gradient.add_(vector)
+
+    def _run(self, work: Callable[[_T], _R], tasks: Sequence[_T], steps: int) -> Iterable[_R]:
+        """Return ``work`` of each task, in their order: side by side on a CPU, if ``steps`` of a task are many enough."""
+        products = steps * sum(weight[0].numel() for weight, _ in self._layers)
+        worth = products >= WORTH_A_THREAD and not self.flat.values.is_cuda
+        return in_parallel(work, tasks) if worth else map(work, tasks)
+
+    def _add_member(
+        self, member: int, inputs: Tensor, rows: Tensor, of_differences: OfDifferences, gradients: _Layers
+    ) -> None:
         """Add a member's gradient.
 
         Args:
@@ -148,6 +178,7 @@ class FusedMLPs:
             inputs: ``[n, 2, length, inputs]`` of a part of a minibatch.
             rows: ``[n]``, their comparisons.
             of_differences: the derivative of the loss.
+            gradients: what to add to.
         """
         n, _, length, _ = inputs.shape
         values = self._hidden(member, inputs.view(2 * n * length, -1))
@@ -155,7 +186,7 @@ class FusedMLPs:
         discount = self.settings.discount
         factors = None if discount == 1.0 else discounts(length, discount).to(last.device)
         sums = last.sum(1) if factors is None else torch.matmul(factors, last)  # [2 n, units]
-        weight, _, of_weight, _ = self._layers[-1][member]
+        weight, of_weight = self._layers[-1][0][member], gradients[-1][0][member]
         left, right = torch.mv(sums, weight[:, 0]).view(n, 2).unbind(1)
         by_difference = of_differences(member, rows, left - right)
         by_return = torch.stack([by_difference, -by_difference], 1).view(-1)
@@ -163,7 +194,8 @@ class FusedMLPs:
         by_sums = torch.outer(by_return, weight[:, 0])[:, None]
         by_values = by_sums.expand_as(last) if factors is None else by_sums * factors[None, :, None]
         for number in reversed(range(len(self._layers) - 1)):
-            layer_weight, _, of_weight, of_bias = self._layers[number][member]
+            layer_weight = self._layers[number][0][member]
+            of_weight, of_bias = (gradient[member] for gradient in gradients[number])
             weights = values[number + 1]
             change = self._buffer("change", number, rows=len(weights), units=weights.shape[1])
             self._derive(by_values, weights.view(by_values.shape), change.view(by_values.shape))

@@ -1,12 +1,14 @@
 """Gradients of MLP ensembles without autograd: the same as autograd's."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 
 from rlhf_ray.data.comparisons import Changes
-from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.optim import parallel
+from rlhf_ray.reward import RewardTrainer, fused
 from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import CHOICES, FORCES, VECTORS, some_comparisons
@@ -90,3 +92,28 @@ def _everything(trainer: RewardTrainer) -> Any:
     held = some_comparisons(90, 150, actions=FORCES)
     assert [list(key) for key in trainer.comparisons.keys] == [list(key) for key in held.keys]
     return Changes(held=held, withdrawn=(), last=0, weights={})
+
+
+def test_fits_are_the_same_bits_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    in_threads = []
+
+    def fitted(cores: int, worth: int) -> tuple[Any, torch.Tensor]:
+        monkeypatch.setattr(parallel, "usable_cores", lambda: cores)
+        monkeypatch.setattr(fused, "WORTH_A_THREAD", worth)
+        monkeypatch.setattr(
+            parallel, "_pool", lambda threads, process: in_threads.append(threads) or ThreadPoolExecutor(threads)
+        )
+        trainer = a_trainer({"hidden": (8, 6)}, length=300)  # three parts in each minibatch
+        return trainer.fit(9).train_loss, torch.cat([of.flatten() for of in trainer.ensemble.networks.parameters()])
+
+    alone = fitted(1, 0)
+    assert not in_threads
+    for cores in (2, 5):
+        loss, weights = fitted(cores, 0)
+        assert loss == alone[0]
+        assert torch.equal(weights, alone[1])
+        assert set(in_threads) == {cores}
+        in_threads.clear()
+    fitted(5, 10**9)
+    assert not in_threads
