@@ -19,6 +19,7 @@ from rich.table import Table
 
 from rlhf_ray.agents.true_return import episodes_of, success_of
 from rlhf_ray.data.metrics import in_order, pairs_skipped, share_of
+from rlhf_ray.data.system import usable_cores
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.waiting import PeopleWait, spoken
 from rlhf_ray.measure.error_rates import newest_rates
@@ -261,7 +262,9 @@ class Progress(Callback):
         return [*notes, self._wrong] if bar == "reward fits" and self._wrong else notes
 
     def _tell_choices(self, metrics: dict[str, Any]) -> None:
-        """Print the values chosen for auto settings, and how ties were handled."""
+        """Print how many cores are used, the values chosen for auto settings, and how ties were handled."""
+        cores = usable_cores()
+        self._say("uses 1 core" if cores == 1 else f"uses up to {cores} cores; --cores N bounds them")
         fragments = self.experiment.fragments
         if "auto" in (fragments.length, fragments.initial_env_steps) and "fragments_length" in metrics:
             length, steps = metrics["fragments_length"], metrics["first_fragments_env_steps"]

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from rlhf_ray.data.system import CORES
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.folder import RunFolder
@@ -166,7 +167,7 @@ def test_the_progress_line_keeps_the_last_known_values(capsys: pytest.CaptureFix
         row | {"true_return_mean": -20.0, "learned_return_mean": 4.0, "held_out_accuracy": 0.9, "held_out_decided": 1}
     )
     progress.on_metrics(row | {"true_return_mean": None, "learned_return_mean": float("nan")})
-    first, second = capsys.readouterr().out.splitlines()
+    _, first, second = capsys.readouterr().out.splitlines()
     assert "true return -20.0, learned 4.0, held-out accuracy 0.90 (1 answer)" in first
     assert second == first
 
@@ -187,7 +188,7 @@ def test_wrong_answers_are_said_in_the_same_words_in_the_terminal_and_in_the_rep
             progress.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
         for one in shown:
             progress.on_metrics(dict(one))
-        lines = capsys.readouterr().out.splitlines()
+        _, *lines = capsys.readouterr().out.splitlines()  # the first says how many cores are used
         assert len(lines) == len(shown)
         assert all(said in line for line in lines)
     page = write_report(folder.path).read_text()
@@ -195,15 +196,19 @@ def test_wrong_answers_are_said_in_the_same_words_in_the_terminal_and_in_the_rep
     assert "about 50 % of ben&#39;s answers look wrong (40–60 %), as if guessed" in page
 
 
-def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_chosen_and_done_about_ties_is_said_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     progress = Progress(Experiment())
     progress.LINE_EVERY = -1.0
     row = {"raised": [], "iteration": 1, "env_steps": 5, "comparisons": 30, "reward_version": 1}
     row |= {"true_return_mean": None, "learned_return_mean": None, "fragments_length": 25}
     row |= {"first_fragments_env_steps": 18080, "first_fragments_gathered": 3}
+    monkeypatch.setenv(CORES, "1")
     progress.on_metrics(row)
     progress.on_metrics(row)
-    chosen, done, *lines = capsys.readouterr().out.splitlines()
+    cores, chosen, done, *lines = capsys.readouterr().out.splitlines()
+    assert cores == "uses 1 core"
     assert chosen == "fragments of 25 steps, the first from 18080 random steps"
     assert done.startswith(
         "Nearly all of the first answers were ties, so initial fragments were collected 3 times (18080 env"
