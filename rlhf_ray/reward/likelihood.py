@@ -80,8 +80,35 @@ def log_likelihood_slope(return_difference: Tensor, preferences: Tensor, label_n
     return (probability - preferences) / (probability * (1 - probability)) * (1 - label_noise) * left * (1 - left)
 
 
-LOSSES: Registry[Any] = Registry("reward_model.loss", Loss, {"bradley_terry": log_likelihood_loss})
+def label_smoothing_loss(return_difference: Tensor, preferences: Tensor, label_noise: float | Tensor = 0.0) -> Tensor:
+    """Cross entropy of the Bradley-Terry model with smoothed answers (Szegedy et al. 2016; Mitchell 2023 for preferences).
+
+    An answer for left counts as ``1 - noise / 2``, its probability of being right. In `log_likelihood_loss`, an answer against a
+    large return difference has nearly no gradient, since it is taken for a wrong one: a model that is sure of itself stays as it
+    is. Here the gradient is the largest there, and no difference is worth more than the log odds of a right answer. Arguments and
+    shape are the same.
+    """
+    return torch.nn.functional.binary_cross_entropy_with_logits(
+        return_difference, _smoothed(return_difference, preferences, label_noise), reduction="none"
+    )
+
+
+def label_smoothing_slope(return_difference: Tensor, preferences: Tensor, label_noise: float | Tensor = 0.0) -> Tensor:
+    """Derivative of `label_smoothing_loss` by the return differences, without autograd. Arguments and shape are the same."""
+    return torch.sigmoid(return_difference) - _smoothed(return_difference, preferences, label_noise)
+
+
+def _smoothed(return_difference: Tensor, preferences: Tensor, label_noise: float | Tensor) -> Tensor:
+    return (label_noise / 2 + (1 - label_noise) * preferences).expand(return_difference.shape)
+
+
+LOSSES: Registry[Any] = Registry(
+    "reward_model.loss", Loss, {"bradley_terry": log_likelihood_loss, "label_smoothing": label_smoothing_loss}
+)
 """Built-in losses by name: the functions themselves."""
+
+SLOPES: dict[str, Loss] = {"bradley_terry": log_likelihood_slope, "label_smoothing": label_smoothing_slope}
+"""The derivatives of built-in losses by the return differences, without autograd."""
 
 
 def make_loss(settings: RewardModelSettings) -> Loss:

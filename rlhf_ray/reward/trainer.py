@@ -26,7 +26,7 @@ from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
 from rlhf_ray.reward.estimates import Estimates
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.fused import FusedMLPs
-from rlhf_ray.reward.likelihood import log_likelihood_slope, make_loss, return_differences
+from rlhf_ray.reward.likelihood import SLOPES, make_loss, return_differences
 from rlhf_ray.reward.methods import FitLabels, make_methods
 from rlhf_ray.reward.networks import is_built_in
 from rlhf_ray.reward.networks.convolving import steps_that_fit
@@ -302,17 +302,17 @@ class RewardTrainer:
     def _set_gradient(self, fused: FusedMLPs, data: StackedComparisons, batch: Tensor) -> None:
         """Set the gradient of the weighted mean loss over ``batch``, as `_backward` does."""
         of = self.settings
-        plain = of.loss == "bradley_terry" and of.largest_log_odds is None and not of.annotator_rationality
+        plain = of.largest_log_odds is None and not of.annotator_rationality
+        slope = SLOPES.get(of.loss) if plain else None
 
         def of_differences(member: int, rows: Tensor, differences: Tensor) -> Tensor:
             weights = (data.weights[member].index_select(0, rows) / len(batch)).to(self.device)
             preferences = data.preferences.index_select(0, rows).to(self.device)
-            if plain:
-                noise = rows_of(data.noise, rows, self.device)
-                return log_likelihood_slope(differences, preferences, noise) * weights
+            noise = rows_of(data.noise, rows, self.device)
+            if slope is not None:
+                return slope(differences, preferences, noise) * weights
             with torch.enable_grad():
                 leaf = differences.detach().requires_grad_()
-                noise = rows_of(data.noise, rows, self.device)
                 losses = self.loss(data.log_odds(leaf[None], rows, of.largest_log_odds), preferences, noise)
                 losses.backward(weights[None])  # type: ignore[no-untyped-call]
             assert leaf.grad is not None

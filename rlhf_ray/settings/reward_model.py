@@ -32,7 +32,8 @@ class RewardModelSettings:
     transformer (they read the steps before, at most a fragment's); shaped (auto plus the difference of a learned potential); or
     module:Name for your own network (`rlhf_ray.reward.networks`)."""
     loss: str = "bradley_terry"
-    """Loss: bradley_terry (cross-entropy of the Bradley-Terry model), or module:Name for your own loss
+    """Loss: bradley_terry (cross-entropy of the Bradley-Terry model with label_noise); label_smoothing (cross-entropy with each
+    answer's probability of being right, by label_noise, for many wrong answers); or module:Name for your own loss
     (`rlhf_ray.reward.likelihood.Loss`)."""
     hidden: tuple[int, ...] = (64, 64)
     """Number of units in each hidden layer (for a cnn: in each layer after the convolutions)."""

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_ray.reward.likelihood import discounts, log_likelihood_loss
+from rlhf_ray.reward.likelihood import LOSSES, SLOPES, discounts, label_smoothing_loss, log_likelihood_loss
 
 
 @given(st.floats(-15, 15), st.floats(0, 1), st.floats(0, 0.99))
@@ -27,6 +27,37 @@ def test_the_gradient_is_that_of_the_loss(noise: float) -> None:
         above, below = (log_likelihood_loss(differences + step, preferences, noise) for step in (1e-6, -1e-6))
     assert differences.grad is not None
     assert torch.allclose(differences.grad, (above - below) / 2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", list(SLOPES))
+@pytest.mark.parametrize("noise", [0.0, 0.4, 1.5, torch.tensor([0.0, 0.1, 0.3, 0.6, 0.9, 1.2, 2.0])], ids=str)
+def test_the_slope_is_autograds(name: str, noise: float | torch.Tensor) -> None:
+    differences = torch.linspace(-6, 6, 7, requires_grad=True)
+    preferences = torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0, 0.5, 1.0])
+    torch.autograd.backward(LOSSES.parts[name](differences, preferences, noise).sum())
+    assert differences.grad is not None
+    slope = SLOPES[name](differences.detach(), preferences, noise)
+    torch.testing.assert_close(slope, differences.grad, rtol=1e-4, atol=1e-6)
+
+
+@given(st.floats(-15, 15), st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 2))
+def test_label_smoothing_is_the_expected_loss_over_right_and_wrong_answers(
+    difference: float, preference: float, noise: float
+) -> None:
+    given_difference, answer = (torch.tensor([value], dtype=torch.float64) for value in (difference, preference))
+    loss = label_smoothing_loss(given_difference, answer, noise).item()
+    as_given, turned = (log_likelihood_loss(given_difference, given).item() for given in (answer, 1 - answer))
+    assert loss == pytest.approx((1 - noise / 2) * as_given + noise / 2 * turned, rel=1e-6, abs=1e-9)
+
+
+def test_smoothed_answers_end_at_their_log_odds_and_still_move_a_model_that_is_sure() -> None:
+    """By construction: 30 % wrong. The likelihood hardly moves a model that is sure of the opposite."""
+    right, noise = torch.ones(1), 0.6
+    best = torch.log(torch.tensor([0.7 / 0.3]))
+    assert SLOPES["label_smoothing"](best, right, noise).abs() < 1e-6
+    sure = torch.tensor([-20.0])
+    assert SLOPES["label_smoothing"](sure, right, noise).item() == pytest.approx(-0.7)
+    assert abs(SLOPES["bradley_terry"](sure, right, noise).item()) < 1e-6
 
 
 def test_every_member_is_measured_by_the_same_answers() -> None:
