@@ -19,6 +19,7 @@ KINDS: list[dict[str, Any]] = [
     {"activation": "relu", "hidden": (8,), "discount": 0.9, "use_next_state": True, "use_done": True},
     {"hidden": (8, 6, 4), "label_noise": 0.2, "adaptive_l2": True},
     {"largest_log_odds": 0.01, "annotator_rationality": True},
+    {"loss": "label_smoothing", "label_noise": 0.3},
     {"ensemble_size": 2, "early_stopping": 2, "window": 40, "normalize_inputs": "ema"},
 ]
 
