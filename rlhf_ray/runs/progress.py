@@ -196,8 +196,11 @@ class Progress(Callback):
             self._bars.stop()
 
     def on_start(self, run: TrainingRun) -> None:
-        """Remember the folder, and what a resumed run knows of wrong answers."""
+        """Remember the folder, and what a resumed run knows of wrong answers; say how many cores a run in one process uses."""
         self._folder = run.folder
+        if not run.algorithm.config.needs_ray:
+            cores = usable_cores()
+            self._say("uses 1 core" if cores == 1 else f"uses up to {cores} cores; --cores N bounds them")
         if (wrong := newest_rates(run.folder.rows())[0]) is not None:
             self._wrong = wrong.sentence()
         self._waits = Waits(self._say, run.folder.path)
@@ -262,9 +265,7 @@ class Progress(Callback):
         return [*notes, self._wrong] if bar == "reward fits" and self._wrong else notes
 
     def _tell_choices(self, metrics: dict[str, Any]) -> None:
-        """Print how many cores are used, the values chosen for auto settings, and how ties were handled."""
-        cores = usable_cores()
-        self._say("uses 1 core" if cores == 1 else f"uses up to {cores} cores; --cores N bounds them")
+        """Print the values chosen for auto settings, and how ties were handled."""
         fragments = self.experiment.fragments
         if "auto" in (fragments.length, fragments.initial_env_steps) and "fragments_length" in metrics:
             length, steps = metrics["fragments_length"], metrics["first_fragments_env_steps"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -150,13 +151,29 @@ def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
     )
     folder.finish(dataclasses.asdict(outcome), interrupted=False)
     progress = Progress(folder.experiment())
-    progress.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
+    progress.on_start(started(folder))
     progress.on_end(outcome)
     said = "takes nearly the same action at every step"
     assert said in (printed := capsys.readouterr().out)
     assert "0 labels (1 pair skipped), " in printed
     assert said in write_report(folder.path).read_text()
     assert [verdict["name"] for verdict in json.loads(folder.result.read_text())["verdicts"]] == ["actions_collapsed"]
+
+
+def started(folder: RunFolder, needs_ray: bool = True) -> TrainingRun:
+    algorithm = SimpleNamespace(config=SimpleNamespace(needs_ray=needs_ray))
+    return TrainingRun(folder.experiment(), folder, cast(Any, algorithm))
+
+
+def test_a_run_in_one_process_says_how_many_cores_it_uses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    monkeypatch.setenv(CORES, "1")
+    Progress(folder.experiment()).on_start(started(folder, needs_ray=False))
+    assert capsys.readouterr().out == "uses 1 core\n"
+    Progress(folder.experiment()).on_start(started(folder))
+    assert capsys.readouterr().out == ""
 
 
 def test_the_progress_line_keeps_the_last_known_values(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +184,7 @@ def test_the_progress_line_keeps_the_last_known_values(capsys: pytest.CaptureFix
         row | {"true_return_mean": -20.0, "learned_return_mean": 4.0, "held_out_accuracy": 0.9, "held_out_decided": 1}
     )
     progress.on_metrics(row | {"true_return_mean": None, "learned_return_mean": float("nan")})
-    _, first, second = capsys.readouterr().out.splitlines()
+    first, second = capsys.readouterr().out.splitlines()
     assert "true return -20.0, learned 4.0, held-out accuracy 0.90 (1 answer)" in first
     assert second == first
 
@@ -185,10 +202,10 @@ def test_wrong_answers_are_said_in_the_same_words_in_the_terminal_and_in_the_rep
         progress = Progress(folder.experiment())
         progress.LINE_EVERY = -1.0
         if shown is not rows:
-            progress.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
+            progress.on_start(started(folder))
         for one in shown:
             progress.on_metrics(dict(one))
-        _, *lines = capsys.readouterr().out.splitlines()  # the first says how many cores are used
+        lines = capsys.readouterr().out.splitlines()
         assert len(lines) == len(shown)
         assert all(said in line for line in lines)
     page = write_report(folder.path).read_text()
@@ -196,19 +213,15 @@ def test_wrong_answers_are_said_in_the_same_words_in_the_terminal_and_in_the_rep
     assert "about 50 % of ben&#39;s answers look wrong (40–60 %), as if guessed" in page
 
 
-def test_what_was_chosen_and_done_about_ties_is_said_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(Experiment())
     progress.LINE_EVERY = -1.0
     row = {"raised": [], "iteration": 1, "env_steps": 5, "comparisons": 30, "reward_version": 1}
     row |= {"true_return_mean": None, "learned_return_mean": None, "fragments_length": 25}
     row |= {"first_fragments_env_steps": 18080, "first_fragments_gathered": 3}
-    monkeypatch.setenv(CORES, "1")
     progress.on_metrics(row)
     progress.on_metrics(row)
-    cores, chosen, done, *lines = capsys.readouterr().out.splitlines()
-    assert cores == "uses 1 core"
+    chosen, done, *lines = capsys.readouterr().out.splitlines()
     assert chosen == "fragments of 25 steps, the first from 18080 random steps"
     assert done.startswith(
         "Nearly all of the first answers were ties, so initial fragments were collected 3 times (18080 env"
@@ -230,7 +243,7 @@ def test_episodes_that_were_cut_are_said_in_the_terminal_the_report_and_the_resu
     outcome = Outcome("Pendulum-v1", 0, 0, 0, None, random, trained, None, None, 1.0, False, None, verdicts(numbers))
     folder.finish(dataclasses.asdict(outcome), interrupted=False)
     progress = Progress(folder.experiment())
-    progress.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
+    progress.on_start(started(folder))
     progress.on_end(outcome)
     assert "4 (3 cut at 10,000 steps)" in capsys.readouterr().out
     assert "4 (3 cut at 10,000 steps)" in write_report(folder.path).read_text()
