@@ -56,6 +56,13 @@ DERIVE: dict[Activation, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 """From the derivatives by the values of each activation, and the values, to those by its inputs, written to ``out``."""
 
 
+class _Buffers(threading.local):
+    """Each thread's tensors to write to, by name."""
+
+    def __init__(self) -> None:
+        self.of: dict[tuple[Any, ...], Tensor] = {}
+
+
 class FusedMLPs:
     """An ensemble of MLPs whose gradient is computed here.
 
@@ -74,7 +81,7 @@ class FusedMLPs:
         self._layers = self._of_members(self.flat.values)
         self._gradients: list[tuple[Tensor, _Layers]] = []
         self._activate, self._derive = ACTIVATE[settings.activation], DERIVE[settings.activation]
-        self._buffers = threading.local()
+        self._buffers = _Buffers()
 
     @staticmethod
     def fits(networks: Any, settings: RewardModelSettings) -> bool:
@@ -89,7 +96,7 @@ class FusedMLPs:
 
     def _buffer(self, *name: Any, rows: int, units: int) -> Tensor:
         """Return ``[rows, units]`` to write to: this thread's."""
-        buffers = vars(self._buffers)
+        buffers = self._buffers.of
         buffer = buffers.get(name)
         if buffer is None or buffer.shape[0] < rows:
             buffer = buffers[name] = self.flat.values.new_empty(rows, units)
