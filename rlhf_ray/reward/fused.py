@@ -35,8 +35,8 @@ WORTH_A_THREAD = 8_000_000
 SLOPE = 0.01
 """Of the leaky ReLU below 0: torch's."""
 
-_Layers = list[tuple[Tensor, Tensor]]
-"""Each layer's weights ``[members, inputs, outputs]`` and biases ``[members, outputs]``, or the gradients of both."""
+_Layers = list[list[tuple[Tensor, Tensor]]]
+"""Of each layer, each member's weight ``[inputs, outputs]`` and bias ``[outputs]``, or the gradients of both."""
 
 OfDifferences = Callable[[int, Tensor, Tensor], Tensor]
 """Maps a member, rows of comparisons ``[n]`` and its return differences of them ``[n]`` to the loss's derivative by these."""
@@ -90,9 +90,9 @@ class FusedMLPs:
         return type(networks) is MLP and plain and networks.inputs > 0
 
     def _of_members(self, vector: Tensor) -> _Layers:
-        """Return the parts of a vector ``[size]`` that are each layer's weights ``[members, inputs, outputs]`` and biases."""
+        """Return the parts of a vector ``[size]`` that are each layer's and member's weight and bias."""
         of = self.flat.part_of
-        return [(of(layer.weight, vector), of(layer.bias, vector)[:, 0]) for layer in self._linear]
+        return [list(zip(of(at.weight, vector), of(at.bias, vector)[:, 0], strict=True)) for at in self._linear]
 
     def _buffer(self, *name: Any, rows: int, units: int) -> Tensor:
         """Return ``[rows, units]`` to write to: this thread's."""
@@ -122,24 +122,26 @@ class FusedMLPs:
             rows: ``[m]``: the comparisons.
         """
         length = features.shape[2]
-        weights, biases = self._layers[-1]
+        last = self._layers[-1]
 
         def rewards(task: tuple[Tensor, int]) -> Tensor:
             part, member = task
             inputs = features.index_select(0, part.to(features.device)).flatten(0, 2)
-            return torch.mv(self._hidden(member, inputs)[-1], weights[member, :, 0]).add_(biases[member]).cpu()
+            weight, bias = last[member]
+            return torch.mv(self._hidden(member, inputs)[-1], weight[:, 0]).add_(bias).cpu()
 
         parts = torch.split(rows, max(1, STEPS_AT_ONCE // (2 * length)))
-        tasks = [(part, member) for member in range(len(weights)) for part in parts]
+        tasks = [(part, member) for member in range(len(last)) for part in parts]
         found = list(self._run(rewards, tasks, steps=2 * length * len(parts[0])))
-        return torch.cat(found).view(len(weights), len(rows), 2, length)
+        return torch.cat(found).view(len(last), len(rows), 2, length)
 
     def _hidden(self, member: int, inputs: Tensor) -> list[Tensor]:
         """Return the inputs ``[steps, inputs]`` and the values of each hidden layer ``[steps, units]``, in buffers."""
         values = [inputs]
-        for number, (weight, bias) in enumerate(self._layers[:-1]):
-            out = self._buffer("hidden", number, rows=len(inputs), units=weight.shape[2])
-            values.append(self._activate(torch.addmm(bias[member], values[-1], weight[member], out=out)))
+        for number, members in enumerate(self._layers[:-1]):
+            weight, bias = members[member]
+            out = self._buffer("hidden", number, rows=len(inputs), units=weight.shape[1])
+            values.append(self._activate(torch.addmm(bias, values[-1], weight, out=out)))
         return values
 
     @torch.no_grad()
@@ -165,13 +167,17 @@ class FusedMLPs:
             part, member = task
             self._add_member(member, inputs[part], parts[part], of_differences, gradients[part][1])
 
-        list(self._run(add, list(itertools.product(range(len(parts)), members)), steps=inputs[0][..., 0].numel()))
+        list(
+            self._run(
+                add, list(itertools.product(range(len(parts)), members)), steps=2 * len(parts[0]) * features.shape[2]
+            )
+        )
         for vector, _ in gradients[1:]:
             self.flat.gradient.add_(vector)
 
     def _run(self, work: Callable[[_T], _R], tasks: Sequence[_T], steps: int) -> Iterable[_R]:
         """Return ``work`` of each task, in their order: side by side on a CPU, if ``steps`` of a task are many enough."""
-        products = steps * sum(weight[0].numel() for weight, _ in self._layers)
+        products = steps * sum(members[0][0].numel() for members in self._layers)
         worth = products >= WORTH_A_THREAD and not self.flat.values.is_cuda
         return in_parallel(work, tasks) if worth else map(work, tasks)
 
@@ -193,7 +199,7 @@ class FusedMLPs:
         discount = self.settings.discount
         factors = None if discount == 1.0 else discounts(length, discount).to(last.device)
         sums = last.sum(1) if factors is None else torch.matmul(factors, last)  # [2 n, units]
-        weight, of_weight = self._layers[-1][0][member], gradients[-1][0][member]
+        weight, of_weight = self._layers[-1][member][0], gradients[-1][member][0]
         left, right = torch.mv(sums, weight[:, 0]).view(n, 2).unbind(1)
         by_difference = of_differences(member, rows, left - right)
         by_return = torch.stack([by_difference, -by_difference], 1).view(-1)
@@ -201,8 +207,7 @@ class FusedMLPs:
         by_sums = torch.outer(by_return, weight[:, 0])[:, None]
         by_values = by_sums.expand_as(last) if factors is None else by_sums * factors[None, :, None]
         for number in reversed(range(len(self._layers) - 1)):
-            layer_weight = self._layers[number][0][member]
-            of_weight, of_bias = (gradient[member] for gradient in gradients[number])
+            layer_weight, (of_weight, of_bias) = self._layers[number][member][0], gradients[number][member]
             weights = values[number + 1]
             change = self._buffer("change", number, rows=len(weights), units=weights.shape[1])
             self._derive(by_values, weights.view(by_values.shape), change.view(by_values.shape))
