@@ -29,8 +29,8 @@ _LOCK = threading.Lock()
 SEEDS, FEW_SEEDS = 5, 3
 FIRST_SEED = 200
 
-MUJOCO = ("Hopper", "Walker2d", "reacher", "-v5", "coinrun")
-"""What the names of tasks with three seeds contain: those that MuJoCo simulates, and the slowest one."""
+FEW = ("Hopper", "Walker2d", "reacher", "-v5", "coinrun", "MetaWorld")
+"""What the names of tasks with three seeds contain: slow ones."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Cell:
 
 
 def seeds_of(task: str, first: int = FIRST_SEED) -> tuple[int, ...]:
-    """Five seeds, three for MuJoCo."""
-    return tuple(range(first, first + (FEW_SEEDS if any(part in task for part in MUJOCO) else SEEDS)))
+    """Five seeds, three for slow tasks."""
+    return tuple(range(first, first + (FEW_SEEDS if any(part in task for part in FEW) else SEEDS)))
 
 
 def cells_of(experiment: str, task: str, variant: str, words: Sequence[str], first: int = FIRST_SEED) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""The cells of the table `control` of benchmarks/method.py: DeepMind Control with EnvPool, learned with PreferenceSAC."""
+"""The cells of the tables `control` and `metaworld` of benchmarks/method.py: the field's tasks, with EnvPool and PreferenceSAC."""
 
 from __future__ import annotations
 
@@ -62,12 +62,39 @@ FRESH = {
 """First seeds of variants whose usual first one was looked at, and of what is compared with them."""
 
 
-def control() -> list[Cell]:
-    """The cells of the table."""
+def _cells(table: str, tasks: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]]) -> list[Cell]:
     cells: list[Cell] = []
-    for words, variants in CONTROL.items():
+    for words, variants in tasks.items():
         cells += cells_of("reference", words[0], "true reward", train(*words, "--true-reward"))
         for variant, labels in variants.items():
             first = FRESH.get(variant, FIRST_SEED)
-            cells += cells_of("control", words[0], variant, train(*words, *labels), first)
+            cells += cells_of(table, words[0], variant, train(*words, *labels), first)
     return cells
+
+
+def control() -> list[Cell]:
+    """The cells of the table of DeepMind Control."""
+    return _cells("control", CONTROL)
+
+
+def _manipulation(task: str) -> tuple[str, ...]:
+    return _words(f"envpool/MetaWorld/{task}-v3", 1_000_000)
+
+
+LARGE_FITS = ("--reward-model.batch-size", "256", "--reward-model.updates", "200")
+"""A batch of 32 in 60 steps would show a fit after the last round a tenth of 20,000 labels."""
+
+METAWORLD: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
+    _manipulation("WindowOpen"): {"400 labels": _labels(400)},
+    _manipulation("DoorOpen"): {"1000 labels": _labels(1_000)},
+    _manipulation("DrawerOpen"): {"1000 labels": _labels(1_000)},
+    _manipulation("SweepInto"): {"4000 labels": _labels(4_000)},
+    _manipulation("ButtonPress"): {"20000 labels, 30 % wrong": (*_labels(20_000, "mistake", 0.3), *LARGE_FITS)},
+    _manipulation("Hammer"): {"80000 labels, 30 % wrong": (*_labels(80_000, "mistake", 0.3), *LARGE_FITS)},
+}
+"""Trainings and their labels: the budgets of SURF (Park et al. 2022) and, with wrong answers, RIME."""
+
+
+def metaworld() -> list[Cell]:
+    """The cells of the table of Meta-World."""
+    return _cells("metaworld", METAWORLD)

@@ -11,6 +11,7 @@
     python benchmarks/method.py presets       # twenty seeds of two presets, with the arithmetic of three machines
     python benchmarks/method.py learning      # two tasks, synchronous and asynchronous: the picture in README.md
     python benchmarks/method.py control       # DeepMind Control with the labels of B-Pref, PreferenceSAC
+    python benchmarks/method.py metaworld     # Meta-World with the labels of SURF and RIME, PreferenceSAC
     python benchmarks/method.py budgets       # ten tasks with 100, 350 and 700 comparisons, beside imitation with 350
 
 Each run is a training in a process of its own; benchmarks/results/method_TABLE.json has its command. Settings were chosen
@@ -31,7 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.cells import FEW_SEEDS, FIRST_SEED, Cell, cells_of, run, train
-from benchmarks.control import control
+from benchmarks.control import control, metaworld
 from benchmarks.kernels import KERNELS
 
 DEFAULTS_FIRST_SEED = 300
@@ -412,6 +413,7 @@ TABLES: Mapping[str, Callable[[], list[Cell]]] = {
     "learning": learning,
     "budgets": budgets,
     "control": control,
+    "metaworld": metaworld,
     "imitation": imitation,
     "labels": labels,
     "defaults": defaults,

@@ -110,6 +110,10 @@ class Table:
         """The true return of each seed."""
         return [cell["return"] for cell in self.found(task, variant)]
 
+    def successes(self, task: str, variant: str) -> list[float]:
+        """The share of each seed's episodes in which a step succeeded, where the task says so."""
+        return [cell["success_rate"] for cell in self.found(task, variant) if cell["success_rate"] is not None]
+
     def random(self, task: str) -> float:
         """The true return of random actions."""
         cells = (cell for variant in self.variants(task) for cell in self.found(task, variant))
@@ -144,6 +148,25 @@ def by_task(table: Table) -> list[str]:
                     f"{f'**{estimate(scores).text()}**' if scores else ''} |"
                 )
     return lines
+
+
+def by_success(table: Table) -> list[str]:
+    """A row for each task: the share of episodes in which its variants' agents and the true reward's succeed, and the return."""
+    lines = [
+        "| task | | seeds | episodes that succeed | trained on the true reward | true return, normalised |",
+        "|---|---|---|---|---|---|",
+    ]
+    for task in table.tasks:
+        best = _text(table.successes(task, REFERENCE))
+        for variant in table.variants(task):
+            if rates := table.successes(task, variant):
+                score = _text(table.normalised(task, variant))
+                lines.append(f"| {task} | {variant} | {len(rates)} | **{_text(rates)}** | {best} | {score} |")
+    return lines
+
+
+def _text(values: Values) -> str:
+    return estimate(values).text() if values else ""
 
 
 def by_variant(table: Table) -> list[str]:
@@ -243,6 +266,7 @@ LAYOUTS: Mapping[str, Callable[[Table], list[str]]] = {
     "learning": by_task,
     "budgets": by_budget,
     "control": by_task,
+    "metaworld": by_success,
     "imitation": by_pair,
     "labels": by_variant,
     "defaults": by_task,
