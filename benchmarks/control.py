@@ -34,6 +34,14 @@ DECAY = ("--reward-model.weight-decay", "10")
 """Chosen on the questions of two runs with seeds 100 and 101, asked again offline: with the default decay, networks get sure of
 wrong answers."""
 
+FOR_ERRORS = (
+    *DECAY,
+    *("--reward-model.no-use-action", "--preferences.pretraining-env-steps", "10000"),
+    *("--preferences.selection", "disagreement"),
+)
+"""Chosen on runs with seeds 100 and 101. A reward of the state alone: what wrong answers say of actions is the first thing that an
+agent exploits. Pretraining and disagreement as in B-Pref's and RIME's runs."""
+
 
 CONTROL: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
     WALK: {
@@ -41,10 +49,11 @@ CONTROL: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
         "1000 labels, 30 % wrong": _labels(1_000, "mistake", 0.3),
         "1000 labels, 30 % wrong, RUNE": (*_labels(1_000, "mistake", 0.3), "--reward-model.methods", "rune"),
         "1000 labels, 30 % wrong, weight decay 10": (*_labels(1_000, "mistake", 0.3), *DECAY),
+        "1000 labels, 30 % wrong, for errors": (*_labels(1_000, "mistake", 0.3), *FOR_ERRORS),
         "500 labels, human-like": _labels(500, "human_like"),
-        "500 labels, human-like, weight decay 10": (*_labels(500, "human_like"), *DECAY),
+        "500 labels, human-like, for errors": (*_labels(500, "human_like"), *FOR_ERRORS),
         "100 labels, 10 % wrong": _labels(100, "mistake", 0.1),
-        "100 labels, 10 % wrong, weight decay 10": (*_labels(100, "mistake", 0.1), *DECAY),
+        "100 labels, 10 % wrong, for errors": (*_labels(100, "mistake", 0.1), *FOR_ERRORS),
     },
     QUADRUPED: {"1000 labels": _labels(1_000)},
     CHEETAH: {"500 labels": _labels(500)},
@@ -57,7 +66,9 @@ FRESH = {
     "1000 labels, 30 % wrong": 205,
     "1000 labels, 30 % wrong, RUNE": 205,
     "1000 labels, 30 % wrong, weight decay 10": 205,
-    "100 labels, 10 % wrong, weight decay 10": 205,
+    "1000 labels, 30 % wrong, for errors": 207,
+    "100 labels, 10 % wrong, for errors": 205,
+    "500 labels, human-like, for errors": 205,
 }
 """First seeds of variants whose usual first one was looked at, and of what is compared with them."""
 
