@@ -329,6 +329,10 @@ def test_every_setting_survives_json(group: str) -> None:
         ("annotators", (), "at least one name"),
         ("annotators", ("ada", "ada"), "each only once"),
         ("annotators", (" ada",), "printable"),
+        ("annotators", (1,), "printable"),
+        ("hosts", (1,), "host names"),
+        ("instructions", 5, "a text"),
+        ("language", None, "a text"),
         ("port", 70_000, "between 0 and 65535"),
         ("lease_seconds", 1.0, "5 seconds or more"),
         ("overlap_share", 1.5, "between 0 and 1"),
@@ -338,6 +342,33 @@ def test_every_setting_survives_json(group: str) -> None:
 def test_wrong_settings_of_the_page_are_refused(setting: str, value: Any, remedy: str) -> None:
     with pytest.raises(SettingError, match=f"labelling.{setting} is .*{remedy}"):
         LabellingSettings(**{setting: value})
+
+
+@pytest.mark.parametrize("group", [*GROUPS, "labelling", ""])
+def test_true_is_no_number_and_a_word_is_not_true(group: str) -> None:
+    """JSON has both: "false" in quotes would switch a setting on."""
+    kind = {**GROUPS, "labelling": LabellingSettings, "": Experiment}[group]
+    for name, of in typing.get_type_hints(kind).items():
+        setting, default = f"{group}.{name}".lstrip("."), getattr(kind(), name)
+        if of is bool:
+            for word in ("false", 1, None):
+                with pytest.raises(SettingError, match=f"{setting} is {word!r}; it must be true or false"):
+                    kind(**{name: word})
+        elif {int, float, 1} & {of, *typing.get_args(of)}:
+            wrong = (True, *default[1:]) if isinstance(default, tuple) else True
+            with pytest.raises(SettingError, match=rf"{setting} is True; it must be (a .*number|auto, 1 or 3)"):
+                kind(**{name: wrong})
+
+
+def test_one_value_may_be_given_where_a_setting_takes_several() -> None:
+    assert PPOSettings(hidden=64).hidden == (64,)  # type: ignore[arg-type]
+    assert RewardModelSettings(methods="surf").methods == ("surf",)  # type: ignore[arg-type]
+    page = LabellingSettings(annotators="ada", hosts="lab.example")  # type: ignore[arg-type]
+    assert (page.annotators, page.hosts) == (("ada",), ("lab.example",))
+    with pytest.raises(SettingError, match=r"reward_model\.l2_interval is \(1\.1,\); it must be two numbers"):
+        RewardModelSettings(l2_interval=1.1)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match=r"ppo\.num_envs is \(4,\); it must be a whole number"):
+        PPOSettings(num_envs=(4,))  # type: ignore[arg-type]
 
 
 def test_who_is_asked() -> None:

@@ -24,20 +24,30 @@ _loaded: set[str] = set()
 def usable_cores() -> int:
     """Return the number of cores that this process may use, by the system and `bound_cores`; or else the machine's."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return within_bound(cores)
+
+
+def within_bound(threads: int) -> int:
+    """Return ``threads``, or the fewer that `bound_cores` allows."""
     bound = os.environ.get(CORES, "")  # what `bound_cores` wrote; anything else is ignored
-    return min(cores, int(bound)) if bound.isdecimal() else cores
+    return min(threads, int(bound)) if bound.isdecimal() and int(bound) else threads
 
 
 def bound_cores(cores: int | None) -> None:
     """Let this process, and those that it starts, use so many cores at most; None for no bound.
 
     Raises:
-        SettingError: there are none.
+        SettingError: there are none, or torch's own threads take more.
     """
     if cores is None:
         return
     if cores < 1:
         raise SettingError(f"--cores is {cores}; it must be 1 or more.")
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdecimal() and int(threads) > cores:
+        raise SettingError(
+            f"--cores is {cores}, but OMP_NUM_THREADS gives torch {threads} threads: unset OMP_NUM_THREADS, or give as many cores."
+        )
     os.environ[CORES] = str(cores)
 
 

@@ -252,7 +252,7 @@ class _Worker:
         try:
             answer = self.connection.recv_bytes()
         except (EOFError, OSError):
-            raise FaultyEnvironmentError(f"{self._words} {self._status()}. Fix the environment.") from None
+            raise FaultyEnvironmentError(f"{self._words} {self._end_and_remedy()}") from None
         try:
             answer = ForkingPickler.loads(answer)
         except Exception as error:
@@ -267,12 +267,13 @@ class _Worker:
             self._process.kill()
             return self._process.wait()
 
-    def _status(self) -> str:
+    def _end_and_remedy(self) -> str:
         status = self.end()
         if status >= 0:
-            return f"ended with exit status {status}"
-        short = "; the machine may be short of memory" if status == -signal.SIGKILL else ""
-        return f"was ended by {signal.Signals(-status).name}{short}"
+            return f"ended with exit status {status}. Fix the environment."
+        if status == -signal.SIGKILL:
+            return "was killed, by somebody or because the machine is short of memory: fewer copies, or processes, take less."
+        return f"was ended by {signal.Signals(-status).name}. Fix the environment."
 
 
 def _memory() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rlhf_ray.measure.error_rates import Drift, ErrorRate
@@ -50,6 +50,10 @@ class Estimates:
             {key: chance for key, chance in zip(keys, found.suspicion.tolist(), strict=True) if chance > 0.5},
             {name: drift for name, drift in zip(names, found.drifts, strict=True) if drift is not None},
         )
+
+    def with_noise(self, label_noise: float | None) -> Estimates:
+        """Return the estimates with the rates that the likelihood has where ``label_noise`` sets them."""
+        return self if label_noise is None else replace(self, assumed=dict.fromkeys(self.assumed, label_noise / 2))
 
     def state(self) -> dict[str, Any]:
         """Return the estimates as plain values."""

@@ -442,7 +442,7 @@ class RewardTrainer:
             chosen=self.comparisons.presses(counted),
             gradient_steps=steps,
             seconds=seconds,
-            **vars(self.annotators),
+            **vars(self.annotators.with_noise(self.settings.label_noise)),
             l2=0.0 if self.l2 is None else self.l2.coefficient,
             methods={name: value for method in self.methods for name, value in method.metrics().items()},
             **scores_of(data, differences, self.loss, counted, train),

@@ -25,7 +25,7 @@ from ray.rllib.utils import force_list
 from rlhf_ray import envs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import names_of
-from rlhf_ray.data.system import usable_cores
+from rlhf_ray.data.system import usable_cores, within_bound
 from rlhf_ray.labelling.films import camera_options, without_a_screen
 from rlhf_ray.rllib.checking import Checked, check_environment
 from rlhf_ray.rllib.connectors import KeepObservations, RewardFirst
@@ -429,7 +429,8 @@ def env_threads(experiment: Experiment) -> dict[str, Any]:
     """Return the options of the environment by which its copies step in threads or processes, as the agent's settings say."""
     agent, name = experiment.agent_settings, experiment.environment
     if isinstance(agent.env_threads, int):
-        return envs.thread_options(name, agent.env_threads, agent.env_threads if _is_ours(name) else 1)
+        threads = within_bound(agent.env_threads)
+        return envs.thread_options(name, threads, threads if _is_ours(name) else 1)
     return envs.thread_options(name, max(1, usable_cores() // max(1, agent.num_env_runners)))
 
 

@@ -65,29 +65,31 @@ def require_layers(hidden: tuple[int, ...], setting: str) -> None:
     require(valid, setting, hidden, "give at least one hidden layer, each with 1 or more units")
 
 
-def take_numbers(settings: object, group: str = "") -> None:
-    """Make whole numbers of fields that take them, such as 1e5 from JSON; check that numbers are numbers.
+def take_values(settings: object, group: str = "") -> None:
+    """Give fields values of their kinds: whole numbers such as 1e5 from JSON, and one value where several may be given.
 
     Raises:
-        SettingError: a field that takes whole numbers has another one, or a field that takes numbers has something else.
+        SettingError: a field that takes whole numbers, numbers, or true and false has something else.
     """
     for name, kind in get_type_hints(type(settings)).items():
         value, setting = getattr(settings, name), f"{group}.{name}" if group else name
-        many = isinstance(value, list | tuple)
         kinds = {part for inner in (get_args(kind) or (kind,)) for part in (get_args(inner) or (inner,))}
-        if not kinds & {int, float}:
-            continue
-        taken = tuple(_number(inner, kinds, setting) for inner in value) if many else _number(value, kinds, setting)
-        object.__setattr__(settings, name, taken)
+        many = get_origin(kind) is tuple
+        if many and not isinstance(value, list | tuple):
+            value = (value,)
+        if kinds & {int, float}:
+            value = tuple(_number(inner, kinds, setting) for inner in value) if many else _number(value, kinds, setting)
+        require(kind is not bool or isinstance(value, bool), setting, value, "it must be true or false")
+        object.__setattr__(settings, name, value)
 
 
 def _number(value: Any, kinds: set[Any], setting: str) -> Any:
     """Check a number; return an int in the place of a whole number of another type, where ``kinds`` allow."""
-    if isinstance(value, bool) or (isinstance(value, str) and value in kinds) or (value is None and NoneType in kinds):
+    if (isinstance(value, str) and value in kinds) or (value is None and NoneType in kinds):
         return value
     words = sorted(kind for kind in kinds if isinstance(kind, str)) + ["None"] * (NoneType in kinds)
     rule = ", or ".join([f"it must be a {'' if float in kinds else 'whole '}number", *words])
-    require(isinstance(value, Real), setting, value, rule)
+    require(isinstance(value, Real) and not isinstance(value, bool), setting, value, rule)
     if int in kinds and float(value).is_integer() and (float not in kinds or value > 1 or isinstance(value, Integral)):
         return int(value)
     require(float in kinds, setting, value, rule)
@@ -97,9 +99,9 @@ def _number(value: Any, kinds: set[Any], setting: str) -> Any:
 def require_values(settings: object, group: str, unbounded: str | None = None) -> None:
     """Check each field of ``settings``: a `Literal` has one of its values, and a number is finite, unless it is ``unbounded``.
 
-    Whole numbers may be floats, such as 1e5 (`take_numbers`).
+    Whole numbers may be floats, such as 1e5 (`take_values`).
     """
-    take_numbers(settings, group)
+    take_values(settings, group)
     for name, kind in get_type_hints(type(settings)).items():
         choices, value = get_args(kind) if get_origin(kind) is Literal else (), getattr(settings, name)
         require(not choices or value in choices, f"{group}.{name}", value, f"it must be one of {', '.join(choices)}")
@@ -114,6 +116,5 @@ def name_parts(settings: object, *names: str) -> None:
 
 
 def name_several(settings: object, name: str) -> None:
-    """Replace the parts in a setting that takes several by a tuple of their names. One part may be given by itself."""
-    parts = names_of(getattr(settings, name))
-    object.__setattr__(settings, name, parts if isinstance(parts, tuple) else (parts,))
+    """Replace the parts in a setting that takes several by their names."""
+    object.__setattr__(settings, name, names_of(getattr(settings, name)))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings.agents import AgentName, AgentSettings
-from rlhf_ray.settings.checks import require, require_known, take_numbers
+from rlhf_ray.settings.checks import require, require_known, take_values
 from rlhf_ray.settings.fragments import FragmentSettings, ResolvedFragments
 from rlhf_ray.settings.labelling import LabellingSettings
 from rlhf_ray.settings.ppo import PPOSettings
@@ -61,7 +61,7 @@ class Experiment:
     labelling: LabellingSettings = field(default_factory=LabellingSettings)
 
     def __post_init__(self) -> None:
-        take_numbers(self)
+        take_values(self)
         seeds = isinstance(self.seed, int) and 0 <= self.seed < 2**31
         require(seeds, "seed", self.seed, "it must be an integer from 0 to 2147483647")
         require(isinstance(self.environment, str), "environment", self.environment, "it must be a name")

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_ray.settings.checks import changeable, require, take_numbers
+from rlhf_ray.settings.checks import changeable, require, take_values
 
 Auto = Literal["auto"]
 
@@ -49,7 +49,7 @@ class FragmentSettings:
     these steps. Count towards total_env_steps."""
 
     def __post_init__(self) -> None:
-        take_numbers(self, "fragments")
+        take_values(self, "fragments")
         for name, value in (("length", self.length), ("initial_env_steps", self.initial_env_steps)):
             valid = isinstance(value, int) or value == "auto"
             require(valid, f"fragments.{name}", value, "it must be a number of steps, or auto")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_ray.settings.checks import require, take_numbers
+from rlhf_ray.settings.checks import require, take_values
 
 Channels = Literal["auto", 1, 3]
 Zoom = int | Literal["auto"]
@@ -45,19 +45,22 @@ class LabellingSettings:
     teach the environment's own reward; otherwise correct answers count as wrong."""
 
     def __post_init__(self) -> None:
-        take_numbers(self, "labelling")
+        take_values(self, "labelling")
+        for name in ("instructions", "language", "host"):
+            value = getattr(self, name)
+            require(isinstance(value, str), f"labelling.{name}", value, "it must be a text")
+        require(all(isinstance(name, str) for name in self.hosts), "labelling.hosts", self.hosts, "give host names")
         names = self.annotators
         valid = len(names) >= 1 and len(set(names)) == len(names)
         require(valid, "labelling.annotators", names, "give at least one name, each only once")
         for name in names:
-            fits = 1 <= len(name) <= 40 and name.isprintable() and name == name.strip()
+            fits = isinstance(name, str) and 1 <= len(name) <= 40 and name.isprintable() and name == name.strip()
             require(fits, "labelling.annotators", name, "a name has 1 to 40 printable characters")
         require(0 <= self.port <= 65535, "labelling.port", self.port, "it must be between 0 and 65535")
-        whole = isinstance(self.zoom, int) and not isinstance(self.zoom, bool) and self.zoom >= 1
-        require(
-            whole or self.zoom == "auto", "labelling.zoom", self.zoom, "it must be a whole number, 1 or more, or auto"
-        )
-        require(self.channels in ("auto", 1, 3), "labelling.channels", self.channels, "it must be auto, 1 or 3")
+        large = self.zoom == "auto" or self.zoom >= 1
+        require(large, "labelling.zoom", self.zoom, "it must be a whole number, 1 or more, or auto")
+        known = self.channels in ("auto", 1, 3) and self.channels is not True
+        require(known, "labelling.channels", self.channels, "it must be auto, 1 or 3")
         require(self.lease_seconds >= 5, "labelling.lease_seconds", self.lease_seconds, "it must be 5 seconds or more")
         require(
             0 <= self.overlap_share <= 1, "labelling.overlap_share", self.overlap_share, "it must be between 0 and 1"

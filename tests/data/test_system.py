@@ -72,5 +72,15 @@ def test_cores_are_bounded_here_and_in_processes_of_this_one(monkeypatch: pytest
     assert os.environ[system.CORES] == "64"
     with pytest.raises(SettingError, match="--cores is 0; it must be 1 or more"):
         system.bound_cores(0)
-    monkeypatch.setenv(system.CORES, "all")  # somebody else's
-    assert system.usable_cores() == 3
+    for word in ("all", "0", "-1"):  # somebody else's
+        monkeypatch.setenv(system.CORES, word)
+        assert system.usable_cores() == 3
+
+
+def test_torch_s_own_threads_are_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(system.CORES, "9")  # restored at the end
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    system.bound_cores(2)
+    with pytest.raises(SettingError, match="--cores is 1, but OMP_NUM_THREADS gives torch 2 threads: unset"):
+        system.bound_cores(1)
+    assert os.environ[system.CORES] == "2"

@@ -201,7 +201,9 @@ def test_a_process_that_ends_says_so() -> None:
     assert envs.closed
     envs = together()
     psutil.Process(envs.call("process")[4]).kill()
-    with pytest.raises(FaultyEnvironmentError, match="was ended by SIGKILL; the machine may be short of memory"):
+    with pytest.raises(
+        FaultyEnvironmentError, match="was killed, by somebody or because the machine is short of memory: fewer copies"
+    ):
         envs.reset()
 
 

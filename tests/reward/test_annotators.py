@@ -175,7 +175,12 @@ def test_the_rates_of_a_fit_are_those_the_next_one_uses() -> None:
     assert gradients[0] == gradients[1] != gradients[2]
     noisy = trainer_of(RewardModelSettings(hidden=(8,), label_noise=2 * PRIOR), held_out_share=0.0)
     noisy.comparisons.add(answers(20, 0, (0.0, 0.5)))
-    assert noisy.fit(1).train_loss == pytest.approx(gradients[0], rel=1e-6)
+    report = noisy.fit(1)
+    assert report.train_loss == pytest.approx(gradients[0], rel=1e-6)
+    said = report.metrics()
+    assumed = {name: rate for name, rate in said.items() if name.startswith("error_rate_assumed/")}
+    assert assumed == dict.fromkeys(("error_rate_assumed/anna", "error_rate_assumed/bert"), PRIOR)
+    assert said["error_rate/anna"] != PRIOR
 
 
 def test_no_rate_in_the_likelihood_is_sure() -> None:

@@ -7,6 +7,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 from ray import tune
 
+from rlhf_ray.data.system import CORES
 from rlhf_ray.envs.worker_processes import WorkerProcessesVectorEnv
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.config import env_threads
@@ -45,6 +46,16 @@ def test_a_creator_of_the_user_s_gets_no_option_that_it_does_not_know() -> None:
     assert config.gym_env_vectorize_mode != "vector_entry_point"
     assert PreferencePPOConfig().environment(LOOP).gym_env_vectorize_mode == "vector_entry_point"
     assert env_threads(Experiment(environment=LOOP, ppo=PPOSettings(env_threads=2))) == {"worker_processes": 2}
+
+
+def test_the_bound_of_cores_holds_for_threads_and_processes_that_a_setting_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(CORES, "3")
+    PreferencePPOConfig().environment(LOOP)
+    for name, option in (("envpool/WalkerWalk-v1", "num_threads"), (LOOP, "worker_processes")):
+        for threads, used in ((2, 2), (8, 3)):
+            assert env_threads(Experiment(environment=name, ppo=PPOSettings(env_threads=threads))) == {option: used}
 
 
 def test_a_run_is_the_same_in_one_process_and_in_two(tmp_path: Path) -> None:
