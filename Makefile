@@ -13,12 +13,13 @@ BIN := .venv/bin
 # make test CPU=sse, CPU=avx2: with the arithmetic of a machine that has no more than these instructions.
 CPU := own
 PYTEST := $(BIN)/python benchmarks/kernels.py $(CPU) -m pytest
+IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 # The others need neither Ray nor a browser.
-SLOW := ray or cluster or learning or browser
+REAL := ray or cluster or learning or browser
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test test-fast soak lint format types docs pictures constraints cluster
+.PHONY: help setup demo test test-slow test-fast soak lint format types docs pictures constraints cluster
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
@@ -29,11 +30,14 @@ setup: ## Make .venv or bring it up to date (PYTHON=python3.12, EXTRAS=dev)
 demo: setup ## Train Pendulum from a scripted teacher's preferences
 	$(BIN)/rlhf-ray train pendulum
 
-test: setup ## All tests but the soak, in two processes, each with a Ray of its own (CPU=sse, CPU=avx2: as on such a machine)
-	$(PYTEST) -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder --durations=15
+test: setup ## The tests that take less than two seconds each, in two processes with a Ray each (CPU=sse, CPU=avx2: as on such a machine)
+	$(PYTEST) -m "not (slow or soak)" $(IN_TWO)
+
+test-slow: setup ## The others, but for the soak
+	$(PYTEST) -m "slow and not soak" $(IN_TWO)
 
 test-fast: setup ## The tests without Ray and the browser
-	$(PYTEST) -m "not ($(SLOW) or soak)" -n 2 --dist loadfile
+	$(PYTEST) -m "not ($(REAL) or slow or soak)" -n 2 --dist loadfile
 
 soak: setup ## The tests that take minutes, and properties on many examples; writes down what came of them
 	@mkdir -p build

@@ -85,6 +85,7 @@ def test_each_frame_is_kept_once() -> None:
     assert frames.nbytes <= 1.1 * 1200 * len(different)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
 def test_no_operation_of_torch_for_a_step_of_vectors(environment: str) -> None:
     _, runner = runners(environment, num_envs=4, rollout_length=50)
@@ -110,6 +111,7 @@ def test_help_imports_nothing_slow() -> None:
     assert loaded("train pendulum --help", "torch", "ray", "scipy", "pandas") == []
 
 
+@pytest.mark.slow
 def test_training_does_not_wait_for_what_it_does_not_use() -> None:
     script = "import sys, rlhf_ray.runs.train, rlhf_ray.runs.new_run, rlhf_ray.cli.train\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)

@@ -2,10 +2,10 @@
 
 A comment in the line above a block says what is special about it; readers of the page don't see it:
 
-    <!-- soak -->           it takes too long for `make test`: `make soak` runs it
+    <!-- soak -->           it takes minutes: `make soak` runs it
     <!-- not run: why -->   it can't run here
 
-All other Python runs in `make test`, a page in one namespace, in a folder as a user has one (`workplace`). Blocks that begin with
+All other Python runs in the tests, a page in one namespace, in a folder as a user has one (`workplace`). Blocks that begin with
 `# my_parts.py` are saved as that file. The command line itself parses every command of ours; of other programs, targets and files
 have to exist. README's Python counts as soak.
 """
@@ -236,6 +236,7 @@ def check_other(words: list[str]) -> None:
         assert program in PROGRAMS, words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_are_real(page: Path, parse: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for block in blocks(page, "bash", "console"):
@@ -255,6 +256,7 @@ def test_commands_are_real(page: Path, parse: Any, capsys: pytest.CaptureFixture
                 pytest.fail(f"{block}: {shlex.join(words)}: {type(error).__name__}: {error} {said}")
 
 
+@pytest.mark.slow
 def test_commands_in_scripts_are_real(parse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those in the descriptions of examples and benchmarks; words in capitals stand for something that is there."""
     stands_for = {"PRESET": "pendulum", "NAME": "minirun", "ENVIRONMENT": "Pendulum-v1", "SEED": "0", "STORE": "preferences",
@@ -286,6 +288,7 @@ def test_commands_in_scripts_are_real(parse: Any, monkeypatch: pytest.MonkeyPatc
     assert found > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_python_runs(page: Path, workplace: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}

@@ -75,6 +75,7 @@ def test_the_wheel_claims_one_name_and_holds_every_module(built: tuple[Path, Pat
     assert {name for name in files if name.endswith((".py", ".js", ".css", ".html"))} <= names
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_wheel_trains_beside_a_users_folders_of_the_same_names(built: tuple[Path, Path], tmp_path: Path) -> None:
     with zipfile.ZipFile(built[1]) as wheel:

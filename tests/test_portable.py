@@ -91,6 +91,7 @@ def not_on_macos(tree: ast.AST) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_what_macos_lacks_is_used_in_one_file() -> None:
     found = {path: not_on_macos(ast.parse(text)) for path, text in sources(PRODUCT)}
     assert found.pop(f"{PRODUCT}/data/system.py") >= {"os.sched_getaffinity", "/proc/meminfo", "/dev/shm", "egl"}
@@ -157,6 +158,7 @@ def mixed_up(table: symtable.SymbolTable) -> set[str]:
     return (names - assigned).union(*map(mixed_up, table.get_children()))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="later Pythons count a comprehension's names to its function")
 def test_no_comprehension_hides_a_name_that_another_takes_from_around_the_function() -> None:
     text = (

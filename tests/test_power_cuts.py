@@ -189,6 +189,7 @@ def cut_power(path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int) -> Counter
     return cut
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_whenever_the_power_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(cut_power(tmp_path, monkeypatch, 12)) >= set(KINDS)
 

@@ -82,6 +82,7 @@ def test_files_are_short() -> None:
     assert not {path: count for path, count in lines.items() if count > MAX_LINES}
 
 
+@pytest.mark.slow
 def test_no_class_name_is_there_twice() -> None:
     where = defaultdict(list)
     for path, text in sources(PRODUCT):
@@ -91,18 +92,21 @@ def test_no_class_name_is_there_twice() -> None:
     assert not {name: paths for name, paths in where.items() if len(paths) > 1}
 
 
+@pytest.mark.slow
 def test_private_names_of_ray_are_in_the_two_files_made_for_them() -> None:
     found = {path: private_ray(ast.parse(text)) for path, text in sources(PRODUCT)}
     assert all(found.pop(path) for path in INTERNALS)
     assert not {path: names for path, names in found.items() if names}
 
 
+@pytest.mark.slow
 def test_the_actors_and_what_lies_below_import_no_rllib_and_no_tune() -> None:
     for path, text in sources(PRODUCT):
         names = {name for name in imported(ast.parse(text)) if name.startswith(("ray.rllib", "ray.tune"))}
         assert not names or path.startswith(RLLIB), path
 
 
+@pytest.mark.slow
 def test_nothing_is_pickled() -> None:
     found = {path: pickles(ast.parse(text)) for path, text in sources(PRODUCT)}
     assert all(found.pop(path) for path in READS_PICKLES)
@@ -120,6 +124,7 @@ def gpus(tree: ast.AST) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_no_gpu_is_taken_for_granted() -> None:
     found = {path: gpus(ast.parse(text)) for path, text in sources(PRODUCT, "benchmarks", "examples")}
     assert all(found.pop(path) for path in CHOOSES_DEVICE)
@@ -150,6 +155,7 @@ print("torch._dynamo" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_importing_the_method_changes_nothing_process_wide_and_neither_ray_nor_torchs_compiler_is_imported() -> None:
     """Not by a gradient step either: to import the compiler takes longer than to import torch, in each process that fits."""
     finished = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)

@@ -71,6 +71,7 @@ def test_labels_and_gradient_steps_fall_due_with_progress_and_add_up_exactly(tmp
     assert len(set(stored.pairs.ids)) == 20
 
 
+@pytest.mark.slow
 def test_the_agent_waits_for_no_teacher_however_slow_and_what_was_answered_is_stored(tmp_path: Path) -> None:
     slow = dataclasses.replace(PREFERENCES, answer_seconds=0.3, minimum_comparisons=2, max_open_questions=3)
     with ring_in(tmp_path, slow) as ring:
@@ -219,6 +220,7 @@ def test_while_the_disk_takes_nothing_the_agent_goes_on_and_the_answers_wait(
     assert len(PreferenceStore(tmp_path / "store")) == 13
 
 
+@pytest.mark.slow
 def test_a_restored_ring_has_every_stored_label_and_asks_the_open_questions_again(tmp_path: Path) -> None:
     slow = dataclasses.replace(PREFERENCES, answer_seconds=0.2, minimum_comparisons=2, selection="random")
     with ring_in(tmp_path, slow) as ring:

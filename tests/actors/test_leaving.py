@@ -47,6 +47,7 @@ def test_an_annotator_leaves_over_several_rounds_and_the_others_get_the_pairs(tm
     assert _counts(tmp_path) == {"oracle": 13, "inverted": 17}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("annotators", [("oracle=4@13", "inverted"), ("human_like@8", "human_like@9", "guessing@5")])
 def test_a_restored_ring_goes_on_counting_though_the_store_is_ahead(
     tmp_path: Path, annotators: tuple[str, ...]
@@ -76,6 +77,7 @@ def test_a_restored_ring_goes_on_counting_though_the_store_is_ahead(
     assert said[0] == said[1]
 
 
+@pytest.mark.slow
 def test_when_all_have_left_the_run_goes_on_and_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert _run(tmp_path, _preferences("oracle@9", "inverted@4")) == (13, 5)
@@ -85,6 +87,7 @@ def test_when_all_have_left_the_run_goes_on_and_says_so_once(tmp_path: Path, cap
     assert "the labels so far are all" in said[0]
 
 
+@pytest.mark.slow
 def test_when_all_leave_in_the_first_round_the_reward_model_learns_from_their_answers(tmp_path: Path) -> None:
     for mode in ("synchronous", "asynchronous"):
         folder = tmp_path / mode

@@ -55,6 +55,7 @@ def _kill_and_take_the_port(ring: Any) -> socket.socket:
     return taken
 
 
+@pytest.mark.slow
 def test_a_killed_page_waits_for_its_port_and_open_pages_deliver_what_they_kept(
     tmp_path: Path, browser: Browser, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

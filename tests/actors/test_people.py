@@ -101,6 +101,7 @@ def _a_suspicion_reaches_the_owner(ring: Any, person: Person) -> None:
     _wait(lambda: ring.members.read == store.tally().last)  # another fit
 
 
+@pytest.mark.slow
 def test_people_are_asked_strangers_are_not_and_the_reward_is_fitted_to_what_people_say(tmp_path: Path) -> None:
     with _what_actors_are_made_from() as made, people_ring(tmp_path) as ring, _person(ring, tmp_path) as person:
         kept = json.loads((tmp_path / "labelling.json").read_text())

@@ -73,6 +73,7 @@ def test_a_cluster_that_could_never_hold_a_run_is_named_as_too_small() -> None:
         await_room([{"CPU": 1.0}, {"CPU": 1000.0}], nodes_within=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_busy_cluster_is_waited_for() -> None:
     @ray.remote

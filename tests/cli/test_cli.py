@@ -145,6 +145,7 @@ def test_wrong_settings_are_named(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -210,6 +211,7 @@ gymnasium.register("Own-v0", entry_point=Own, max_episode_steps=actors.sizes.LIM
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("env_runners", [0, pytest.param(1, marks=pytest.mark.soak)])

@@ -158,6 +158,7 @@ def claimed(page: str) -> Iterator[tuple[str, str]]:
         yield from ((name, line) for name in spans(later) if re.match(rf"--[a-z]|rlhf-ray |({groups})\.", name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_every_name_of_ours_exists(page: str) -> None:
     missing = [f"{where}: {name}" for name, where in claimed(page) if not exists(name)]
@@ -234,6 +235,7 @@ def test_every_class_and_option_of_imitation_has_a_row(module: str) -> None:
     assert not missing, missing
 
 
+@pytest.mark.slow
 def test_every_option_of_imitations_script_has_a_row() -> None:
     pytest.importorskip("sacred", reason="the extra 'imitation'")
     script = importlib.import_module("imitation.scripts.config.train_preference_comparisons")

@@ -189,6 +189,7 @@ def test_rows_that_other_tests_show(case: tuple[str, str]) -> None:
     assert named(IMITATION, *case)[0] == NAMES[case]
 
 
+@pytest.mark.slow
 def test_uncertainty_on(monkeypatch: pytest.MonkeyPatch) -> None:
     names = named(IMITATION, "ActiveSelectionFragmenter", "uncertainty_on")
     for theirs, ours in zip(("logit", "probability", "label"), names, strict=True):
@@ -231,6 +232,7 @@ def test_transition_oversampling() -> None:
     assert first.initial_env_steps == steps
 
 
+@pytest.mark.slow
 def test_schedules() -> None:
     names = named(IMITATION, "`PreferenceComparisons`", "query_schedule")
     times = np.linspace(0, 1, 2001)

@@ -36,6 +36,7 @@ def pong() -> Any:
     env.close()  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.slow
 def test_an_episode_is_2000_steps_of_small_grey_images_over_several_games(pong: Any) -> None:
     assert is_image(pong.observation_space)
     seen, rewards = play(pong, np.full(3000, STAY), seed=0)
@@ -72,6 +73,7 @@ def test_pong_has_no_sticky_actions_and_other_games_what_their_id_says(pong: Any
     assert sticky == [0.0, 0.25]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "actions"), [("ALE/Breakout-v5", 4), pytest.param("ALE/MsPacman-v5", 9, marks=pytest.mark.soak)]
 )

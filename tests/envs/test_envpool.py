@@ -316,6 +316,7 @@ def test_what_envpool_can_t_draw_is_told_in_a_line() -> None:
         env.render()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["envpool/CartPole-v1", "envpool/HalfCheetah-v5"])
 def test_it_is_drawn(name: str) -> None:
     code = f"""

@@ -162,6 +162,7 @@ def test_procgen_missing_names_the_remedy(
         make_env("procgen/coinrun-easy")
 
 
+@pytest.mark.slow
 def test_procgen_is_imported_late_and_silently() -> None:
     pytest.importorskip("procgen")
     program = (

@@ -109,6 +109,7 @@ def test_solved_levels_are_procgens_own() -> None:
         _assert_like_untouched_procgen("coinrun", "easy", episode)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "limit"), [("leaper-easy", 500), ("coinrun-exploration", 1000), ("jumper-memory", 2000)]
 )

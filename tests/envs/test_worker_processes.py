@@ -108,6 +108,7 @@ def same(ours: Any, theirs: Any) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["box", "discrete", "image"])
 def test_steps_are_those_of_one_process_to_the_bit(kind: str) -> None:
     make = partial(Numbers, kind)
@@ -283,6 +284,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "end"), [("fixed/Own-v0", "close"), ("Own-v0", "kill")])
 def test_an_environment_of_a_script_works_and_its_processes_end_with_it(name: str, end: str, tmp_path: Any) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -58,6 +58,7 @@ def test_another_answer_is_stored_fitted_to_and_counted(office: Office) -> None:
     assert (ada["labels"], ada["puzzling"], ada["skips"], ada["incomparable"]) == (3, 2, 1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("declared")
 def test_the_page_has_its_button_and_key(visit: Any, desk: Any) -> None:
     page: Page = visit()

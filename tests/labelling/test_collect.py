@@ -172,6 +172,7 @@ def answer_one(page: Page) -> dict[str, Any]:
     return questions[0]  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_the_server_stays_until_every_open_page_knows_that_the_work_is_done(tmp_path: Path) -> None:
     untold: list[int] = []
 

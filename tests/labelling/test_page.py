@@ -17,6 +17,7 @@ ANSWER_OF = {
 }
 
 
+@pytest.mark.slow
 def test_each_answer_by_keyboard(visit, desk):
     page = visit()
     keys = list(ANSWER_OF)
@@ -32,6 +33,7 @@ def test_each_answer_by_keyboard(visit, desk):
     assert page.locator("#numbers").inner_text().count("of 200") == 1
 
 
+@pytest.mark.slow
 def test_each_answer_by_mouse(visit, desk):
     page = visit()
     wanted = ["left", "right", "equal", "incomparable", "skip", "flag"]
@@ -85,6 +87,7 @@ def test_presses_on_a_pair_that_nobody_can_have_seen_are_no_answers(visit, desk)
     assert second != lease
 
 
+@pytest.mark.slow
 def test_the_next_pair_is_announced(visit):
     page = visit()
     said = page.locator("#next")
@@ -97,6 +100,7 @@ def test_the_next_pair_is_announced(visit):
     expect(said).to_have_text("Pair 2. A or B?")
 
 
+@pytest.mark.slow
 def test_undo_shows_the_last_ones_again(visit, desk):
     page = visit()
     for _ in range(8):  # of more than the page still holds the films of
@@ -115,6 +119,7 @@ def test_undo_shows_the_last_ones_again(visit, desk):
     assert (desk.answers[-1][1].answer, desk.answers[-1][2]) == ("right", answered[2][1])
 
 
+@pytest.mark.slow
 def test_undo_reaches_behind_a_reload_and_says_where_it_ends(visit, desk):
     page = visit()
     press(page, "ArrowLeft")
@@ -146,6 +151,7 @@ def test_time_on_a_hidden_page_does_not_count(visit, desk):
     assert given.view_ms < given.hidden_ms + 5000
 
 
+@pytest.mark.slow
 def test_keys_may_be_changed_and_switched_off(visit, desk):
     page = visit()
     page.keyboard.press("?")
@@ -186,6 +192,7 @@ def test_keys_may_be_changed_and_switched_off(visit, desk):
     press(page, "ArrowLeft")
 
 
+@pytest.mark.slow
 def test_when_there_is_nothing_the_page_says_why_and_goes_on_by_itself(visit, desk):
     desk.open.clear()
     page = visit(ready=False)
@@ -199,6 +206,7 @@ def test_when_there_is_nothing_the_page_says_why_and_goes_on_by_itself(visit, de
     expect(page.locator("#pair")).to_have_attribute("data-state", "waiting")
 
 
+@pytest.mark.slow
 def test_leases_are_renewed_and_given_back(visit, desk, monkeypatch):
     monkeypatch.setattr("tests.labelling.fake_desk.LEASE_S", 3.0)
     page = visit()
@@ -212,6 +220,7 @@ def test_leases_are_renewed_and_given_back(visit, desk, monkeypatch):
     assert not desk.leases
 
 
+@pytest.mark.slow
 def test_a_desk_that_has_forgotten_everything_is_asked_anew(visit, desk):
     page = visit()
     page.wait_for_timeout(500)
@@ -222,6 +231,7 @@ def test_a_desk_that_has_forgotten_everything_is_asked_anew(visit, desk):
     assert len(desk.answers) == 6
 
 
+@pytest.mark.slow
 def test_without_a_link_the_page_asks_for_one(visit, site, browser):
     page = browser.new_context().new_page()
     page.goto(site.url)
@@ -282,6 +292,7 @@ def hide(page: Page, hidden: bool) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("background", [False, True])
 def test_a_page_says_that_labelling_is_over_also_when_the_server_has_gone(visit, desk, background):
     page = visit()

@@ -4,6 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.labelling.at_the_page import PHONE, pixels, swipe, wait_for_pair, wait_until
@@ -12,6 +13,7 @@ from tests.labelling.office import Office, pairs_of
 from tests.labelling.test_page_look import assert_accessible
 
 
+@pytest.mark.slow
 def test_the_owner_looks_at_each_again_with_one_key(visit, desk: FakeDesk) -> None:
     page = visit("ada")
     expect(page.locator("#again")).to_be_hidden()
@@ -65,6 +67,7 @@ def test_others_see_nothing_of_it(visit, desk: FakeDesk) -> None:
     expect(page.locator("#reason")).to_contain_text("Only the owner")
 
 
+@pytest.mark.slow
 def test_on_a_phone_all_of_it_is_in_sight_and_swipes_answer(visit, desk: FakeDesk) -> None:
     doubts = [desk.doubt(number, "grace", "left") for number in (1, 2)]
     page = visit("ada", "/again", **PHONE)

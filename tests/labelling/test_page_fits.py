@@ -29,6 +29,7 @@ def wide(page: Page) -> int:
     return width
 
 
+@pytest.mark.slow
 def test_long_numbers_push_nothing_sideways(visit, desk):
     page = visit()
     page.wait_for_selector("#episode:not([hidden])")
@@ -44,6 +45,7 @@ def test_long_numbers_push_nothing_sideways(visit, desk):
         assert wide(page) <= screen[0], screen
 
 
+@pytest.mark.slow
 def test_instructions_clips_and_answers_are_in_sight_together(visit, desk):
     desk.told = {"first_labels": 40}
     page = visit()
@@ -108,6 +110,7 @@ def test_clips_have_the_zoom_of_the_settings_if_there_is_room(visit, desk, zoom,
     assert shown == width or (width is None and 192 < shown <= stage and shown % 64 == 0)
 
 
+@pytest.mark.slow
 def test_what_is_said_lies_over_no_answer(visit):
     page = visit()
     for screen in SCREENS:

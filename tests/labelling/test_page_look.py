@@ -20,6 +20,7 @@ from tests.labelling.at_the_page import (
 )
 
 
+@pytest.mark.slow
 def test_a_phone_needs_no_keyboard(visit, desk):
     page = visit(**PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -58,6 +59,7 @@ def test_a_phone_needs_no_keyboard(visit, desk):
     assert [given.answer for _, given, _ in desk.answers] == ["left", "right", "equal"]
 
 
+@pytest.mark.slow
 def test_less_motion_starts_paused(visit, desk):
     page = visit(reduced_motion="reduce")
     page.wait_for_timeout(400)
@@ -121,6 +123,7 @@ def test_image_observations_grow_by_whole_pixels(visit, options):
     assert_whole_pixels(visit(**options))
 
 
+@pytest.mark.slow
 def test_clips_loop_on_one_clock_and_loops_are_counted(visit, desk):
     page = visit()
     page.keyboard.press("]")  # 1.5
@@ -209,6 +212,7 @@ def assert_accessible(page):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "screen"),
     [
@@ -234,6 +238,7 @@ def test_accessibility(visit, site, desk, scheme, screen):
     assert_accessible(page)
 
 
+@pytest.mark.slow
 def test_the_next_pair_is_there_within_50_ms(visit):
     page = visit()
     page.wait_for_timeout(500)
@@ -278,6 +283,7 @@ def test_the_agent_plays_beside_the_clips(visit):
     assert canvas.get_attribute("data-frame") == still
 
 
+@pytest.mark.slow
 def test_statistics_and_the_owners_weights(visit, desk):
     page = visit("ada", "/statistics")
     row = page.locator("#people tr", has_text="hurried")

@@ -12,6 +12,7 @@ from tests.labelling.at_the_page import lease_of, press, wait_for_pair, wait_sav
 from tests.labelling.fake_desk import FakeDesk
 
 
+@pytest.mark.slow
 def test_unsaved_answers_outlive_a_reload(visit, desk):
     page = visit()
     desk.fail_answers = 10_000
@@ -31,6 +32,7 @@ def test_unsaved_answers_outlive_a_reload(visit, desk):
     assert len(desk.answers) == 3
 
 
+@pytest.mark.slow
 def test_offline_and_back_loses_and_doubles_nothing(visit, desk):
     page = visit()
     page.wait_for_timeout(500)  # three are fetched ahead
@@ -53,6 +55,7 @@ def test_offline_and_back_loses_and_doubles_nothing(visit, desk):
     assert len({given.event_id for _, given, _ in desk.answers}) == len(desk.answers) == 6
 
 
+@pytest.mark.slow
 def test_a_proxy_that_cannot_reach_the_server_is_no_answer_of_the_server(visit, desk, site):
     page = visit(ready=False)
     wait_for_pair(page)
@@ -79,6 +82,7 @@ def test_a_proxy_that_cannot_reach_the_server_is_no_answer_of_the_server(visit, 
     assert sorted(pair for _, _, pair in desk.answers) == list(range(8))  # the pairs of the lost films too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bytes_sent", [0, 40])
 def test_a_film_whose_connection_falls_silent_is_asked_for_again(bytes_sent, visit, desk, site):
     """A request that nobody ever answers to its end: the laptop changed its network, a router forgot the connection."""
@@ -108,6 +112,7 @@ def test_a_film_whose_connection_falls_silent_is_asked_for_again(bytes_sent, vis
     assert sorted(pair for _, _, pair in desk.answers) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_undo_offline_takes_back_what_was_never_sent(visit, desk):
     page = visit()
     page.wait_for_timeout(500)
@@ -124,6 +129,7 @@ def test_undo_offline_takes_back_what_was_never_sent(visit, desk):
     assert not desk.undone
 
 
+@pytest.mark.slow
 def test_the_page_may_fall_silent_and_come_back(visit, desk, monkeypatch):
     """A server that answers slowly blocks nobody: the next pair does not wait for the last answer."""
     page = visit()

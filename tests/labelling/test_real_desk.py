@@ -59,6 +59,7 @@ def assert_each_was_asked_once(office: Office, pairs: int) -> None:
     assert {row["kind"] for row in rows} == {"label"}
 
 
+@pytest.mark.slow
 def test_whoever_presses_at_full_speed_is_asked_nothing_twice(serve: Any, office: Office) -> None:
     site, context = serve(12)
     office.local.delay = 0.2
@@ -67,6 +68,7 @@ def test_whoever_presses_at_full_speed_is_asked_nothing_twice(serve: Any, office
     assert_each_was_asked_once(office, 12)
 
 
+@pytest.mark.slow
 def test_two_pages_of_one_person_show_different_pairs(serve: Any, office: Office) -> None:
     site, context = serve(10)
     office.local.delay = 0.2
@@ -75,6 +77,7 @@ def test_two_pages_of_one_person_show_different_pairs(serve: Any, office: Office
     assert_each_was_asked_once(office, 10)
 
 
+@pytest.mark.slow
 def test_a_pair_answered_on_another_page_leaves_the_screen(serve: Any, office: Office) -> None:
     """A laptop that slept for longer than its leases: the same person has answered them elsewhere meanwhile."""
     site, context = serve(4)
@@ -85,6 +88,7 @@ def test_a_pair_answered_on_another_page_leaves_the_screen(serve: Any, office: O
     assert wait_for_pair(page, lease) != lease
 
 
+@pytest.mark.slow
 def test_a_crashed_page_s_pairs_come_to_the_page_opened_next(
     serve: Any, office: Office, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +111,7 @@ def test_a_crashed_page_s_pairs_come_to_the_page_opened_next(
     another.close()
 
 
+@pytest.mark.slow
 def test_answers_kept_while_nothing_is_stored_are_not_asked_for_again(serve: Any, office: Office) -> None:
     """Neither by the page that keeps them, nor once it is reloaded, nor later than their leases."""
     office.queue.lease_seconds = 2.0
@@ -125,6 +130,7 @@ def test_answers_kept_while_nothing_is_stored_are_not_asked_for_again(serve: Any
     assert_each_was_asked_once(office, 8)
 
 
+@pytest.mark.slow
 def test_a_reloaded_page_gives_its_pairs_back_and_gets_them_again(serve: Any, office: Office) -> None:
     site, context = serve(3)
     page = come(context, site)
@@ -136,6 +142,7 @@ def test_a_reloaded_page_gives_its_pairs_back_and_gets_them_again(serve: Any, of
     assert_each_was_asked_once(office, 3)
 
 
+@pytest.mark.slow
 def test_a_refused_answer_is_kept_shown_and_discarded_on_purpose_alone(serve: Any, office: Office) -> None:
     site, context = serve(8)
     page = come(context, site)

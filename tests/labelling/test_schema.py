@@ -64,6 +64,7 @@ def test_every_operation_is_tried():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["allowed", "not allowed"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
 def test_nothing_sent_with_a_session_is_a_server_error(operation, mode):

@@ -183,6 +183,7 @@ def unmarked(page: Page) -> list[str]:
     return [text for text in left if re.search(r"[^\W\d_]{2}", text)]
 
 
+@pytest.mark.slow
 def test_no_text_of_the_page_bypasses_the_file(marked: Page, desk: FakeDesk) -> None:
     page = marked
     wait_for_pair(page)

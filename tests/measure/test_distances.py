@@ -171,6 +171,7 @@ def test_constant_rewards_have_defined_distances(terminals: int) -> None:
                 assert np.isfinite([found.value, found.low, found.high]).all(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLED)
 def test_sampled_intervals_hold_the_exact_distance(name: str) -> None:
     inside = []
@@ -293,6 +294,7 @@ def test_starc_is_refused_where_the_own_values_explain_any_reward() -> None:
     assert sampled_distances.starc(shaping_only, zero, steps, 0.9, rng).value == 0
 
 
+@pytest.mark.slow
 def test_the_published_epic_knows_no_ends_of_episodes() -> None:
     rng = np.random.default_rng(3)
     mdp = random_mdp(6, 2, 0.9, rng, terminals=2)

@@ -100,6 +100,7 @@ def test_weights_decide_how_much_an_annotator_counts(tmp_path: Path) -> None:
         fitted(store)
 
 
+@pytest.mark.slow
 def test_error_rates_are_used_by_the_fit_that_estimates_them(tmp_path: Path) -> None:
     store = PreferenceStore(tmp_path / "store")
     given, unseen = some_comparisons(240, 8, seed=11), some_comparisons(600, 8, seed=12)

@@ -43,6 +43,7 @@ def fails_with(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return printed.out + printed.err
 
 
+@pytest.mark.slow
 def test_a_fit_to_stored_labels_predicts_those_held_out_and_repeats_bit_for_bit(tmp_path: Path) -> None:
     store = labels(tmp_path / "store", 400)
     reward, report = fit(store, VECTORS, FORCES, SETTINGS, held_out_share=0.3, updates=400, seed=3)

@@ -279,6 +279,7 @@ def test_trainer_no_crash(kind: str) -> None:
 # Regularisation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [1, 2])
 def test_their_regularisation_fits_our_reward(p: int, tmp_path: Path) -> None:
     """What `docs/from_imitation.md` says to do for another ``p``: fit with their trainer, and save what it fitted."""

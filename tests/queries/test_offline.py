@@ -146,6 +146,7 @@ def test_what_cannot_be_labelled_is_one_line(tmp_path: Path) -> None:
         label_recorded(found, tmp_path / "store", _preferences())
 
 
+@pytest.mark.slow
 def test_the_command_needs_neither_ray_nor_an_environment(tmp_path: Path) -> None:
     _recorded(tmp_path / "steps.npz")
     program = (

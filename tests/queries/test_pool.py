@@ -58,6 +58,7 @@ def _same(one: Pairs, other: Pairs) -> bool:
     return one.ids == other.ids and same_fragments(one.left, other.left) and same_fragments(one.right, other.right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", ["random", "disagreement"])
 def test_the_order_in_which_clips_arrive_changes_nothing(selection: str) -> None:
     rollouts = [_clips(version, source) for version in (RANDOM_POLICY, 0, 1) for source in (0, 1)]

@@ -83,6 +83,7 @@ def test_information_gain_ignores_what_nobody_can_know_and_entropy_does_not() ->
     assert (_made("information_gain", label_noise=0.0).score(estimated, _rng()) == gain).all()
 
 
+@pytest.mark.slow
 def test_half_of_the_answerable_pairs_are_informative_ones_that_people_can_tell_apart_and_half_are_random() -> None:
     # Twenty fragments. The members agree about the first ten, disagree a little about the others, and find 18 and 19 far apart.
     returns = np.tile(np.linspace(0.0, 0.1, 20, dtype=np.float32), (2, 1))

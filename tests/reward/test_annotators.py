@@ -143,6 +143,7 @@ def test_where_no_member_can_judge_nothing_is_said() -> None:
     assert not any(name.startswith("error_rate") for name in report.metrics())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.soak)])
 def test_the_estimates_are_near_and_the_reward_better_than_without(seeds: int) -> None:
     unseen = some_comparisons(1000, 10, seed=1000)
@@ -258,6 +259,7 @@ def test_newest_answers_are_compared_with_the_older_half() -> None:
     assert few.drifts == (None,)
 
 
+@pytest.mark.slow
 def test_steady_annotators_seldom_seem_to_drift() -> None:
     rng, seemed = np.random.default_rng(6), 0
     for number in range(400):

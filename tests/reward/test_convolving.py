@@ -50,6 +50,7 @@ def one_by_one(network: Any, frames: Any) -> Any:
     return torch.stack([convolve(pixels) for convolve in network.convolutions])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", KINDS, ids=str)
 def test_rewards_and_gradients_are_those_of_the_members_layers(settings: dict[str, Any]) -> None:
     rewards, gradients = rewards_and_gradients(settings, "float32", together=False)

@@ -144,6 +144,7 @@ def _with_errors(n: int, share: float, seed: int) -> Comparisons:
     return Comparisons(right.pairs, np.where(wrong, 1 - right.preferences, right.preferences).astype(np.float32))
 
 
+@pytest.mark.slow
 def test_rime_finds_most_of_the_wrong_labels() -> None:
     given = _with_errors(300, 0.3, 0)
     unseen = some_comparisons(1000, 10, seed=1)

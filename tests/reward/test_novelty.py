@@ -27,6 +27,7 @@ def test_the_reward_is_the_distance_to_the_fifth_neighbour_normalised_over_all_s
         assert rewards == pytest.approx((raw - every.mean()) / every.std(), abs=2e-3)
 
 
+@pytest.mark.slow
 def test_only_recent_states_count_and_a_loaded_module_continues_exactly() -> None:
     rng = np.random.default_rng(0)
     far, near = (torch.as_tensor(at + rng.normal(size=(RECENT, 2)), dtype=torch.float32) for at in (100.0, 0.0))

@@ -73,6 +73,7 @@ def test_the_penalty_is_the_gradient_of_the_sum_of_squares() -> None:
     assert torch.allclose(layer.weight.grad - before, weight.grad)  # type: ignore[operator, arg-type]
 
 
+@pytest.mark.slow
 def test_adaptive_l2_brings_the_ratio_into_its_interval_whatever_the_sizes_of_the_two_sets() -> None:
     """imitation compares sums over sets of different sizes: its ratio is far below 1, and its coefficient only ever falls."""
     plain, adapted = (_trainer(dataclasses.replace(WIDE, adaptive_l2=on, label_noise=0.0)) for on in (False, True))

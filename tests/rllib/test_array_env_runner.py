@@ -38,6 +38,7 @@ def runners(environment: str, **ppo: Any) -> list[Any]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
     [
@@ -75,6 +76,7 @@ def test_without_noise_the_steps_are_those_of_rllib_s_runner(environment: str) -
         runner.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
 def test_log_probabilities_are_the_network_s_of_the_actions(environment: str) -> None:
     _, runner = runners(environment, num_envs=2, rollout_length=64)
@@ -90,6 +92,7 @@ def test_log_probabilities_are_the_network_s_of_the_actions(environment: str) ->
     runner.stop()
 
 
+@pytest.mark.slow
 def test_discrete_actions_are_drawn_with_their_probabilities() -> None:
     _, runner = runners("CartPole-v1", num_envs=4, rollout_length=500)
     (rollout,) = runner.sample()
@@ -102,6 +105,7 @@ def test_discrete_actions_are_drawn_with_their_probabilities() -> None:
     runner.stop()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_rollout() -> None:
     rollouts = []
     for _ in range(2):
@@ -112,6 +116,7 @@ def test_the_same_seed_gives_the_same_rollout() -> None:
     np.testing.assert_array_equal(rollouts[0].observations, rollouts[1].observations)
 
 
+@pytest.mark.slow
 def test_whole_episodes_come_as_rllib_s_and_rollouts_begin_anew_after_them() -> None:
     _, runner = runners("Pendulum-v1", num_envs=2, rollout_length=50)
     runner.sample()
@@ -162,6 +167,7 @@ def test_a_policy_with_memory_takes_rllib_s_runner() -> None:
     assert remembering.for_one_algorithm(checked, "ring").env_runner_cls is EnvRunner
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("env_runners", [0, 1])
 def test_a_learner_actor_gets_arrays_and_takes_our_steps(env_runners: int) -> None:
@@ -195,6 +201,7 @@ class Sometimes(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), 1.0, self.left == 0, False, said
 
 
+@pytest.mark.slow
 def test_success_and_other_infos_are_metrics_of_both_runners() -> None:
     gym.register("Sometimes-v0", Sometimes)
     for runner in runners("Sometimes-v0", num_envs=1, rollout_length=56):  # 16 episodes, 14 steps for each four

@@ -16,6 +16,7 @@ from tests.rllib.test_preference_ppo import small
 RUNNERS, ITERATIONS = 2, 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_calls_of_an_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     ppo = PPOSettings(

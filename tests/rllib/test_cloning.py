@@ -92,6 +92,7 @@ def test_images_are_taken_as_they_are() -> None:
     assert CollectorPolicy(module).best(images).tolist() == [0] * 12 + [1] * 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_a_policy_with_memory_learns_what_only_the_first_observation_told(memory: Any) -> None:
     rng = np.random.default_rng(0)

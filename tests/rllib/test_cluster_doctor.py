@@ -10,6 +10,7 @@ from rlhf_ray import cli
 from rlhf_ray.cluster import examination as doctor
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_every_check_is_made_and_the_command_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["doctor", "--json"])

@@ -21,6 +21,7 @@ from tests.whole_runs import differences, left_behind, small
 LOOP = "rlhf_ray/AcrobotFixed-v0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("agent", "kind"), [("ppo", ReferencePPOConfig), ("sac", ReferenceSACConfig)])
 def test_the_copies_of_an_env_runner_step_in_as_many_processes_as_there_are_threads(agent: Any, kind: Any) -> None:
     groups: dict[str, Any] = {"ppo": PPOSettings, "sac": SACSettings}
@@ -58,6 +59,7 @@ def test_the_bound_of_cores_holds_for_threads_and_processes_that_a_setting_names
             assert env_threads(Experiment(environment=name, ppo=PPOSettings(env_threads=threads))) == {option: used}
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_in_one_process_and_in_two(tmp_path: Path) -> None:
     left = []
     for threads in (1, 2):

@@ -134,6 +134,7 @@ def test_presets_have_the_published_batches_and_network() -> None:
     assert module.network.actor.weight.norm(dim=1).allclose(torch.full((15,), 0.01))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_an_expert_is_trained_resumed_and_recorded_by_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expert, "evaluate", lambda *_, **__: TrueReturn(1.0, 0.0, 1, 0.0))

@@ -56,6 +56,7 @@ def config(**env_config: Any) -> PreferencePPOConfig:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("runners", "ring"), [(0, "ring_in_process"), pytest.param(1, "ray_session", marks=pytest.mark.soak)]
@@ -79,6 +80,7 @@ def test_a_fault_on_the_way_ends_the_run_at_once(runners: int, ring: str, reques
     assert time.monotonic() - began < 30  # RLlib waits a minute, and then begins anew
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_fault_among_the_first_clips_ends_the_run_at_once() -> None:
     algorithm = config(last=50).env_runners(num_env_runners=0, num_envs_per_env_runner=2).build_algo()
@@ -90,6 +92,7 @@ def test_a_fault_among_the_first_clips_ends_the_run_at_once() -> None:
     assert "late, step 10 of episode 3: step() raised SystemExit" in str(cause(error.value))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_trial_of_a_sweep_ends_with_the_environments_fault_and_is_not_restarted(tmp_path: Path) -> None:
     gym.register("Late-v0", entry_point=lambda: make_late({"last": 550}).env, max_episode_steps=20)

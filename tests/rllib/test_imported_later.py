@@ -134,5 +134,6 @@ assert experiment_analysis.pd.read_csv is pandas.read_csv
 """
 
 
+@pytest.mark.slow
 def test_rllibs_own_work_with_recorded_data_has_the_real_modules() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], timeout=120, check=True)

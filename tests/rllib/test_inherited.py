@@ -151,6 +151,7 @@ def test_somebodys_own_environment_is_told_by_the_ring_what_rllib_tells() -> Non
     tiny().environment(Named, env_config={"size": 3}).check_environment()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_callbacks_networks_evaluation_and_schedules_go_with_the_ring(tmp_path: Path) -> None:
     seen: list[int] = []
@@ -239,6 +240,7 @@ def all_of_them(config: PreferencePPOConfig) -> PreferencePPOConfig:
     return config
 
 
+@pytest.mark.slow
 def test_the_states_of_the_users_connectors_are_merged_over_env_runners() -> None:
     config = tiny().env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
     checked = config.check_environment()
@@ -250,6 +252,7 @@ def test_the_states_of_the_users_connectors_are_merged_over_env_runners() -> Non
     assert merged["MeanStdFilter"][None]["running_stats"][0]["num_pushes"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("ring", "runners"), [("ring_in_process", 0), pytest.param("ray_session", 1, marks=pytest.mark.soak)]

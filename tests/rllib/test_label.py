@@ -64,6 +64,7 @@ def _dots(file: Path) -> None:
     Demonstrations(**{name: np.array(values) for name, values in steps.items()}).save(file)
 
 
+@pytest.mark.slow
 def test_people_label_what_random_actions_do_from_the_first_two_clips_on_and_later_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from tests.made_up import Walk
 ITERATIONS = 8
 
 
+@pytest.mark.slow
 @pytest.mark.learning
 @pytest.mark.usefixtures("ring_in_process")
 def test_an_agent_learns_to_stay_near_0_from_comparisons(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def environments() -> Iterator[None]:
         del gym.registry[name]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(("memory", "environment"), [("gru", "Ends-v0"), ("lstm", "EndsBox-v0")])
 def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_are_bootstrapped(
@@ -233,6 +234,7 @@ def test_minibatches_too_small_for_a_sequence_are_refused() -> None:
         PPOSettings(rollout_length=64, minibatch_size=63, memory="gru")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 @pytest.mark.parametrize("memory", ["gru", pytest.param("user's own", marks=pytest.mark.soak)])
 def test_a_run_with_memory_learns_from_preferences_and_resumes_exactly(tmp_path: Path, memory: str) -> None:

@@ -54,6 +54,7 @@ for name, (observations, actions) in KINDS.items():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_iteration_of_each_kind(kind: str) -> None:

@@ -90,6 +90,7 @@ def test_a_learner_with_an_optimizer_of_its_own_takes_rllib_s_steps() -> None:
     assert type(learner.get_optimizer(DEFAULT_MODULE_ID)) is torch.optim.SGD
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [ReferencePPOConfig, ExpertPPOConfig])
 @pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1", "rlhf_ray/MovingDot-v0"])
 def test_weights_and_metrics_are_those_of_rllib_s_update(kind: type, environment: str) -> None:
@@ -120,6 +121,7 @@ def test_weights_and_metrics_are_those_of_rllib_s_update(kind: type, environment
         assert float(found[name]) == pytest.approx(float(expected[name]), rel=2e-3, abs=1e-4), name
 
 
+@pytest.mark.slow
 def test_an_image_s_encoder_computes_in_bfloat16_where_the_setting_says_so() -> None:
     losses = {}
     for precision in ("float32", "bfloat16"):
@@ -131,6 +133,7 @@ def test_an_image_s_encoder_computes_in_bfloat16_where_the_setting_says_so() -> 
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
 def test_rollouts_as_arrays_give_the_rows_of_episodes(environment: str) -> None:
     config = configured(ReferencePPOConfig, environment)
@@ -170,6 +173,7 @@ def test_rollouts_as_arrays_give_the_rows_of_episodes(environment: str) -> None:
     assert float(rows.advantages.std(correction=0)) == pytest.approx(1.0, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_state_of_the_optimiser_is_restored() -> None:
     config = configured(ReferencePPOConfig, "Pendulum-v1")
     first, second = (learner_of(config, "Pendulum-v1") for _ in range(2))

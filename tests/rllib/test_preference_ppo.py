@@ -76,6 +76,7 @@ def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
             np.testing.assert_array_equal(value, second[group][name], err_msg=f"{group} {name}")
 
 
+@pytest.mark.slow
 @in_process
 def test_pretraining_comes_before_the_first_labels_and_counts_towards_the_budget(tmp_path: Path) -> None:
     of = small(
@@ -112,6 +113,7 @@ def test_pretraining_comes_before_the_first_labels_and_counts_towards_the_budget
         resumed.stop()
 
 
+@pytest.mark.slow
 @in_process
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_the_policy_normalises_observations_and_the_reward_sees_them_as_they_are(tmp_path: Path, memory: str) -> None:
@@ -143,6 +145,7 @@ def test_the_policy_normalises_observations_and_the_reward_sees_them_as_they_are
     np.testing.assert_array_equal(saved.mean.numpy(), weights["statistics.mean"])
 
 
+@pytest.mark.slow
 @in_process
 def test_a_run_meets_its_budgets_exactly_and_repeats_bit_for_bit(tmp_path: Path) -> None:
     first = run(small(), checkpoint=tmp_path)
@@ -164,6 +167,7 @@ def test_with_two_env_runners_a_run_repeats_bit_for_bit() -> None:
     assert_same(first, second)
 
 
+@pytest.mark.slow
 @in_process
 def test_steps_that_do_not_fill_an_iteration_go_to_the_first_clips() -> None:
     outcome = run(small(total_env_steps=500 + 3 * 800 + 137))
@@ -171,6 +175,7 @@ def test_steps_that_do_not_fill_an_iteration_go_to_the_first_clips() -> None:
     assert outcome["iterations"] == 3
 
 
+@pytest.mark.slow
 @in_process
 def test_exploratory_steps_count_and_labels_still_add_up() -> None:
     fragments = FragmentSettings(length=10, initial_env_steps=500, pool=60, exploration_env_steps=100)
@@ -179,6 +184,7 @@ def test_exploratory_steps_count_and_labels_still_add_up() -> None:
     assert len(outcome["ids"]) == 30
 
 
+@pytest.mark.slow
 @in_process
 @pytest.mark.parametrize("arrays", [True, False])
 def test_the_learner_sees_the_learned_reward_of_each_real_step_and_metrics_the_true_return(arrays: bool) -> None:
@@ -228,6 +234,7 @@ def test_the_learner_sees_the_learned_reward_of_each_real_step_and_metrics_the_t
         algorithm.stop()
 
 
+@pytest.mark.slow
 @in_process
 def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None:
     config = PreferencePPOConfig.from_experiment(small()).preferences(store=tmp_path / "store")
@@ -276,6 +283,7 @@ def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None
         restored.stop()
 
 
+@pytest.mark.slow
 @in_process
 @pytest.mark.parametrize(
     ("change", "words"),

@@ -34,6 +34,7 @@ def _fast(name: str) -> Experiment:
     return tune_configs.fast(tune_configs.load(name).experiment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tune_configs.names())
 def test_each_preset_fits_its_environment_and_has_a_fast_variant(name: str) -> None:
     experiment = _fast(name)
@@ -45,6 +46,7 @@ def test_each_preset_fits_its_environment_and_has_a_fast_variant(name: str) -> N
     whole.resolved_fragments(checked.horizon)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(
     "name",

@@ -67,6 +67,7 @@ def test_with_two_env_runners_too(tmp_path: Path) -> None:
         algorithm.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("ring", "runners"), [("ring_in_process", 0), pytest.param("ray_session", 2, marks=pytest.mark.soak)]
@@ -145,6 +146,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_run_killed_with_everything_it_started_goes_on_elsewhere_and_comes_to_the_same_bit_for_bit(
     trained_run: RunFolder, tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]

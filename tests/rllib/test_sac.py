@@ -265,6 +265,7 @@ def test_tools_for_agents_look_into_discrete_actors_and_refuse_others() -> None:
 # Whole runs.
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ring_in_process")
 @pytest.mark.parametrize("pretraining", [0, 80], ids=["from labels", "pretrained"])
@@ -321,6 +322,7 @@ def check_statistics(module: Any, of_runner: Any, replayed: dict[str, Any], norm
     assert np.abs(seen).max() > 10  # the buffer, which the reward reads, has them as they are
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_run_with_discrete_actions_asynchronous_and_then_its_reward_and_policy_for_another(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def made(kind: Any = EnvRunner, index: int = 0, **of: Any) -> Any:
     return kind(config=config_of(**of), worker_index=index, num_workers=2)
 
 
+@pytest.mark.slow
 def test_no_two_environments_of_runs_with_adjacent_seeds_start_an_episode_alike() -> None:
     kinds: list[tuple[Any, dict[str, Any]]] = [
         (ArrayEnvRunner, {}),
@@ -100,6 +101,7 @@ def test_a_run_repeats_its_episodes_and_none_of_another_iteration() -> None:
     assert not set(again[0]) & set(again[1])
 
 
+@pytest.mark.slow
 def test_actions_have_a_stream_of_their_own_too() -> None:
     def noise(index: int, **of: Any) -> float:
         made(EnvRunner, index, **of)
@@ -109,6 +111,7 @@ def test_actions_have_a_stream_of_their_own_too() -> None:
     assert len(set(drawn)) == 4
 
 
+@pytest.mark.slow
 def test_a_restarted_env_runner_repeats_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [starts(made(EnvRunner, index)) for index in (1, 2)]
     monkeypatch.setattr(env_runner, "was_restarted", lambda: True)

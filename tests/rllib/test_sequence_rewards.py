@@ -35,6 +35,7 @@ def _experiment(memory: Any) -> Experiment:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_the_learner_sees_the_reward_of_each_step_after_its_episodes_steps_before(memory: Any) -> None:

@@ -94,6 +94,7 @@ def test_what_cannot_be_varied_is_said(word: str, message: str) -> None:
         parse([word], Experiment())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tune_configs.names())
 def test_the_search_space_of_every_preset_works(name: str) -> None:
     module = tune_configs.load(name)
@@ -230,6 +231,7 @@ def test_repeated_draws_differ_in_their_seed_alone() -> None:
         assert sorted(each["seed"] for each in drawn if each["ppo.gamma"] == gamma) == [5, 6, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", ["optuna", "gp", "qmc"])
 def test_searchers_learn_from_the_mean_of_repeated_trials(search: Any) -> None:
     """The objective is best at gamma 0.95; noise of the seeds is larger than differences, and has mean 0."""

@@ -184,6 +184,7 @@ def test_a_trial_that_takes_over_another_goes_on_with_its_labels_and_its_reward_
     assert rate != pytest.approx(source["settings"]["ppo.learning_rate"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_settings_that_change_at_a_checkpoint_take_effect_with_the_next_update(
     trained_run: RunFolder, tmp_path: Path

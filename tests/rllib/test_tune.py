@@ -52,6 +52,7 @@ def tiny(**changes: Any) -> PreferencePPOConfig:
     return PreferencePPOConfig.from_experiment(Experiment(**(values | changes)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
     config = tiny().reward_model(learning_rate=tune.grid_search([3e-3])).callbacks(Mine)
@@ -101,6 +102,7 @@ def test_tunes_own_criterion_ends_a_trial_before_its_budget(tmp_path: Path) -> N
     assert not trial.last_result["preferences"]["finished"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_train_goes_on_beyond_the_budget_for_whoever_calls_it(tmp_path: Path) -> None:
     asynchronous = PreferenceSettings(mode="asynchronous", comparisons=8, initial_comparisons=4, rounds=1)

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.settings import Experiment, PPOSettings, PreferenceSettings, RewardModelSettings
 
@@ -25,6 +27,7 @@ assert not psutil.Process().children(recursive=True)
 """
 
 
+@pytest.mark.slow
 def test_neither_training_nor_checkpoints_nor_evaluation_start_ray(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "run")], capture_output=True, text=True, timeout=300

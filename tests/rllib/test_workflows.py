@@ -99,6 +99,7 @@ def fails_with(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return printed.out + printed.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_run_that_is_going_on_is_evaluated_at_its_newest_whole_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +127,7 @@ def test_a_run_that_is_going_on_is_evaluated_at_its_newest_whole_checkpoint(
     assert evaluated["episodes"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 @pytest.mark.parametrize("mode", ["synchronous", pytest.param("asynchronous", marks=pytest.mark.soak)])
 def test_a_run_starts_from_stored_labels_and_asks_only_for_what_is_missing(
@@ -145,6 +147,7 @@ def test_a_run_starts_from_stored_labels_and_asks_only_for_what_is_missing(
     assert RewardEnsemble.load(folder.reward_model).version > 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 @pytest.mark.parametrize("mode", ["synchronous", pytest.param("asynchronous", marks=pytest.mark.soak)])
 def test_where_all_labels_are_there_none_is_asked_and_the_fit_takes_the_steps_of_all_rounds(
@@ -187,6 +190,7 @@ def test_a_run_starts_again_without_what_it_began_from_and_comes_to_the_same(
         train(runs[1].experiment(), runs[1], resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runners", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_fitted_reward_is_trained_on_and_nothing_is_asked(
     trained_run: RunFolder, tmp_path: Path, runners: int
@@ -220,6 +224,7 @@ def test_a_fitted_reward_is_trained_on_and_nothing_is_asked(
     assert folder.experiment().reward_model == small().reward_model
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_checkpoint_with_a_fitted_reward_is_moved_and_goes_on(tmp_path: Path) -> None:
     reward = RewardEnsemble(*spaces_of(PreferencePPOConfig().environment("Pendulum-v1")), RewardModelSettings())
@@ -247,6 +252,7 @@ def test_a_checkpoint_with_a_fitted_reward_is_moved_and_goes_on(tmp_path: Path) 
         restored.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_fitted_reward_does_not_hide_that_episodes_have_different_lengths(tmp_path: Path) -> None:
     config = PreferencePPOConfig.from_experiment(small(environment="CartPole-v1"))
@@ -259,6 +265,7 @@ def test_a_fitted_reward_does_not_hide_that_episodes_have_different_lengths(tmp_
         algorithm.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_policy_is_recorded_cloned_and_trained_on(
     trained_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -312,6 +319,7 @@ def test_a_policy_goes_on_from_a_run_or_a_checkpoint(trained_run: RunFolder, tmp
             np.testing.assert_array_equal(value, trained[name])
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_said_before_anything_is_made(
     trained_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

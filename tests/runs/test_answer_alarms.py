@@ -39,11 +39,13 @@ def raised(row: dict[str, Any]) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_annotators_who_err_now_and_then_raise_nothing() -> None:
     for seed in range(3):
         assert raised(fitted({"ada": [0.05] * 80, "ben": [0.1] * 80, "cora": [0.0] * 80}, seed)) == {}
 
 
+@pytest.mark.slow
 def test_who_presses_the_keys_the_wrong_way_round_or_guesses_is_named() -> None:
     found = raised(fitted({"ada": [0.05] * 160, "ben": [0.95] * 160, "cora": [0.0] * 160, "dora": [0.5] * 160}))
     assert found.keys() == {"inverted_answers", "no_information"}
@@ -60,6 +62,7 @@ def test_whose_newest_answers_are_worse_is_named() -> None:
     assert "ada" not in found["drifting_answers"]
 
 
+@pytest.mark.slow
 def test_many_wrong_answers_of_everyone_are_told_with_what_helps() -> None:
     assert (
         raised(fitted({"ada": [0.3] * 300, "ben": [0.3] * 300})) == {}

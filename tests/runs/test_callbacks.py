@@ -79,6 +79,7 @@ class Failing(Callback):
         raise KeyError("no such thing")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_failing_callback_stops_the_run_which_resumes_with_nothing_lost(tmp_path: Path) -> None:
     folder, heard = RunFolder.create(tmp_path / "run", TINY), Heard()
@@ -114,6 +115,7 @@ class FailingAtAStage(Callback):
         raise KeyError(stage)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_run_stopped_before_its_first_iteration_starts_anew(tmp_path: Path) -> None:
     clean = RunFolder.create(tmp_path / "clean", TINY)

@@ -169,6 +169,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_complete_run_goes_on_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, experiment = tmp_path / "run", small(total_env_steps=500 + 2 * 600)
     more = ["--evaluation-episodes", "1"]

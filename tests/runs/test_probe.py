@@ -143,6 +143,7 @@ class StopsAfter(Callback):
             raise KeyError("stop")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_resumed_run_has_the_same_metrics_and_the_same_columns(tmp_path: Path) -> None:
     tiny = Experiment(

@@ -124,6 +124,7 @@ def test_an_interrupted_recording_continues_to_the_same_bytes_and_no_other_does(
     assert files(tmp_path / "broken") == files(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_actors_record_the_same(ray_session: None, tmp_path: Path) -> None:
     plan = RecordingPlan(NAME, {"expert": 0.5, "random": 0.3, "epsilon": 0.2}, env_steps=300)
     record(plan, tmp_path / "alone")
@@ -184,6 +185,7 @@ def test_what_cannot_be_recorded_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_procgen_levels_are_recorded(tmp_path: Path) -> None:
     pytest.importorskip("procgen")
     record(RecordingPlan("procgen/coinrun-easy", {"expert": 1.0}, episodes=2), tmp_path / "r")

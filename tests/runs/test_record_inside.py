@@ -67,6 +67,7 @@ def test_actors_record_the_same(
     assert len(Recording(tmp_path / "alone").chunks) > 2
 
 
+@pytest.mark.slow
 def test_a_killed_recording_continues_where_it_was(
     agent: NetworkAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

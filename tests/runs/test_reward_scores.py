@@ -106,6 +106,7 @@ def test_error_rates_and_rationalities_are_the_newest() -> None:
     assert newest_of_annotators(rows)[0] == {"ada": 0.15, "b/c": 0.3}
 
 
+@pytest.mark.slow
 def test_a_runs_folder_is_scored_and_its_report_says_so(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Experiment())
     assert scores_of_run(folder) is None

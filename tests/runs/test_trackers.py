@@ -21,6 +21,7 @@ ROW: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_is_the_same_run_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

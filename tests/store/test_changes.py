@@ -88,6 +88,7 @@ def test_a_pair_whose_clip_is_lost_is_left_out_and_not_withdrawn(tmp_path: Path)
     assert (held(changes), changes.withdrawn) == ({(FIRST, "anna"): 1.0}, ())
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_whoever_follows_the_changes_holds_what_the_store_holds(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -77,12 +77,14 @@ def cut_power(path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int) -> None:
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_whenever_the_power_goes_what_was_acknowledged_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut_power(tmp_path, monkeypatch, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("every", [15, pytest.param(1, marks=pytest.mark.soak)])
 def test_whenever_the_disk_fails_the_error_says_so_and_the_commit_may_be_repeated(
@@ -197,6 +199,7 @@ def kill_writers(path: Path, kills: int) -> None:
     assert len(acknowledged) > 3 * kills
 
 
+@pytest.mark.slow
 def test_killed_processes_lose_nothing_they_acknowledged(tmp_path: Path) -> None:
     kill_writers(tmp_path, 5)
 
@@ -233,6 +236,7 @@ print(len(before))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [8, pytest.param(200, marks=pytest.mark.soak)])
 def test_four_committers_at_once_store_everything_once_while_others_read(tmp_path: Path, commits: int) -> None:
     folder, stop = tmp_path / "store", tmp_path / "stop"

@@ -46,6 +46,7 @@ def flip_in(file: Path, what: bytes) -> None:
     flip(file, 8 * file.read_bytes().index(what))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["labels", "clips"])
 def test_of_300_flipped_bits_none_gives_a_wrong_answer(stored: Path, folder: str) -> None:
     rng, whole, noticed = random.Random(0), joined([FIRST, SECOND]), 0

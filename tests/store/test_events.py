@@ -168,6 +168,7 @@ def test_an_event_that_cannot_be_is_refused(values: dict[str, Any], rule: str) -
         Event(**{**right, **values})
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_what_holds_does_not_depend_on_commits_compactions_and_repetitions(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

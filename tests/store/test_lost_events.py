@@ -154,6 +154,7 @@ def check_damaged(path: Path, right: Right, name: str) -> None:
     assert {key for key in after if key[1] == "dan"} == with_new.keys() - right.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_whatever_file_is_damaged_nothing_comes_back_and_nothing_is_wrong(
     tmp_path: Path, damage: Callable[[Path], None]
@@ -174,6 +175,7 @@ def test_whatever_file_is_damaged_nothing_comes_back_and_nothing_is_wrong(
             read(folder / "store", right, name)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_costs_its_own_answers_alone(tmp_path: Path) -> None:
     whole = filled(tmp_path / "whole")
     right = answers(whole)
@@ -266,6 +268,7 @@ def test_a_store_of_an_earlier_version_is_sound_and_gets_copies_with_the_next_co
         assert {k: v for k, v in answers(PreferenceStore(folder)).items() if k[1] != "dan"}.items() <= right.items()
 
 
+@pytest.mark.slow
 def test_in_a_store_of_an_earlier_version_a_gap_puts_all_earlier_answers_in_doubt(tmp_path: Path) -> None:
     path = tmp_path / "store"
     right = answers(filled(path))
@@ -284,6 +287,7 @@ def test_in_a_store_of_an_earlier_version_a_gap_puts_all_earlier_answers_in_doub
             assert kept.items() <= right.items()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [delete, flip])
 def test_it_is_so_at_a_url_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

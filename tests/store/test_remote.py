@@ -53,6 +53,7 @@ def load(url: str) -> Comparisons:
     return loaded
 
 
+@pytest.mark.slow
 def test_a_remote_store_is_a_store(tmp_path: Path, url: str) -> None:
     batches = [some_comparisons(3, seed=seed) for seed in range(3)]
     opened = PreferenceStore(url)
@@ -72,6 +73,7 @@ def test_a_remote_store_is_a_store(tmp_path: Path, url: str) -> None:
     assert opened.describe()["files"] == {"labels": 1, "clips": 1, "quarantine": 0}
 
 
+@pytest.mark.slow
 def test_the_writer_joins_small_files_there_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "COMPACT_AT", 3)
     opened, reader = PreferenceStore(url), PreferenceStore(url)
@@ -94,6 +96,7 @@ def test_stores_move_between_file_systems(tmp_path: Path, url: str) -> None:
     assert same_comparisons(load(str(tmp_path / "merged")), batch)
 
 
+@pytest.mark.slow
 def test_a_damaged_remote_file_is_named_and_put_away_but_a_damaged_copy_is_only_fetched_again(
     tmp_path: Path, url: str
 ) -> None:

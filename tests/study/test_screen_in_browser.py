@@ -16,6 +16,7 @@ from tests.study.looks import LOOK
 RELATIONS = Relations(lists=("IGNORES", "NOT ASKED"), not_asked={"gone": "distances: no true reward (--truth)"})
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("size", [(1280, 900), (390, 844)])
 def test_the_first_screen_is_short_and_leads_to_the_evidence(tmp_path: Path, size: tuple[int, int]) -> None:

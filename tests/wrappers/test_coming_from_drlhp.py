@@ -33,6 +33,7 @@ def test_rows_of_the_wrapper(case: tuple[str, str]) -> None:
     assert named(DRLHP, *case)[0] == NAMES[case]
 
 
+@pytest.mark.slow
 def test_what_a_step_returns_and_the_status_counts(in_process: SimpleNamespace) -> None:
     assert named(DRLHP, ARGUMENTS, "env") == ("HumanPreferencesEnv",)
     for option in ("step", "using_reward_from_predictor"):

@@ -29,6 +29,7 @@ def _changes(random: Any) -> float:
     return float((random[1:] != random[:-1]).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch", [1.0, 0.2])
 def test_actions_are_the_policys_and_random_ones_in_stretches(in_process: SimpleNamespace, switch: float) -> None:
     seen: list[Any] = []
@@ -96,6 +97,7 @@ def test_one_explores_in_an_environment_of_its_own_that_shares_the_reward(in_pro
             explorer.explore(lambda observation: UP, 100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [False, "always"])
 def test_collecting_can_be_paused_alone(in_process: SimpleNamespace, wait: Any) -> None:
     with make(wait=wait) as env:

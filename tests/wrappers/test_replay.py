@@ -41,6 +41,7 @@ class Large(Views):
         return small | {"pov": np.full((36, 36, 3), small["pov"][0, 0, 0])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "copies"), [("vectors", 2), ("images", 1), ("memory", 1)])
 def test_a_relabelled_buffer_holds_what_the_newest_version_says(
     in_process: SimpleNamespace, caplog: pytest.LogCaptureFixture, kind: str, copies: int

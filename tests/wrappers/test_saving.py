@@ -30,6 +30,7 @@ def test_a_fixed_reward_goes_to_other_processes(in_process: SimpleNamespace, tmp
         np.testing.assert_array_equal(again.relabel(*steps, np.zeros(3, bool)), env.relabel(*steps, np.zeros(3, bool)))
 
 
+@pytest.mark.slow
 def test_saved_and_loaded_it_goes_on_where_it_was(in_process: SimpleNamespace, tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     with make(wait=True) as env:
@@ -91,6 +92,7 @@ def test_a_fixed_reward_needs_neither_labels_nor_ray(in_process: SimpleNamespace
         HumanPreferencesEnv(gym.make("CartPole-v1"), total_env_steps=1_000, reward_model=tmp_path / "saved")
 
 
+@pytest.mark.slow
 def test_preferences_are_collected_without_fitting_and_fitted_to_without_collecting(
     in_process: SimpleNamespace, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ class Missions(Views):
     observation_space = gym.spaces.Dict({**Views.observation_space.spaces, "mission": gym.spaces.Text(20)})
 
 
+@pytest.mark.slow
 def test_the_reward_is_learned_once_it_can_be_and_the_true_one_is_always_in_info(in_process: SimpleNamespace) -> None:
     good = RewardModelSettings(hidden=(32,), learning_rate=1e-2, initial_updates=100, updates=50)
     with make(reward_model=good) as env:
@@ -76,6 +77,7 @@ def test_the_reward_is_learned_once_it_can_be_and_the_true_one_is_always_in_info
     assert all(type(reward) is float for _, reward, *_ in taken)
 
 
+@pytest.mark.slow
 def test_before_the_first_labels_pretraining_rewards_novelty(in_process: SimpleNamespace) -> None:
     preferences = PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=4, pretraining_env_steps=2 * WINDOW)
     with make(preferences=preferences) as env:
@@ -109,6 +111,7 @@ def test_episode_statistics_are_of_the_true_reward(in_process: SimpleNamespace) 
         assert np.allclose(act(env, 20)[-1][4]["episode"]["r"], inner.return_queue[-1])
 
 
+@pytest.mark.slow
 def test_what_is_asked_about_is_what_the_agent_did(in_process: SimpleNamespace) -> None:
     """Also by an environment that returns the same array each time, and one whose actions it changes afterwards."""
 

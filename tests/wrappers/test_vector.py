@@ -46,6 +46,7 @@ def act(envs: HumanPreferencesVectorEnv, steps: int) -> list[Any]:
     return taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [False, True])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_clips_never_cross_an_episode_and_rewards_are_learned(

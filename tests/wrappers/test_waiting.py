@@ -22,6 +22,7 @@ from tests.wrappers.walking import FRAGMENTS, PREFERENCES, REWARD_MODEL, act, ma
 SLOW = dataclasses.replace(PREFERENCES, answer_seconds=0.01, teacher="stochastic", selection="disagreement")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
 def test_the_same_seed_has_the_same_labels_and_rewards(tmp_path: Path) -> None:
     def run(name: str, seed: int) -> Any:
@@ -38,6 +39,7 @@ def test_the_same_seed_has_the_same_labels_and_rewards(tmp_path: Path) -> None:
     assert first[0] != other[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
 def test_after_each_step_the_labels_that_are_due_are_there_and_fitted_to() -> None:
     schedule = LabelSchedule(dataclasses.replace(SLOW, mode="synchronous"), env_steps=4_000)
@@ -55,6 +57,7 @@ def test_after_each_step_the_labels_that_are_due_are_there_and_fitted_to() -> No
         assert env.status()["reward_version"] == 5  # the first fit, and one in each of the 4 rounds
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
 def test_vector_environments_wait_too_and_what_is_saved_goes_on(tmp_path: Path) -> None:
     def envs() -> HumanPreferencesVectorEnv:

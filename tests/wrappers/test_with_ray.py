@@ -32,6 +32,7 @@ def _until(condition: Callable[[], bool], env: Any, within_s: float = 300.0) -> 
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_file(
     tmp_path: Path, request: pytest.FixtureRequest

@@ -69,6 +69,7 @@ def work_of(recorded, out, names, monkeypatch=None):
     return replace(context, folders={name: folder / name for name in names}, out=out)
 
 
+@pytest.mark.slow
 def test_attribution_without_a_world_model(recorded, tmp_path, monkeypatch):
     work = work_of(recorded, tmp_path, ["recording"])
     assert attribution.why_not(work) is None
@@ -123,6 +124,7 @@ def test_attribution_in_a_world_model_greys_what_lies_beyond_its_horizon(recorde
     assert set(section.values["estimators"]) == {"world", "memory"}
 
 
+@pytest.mark.slow
 def test_search(recorded, tmp_path, monkeypatch):
     work = work_of(recorded, tmp_path, ["recording"])
     assert search.STEP.why_not(work) == "There is no world model of the agent's environment."

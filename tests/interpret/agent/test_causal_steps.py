@@ -101,6 +101,7 @@ def test_a_gain_is_no_need_and_what_is_still_read_or_shared_is_said() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_taken_away_is_one_thing_in_the_story_and_in_the_interventions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_memory_that_says_nothing_at_once_is_found_by_what_it_says_later() -> 
     assert differs["cell"][step + 1] > 0.9
 
 
+@pytest.mark.slow
 def test_what_moves_actions_without_reward_is_not_called_unneeded(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """The agent follows lamp A; the reward is for another rule, so that the return hardly changes."""
     for module, name, value in ((interventions, "COMPONENTS", 0), (held, "FEWEST_LEVELS", 20)):
@@ -324,6 +325,7 @@ def test_objects_that_act_and_objects_that_are_worth(world: str, other: str, edi
                 assert np.abs(changed).mean() < 0.05 if len(changed) else True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
 def test_the_unit_that_acts_is_found_without_memory(name: str) -> None:
     """Unit 0 balances; the others hold what nothing reads. With Discrete and with Box actions."""

@@ -64,6 +64,7 @@ def test_it_records_and_says_what(work: Callable[..., AgentContext]) -> None:
         assert len(load_episodes(given.out, split=name)) == section.values["splits"][name]  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_stopped_step_goes_on_to_the_same_bytes(
     work: Callable[..., AgentContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +149,7 @@ def test_levels_that_repeat_are_told_and_an_agent_that_always_wins_is_not(
     assert wins.values["distinct"] == wins.values["held_out"] > repeats.values["distinct"] == 1
 
 
+@pytest.mark.slow
 def test_an_agent_of_functions_is_recorded(work: Callable[..., AgentContext]) -> None:
     given = work(POLE, "gru", 0.01)
     planted = FunctionAgent(
@@ -171,6 +173,7 @@ def acting(decide: Callable[[torch.Tensor], torch.Tensor]) -> FunctionAgent:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.0, 0.5])
 def test_an_agent_that_answers_otherwise_when_asked_again_is_told(
     work: Callable[..., AgentContext], noise: float
@@ -184,6 +187,7 @@ def test_an_agent_that_answers_otherwise_when_asked_again_is_told(
     assert section.values["worst_logit"] == pytest.approx(noise, abs=1e-5)  # one draw in hundreds differs by all of it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("decide", "told", "spread"),
     [

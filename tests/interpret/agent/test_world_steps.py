@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pytest
 import torch
 
 from rlhf_ray.agents.agent import NetworkAgent
@@ -22,6 +23,7 @@ torch.set_num_threads(1)
 MINIRUN = "rlhf_ray/MiniRun-v0"
 
 
+@pytest.mark.slow
 def test_the_steps_train_and_measure_a_world_model(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(world_model, "FEWEST", 3)
     monkeypatch.setattr(

@@ -112,6 +112,7 @@ def test_every_method_that_fits_maps_every_input(kind):
     assert draw(question, steps, ["one", "two"], maps, True, "so").startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize(
     ("memory", "space", "actions"),
@@ -272,6 +273,7 @@ def test_a_constant_reward_has_maps_of_zeros():
     )
 
 
+@pytest.mark.slow
 def test_the_section_says_what_is_ignored_and_is_the_same_twice():
     reward = CallableReward(a_callable, VECTOR, DISCRETE)
     subject = Subject(reward, steps_for(reward, 200), regions=regions_of(VECTOR), effort=0.5)

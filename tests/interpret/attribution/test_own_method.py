@@ -61,6 +61,7 @@ def reward():
     return CallableReward(a_callable, VECTOR, gym.spaces.Discrete(3))
 
 
+@pytest.mark.slow
 def test_it_stands_in_the_report_about_a_reward_with_its_checks(own, reward, tmp_path):
     subject = Subject(
         reward, steps_for(reward, 200), effort=0.5, methods=("their_methods:Deviation", "occlusion_typical")
@@ -75,6 +76,7 @@ def test_it_stands_in_the_report_about_a_reward_with_its_checks(own, reward, tmp
     assert "Deviation" in report.page.read_text()
 
 
+@pytest.mark.slow
 def test_it_stands_in_the_report_about_an_agent_with_its_deletion_curve(own, tmp_path):
     batch = make_batch("rlhf_ray/MiniRun-v0", 4)
     agent = network_agent(batch.observation_space, batch.action_space)

@@ -34,6 +34,7 @@ def base(p):
     return p @ WEIGHTS
 
 
+@pytest.mark.slow
 def test_what_a_number_tells_is_its_share_of_the_variance():
     data = steps(lambda p, rng: base(p))
     shares = WEIGHTS**2 / (WEIGHTS @ WEIGHTS)  # of independent numbers, in closed form
@@ -53,6 +54,7 @@ def test_what_two_numbers_only_tell_together_is_told_beside_the_rest():
     assert told.part.high < 0.05 < 0.5 < told.beside.low
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.0, 0.8])
 def test_a_weak_cause_of_the_true_reward_is_not_accused(noise):
     """With the noise, no forest stands in for the true reward."""

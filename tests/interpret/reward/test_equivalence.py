@@ -103,6 +103,7 @@ def sections(of):
     return [run_step(step, of) for step in steps if why_not(step, of) is None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["constant", "linear", pytest.param("grid", marks=pytest.mark.soak)])
 def test_equivalents_of_the_truth_are_not_accused(played, case):
     known = {"constant": ("CartPole-v1", one)} | EQUIVALENTS
@@ -123,6 +124,7 @@ def told(of):
     return said, [(check.name, check.passed) for section in found for check in section.checks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "offset"), [(1e-8, 0.0), pytest.param(1.0, 1e8, marks=pytest.mark.soak)])
 def test_scale_and_offset_change_no_sentence_and_no_check(played, scale, offset):
     def flawed(o, a, p, d):
@@ -140,6 +142,7 @@ def test_numbers_too_coarse_for_the_reward_are_refused(played):
     check_digits(fine.reward, fine.data)
 
 
+@pytest.mark.slow
 def test_a_truth_that_is_given_is_the_one_for_all(played):
     other = CallableReward(lambda o, a, p, d: o[:, 2] * 1.0, *space_of("Pendulum-v1"))
     of = subject(played, "Pendulum-v1", lambda o, a, p, d: 2.0 * o[:, 2], 500, truth=other)

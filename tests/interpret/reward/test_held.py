@@ -33,6 +33,7 @@ def of(function):
     return CallableReward(function, BOX, CHOICE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "lag", "opposite"),
     [
@@ -71,6 +72,7 @@ def test_a_reward_that_only_rises_turns_nowhere(data, function):
     assert compare(of(lambda o, a, p, d: function(p[:, 0])), data, REGIONS).reversal is None
 
 
+@pytest.mark.slow
 def test_steps_that_all_get_the_same_are_one_kind(data):
     found = compare(of(lambda o, a, p, d: np.where(p[:, 2] > 0.5, 0.0, p[:, 0])), data, REGIONS)
     at = data.next_observations[:, 2] > 0.5

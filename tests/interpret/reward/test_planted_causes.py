@@ -13,6 +13,7 @@ from benchmarks.planted_causes.judging import judge
 QUICK = ("constant", "previous action", "action", "after the step")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_the_first_line_names_the_cause_and_nothing_is_false(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

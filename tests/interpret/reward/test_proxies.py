@@ -41,6 +41,7 @@ def found(data, function):
     return figures.proxies, keys, checks
 
 
+@pytest.mark.slow
 def test_a_feature_in_place_of_the_one_that_counts_is_a_shortcut():
     data = steps(lambda p: wave(p, HEIGHT))
     (proxy,), keys, checks = found(data, lambda p: wave(p, DYE))
@@ -51,6 +52,7 @@ def test_a_feature_in_place_of_the_one_that_counts_is_a_shortcut():
     assert checks["shortcuts.no_shortcut"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "truth",
     [
@@ -65,6 +67,7 @@ def test_nothing_is_in_place_of_another_where_it_counts_itself_or_neither_does(t
     assert "shortcuts.proxy" not in keys
 
 
+@pytest.mark.slow
 def test_nothing_is_said_of_a_reward_that_looks_at_both():
     proxies, _, _ = found(steps(lambda p: wave(p, HEIGHT)), lambda p: wave(p, DYE) + wave(p, HEIGHT))
     assert not proxies
@@ -82,6 +85,7 @@ def test_what_a_feature_adds_is_its_own_part_of_the_variance():
     assert abs(dye.value) < 0.02
 
 
+@pytest.mark.slow
 def test_what_is_known_to_count_and_is_ignored_is_told_beside_what_goes_with_it():
     data = steps(lambda p: wave(p, HEIGHT))
     truth = CallableReward(lambda o, a, p, d: wave(p, HEIGHT), BOX, CHOICE)
@@ -91,6 +95,7 @@ def test_what_is_known_to_count_and_is_ignored_is_told_beside_what_goes_with_it(
     assert [name for name, _ in figures.found.missed] == ["feature 0"]
 
 
+@pytest.mark.slow
 def test_what_a_stand_in_uses_beside_what_counts_is_not_missed():
     """The first feature of the next state is the second of the state, so forests use both."""
     rng = np.random.default_rng(0)
@@ -107,6 +112,7 @@ def test_what_a_stand_in_uses_beside_what_counts_is_not_missed():
     assert [cause.name for cause in figures.shortcuts] == ["feature 3"]
 
 
+@pytest.mark.slow
 def test_no_share_is_told_of_causes_that_depend_on_each_other():
     """Of independent ones, the product's share is all of it, in closed form; of two that go together, none can be told."""
 

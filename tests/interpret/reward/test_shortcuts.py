@@ -96,6 +96,7 @@ def test_effects_equal_brute_force(vectors):
     assert (own.episodes != donor.episodes).mean() > 0.99
 
 
+@pytest.mark.slow
 def test_features_that_only_count_together_are_found(vectors):
     text = said(vector_reward(lambda o, a, p, d: np.sign(o[:, 1] * o[:, 3])), vectors)
     assert "Feature 1 and feature 3 act together" in text
@@ -190,6 +191,7 @@ def test_cues_that_can_stand_in_for_one_another_are_found():
     assert len(named) == 2
 
 
+@pytest.mark.slow
 def test_a_pixel_in_one_channel_is_named_with_its_moment_and_called_a_possible_shortcut(images):
     reward = CallableReward(lambda o, a, p, d: (p[:, 14, 3, 1] > 100) * 1.0, IMAGES, ACTIONS)
     text = said(reward, images)
@@ -246,6 +248,7 @@ def test_where_the_reward_differs_from_the_true_one_is_said(vectors, function, w
     assert all(word in text for word in words), text
 
 
+@pytest.mark.slow
 def test_the_true_reward_itself_has_no_warnings(vectors):
     found = told(vector_reward(lambda o, a, p, d: o[:, 0]), vectors)
     assert [each.text for each in found.statements if each.kind == "warning"] == []
@@ -259,6 +262,7 @@ def test_tables_have_whole_inputs_only():
     assert any("depends on the next state alone" in each.text for each in found.statements)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes(vectors):
     reward = vector_reward(lambda o, a, p, d: o[:, 0] + 0.1 * p[:, 1])
     first, second = (told(reward, vectors[:200], seed=3) for _ in range(2))
@@ -310,6 +314,7 @@ def test_figures_are_of_steps_as_they_occur_with_their_intervals_over_episodes()
         assert np.diff(effect.interval)[0] > 0.8 * np.diff(np.quantile(ratios[:, i], [0.025, 0.975]))[0]
 
 
+@pytest.mark.slow
 def test_a_reward_of_terminal_steps_only_looks_at_the_termination(vectors):
     rng, n = np.random.default_rng(0), len(vectors)
     data = vectors.with_(terminated=rng.random(n) < 0.1)

@@ -44,6 +44,7 @@ def subject(function, data):
     return Subject(CallableReward(function, SPACE, FORCE), data, gamma=GAMMA, effort=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize(
     ("wrong", "size"),
@@ -60,6 +61,7 @@ def test_a_planted_region_is_found_at_its_size(swings, shaped, wrong, size):
     assert "shortcuts.no_shortcut" not in [check.key for check in shortcuts._checks(figures) if check.passed]
 
 
+@pytest.mark.slow
 def test_what_is_unrelated_to_the_truth_has_no_exceptions(swings):
     assert not shortcuts.measure(subject(lambda o, a, p, d: o[:, 1] * o[:, 2], swings)).beside.strata
     assert not shortcuts.measure(subject(truth, swings)).beside.strata
@@ -76,6 +78,7 @@ def test_a_function_of_the_state_is_not_late_and_the_truth_of_another_step_is(sw
     assert Subject(CallableReward(lambda o, a, p, d: o[:, 3], space, FORCE), data).lag.steps == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.3, 1.0])
 def test_the_share_of_noise_is_the_planted_one(swings, part):
     def noisy(o, a, p, d):
@@ -131,12 +134,14 @@ def test_the_same_order_in_another_shape_is_told_apart_from_the_same_reward(swin
     assert ("distances.same" in same) == (key == "agrees")
 
 
+@pytest.mark.slow
 def test_a_cause_is_the_sole_one_only_if_nothing_else_moves_the_reward(swings):
     for rest, sole in ((0.0, True), (0.3, False)):
         figures = shortcuts.measure(subject(lambda o, a, p, d, rest=rest: p[:, 2] + rest * a[:, 0], swings))
         assert [cause.effect.sole for cause in figures.found.causes] == [sole]
 
 
+@pytest.mark.slow
 def test_a_reward_of_one_of_two_features_that_go_together_is_its_alone(swings):
     twin = np.stack([swings.observations[:, 2], swings.observations[:, 2] ** 3, swings.observations[:, 0]], 1).astype(
         np.float32
@@ -147,6 +152,7 @@ def test_a_reward_of_one_of_two_features_that_go_together_is_its_alone(swings):
     assert [cause.name for cause in causes] == ["feature 0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [lambda o: o[:, 2] > 4, lambda o: o[:, 1] > 0.5])
 def test_a_reversed_order_is_found_where_it_is_planted(swings, where):
     middle = 2 * swings.rewards[where(swings.observations)].mean()
@@ -164,6 +170,7 @@ def test_a_reversed_order_is_found_where_it_is_planted(swings, where):
     assert shortcuts.measure(subject(truth, swings)).beside.reversal is None
 
 
+@pytest.mark.slow
 def test_another_shape_and_noise_are_no_exceptions(swings):
     def noise(o):
         return np.sin(1e7 * (o.astype(np.float64) @ np.arange(1.0, 4.0)))

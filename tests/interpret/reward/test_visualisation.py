@@ -197,6 +197,7 @@ def test_the_section_says_where_it_does_not_apply():
     assert why_not(section, Subject(blind, vectors())) == "The reward sees no observations."
 
 
+@pytest.mark.slow
 def test_the_section_of_vectors_images_and_constants():
     space = gym.spaces.Box(-9, 9, (4,), np.float32)
     reward = ensemble(space)

@@ -52,6 +52,7 @@ def fit(visualise, rounds=3):
     return fit_to_rewards(steps_of(), IMAGES, CHOICES, MODEL, settings, seed=0, visualise=visualise)
 
 
+@pytest.mark.slow
 def test_visualisations_lose_their_score_and_the_task_stays_learned():
     reward, report = fit(ascend)
     of = report.adversarial

@@ -130,6 +130,7 @@ def test_the_page_needs_nothing_but_itself(vector_run: Path, image_run: Path) ->
         assert len(page) < 1_000_000
 
 
+@pytest.mark.slow
 def test_the_same_folder_gives_the_same_page(vector_run: Path) -> None:
     before = (vector_run / "report.html").read_bytes()
     assert write_report(vector_run).read_bytes() == before
@@ -155,6 +156,7 @@ def test_every_curve_that_was_recorded_is_drawn(sections: dict[str, Section]) ->
     assert drawn == {*PLOTS, "reliability"} - {"drift", "distances"}
 
 
+@pytest.mark.slow
 def test_compared_fragments_are_spread_over_the_run(vector_run: Path, image_run: Path) -> None:
     for folder in (vector_run, image_run):
         section = sections_of(folder)["fragments"]
@@ -203,6 +205,7 @@ def test_images_are_film_strips(image_run: Path) -> None:
     np.testing.assert_array_equal(last[..., 0], stored.pairs.right.observations[row, -1][..., 0])
 
 
+@pytest.mark.slow
 def test_alarms_are_listed_or_said_to_be_none_or_not_on_record(run: Path) -> None:
     def health(**changes: Any) -> tuple[bool | None, dict[str, list[Any]]]:
         (run / "metrics.jsonl").write_text(json.dumps({"iteration": 4, "env_steps": 4000} | changes))
@@ -264,6 +267,7 @@ def test_an_interrupted_run_says_so(run: Path, said: str) -> None:
     assert "interrupted at 12,000 of 12,000 environment steps" in texts(outcome)
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_a_torn_line(run: Path, vector_run: Path) -> None:
     (run / "result.json").unlink()
     whole = (vector_run / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -381,6 +385,7 @@ def suspect(run: Path, suspicions: dict[tuple[str, str], float]) -> Section | No
     return sections_of(run).get("doubts")
 
 
+@pytest.mark.slow
 def test_answers_to_look_at_again_are_shown_until_somebody_has(run: Path) -> None:
     assert suspect(run, {}) is None
     store = PreferenceStore(run / "preferences")

@@ -58,6 +58,7 @@ def corridor_panel(memory: str = "gru", box: bool = False):
     return data, agent, basis, episodes, pieces
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory", "box"), [("gru", False), ("none", True)])
 def test_a_panel_of_any_agent(memory, box, opened, tmp_path):
     data, agent, basis, episodes, pieces = corridor_panel(memory, box)

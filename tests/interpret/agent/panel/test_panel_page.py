@@ -66,6 +66,7 @@ def some_conditions(data, rng):
     return [offered[number] for number in rng.choice(len(offered), rng.integers(1, 5), replace=False)]
 
 
+@pytest.mark.slow
 def test_filters_keep_the_samples_that_python_keeps(opened, data):
     page = opened()
     rng = np.random.default_rng(0)
@@ -89,6 +90,7 @@ def test_filters_keep_the_samples_that_python_keeps(opened, data):
     assert sum(0 < size < 120 for size in sizes) >= 15  # the conditions divide
 
 
+@pytest.mark.slow
 def test_a_filter_is_made_and_reset_by_hand(opened, data):
     page = opened()
     page.keyboard.press("/")
@@ -134,6 +136,7 @@ def test_frames_saliency_and_numbers_are_those_of_the_step(opened, data):
     assert "gradient" not in page.get_by_role("button", name="component 2", exact=True).get_attribute("data-tip")
 
 
+@pytest.mark.slow
 def test_keys_tool_tips_and_the_address(opened):
     page = opened("#s=0&t=2")
     expect(page.locator("#step")).to_have_text("step 2 of 11")
@@ -192,6 +195,7 @@ def test_keys_tool_tips_and_the_address(opened):
     restored.wait_for_function("() => state.sample === 0 && !state.conditions.length && state.at === null")
 
 
+@pytest.mark.slow
 def test_it_fits_a_phone_and_everybody_can_read_it(opened):
     from axe_playwright_python.sync_playwright import Axe
 
