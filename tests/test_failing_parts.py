@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rlhf_ray.data.checkpoints import all_checkpoints
-from rlhf_ray.data.errors import PartError, SettingError
+from rlhf_ray.data.errors import FaultyEnvironmentError, PartError, SettingError
 from rlhf_ray.data.failures import blaming, explain
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.runs.folder import RunFolder
@@ -201,6 +201,14 @@ def test_a_run_says_how_to_continue_and_is_saved(tmp_path: Path, mode: Any, iter
     assert said.endswith("--debug shows the full traceback.")
     assert ("The run is saved at iteration 3" in said) is saved
     assert [path.name for path in all_checkpoints(folder.checkpoints)] == (["00000003"] if saved else [])
+
+
+def test_after_an_error_of_the_environment_the_run_says_how_to_continue(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    with pytest.raises(FaultyEnvironmentError) as failed, _resumable(SimpleNamespace(), folder):  # type: ignore[arg-type]
+        raise RuntimeError("a task failed") from FaultyEnvironmentError("Mine-v0: step() raised. Fix the environment.")
+    told = f"Mine-v0: step() raised. Fix the environment. `rlhf-ray train --resume {folder.path}` continues the run."
+    assert explain(failed.value) == told
 
 
 def test_a_full_disk_does_not_hide_the_part(tmp_path: Path) -> None:

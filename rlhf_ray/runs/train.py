@@ -17,7 +17,7 @@ from rlhf_ray.actors.cluster import start_ray as start_ray  # re-exported for ca
 from rlhf_ray.actors.ray_internals import LOGGER, hush_ray
 from rlhf_ray.agents.true_return import TrueReturn, evaluate
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
-from rlhf_ray.data.errors import PartError
+from rlhf_ray.data.errors import FaultyEnvironmentError, PartError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.envs.thresholds import reward_threshold
@@ -196,7 +196,7 @@ def _train(
 
 @contextlib.contextmanager
 def _resumable(algorithm: LearnsFromPreferences, folder: RunFolder) -> Iterator[None]:
-    """If a part of the user's own fails inside, say how to continue.
+    """If a part of the user's own or the environment fails inside, say how to continue.
 
     In asynchronous mode it fails beside the agent's training, which is whole: save it, with the questions that are open.
     """
@@ -204,6 +204,10 @@ def _resumable(algorithm: LearnsFromPreferences, folder: RunFolder) -> Iterator[
         yield
     except Exception as error:
         failure = cause(error)
+        if isinstance(failure, FaultyEnvironmentError):
+            raise FaultyEnvironmentError(
+                f"{failure} `rlhf-ray train --resume {folder.path}` continues the run."
+            ) from error
         if not isinstance(failure, PartError):
             raise
         what = "Mend it and continue"
