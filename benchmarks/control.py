@@ -39,8 +39,8 @@ FOR_ERRORS = (
     *("--reward-model.no-use-action", "--preferences.pretraining-env-steps", "10000"),
     *("--preferences.selection", "disagreement"),
 )
-"""Chosen on runs with seeds 100 and 101. A reward of the state alone: what wrong answers say of actions is the first thing that an
-agent exploits. Pretraining and disagreement as in B-Pref's and RIME's runs."""
+"""Chosen on runs with seeds 100 and 101. A reward of the state alone: what wrong answers say of actions is probably the first
+thing that an agent exploits. Pretraining and disagreement as in B-Pref's and RIME's runs."""
 
 
 CONTROL: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {

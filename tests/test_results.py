@@ -38,6 +38,23 @@ def test_a_table_of_every_seed_tells_the_worst_and_how_many_failed(monkeypatch):
     assert cells[4:7] == ["0.12", "2", "80.0"]
 
 
+def test_a_table_of_successes_tells_those_of_each_seed_beside_the_true_reward_s(monkeypatch):
+    task = "envpool/MetaWorld/WindowOpen-v3"
+    rates = {"metaworld/{}/400 labels/200": (0.5, 600.0), "metaworld/{}/400 labels/201": (0.75, 850.0)}
+    rates |= {"reference/{}/true reward/200": (1.0, 1100.0), "metaworld/{}/other labels/200": (0.0, 0.0)}
+    cells = {
+        key.format(task): {"success_rate": rate, "return": value, "random": 100.0}
+        for key, (rate, value) in rates.items()
+    }
+    monkeypatch.setattr(method_tables, "kept", lambda name: cells)
+    (row,) = method_tables.by_success(method_tables.Table("metaworld"))[2:]
+    found = [cell.strip() for cell in row.strip("|").split("|")]
+    assert found[:3] == [task, "400 labels", "2"]
+    assert found[3].startswith("**0.62 (")  # (0.5 + 0.75) / 2
+    assert found[4] == "1.00"
+    assert found[5].startswith("0.62 (")  # (725 - 100) / (1100 - 100)
+
+
 def test_a_difference_draws_within_each_task():
     rng = np.random.default_rng(0)
     here, there = rng.normal(0, 1e-3, 5), rng.normal(100, 1e-3, 5)  # two tasks far apart
