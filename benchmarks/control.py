@@ -88,8 +88,8 @@ def control() -> list[Cell]:
     return _cells("control", CONTROL)
 
 
-def _manipulation(task: str) -> tuple[str, ...]:
-    return _words(f"envpool/MetaWorld/{task}-v3", 1_000_000)
+def _manipulation(task: str, steps: int = 500_000) -> tuple[str, ...]:
+    return _words(f"envpool/MetaWorld/{task}-v3", steps)
 
 
 LARGE_FITS = ("--reward-model.batch-size", "256", "--reward-model.updates", "200")
@@ -99,11 +99,12 @@ METAWORLD: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
     _manipulation("WindowOpen"): {"400 labels": _labels(400)},
     _manipulation("DoorOpen"): {"1000 labels": _labels(1_000)},
     _manipulation("DrawerOpen"): {"1000 labels": _labels(1_000)},
-    _manipulation("SweepInto"): {"4000 labels": _labels(4_000)},
+    _manipulation("SweepInto", 1_000_000): {"4000 labels": _labels(4_000)},
     _manipulation("ButtonPress"): {"20000 labels, 30 % wrong": (*_labels(20_000, "mistake", 0.3), *LARGE_FITS)},
-    _manipulation("Hammer"): {"80000 labels, 30 % wrong": (*_labels(80_000, "mistake", 0.3), *LARGE_FITS)},
+    _manipulation("Hammer", 1_000_000): {"80000 labels, 30 % wrong": (*_labels(80_000, "mistake", 0.3), *LARGE_FITS)},
 }
-"""Trainings and their labels: the budgets of SURF (Park et al. 2022) and, with wrong answers, RIME."""
+"""Trainings and their labels: the budgets of SURF (Park et al. 2022) and, with wrong answers, RIME, in half of their million steps
+where it takes less: on WindowOpen's true reward, seed 100 succeeded in every episode from 130,000 steps on."""
 
 
 def metaworld() -> list[Cell]:
