@@ -20,6 +20,15 @@ from rlhf_ray.data.whole import whole_number
 
 ANSI_STYLE = re.compile(r"\x1b\[[\d;]*m")
 """A terminal's colours."""
+OF_A_VALUE = re.compile(r"(?:Error parsing|for argument) '?(--[\w.-]+)")
+"""How tyro begins to say that an option's value is none, and which one's."""
+KINDS_IN_WORDS = {
+    "INT": "a whole number",
+    "FLOAT": "a number",
+    "TEXT": "a text",
+    "PATH": "a path",
+    "FLOAT FLOAT": "two numbers",
+}
 NUMBERS = ConstructorRegistry()
 """Whole numbers may be written 1e5."""
 
@@ -79,7 +88,7 @@ def parse_arguments(
             error = error.__cause__ or error.__context__
         if not (box := printed.getvalue()):
             raise
-        raise SettingError(_in_one_line(box, program)) from None
+        raise SettingError(_unfit_value(box, words, known) or _in_one_line(box, program)) from None
 
 
 def spelled_out(words: Sequence[str], short: str, setting: str) -> list[str]:
@@ -113,6 +122,38 @@ def _check_known(words: Sequence[str], known: Sequence[Option], program: str) ->
             continue
         near = did_you_mean(given.removeprefix("--"), [name.removeprefix("--") for name in sorted(flags)], "--{}")
         raise SettingError(f"{given} is no option of `{program}`; {near or f'`{program} --help` lists them.'}")
+
+
+def _unfit_value(box: str, words: Sequence[str], known: Sequence[Option]) -> str | None:
+    """Return what is wrong with an option's value; None if tyro says in its box that something else is."""
+    found = OF_A_VALUE.search(" ".join(ANSI_STYLE.sub("", box).replace("│", "").split()))
+    name = found and found.group(1).rstrip(".")
+    option = next((option for option in known if option.name == name), None)
+    if option is None:
+        return None
+    values: list[str] = []
+    current = ""
+    for word in words:
+        given, is_one, value = word.partition("=")
+        if given.startswith("--"):
+            current = given.replace("_", "-")
+            values = ([value] if is_one else []) if current == name else values
+        elif current == name:
+            values.append(word)
+    wanted = _in_words(option.takes)
+    return (
+        f"{name} is {' '.join(values)!r}; it must be {wanted}."
+        if values
+        else f"{name} has no value; it takes {wanted}."
+    )
+
+
+def _in_words(takes: str) -> str:
+    """Return `Option.takes` in words: ``INT|auto`` is a whole number or auto."""
+    if takes.endswith(" …"):
+        return f"{KINDS_IN_WORDS.get(takes[:-2], takes[:-2])}, or several"
+    *most, last = (KINDS_IN_WORDS.get(one, one) for one in takes.split("|"))
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _in_one_line(box: str, program: str) -> str:

@@ -26,12 +26,24 @@ from rlhf_ray.data.errors import SettingError
             ["train", "pendulum", "--ppo.learning-rate", "inf"],
             "rlhf-ray: ppo.learning_rate is inf; it must be a finite",
         ),
-        (["train", "pendulum", "--seed", "abc"], "rlhf-ray: Error parsing --seed: "),
+        (["train", "pendulum", "--seed", "abc"], "rlhf-ray: --seed is 'abc'; it must be a whole number."),
+        (["train", "pendulum", "--seed=1.5"], "rlhf-ray: --seed is '1.5'; it must be a whole number."),
+        (["train", "pendulum", "--seed", "--cores", "1"], "rlhf-ray: --seed has no value; it takes a whole number."),
+        (["train", "pendulum", "--cores", "1.5"], "rlhf-ray: --cores is '1.5'; it must be a whole number or None."),
+        (["train", "pendulum", "--agent", "dqn"], "rlhf-ray: --agent is 'dqn'; it must be ppo or sac."),
+        (
+            ["train", "pendulum", "--ppo.hidden", "8", "x"],
+            "rlhf-ray: --ppo.hidden is '8 x'; it must be a whole number, or sev",
+        ),
+        (["evaluate", "x", "--episodes", "x"], "rlhf-ray: --episodes is 'x'; it must be a whole number."),
         (
             ["train", "pendulum", "--sed", "3"],
             "rlhf-ray: --sed is no option of `rlhf-ray train pendulum`; did you mean --seed?",
         ),
-        (["train", "pendulum", "--reward-model.activation", "no"], "rlhf-ray: invalid choice 'no' for argument "),
+        (
+            ["train", "pendulum", "--reward-model.activation", "no"],
+            "rlhf-ray: --reward-model.activation is 'no'; it must be relu, leaky_relu or tanh.",
+        ),
         (
             ["train", "pendulum", "--teacher", "population", "--preferences.annotators", "oracle", "soft@0"],
             "rlhf-ray: preferences.annotators is 'soft@0'; the number of answers after @ ",

@@ -129,7 +129,7 @@ def test_whole_numbers_may_have_an_exponent(number: str) -> None:
     assert isinstance(given.total_env_steps, int)
     share = parse_arguments(Train, "rlhf-ray train", ["--preferences.initial-comparisons", "1e-1"])
     assert share.preferences.initial_comparisons == 0.1
-    with pytest.raises(SettingError, match=r"--total-env-steps: '2\.5e0' is not a whole number"):
+    with pytest.raises(SettingError, match=r"--total-env-steps is '2\.5e0'; it must be a whole number"):
         parse_arguments(Train, "rlhf-ray train", ["--total-env-steps", "2.5e0"])
 
 
