@@ -40,7 +40,7 @@ def test_a_table_of_every_seed_tells_the_worst_and_how_many_failed(monkeypatch):
 
 def test_a_table_of_successes_tells_those_of_each_seed_beside_the_true_reward_s(monkeypatch):
     task = "envpool/MetaWorld/WindowOpen-v3"
-    rates = {"metaworld/{}/400 labels/200": (0.5, 600.0), "metaworld/{}/400 labels/201": (0.75, 850.0)}
+    rates = {"metaworld/{}/400 labels/201": (0.5, 600.0), "metaworld/{}/400 labels/202": (0.75, 850.0)}
     rates |= {"reference/{}/true reward/200": (1.0, 1100.0), "metaworld/{}/other labels/200": (0.0, 0.0)}
     cells = {
         key.format(task): {"success_rate": rate, "return": value, "random": 100.0}
