@@ -6,7 +6,7 @@ costs little; the defaults take ten epochs of minibatches of 256), 500 labels in
 B-Pref. Its rate is that of its iterations, reward fits, clips and metrics included; with the command's imports, evaluations and
 report it is `whole_command`. `sampling`, `learning` and `fits` are fractions of the iterations' time.
 
-    python benchmarks/simulation_share.py        # a quarter of an hour; writes benchmarks/results/simulation_share.json
+    python benchmarks/simulation_share.py        # about 25 minutes; writes benchmarks/results/simulation_share.json
 
 The two take turns. Nothing else may run.
 """

@@ -25,7 +25,7 @@ OF_A_VALUE = re.compile(r"(?:Error parsing|for argument) '?(--[\w.-]+)")
 KINDS_IN_WORDS = {
     "INT": "a whole number",
     "FLOAT": "a number",
-    "TEXT": "a text",
+    "TEXT": "text",
     "PATH": "a path",
     "FLOAT FLOAT": "two numbers",
 }
