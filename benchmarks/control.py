@@ -42,6 +42,9 @@ FOR_ERRORS = (
 """Chosen on runs with seeds 100 and 101. A reward of the state alone: what wrong answers say of actions is probably the first
 thing that an agent exploits. Pretraining and disagreement as in B-Pref's and RIME's runs."""
 
+MILLION = ("--total-env-steps", "1000000")
+"""RIME's and MCP's agents take a million steps: twice what the other cells of WalkerWalk do. The last of two values counts."""
+
 
 CONTROL: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
     WALK: {
@@ -54,12 +57,14 @@ CONTROL: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
         "500 labels, human-like, for errors": (*_labels(500, "human_like"), *FOR_ERRORS),
         "100 labels, 10 % wrong": _labels(100, "mistake", 0.1),
         "100 labels, 10 % wrong, for errors": (*_labels(100, "mistake", 0.1), *FOR_ERRORS),
+        "1000 labels, 30 % wrong, for errors, 1M steps": (*_labels(1_000, "mistake", 0.3), *FOR_ERRORS, *MILLION),
+        "100 labels, 10 % wrong, for errors, 1M steps": (*_labels(100, "mistake", 0.1), *FOR_ERRORS, *MILLION),
     },
     QUADRUPED: {"1000 labels": _labels(1_000)},
     CHEETAH: {"500 labels": _labels(500)},
 }
 """Trainings and their labels: the budgets of PEBBLE and B-Pref (Lee et al. 2021), RIME (Cheng et al. 2024) and MCP (Heo et al.
-2024). RIME's agents and MCP's take a million steps."""
+2024)."""
 
 
 FRESH = {
@@ -68,6 +73,8 @@ FRESH = {
     "1000 labels, 30 % wrong, weight decay 10": 205,
     "1000 labels, 30 % wrong, for errors": 207,
     "100 labels, 10 % wrong, for errors": 205,
+    "1000 labels, 30 % wrong, for errors, 1M steps": 212,
+    "100 labels, 10 % wrong, for errors, 1M steps": 212,
     "500 labels, human-like, for errors": 205,
     "400 labels": 201,
 }
