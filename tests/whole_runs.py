@@ -28,7 +28,7 @@ from rlhf_ray.store import PreferenceStore
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "COLUMNS": "200"}
 """Ray as a library, without what it would write to the home folder."""
-TIMES = {"seconds", "fit_seconds", "ppo_seconds", "sampling_seconds", "learning_seconds"}
+TIMES = {"seconds", "fit_seconds", "iteration_seconds", "sampling_seconds", "learning_seconds"}
 """Metrics that no two runs share."""
 
 

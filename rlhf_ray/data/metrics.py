@@ -72,6 +72,7 @@ RENAMED = {
     "distinct_clips": "distinct_fragments",
     "first_clips_env_steps": "first_fragments_env_steps",
     "first_clips_gathered": "first_fragments_gathered",
+    "ppo_seconds": "iteration_seconds",
 }
 """Today's names of metrics that earlier run folders have under other names."""
 

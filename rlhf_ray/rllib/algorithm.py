@@ -262,7 +262,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         self._iterate()
         if self._checked.experiment.preferences.comparisons == 0:
             check_horizon(self._episode_lengths(), self._checked.experiment.preferences)
-        self.metrics.log_value((PREFERENCES, "ppo_seconds"), time.perf_counter() - started, window=1)
+        self.metrics.log_value((PREFERENCES, "iteration_seconds"), time.perf_counter() - started, window=1)
 
     def _log_ring(self) -> None:
         """Log the ring's metrics, and the training's progress."""

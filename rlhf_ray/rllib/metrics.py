@@ -76,7 +76,7 @@ declare(
         "Updates between the policy that acted and the one that the iteration updated; mean over env runners.",
         "updates",
     ),
-    Metric("ppo_seconds", "Time of the iteration, without the labelling round before it.", "s"),
+    Metric("iteration_seconds", "Time of the iteration, without the labelling round before it.", "s"),
     Metric("sampling_seconds", "Time for rollouts; a moving average.", "s"),
     Metric("learning_seconds", "Time for the update; a moving average.", "s"),
 )

@@ -40,7 +40,7 @@ RESULT: dict[str, Any] = {
         "too_short": 0.0,
         "distinct_fragments": 1.0,
         "fragments_policy_version": 2.0,
-        "ppo_seconds": 0.4,
+        "iteration_seconds": 0.4,
         "stages": {
             "fitting_rate": 20.0,
             "fitting_idle": 0.9,
