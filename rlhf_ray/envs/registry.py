@@ -138,6 +138,10 @@ def _is_gymnasium_s(entry: Any) -> bool:
     return str(entry).startswith("gymnasium.envs.classic_control")
 
 
+def _is_envpool_s(entry: Any) -> bool:
+    return entry is envpool.EnvPoolVectorEnv or entry == f"{envpool.__name__}:EnvPoolVectorEnv"
+
+
 @functools.cache
 def _is_like_the_single_one(name: str) -> bool:
     try:
@@ -239,7 +243,7 @@ def thread_options(name: str, threads: int, processes: int = 1) -> dict[str, Any
 
     These are ``threads`` threads where copies step in C++, and ``processes`` processes where they step in a loop.
     """
-    if name.startswith(envpool.PREFIX):
+    if name.startswith(envpool.PREFIX) or _is_envpool_s(_vector_entry_point(name)):
         return {"num_threads": threads}
     return {_PROCESSES: processes} if processes > 1 and not steps_together(name) else {}
 

@@ -298,6 +298,7 @@ def test_options_go_to_a_registered_id_whose_copies_step_together() -> None:
     try:
         alone, together = make_env("ReachSeen-v0"), make_vector_env("ReachSeen-v0", 2)
         assert isinstance(together.unwrapped, EnvPoolVectorEnv)
+        assert thread_options("ReachSeen-v0", 2) == {"num_threads": 2}
         seen = together.reset(seed=3)[0]
         np.testing.assert_array_equal(seen[0], alone.reset(seed=3)[0])
         hidden = make_env("envpool/MetaWorld/Reach-v3").reset(seed=3)[0]
