@@ -115,13 +115,17 @@ def _in_surfs_manner(count: int) -> Mapping[str, tuple[str, ...]]:
     return {f"{count} labels": (*_labels(count), *IN_SURFS_MANNER)}
 
 
+def _for_errors(count: int) -> Mapping[str, tuple[str, ...]]:
+    return {f"{count} labels, 30 % wrong, for errors": (*_labels(count, "mistake", 0.3), *FOR_ERRORS, *LARGE_FITS)}
+
+
 METAWORLD: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
     _manipulation("WindowOpen"): _in_surfs_manner(400),
     _manipulation("DoorOpen"): _in_surfs_manner(1_000),
     _manipulation("DrawerOpen"): _in_surfs_manner(1_000),
     _manipulation("SweepInto", 1_000_000): _in_surfs_manner(4_000),
-    _manipulation("ButtonPress"): {"20000 labels, 30 % wrong": (*_labels(20_000, "mistake", 0.3), *LARGE_FITS)},
-    _manipulation("Hammer", 1_000_000): {"80000 labels, 30 % wrong": (*_labels(80_000, "mistake", 0.3), *LARGE_FITS)},
+    _manipulation("ButtonPress"): _for_errors(20_000),
+    _manipulation("Hammer", 1_000_000): _for_errors(80_000),
 }
 """Trainings and their labels: the budgets of SURF (Park et al. 2022) and, with wrong answers, RIME, in less than a third of their
 million steps where it may take less: on WindowOpen's true reward, episodes succeeded throughout after 136,000 steps with seed 100
