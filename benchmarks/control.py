@@ -60,7 +60,7 @@ CONTROL: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
         "1000 labels, 30 % wrong, for errors, 1M steps": (*_labels(1_000, "mistake", 0.3), *FOR_ERRORS, *MILLION),
         "100 labels, 10 % wrong, for errors, 1M steps": (*_labels(100, "mistake", 0.1), *FOR_ERRORS, *MILLION),
     },
-    QUADRUPED: {"1000 labels": _labels(1_000)},
+    QUADRUPED: {"1000 labels": _labels(1_000), "1000 labels, for errors": (*_labels(1_000), *FOR_ERRORS)},
     CHEETAH: {"500 labels": _labels(500)},
 }
 """Trainings and their labels: the budgets of PEBBLE and B-Pref (Lee et al. 2021), RIME (Cheng et al. 2024) and MCP (Heo et al.
@@ -76,6 +76,7 @@ FRESH = {
     "1000 labels, 30 % wrong, for errors, 1M steps": 212,
     "100 labels, 10 % wrong, for errors, 1M steps": 212,
     "500 labels, human-like, for errors": 205,
+    "1000 labels, for errors": 205,
     "400 labels": 201,
 }
 """First seeds of variants whose usual first one was looked at, and of what is compared with them."""
