@@ -31,8 +31,8 @@ def _labels(count: int, teacher: str | None = None, mistake: float | None = None
 
 
 DECAY = ("--reward-model.weight-decay", "10")
-"""Chosen on the questions of two runs with seeds 100 and 101, asked again offline (`benchmarks/replay.py`): with the
-default decay, networks get sure of wrong answers."""
+"""Chosen on the questions of two runs with seeds 100 and 101, asked again offline, as `benchmarks/replay.py` does: with
+the default decay, networks get sure of wrong answers."""
 
 FOR_ERRORS = (
     *DECAY,

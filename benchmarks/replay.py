@@ -7,7 +7,8 @@ the run's own agent, which another reward model would have led elsewhere.
     python benchmarks/replay.py RUN "{}" '{"weight_decay": 10}' '{"weight_decay": 10, "bootstrap": false}'
 
 RUN is a run folder with vector observations and a scripted teacher; each JSON object is a change of its reward model's settings.
-Methods that learn from pairs without answers (SURF) go without them.
+Methods that learn from pairs without answers (SURF) go without them. Each line has the means over the later half of the fits, and
+how steady rewards are from fit to fit: the mean over all fits, and the least.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def main() -> None:
     run = RunFolder(options.run)
     experiment = run.experiment()
     answers = PreferenceStore(options.run / "preferences", create=False).load()
-    assert answers is not None
+    if answers is None or len(answers) < options.first + (AHEAD + 2) * options.round:
+        count = 0 if answers is None else len(answers)
+        parser.error(f"{options.run} has {count} answers, too few for two fits: lower --first or --round.")
     env = make_env(experiment.environment)
     assert isinstance(env.observation_space, gym.spaces.Box)
     rounds = [*range(options.first, min(len(answers), options.most) - AHEAD * options.round, options.round)]
@@ -93,14 +96,15 @@ def _replay(
         trainer.fit(trainer.settings.updates if done else trainer.settings.initial_updates)
         done = until
         rewards = _step_rewards(trainer.ensemble, asked)
-        true = np.stack([side.rewards for side in (asked.pairs.left, asked.pairs.right)])
-        returns = np.stack(
-            [trainer.ensemble.fragment_returns(side).mean(0) for side in (asked.pairs.left, asked.pairs.right)]
-        )
+        sides = asked.pairs.left, asked.pairs.right
+        true = np.stack([side.rewards for side in sides])
+        returns = np.stack([trainer.ensemble.fragment_returns(side).mean(0) for side in sides])
         true_returns = true.sum(2)
+        decided = true_returns[0] != true_returns[1]
+        right = (returns[0] > returns[1]) == (true_returns[0] > true_returns[1])
         rows.append(
             {
-                "accuracy": float(np.mean((returns[0] > returns[1]) == (true_returns[0] > true_returns[1]))),
+                "accuracy": float(right[decided].mean()),
                 "returns": pearson(returns.ravel(), true_returns.ravel()),
                 "steps": pearson(rewards, true.ravel()),
                 "steady": None if before is None else pearson(before, rewards),
