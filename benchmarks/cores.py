@@ -1,11 +1,13 @@
-"""The same training on one core and on two: wall seconds of the command, and whether they learned the same to the bit.
+"""The same training on one core and on more: wall seconds of the command, and whether they learned the same to the bit.
 
 Parts of three presets' trainings, with the presets' settings. Arms take turns, AB, BA, each as a command of its own with
-`--cores 1` or `--cores 2`, on one machine; a turn with other work on it counts like any other, so run it on an idle one (the record
-says the load before each run). Every turn is recorded when it ends; started again at the same commit, it goes on.
+`--cores 1`, `--cores 2`, …, on one machine; a turn with other work on it counts like any other, so run it on an idle one (the
+record says the load before each run). Every turn is recorded when it ends; started again at the same commit, it goes on.
 
-    python benchmarks/cores.py              # 5 turns of each: 25 minutes on an idle machine; writes benchmarks/results/cores.json
-    python benchmarks/cores.py --turns 1 --only moving_dot
+    python benchmarks/cores.py              # 5 turns of each: 25 minutes on an idle machine of two cores
+    python benchmarks/cores.py --turns 1 --only moving_dot --cores 1 2 4 8 16
+
+Writes benchmarks/results/cores_N.json, with N the cores of the machine.
 """
 
 from __future__ import annotations
@@ -31,7 +33,6 @@ TRAININGS = {
     "half_cheetah": ("envpool/HalfCheetah-v4", "--total-env-steps", "40960"),
     "moving_dot": ("moving_dot", "--total-env-steps", "8000", "--preferences.comparisons", "64"),
 }
-CORES = (1, 2)
 
 
 def main() -> None:
@@ -39,9 +40,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=tuple(TRAININGS), default=tuple(TRAININGS))
+    parser.add_argument("--cores", type=int, nargs="+", default=(1, 2), help="1 first: the others are compared with it")
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    path = RESULTS / "cores.json"
+    name_of_record = f"cores_{os.cpu_count()}"
+    path = RESULTS / f"{name_of_record}.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     trainings: dict[str, Any] = before["trainings"] if before.get("commit") == about()["commit"] else {}
     for turn in range(options.turns):
@@ -49,14 +52,20 @@ def main() -> None:
             runs: list[dict[str, Any]] = trainings.setdefault(name, {"words": TRAININGS[name], "turns": []})["turns"]
             if turn < len(runs):
                 continue
-            arms = {str(cores): _run(name, cores, turn) for cores in (CORES if turn % 2 else CORES[::-1])}
+            order = options.cores if turn % 2 else options.cores[::-1]
+            arms = {str(cores): _run(name, cores, turn) for cores in order}
             if len({arm["weights"] for arm in arms.values()}) > 1:
                 raise RuntimeError(f"{name}, seed {turn}: the number of cores has changed what was learned.")
             runs.append(arms)
-            ratios = [run["2"]["wall_seconds"] / run["1"]["wall_seconds"] for run in runs]
-            trainings[name]["two_over_one"] = {"median": statistics.median(ratios), "interval_95": bootstrap(ratios)}
-            print(f"{name}, turn {turn}: {ratios[-1]:.2f} of the time, same bits", flush=True)
-            record("cores", {"trainings": trainings})
+            trainings[name]["over_one"] = {str(cores): _over_one(runs, cores) for cores in options.cores if cores > 1}
+            found = ", ".join(f"{cores}: {each['median']:.2f}" for cores, each in trainings[name]["over_one"].items())
+            print(f"{name}, turn {turn}, same bits; wall time in that of one core, by cores: {found}", flush=True)
+            record(name_of_record, {"trainings": trainings})
+
+
+def _over_one(runs: list[dict[str, Any]], cores: int) -> dict[str, Any]:
+    ratios = [run[str(cores)]["wall_seconds"] / run["1"]["wall_seconds"] for run in runs]
+    return {"median": statistics.median(ratios), "interval_95": bootstrap(ratios)}
 
 
 def _run(name: str, cores: int, seed: int) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Scaling: env runners on this machine, and what a model of larger clusters says.
 
-1. Efficiency. Runs with one and with two env runners take turns, and nothing else is there.
+1. Efficiency. Runs with one and with two env runners take turns, and nothing else is there (a machine of two cores).
 2. Costs. Two asynchronous runs with one env runner, with rollouts of L and of 2 L steps of each environment copy, and one with four
    env runners and very short rollouts, tell what a rollout, an iteration and learning cost in CPU seconds, process by process,
    and how much the time of rollouts varies.
-3. Check. The env steps per second of runs with 1, 2 and 4 env runners, beside what `benchmarks/cluster_model.py` says from those
+3. Check. The env steps per second of runs with 1, 2 and 4 env runners (with 16 cores also 8 and 15), in those of one env runner
+   times their number, and beside what `benchmarks/cluster_model.py` says from those
    costs, which are CPU seconds, for this machine's cores; and by how much more CPU time a rollout takes where more cores are
    busy, which the model does not know. All runs take turns, a few iterations each, since the speed of a shared
    machine changes from one second to the next.
@@ -12,8 +13,8 @@
 
     python benchmarks/scaling.py                      # MuJoCo's HalfCheetah: sampling takes longer than learning
 
-Writes benchmarks/results/scaling.json. Efficiency is env steps per second with two env runners by twice those with one,
-over all turns; intervals are from 2,000 bootstrap samples of the turns.
+Writes benchmarks/results/scaling.json on a machine of two cores, scaling_N.json on one of N. Efficiency is env steps per second
+with two env runners by twice those with one, over all turns; intervals are from 2,000 bootstrap samples of the turns.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ COPIES, LENGTH, SHORT = 8, 500, 25
 FRAGMENT = 25
 LARGEST = 500_000
 """Environment steps of an iteration, at most: with more env runners rollouts are shorter."""
-WARM_UP, ITERATIONS, TURNS = 2, 3, 6
+WARM_UP, ITERATIONS = 2, 3
 ROLES = ("runners", "process", "learning", "ray", "pool", "gatherer", "store", "trainer", "collector")
 """What CPU seconds are counted of: the env runners, the run's process, what of that is learning, Ray's own processes, the ring."""
 REDUCE = 0.02
@@ -145,21 +146,26 @@ class Arm:
         return COPIES * self.length
 
 
+CORES = os.cpu_count() or 1
 ARMS = {
     "one": Arm(1, LENGTH),
     "two": Arm(2, LENGTH),
     "four": Arm(4, LENGTH),
+    "eight": Arm(8, LENGTH),
+    "fifteen": Arm(15, LENGTH),
     "twice": Arm(1, 2 * LENGTH),
     "many": Arm(4, SHORT, 4 * ITERATIONS),
 }
-COSTS, CHECKED = ("one", "twice", "many"), ("one", "two", "four")
-"""The arms that costs are taken from (CPU seconds), and those that the model's env steps per second are compared with."""
+COSTS = ("one", "twice", "many")
+"""The arms that costs are taken from (CPU seconds)."""
+CHECKED = ("one", "two", "four", *(name for name in ("eight", "fifteen") if ARMS[name].runners < CORES))
+"""Those that the model's env steps per second are compared with."""
 
 
-def measure(environment: str, names: Sequence[str]) -> tuple[dict[str, list[Turn]], float]:
-    """What each turn of these arms, the first of them "one", came to, and the bytes of an environment step in a rollout."""
+def measure(environment: str, names: Sequence[str], count: int) -> tuple[dict[str, list[Turn]], float]:
+    """``count`` turns of each of these arms, the first of them "one", and the bytes of an environment step in a rollout."""
     algorithms = {
-        name: build(environment, ARMS[name].runners, ARMS[name].length, WARM_UP + TURNS * (1 + ARMS[name].iterations))
+        name: build(environment, ARMS[name].runners, ARMS[name].length, WARM_UP + count * (1 + ARMS[name].iterations))
         for name in names
     }
     meters = {name: Meter(algorithm) for name, algorithm in algorithms.items()}
@@ -169,7 +175,7 @@ def measure(environment: str, names: Sequence[str]) -> tuple[dict[str, list[Turn
         idle(algorithm)
     turns: dict[str, list[Turn]] = {name: [] for name in names}
     order, draw = list(names), random.Random(0)
-    for number in range(TURNS):
+    for number in range(count):
         draw.shuffle(order)
         for name in order:
             turns[name].append(take_turn(algorithms[name], meters[name], ARMS[name].iterations))
@@ -218,7 +224,10 @@ def idle(algorithm: PreferencePPO) -> None:
 def costs_of(turns: dict[str, list[Turn]], step_bytes: float) -> Costs:
     """The model's costs: CPU seconds, means over all turns."""
     seen = {
-        name: {what: sum(turn.cpu[what] for turn in turns[name]) / (TURNS * ARMS[name].iterations) for what in ROLES}
+        name: {
+            what: sum(turn.cpu[what] for turn in turns[name]) / (len(turns[name]) * ARMS[name].iterations)
+            for what in ROLES
+        }
         for name in COSTS
     }
 
@@ -271,19 +280,19 @@ def with_interval(
     def of(picked: Sequence[int]) -> float:
         return value({name: [each[i] for i in picked] for name, each in turns.items()})
 
-    return {"value": value(turns), "interval_95": bootstrap(range(TURNS), of, draws)}
+    return {"value": value(turns), "interval_95": bootstrap(range(len(turns["one"])), of, draws)}
 
 
-def efficiency(of: dict[str, list[Turn]]) -> float:
-    """Of two env runners."""
-    return speed("two", of) / (2 * speed("one", of))
+def efficiency(of: dict[str, list[Turn]], name: str = "two") -> float:
+    """Speed of these env runners, in that of one times their number."""
+    return speed(name, of) / (ARMS[name].runners * speed("one", of))
 
 
 def check(turns: dict[str, list[Turn]], step_bytes: float) -> dict[str, Any]:
     """Env steps per second of real runs beside the model's, over all turns, with bootstrap intervals."""
 
     def predicted(name: str, of: dict[str, list[Turn]]) -> float:
-        cluster = Cluster(steps=ARMS[name].steps, nodes=1, runners=ARMS[name].runners, cores=os.cpu_count() or 1)
+        cluster = Cluster(steps=ARMS[name].steps, nodes=1, runners=ARMS[name].runners, cores=CORES)
         return simulate(costs_of(of, step_bytes), cluster).env_steps_per_second
 
     def slowdown(name: str, of: dict[str, list[Turn]]) -> float:
@@ -299,6 +308,7 @@ def check(turns: dict[str, list[Turn]], step_bytes: float) -> dict[str, Any]:
             {
                 "runners": ARMS[name].runners,
                 "measured": speed(name, turns),
+                "efficiency": with_interval(lambda of, name=name: efficiency(of, name), turns, 200),
                 "predicted": predicted(name, turns),
                 "rollout_slowdown": with_interval(lambda of, name=name: slowdown(name, of), turns, 200),
                 "predicted_by_measured_with_slowdown": with_interval(
@@ -352,17 +362,20 @@ def predict(costs: Costs) -> list[dict[str, Any]]:
 
 
 def outcome_of(
-    environment: str, pair: dict[str, list[Turn]], turns: dict[str, list[Turn]], step_bytes: float
+    environment: str, pair: dict[str, list[Turn]] | None, turns: dict[str, list[Turn]], step_bytes: float
 ) -> dict[str, Any]:
     """Efficiency, costs, check and prediction."""
     costs = costs_of(turns, step_bytes)
+    alone: dict[str, Any] = {}
+    if pair:
+        alone["efficiency_1_to_2"] = with_interval(efficiency, pair, 2_000)
+        alone["turns_of_the_pair"] = {name: [dataclasses.asdict(turn) for turn in each] for name, each in pair.items()}
     return {
         "environment": environment,
-        "efficiency_1_to_2": with_interval(efficiency, pair, 2_000),
+        **alone,
         "costs": dataclasses.asdict(costs),
         "check": check(turns, step_bytes),
         "prediction": predict(costs),
-        "turns_of_the_pair": {name: [dataclasses.asdict(turn) for turn in each] for name, each in pair.items()},
         "turns": {name: [dataclasses.asdict(turn) for turn in each] for name, each in turns.items()},
     }
 
@@ -371,15 +384,20 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--environment", default="HalfCheetah-v5")
+    parser.add_argument("--turns", type=int, default=6)
     options = parser.parse_args()
     quiet()
-    start_ray(cpus=32)  # for all arms at once
+    start_ray(cpus=64)  # for all arms at once
     executor.one_machine = lambda: False  # each actor in a process of its own, as on several
-    pair, _ = measure(options.environment, ("one", "two"))
-    turns, step_bytes = measure(options.environment, tuple(ARMS))
+    pair = measure(options.environment, ("one", "two"), options.turns)[0] if CORES == 2 else None
+    turns, step_bytes = measure(options.environment, (*CHECKED, *COSTS[1:]), options.turns)
     outcome = outcome_of(options.environment, pair, turns, step_bytes)
-    print(json.dumps({name: outcome[name] for name in ("efficiency_1_to_2", "costs", "check")}, indent=1))
-    record("scaling", outcome)
+    print(
+        json.dumps(
+            {name: outcome[name] for name in ("efficiency_1_to_2", "costs", "check") if name in outcome}, indent=1
+        )
+    )
+    record("scaling" if CORES == 2 else f"scaling_{CORES}", outcome)
     for row in outcome["prediction"]:
         print(*(value for value in row.values() if not isinstance(value, dict)))
 

@@ -146,12 +146,12 @@ def of_an_earlier_commit(kept: dict[str, Any]) -> Iterator[Ratio]:
 
 
 def of_cores(kept: dict[str, Any]) -> Iterator[Ratio]:
-    """Trainings on one core and on two, wall time."""
+    """Trainings on one core of a machine and on more, wall time."""
     for training in kept["trainings"].values():
         name, _, steps = training["words"][:3]
-        yield ratio(
-            f"{name}, {int(steps):,} steps, two cores, wall time", "one core", training["two_over_one"], inverse=True
-        )
+        for cores, found in training["over_one"].items():
+            what = f"{name}, {int(steps):,} steps, wall time, {cores} cores of {kept['machine']['cores']}"
+            yield ratio(what, "one core", found, inverse=True)
 
 
 def of_labelling(kept: dict[str, Any]) -> Iterator[Ratio]:
@@ -175,7 +175,8 @@ READERS: dict[str, Callable[[dict[str, Any]], Iterator[Ratio]]] = {
     "pixels": of_pixels,
     "fragments": of_fragments,
     "whole_run": of_an_earlier_commit,
-    "cores": of_cores,
+    "cores_2": of_cores,
+    "cores_16": of_cores,
     "labelling_pendulum": of_labelling,
 }
 """What of each record is shown."""
