@@ -1,20 +1,18 @@
 """Scaling: env runners on this machine, and what a model of larger clusters says.
 
-1. Efficiency. Runs with one and with two env runners take turns, and nothing else is there (a machine of two cores).
-2. Costs. Two asynchronous runs with one env runner, with rollouts of L and of 2 L steps of each environment copy, and one with four
+1. Costs. Two asynchronous runs with one env runner, with rollouts of L and of 2 L steps of each environment copy, and one with four
    env runners and very short rollouts, tell what a rollout, an iteration and learning cost in CPU seconds, process by process,
    and how much the time of rollouts varies.
-3. Check. The env steps per second of runs with 1, 2 and 4 env runners (with 16 cores also 8 and 15), in those of one env runner
-   times their number, and beside what `benchmarks/cluster_model.py` says from those
-   costs, which are CPU seconds, for this machine's cores; and by how much more CPU time a rollout takes where more cores are
-   busy, which the model does not know. All runs take turns, a few iterations each, since the speed of a shared
-   machine changes from one second to the next.
-4. Prediction. The same model for clusters of up to 100 nodes, with the settings that they need.
+2. Check. The env steps per second of runs with 1, 2 and 4 env runners (where there are cores for them, also 8 and 15), in those of
+   one env runner times their number (`efficiency`), and beside what `benchmarks/cluster_model.py` says from those costs, which
+   are CPU seconds, for this machine's cores; and by how much more CPU time a rollout takes where more cores are busy, which the
+   model does not know. All runs take turns, a few iterations each, since the speed of a shared machine changes from one second to
+   the next.
+3. Prediction. The same model for clusters of up to 100 nodes, with the settings that they need.
 
     python benchmarks/scaling.py                      # MuJoCo's HalfCheetah: sampling takes longer than learning
 
-Writes benchmarks/results/scaling.json on a machine of two cores, scaling_N.json on one of N. Efficiency is env steps per second
-with two env runners by twice those with one, over all turns; intervals are from 2,000 bootstrap samples of the turns.
+Writes benchmarks/results/scaling.json; intervals are from bootstrap samples of the turns. About five minutes on 16 cores.
 """
 
 from __future__ import annotations
@@ -283,7 +281,7 @@ def with_interval(
     return {"value": value(turns), "interval_95": bootstrap(range(len(turns["one"])), of, draws)}
 
 
-def efficiency(of: dict[str, list[Turn]], name: str = "two") -> float:
+def efficiency(name: str, of: dict[str, list[Turn]]) -> float:
     """Speed of these env runners, in that of one times their number."""
     return speed(name, of) / (ARMS[name].runners * speed("one", of))
 
@@ -308,7 +306,7 @@ def check(turns: dict[str, list[Turn]], step_bytes: float) -> dict[str, Any]:
             {
                 "runners": ARMS[name].runners,
                 "measured": speed(name, turns),
-                "efficiency": with_interval(lambda of, name=name: efficiency(of, name), turns, 200),
+                "efficiency": with_interval(lambda of, name=name: efficiency(name, of), turns, 200),
                 "predicted": predicted(name, turns),
                 "rollout_slowdown": with_interval(lambda of, name=name: slowdown(name, of), turns, 200),
                 "predicted_by_measured_with_slowdown": with_interval(
@@ -361,18 +359,11 @@ def predict(costs: Costs) -> list[dict[str, Any]]:
     return rows
 
 
-def outcome_of(
-    environment: str, pair: dict[str, list[Turn]] | None, turns: dict[str, list[Turn]], step_bytes: float
-) -> dict[str, Any]:
-    """Efficiency, costs, check and prediction."""
+def outcome_of(environment: str, turns: dict[str, list[Turn]], step_bytes: float) -> dict[str, Any]:
+    """Costs, check and prediction."""
     costs = costs_of(turns, step_bytes)
-    alone: dict[str, Any] = {}
-    if pair:
-        alone["efficiency_1_to_2"] = with_interval(efficiency, pair, 2_000)
-        alone["turns_of_the_pair"] = {name: [dataclasses.asdict(turn) for turn in each] for name, each in pair.items()}
     return {
         "environment": environment,
-        **alone,
         "costs": dataclasses.asdict(costs),
         "check": check(turns, step_bytes),
         "prediction": predict(costs),
@@ -389,15 +380,10 @@ def main() -> None:
     quiet()
     start_ray(cpus=64)  # for all arms at once
     executor.one_machine = lambda: False  # each actor in a process of its own, as on several
-    pair = measure(options.environment, ("one", "two"), options.turns)[0] if CORES == 2 else None
     turns, step_bytes = measure(options.environment, (*CHECKED, *COSTS[1:]), options.turns)
-    outcome = outcome_of(options.environment, pair, turns, step_bytes)
-    print(
-        json.dumps(
-            {name: outcome[name] for name in ("efficiency_1_to_2", "costs", "check") if name in outcome}, indent=1
-        )
-    )
-    record("scaling" if CORES == 2 else f"scaling_{CORES}", outcome)
+    outcome = outcome_of(options.environment, turns, step_bytes)
+    print(json.dumps({name: outcome[name] for name in ("costs", "check")}, indent=1))
+    record("scaling", outcome)
     for row in outcome["prediction"]:
         print(*(value for value in row.values() if not isinstance(value, dict)))
 

@@ -24,6 +24,15 @@ Run = Callable[[Callable[[_P], _R], Sequence[_P]], Iterable[_R]]
 """Calls a function with each part, in their order: `in_parallel`, or `map` for one after the other."""
 
 
+def leave_cores_to_parts() -> None:
+    """Let torch use one thread in this process, unless the environment variable ``OMP_NUM_THREADS`` says otherwise.
+
+    By default it has as many as there are cores, which wait for each other, and change the last bits of sums.
+    """
+    if not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(1)
+
+
 def in_parallel(work: Callable[[_P], _R], parts: Sequence[_P]) -> Iterator[_R]:
     """Yield ``work`` of each part, in their order; computed in threads if there are several cores and parts.
 

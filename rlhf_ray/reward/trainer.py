@@ -18,7 +18,7 @@ from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim.adam import AdamW
 from rlhf_ray.optim.flat import FlatAdamW
-from rlhf_ray.optim.parallel import add_gradients
+from rlhf_ray.optim.parallel import add_gradients, leave_cores_to_parts
 from rlhf_ray.reward.annotators import annotator_model, likelihood_rates
 from rlhf_ray.reward.averaging import WeightAverage
 from rlhf_ray.reward.comparison_set import ComparisonSet, NothingToFitError
@@ -71,6 +71,7 @@ class RewardTrainer:
         held_out_share: float,
         seed: int,
     ):
+        leave_cores_to_parts()
         self.settings = settings
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

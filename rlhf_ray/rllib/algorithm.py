@@ -28,6 +28,7 @@ from rlhf_ray.actors.listener import Listener
 from rlhf_ray.actors.placement import NODES_WITHIN, await_room, ring_bundles
 from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, Stop, check_horizon, never
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.optim.parallel import leave_cores_to_parts
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.env_runner import raise_fault
@@ -104,6 +105,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
 
     def setup(self, config: Any) -> None:
         """Check the environment, start the ring and build the algorithm (called by Ray)."""
+        leave_cores_to_parts()
         settings: PreferenceConfig = self.config
         checked = settings.check_environment()
         self._check_gpu()

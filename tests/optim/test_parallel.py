@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import gymnasium as gym
 import pytest
 import torch
 from torch import Tensor, nn
 
 from rlhf_ray.optim import parallel
 from rlhf_ray.optim.parallel import add_gradients, in_parallel
+from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.rllib import PreferencePPOConfig
+from rlhf_ray.settings import Experiment, RewardModelSettings
 
 
 @pytest.fixture
@@ -42,6 +46,32 @@ def test_one_core_one_part_or_threads_of_torch_take_the_callers_thread(
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     found = list(in_parallel(lambda part: threading.current_thread(), range(parts)))
     assert found == [threading.current_thread()] * parts
+
+
+def build_an_algorithm() -> None:
+    PreferencePPOConfig.from_experiment(Experiment(environment="Pendulum-v1")).build_algo().stop()
+
+
+def build_a_reward_trainer() -> None:
+    space = gym.spaces.Box(-1.0, 1.0, (2,))
+    RewardTrainer(RewardModelSettings(), space, space, held_out_share=0.1, seed=0)
+
+
+@pytest.mark.parametrize("build", [build_an_algorithm, build_a_reward_trainer])
+@pytest.mark.parametrize(("told", "threads"), [(None, 1), ("", 1), ("3", 3)])
+def test_torch_has_one_thread_unless_told(
+    monkeypatch: pytest.MonkeyPatch, build: Callable[[], None], told: str | None, threads: int
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    if told is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", told)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)  # as on a machine of three cores
+    try:
+        build()
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_threads_have_the_callers_mode_of_gradients(cores: Callable[[int], None]) -> None:
