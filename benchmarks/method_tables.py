@@ -1,8 +1,8 @@
 """The tables and plots of benchmarks/results/method_*.json: `python benchmarks/method_tables.py` writes them into docs/.
 
-Normalised is (return - random) / (true reward - random), where "true reward" is the mean agent that PPO trains on the true reward
-in as many steps. Figures are interquartile means over seeds with 95 % bootstrap intervals (Agarwal et al. 2021); those over several
-tasks draw seeds within each task.
+Normalised is (return - random) / (true reward - random), where "true reward" is the mean agent that the same algorithm
+trains on the true reward in as many steps. Figures are interquartile means over seeds with 95 % bootstrap intervals (Agarwal et al.
+2021); those over several tasks draw seeds within each task.
 """
 
 from __future__ import annotations

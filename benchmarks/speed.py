@@ -228,7 +228,7 @@ def plot(ratios: Sequence[Ratio]) -> None:
     panel.minorticks_off()
     panel.set_yticks(range(len(ratios)), [f"{one.what} / {one.beside}" for one in ratios], fontsize=8)
     panel.invert_yaxis()
-    panel.set_xlabel("times as fast, in CPU time")
+    panel.set_xlabel("times as fast")
     panel.spines[["top", "right"]].set_visible(False)
     figure.savefig(PLOT, dpi=130)
     plt.close(figure)
