@@ -1,9 +1,9 @@
 """The same training on one core and on more: wall seconds of the command, and whether they learned the same to the bit.
 
 Parts of two presets' trainings, and of HalfCheetah's (EnvPool) with the default settings. Arms take turns, AB, BA, each as a
-command of its own with `--cores 1`, `--cores 2`, …, on one machine; a turn with other work on it counts like any other, so run it on
-an idle one (the record says the load before each run). Every turn is recorded when it ends; started again at the same commit, with
-the same `--cores`, it goes on.
+command of its own with `--cores 1`, `--cores 2`, …, on one machine; a turn with other work on it counts like any other, so run it
+on an idle one (the record says the load before each run). Every turn is recorded when it ends; started again at the same commit,
+with the same `--cores`, it goes on.
 
     python benchmarks/cores.py              # 5 turns of each: 25 minutes on an idle machine of two cores
     python benchmarks/cores.py --turns 1 --only moving_dot --cores 1 2 4 8 16
