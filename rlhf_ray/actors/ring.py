@@ -196,7 +196,7 @@ def check_horizon(lengths: Sequence[int], preferences: PreferenceSettings) -> No
         raise SettingError(
             f"preferences.allow_variable_horizon is False, but episodes of {lengths[0]} to {lengths[-1]} steps were seen. The end "
             "of an episode leaks information about the reward, so the agent can learn the task from episode lengths instead of "
-            "comparisons. Use an environment with a fixed episode length (fixed/ID wraps the gymnasium environment ID), or set "
+            "comparisons. Use an environment with a fixed episode length (fixed/ID wraps gymnasium's or EnvPool's ID), or set "
             "preferences.allow_variable_horizon to True to accept the leak."
         )
 

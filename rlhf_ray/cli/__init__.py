@@ -18,6 +18,7 @@ from rlhf_ray.cli.help import Usage, asks_help
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import DEBUG, cause, debugging, explain
 from rlhf_ray.data.nearest import did_you_mean
+from rlhf_ray.data.system import TORCH_THREADS, torch_threads
 from rlhf_ray.runs import last_words
 from rlhf_ray.runs.interruption import leave, nothing_to_save, sigterm_as_ctrl_c
 
@@ -91,8 +92,6 @@ codecs.register_error("in_plain_characters", _in_plain_characters)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with code 2 on invalid settings and 1 on other failures, each with a one-line message."""
-    # The networks are small: on few cores, several processes with several threads each are much slower.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="in_plain_characters")
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -131,6 +130,9 @@ def _run(words: list[str], as_program: bool) -> None:
     if words[0] == "--version":
         print(f"rlhf-ray {__version__}")
         return
+    if torch_threads() is None:
+        # The networks are small: on few cores, several processes with several threads each are much slower.
+        os.environ[TORCH_THREADS] = "1"
     command, rest = _command(words)
     if command in ("train", "tune"):
         _check_named(command, rest)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from rlhf_ray.cli.help import asks_help
 from rlhf_ray.cli.presets import check_agent, new_folder, preset, usage_of
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.failures import cause
 from rlhf_ray.data.garbage import uncollected
 from rlhf_ray.data.modules import append_to_path, look_in_all
 from rlhf_ray.data.system import bound_cores
@@ -29,6 +31,7 @@ from rlhf_ray.runs.progress import Counting, Progress
 from rlhf_ray.runs.trackers import TRACKERS, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment
 from rlhf_ray.settings.checks import require
+from rlhf_ray.settings.experiment import to_json
 from rlhf_ray.settings.start import Start
 
 if TYPE_CHECKING:
@@ -123,7 +126,11 @@ def run(words: list[str]) -> None:
     if command.true_reward:
         _train_expert(experiment, folder, resumed is not None, command.evaluation_episodes)
         return
-    with resumable(folder), Progress(experiment) as progress:
+    with (
+        refused(folder) if resumed is None else contextlib.nullcontext(),
+        resumable(folder),
+        Progress(experiment) as progress,
+    ):
         progress.on_stage("starting, collecting the first fragments" if resumed is None else "starting")
         train(
             experiment,
@@ -211,6 +218,23 @@ def _callbacks(names: Sequence[str], resumed: RunFolder | None) -> list[Callback
 
 
 @contextlib.contextmanager
+def refused(folder: RunFolder) -> Iterator[None]:
+    """Where a setting proves wrong before anything is asked or learned, remove the folder, so that the command can be repeated."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(cause(error), SettingError) and not folder.rows() and not _has_answers(folder):
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
+def _has_answers(folder: RunFolder) -> bool:
+    from rlhf_ray.store import PreferenceStore
+
+    return folder.preferences.exists() and PreferenceStore(folder.preferences, create=False).load() is not None
+
+
+@contextlib.contextmanager
 def resumable(folder: RunFolder) -> Iterator[None]:
     """On an interrupt before the first checkpoint, raise KeyboardInterrupt with the command that resumes the run."""
     last_words.on_sudden_end(f"{last_words.CRASHED}; resume with `rlhf-ray train --resume {folder.path}`.")
@@ -260,20 +284,32 @@ def _totals(experiment: Experiment) -> tuple[int, int]:
     return experiment.total_env_steps, experiment.preferences.comparisons
 
 
+def _first_difference(now: Mapping[str, Any], before: Mapping[str, Any], of: str = "") -> str:
+    """Return the first setting that has changed, and its values."""
+    name = next(name for name in now if now[name] != before.get(name))
+    new, old = now[name], before.get(name)
+    if isinstance(new, Mapping) and isinstance(old, Mapping):
+        return _first_difference(new, old, f"{of}{name}.")
+    return f"{of}{name} was {old}, not {new}"
+
+
 def _check_resumed(resumed: RunFolder, command: Train, kept: Train, now: Experiment) -> None:
-    """A resumed run keeps its settings but for its totals; in asynchronous mode, the number of env runners may change, too."""
+    """A resumed run keeps its settings but for its totals and env threads; in asynchronous mode, env runners may change, too."""
     if command.true_reward != kept.true_reward:
         raise SettingError("--resume keeps the reward of a run; start a new run with or without --true-reward.")
     before = resumed.experiment()
     steps, comparisons = _totals(now)
     preferences = dataclasses.replace(before.preferences, comparisons=comparisons)
     allowed = dataclasses.replace(before, total_env_steps=steps, preferences=preferences)
+    agent = getattr(now, before.agent)
+    allowed = allowed.with_agent_settings(env_threads=agent.env_threads)
     if before.preferences.mode == "asynchronous":
-        allowed = allowed.with_agent_settings(num_env_runners=getattr(now, before.agent).num_env_runners)
+        allowed = allowed.with_agent_settings(num_env_runners=agent.num_env_runners)
     if now != allowed:
         raise SettingError(
-            f"--resume keeps the run's settings; only total_env_steps and preferences.comparisons may grow, and with "
-            f"preferences.mode=asynchronous {before.agent}.num_env_runners may change. Start a new run for other settings."
+            f"--resume keeps the run's settings, and {_first_difference(to_json(now), to_json(allowed))}; only total_env_steps and "
+            f"preferences.comparisons may grow, {before.agent}.env_threads and --cores change, and with "
+            f"preferences.mode=asynchronous {before.agent}.num_env_runners. Start a new run for other settings."
         )
     if resumed.finished() and _totals(now) == _totals(before):
         raise SettingError(

@@ -16,6 +16,8 @@ OPENGL = "libEGL.so.1"
 """What draws MuJoCo's images on a Linux machine without a screen."""
 CORES = "RLHF_RAY_CORES"
 """Environment variable with a bound of the cores to use, for this process and those that it starts."""
+TORCH_THREADS = "OMP_NUM_THREADS"
+"""Environment variable with the number of torch's own threads in a process; Ray and torch know it, too."""
 SHARED_MEMORY = Path("/dev/shm")
 MEMORY = Path("/proc/meminfo")
 _loaded: set[str] = set()
@@ -29,8 +31,31 @@ def usable_cores() -> int:
 
 def within_bound(threads: int) -> int:
     """Return ``threads``, or the fewer that `bound_cores` allows."""
+    bound = core_bound()
+    return threads if bound is None else min(threads, bound)
+
+
+def core_bound() -> int | None:
+    """Return what `bound_cores` allows; None if it was not called."""
     bound = os.environ.get(CORES, "")  # what `bound_cores` wrote; anything else is ignored
-    return min(threads, int(bound)) if bound.isdecimal() and int(bound) else threads
+    return int(bound) if bound.isdecimal() and int(bound) else None
+
+
+def torch_threads() -> int | None:
+    """Return how many threads of its own torch is told to have in this process, by ``OMP_NUM_THREADS``; None if nothing is said.
+
+    Raises:
+        SettingError: it is neither a whole number of 1 or more nor a list of them, of which the first one counts.
+    """
+    told = os.environ.get(TORCH_THREADS, "").strip()
+    if not told:
+        return None
+    numbers = [each.strip() for each in told.split(",")]
+    if not all(each.isdecimal() and int(each) for each in numbers):
+        raise SettingError(
+            f"The environment variable {TORCH_THREADS} is {told!r}; it must be a whole number, 1 or more: unset it, or set it to 1."
+        )
+    return int(numbers[0])
 
 
 def bound_cores(cores: int | None) -> None:
@@ -43,10 +68,9 @@ def bound_cores(cores: int | None) -> None:
         return
     if cores < 1:
         raise SettingError(f"--cores is {cores}; it must be 1 or more.")
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    if threads.isdecimal() and int(threads) > cores:
+    if (threads := torch_threads() or 1) > cores:
         raise SettingError(
-            f"--cores is {cores}, but OMP_NUM_THREADS gives torch {threads} threads: unset OMP_NUM_THREADS, or give as many cores."
+            f"--cores is {cores}, but {TORCH_THREADS} gives torch {threads} threads: unset {TORCH_THREADS}, or give as many cores."
         )
     os.environ[CORES] = str(cores)
 

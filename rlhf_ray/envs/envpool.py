@@ -205,6 +205,16 @@ def check(name: str) -> None:
         )
 
 
+def spelled(name: str) -> str | None:
+    """Return the id of EnvPool's that ``name`` is but for prefix and case, with its prefix; None if it has none or is missing."""
+    task = re.sub(rf"^{PREFIX}", "", name, flags=re.IGNORECASE).lower()
+    try:
+        known = _envpool(name).list_all_envs()
+    except ImportError:
+        return None
+    return next((f"{PREFIX}{each}" for each in known if each.lower() == task), None)
+
+
 def _envpool(name: str) -> Any:
     """Return the package, imported after OpenGL: MuJoCo looks for it then, and without it ends the process when it renders."""
     if "envpool" not in sys.modules:

@@ -356,7 +356,10 @@ def _unknown(name: str) -> str:
     if 0 < len(own) <= MOST_LISTED:
         return f"There is no environment {name!r}; the module {module} registers {', '.join(own)}."
     known = {known_name.lower(): known_name for known_name in own or [*gymnasium.registry, *procgen_names()]}
-    nearest = difflib.get_close_matches((name if own else name.rpartition(":")[2]).lower(), known, n=5)
+    wanted = (name if own else name.rpartition(":")[2]).lower()
+    if wanted not in known and (theirs := envpool.spelled(wanted)):
+        return f"There is no environment {name!r}, but EnvPool has {theirs}."
+    nearest = difflib.get_close_matches(wanted, known, n=5)
     hint = f"The closest names are {', '.join(known[key] for key in nearest)}. " if nearest else ""
     return f"There is no environment {name!r}. {hint}{_ACCEPTED_FORMS}"
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from rlhf_ray.data.system import usable_cores
+from rlhf_ray.data.system import torch_threads, usable_cores
 
 _P = TypeVar("_P")
 _R = TypeVar("_R")
@@ -28,8 +28,11 @@ def leave_cores_to_parts() -> None:
     """Let torch use one thread in this process, unless the environment variable ``OMP_NUM_THREADS`` says otherwise.
 
     By default it has as many as there are cores, which wait for each other, and change the last bits of sums.
+
+    Raises:
+        SettingError: ``OMP_NUM_THREADS`` is no number.
     """
-    if not os.environ.get("OMP_NUM_THREADS"):
+    if torch_threads() is None:
         torch.set_num_threads(1)
 
 

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from rlhf_ray.agents.true_return import episodes_of, success_of
 from rlhf_ray.data.metrics import in_order, pairs_skipped, share_of
-from rlhf_ray.data.system import usable_cores
+from rlhf_ray.data.system import core_bound, usable_cores
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.waiting import PeopleWait, spoken
 from rlhf_ray.measure.error_rates import newest_rates
@@ -199,8 +199,7 @@ class Progress(Callback):
         """Remember the folder, and what a resumed run knows of wrong answers; say how many cores a run in one process uses."""
         self._folder = run.folder
         if not run.algorithm.config.needs_ray:
-            cores = usable_cores()
-            self._say("uses 1 core" if cores == 1 else f"uses up to {cores} cores; --cores N bounds them")
+            self._say(_said_of(usable_cores(), core_bound()))
         if (wrong := newest_rates(run.folder.rows())[0]) is not None:
             self._wrong = wrong.sentence()
         self._waits = Waits(self._say, run.folder.path)
@@ -334,3 +333,11 @@ def _table_of(outcome: Outcome) -> Table:
             means = f"{value.true_return_mean:.1f} ± {value.true_return_std:.1f}"
             table.add_row(name, means, *[text for text in (episodes_of(value), success_of(value.success_rate)) if text])
     return table
+
+
+def _said_of(cores: int, bound: int | None) -> str:
+    """What a run in one process says of the cores it may use; ``bound`` is what ``--cores`` allows."""
+    uses = "uses 1 core" if cores == 1 else f"uses up to {cores} cores"
+    if bound is None:
+        return uses if cores == 1 else f"{uses}; --cores N bounds them"
+    return uses if bound == cores else f"{uses}: --cores is {bound}, and this process may use no more than {cores}"

@@ -124,7 +124,9 @@ def train(
         outcome = None
         try:
             finished, seconds = _train(experiment, folder, resume, interrupted, told, latest)
-            told.check(f" The run has stopped; resume it with `rlhf-ray train --resume {folder.path}`.")
+            told.check(
+                f" The run has stopped; correct the callback, then resume it with `rlhf-ray train --resume {folder.path}`."
+            )
             random, trained = _evaluate(experiment, folder, interrupted, told, evaluation_episodes)
             best = None
             if reference and not interrupted():

@@ -129,6 +129,10 @@ def test_a_run_on_the_true_reward_tells_the_return_and_the_success_rate(
         (["tune", "--trials", "3", "pendulum"], ["--trials", "before a preset", "rlhf-ray tune PRESET --trials"]),
         (["train", "pendulum", "--seed", "-1"], ["seed", "-1", "from 0"]),
         (
+            ["train", "CartPole-v1", "--fast"],
+            ["preferences.allow_variable_horizon", "False", "set"],
+        ),  # seen by sampling
+        (
             ["train", "pendulum", "--preferences.comparisons", "1000000"],
             ["preferences.comparisons", "1000000", "lower it"],
         ),

@@ -84,3 +84,24 @@ def test_torch_s_own_threads_are_within_the_bound(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SettingError, match="--cores is 1, but OMP_NUM_THREADS gives torch 2 threads: unset"):
         system.bound_cores(1)
     assert os.environ[system.CORES] == "2"
+
+
+@pytest.mark.parametrize(
+    ("told", "threads"), [(None, None), ("", None), (" ", None), ("1", 1), ("4", 4), ("2,1", 2), ("2, 1", 2)]
+)
+def test_torch_threads_are_told_by_openmps_variable(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, threads: int | None
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    if told is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", told)
+    assert system.torch_threads() == threads
+
+
+@pytest.mark.parametrize("told", ["abc", "0", "-3", "2.5", "2,x", "2,", ","])
+def test_what_is_no_number_of_threads_is_refused(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    with pytest.raises(
+        SettingError, match=r"OMP_NUM_THREADS is .*; it must be a whole number, 1 or more: unset it, or set it to 1"
+    ):
+        system.torch_threads()

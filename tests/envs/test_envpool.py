@@ -223,6 +223,12 @@ def test_meta_world_s_success_is_evaluated() -> None:
     assert evaluate("envpool/Pendulum-v1", None, episodes=2, seed=0).success_rate is None
 
 
+@pytest.mark.parametrize("name", ["WalkerWalk-v1", "EnvPool/walkerwalk-v1", "envpool:WalkerWalk-v1"])
+def test_its_task_without_its_prefix_is_recognised(name: str) -> None:
+    with pytest.raises(ValueError, match="but EnvPool has envpool/WalkerWalk-v1"):
+        make_env(name)
+
+
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [

@@ -238,7 +238,9 @@ def test_a_complete_run_and_other_settings_are_refused(tmp_path: Path, capsys: p
     for words, message in (
         (["--resume"], "needs the run folder"),
         (["--resume", str(tmp_path / "nothing")], "is not a run folder"),
-        (["--resume", str(folder.path), "--seed", "4"], "keeps the run's settings"),
+        (["--resume", str(folder.path), "--seed", "4"], "keeps the run's settings, and seed was 3, not 4;"),
+        (["--resume", str(folder.path), "--ppo.learning-rate", "0.5"], "and ppo.learning_rate was "),
+        (["--resume", str(folder.path), "--reward-model.hidden", "8"], "reward_model.hidden was"),
         (["--resume", str(folder.path), "--ppo.num-env-runners", "2"], "with preferences.mode=asynchronous"),
     ):
         with pytest.raises(SystemExit) as error:
@@ -246,6 +248,7 @@ def test_a_complete_run_and_other_settings_are_refused(tmp_path: Path, capsys: p
         assert error.value.code == 2
         assert message in capsys.readouterr().err
     folder.finish({}, interrupted=False)
-    with pytest.raises(SystemExit):
-        main(["train", "--resume", str(folder.path)])
-    assert "is complete" in capsys.readouterr().err
+    for words in ([], ["--ppo.env-threads", "2"]):  # nothing depends on the number of threads
+        with pytest.raises(SystemExit):
+            main(["train", "--resume", str(folder.path), *words])
+        assert "is complete" in capsys.readouterr().err
