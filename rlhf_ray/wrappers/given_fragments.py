@@ -64,14 +64,22 @@ class GivenFragments:
     def check(self, report: PoolReport, env_steps: int) -> PoolReport:
         """See `FragmentSource.check`.
 
+        Calls may reach the pool in another order than they were made, and a lost pool begins empty: its answer to what was sent last
+        knows better.
+
         Raises:
             SettingError: there are too few initial fragments to compare.
         """
-        fragments, seen = self.members.settings.fragments, env_steps - self.unseen
-        if self.asks and report.fragments < 2 and seen >= fragments.initial_env_steps:
+        fragments, seen, sent = self.members.settings.fragments, env_steps - self.unseen, self._sent
+        if not self.asks or report.fragments >= 2 or seen < fragments.initial_env_steps:
+            return report
+        if sent is not None and not self.members.executor.ready(sent):
+            return report
+        last = report if sent is None else self.members.executor.get(sent)
+        if last.fragments < 2:
             raise SettingError(
                 f"fragments.length is {fragments.length}, but {seen} environment steps gave fewer than two fragments of "
-                f"that length within an episode (episode lengths: {list(report.episode_lengths) or 'none ended'}): lower it."
+                f"that length within an episode (episode lengths: {list(last.episode_lengths) or 'none ended'}): lower it."
             )
         return report
 

@@ -122,7 +122,7 @@ def test_a_run_stopped_before_its_first_iteration_starts_anew(tmp_path: Path) ->
     train(TINY, clean, evaluation_episodes=1)
     for kind in (FailingAtOnce, FailingAtAStage):
         folder = RunFolder.create(tmp_path / kind.__name__, TINY)
-        with pytest.raises(CallbackError, match="The run has stopped; resume it"):
+        with pytest.raises(CallbackError, match="The run has stopped; correct the callback, then resume it"):
             train(TINY, folder, callbacks=[kind()])
         train(TINY, folder, resume=True, evaluation_episodes=1)
         rows, expected = folder.rows(), clean.rows()
