@@ -64,8 +64,8 @@ class GivenFragments:
     def check(self, report: PoolReport, env_steps: int) -> PoolReport:
         """See `FragmentSource.check`.
 
-        Calls may reach the pool in another order than they were made, and a lost pool begins empty: its answer to what was sent last
-        knows better.
+        Calls may reach the pool in another order than they were made, and a lost pool begins empty: what it answered to the last
+        fragments knows better.
 
         Raises:
             SettingError: there are too few initial fragments to compare.
