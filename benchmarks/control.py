@@ -105,7 +105,7 @@ IN_SURFS_MANNER = (
     *("--reward-model.methods", "surf", "--reward-model.no-use-action", "--preferences.selection", "disagreement"),
     *("--preferences.pretraining-env-steps", "10000", "--preferences.initial-comparisons", "0.1"),
 )
-"""Chosen on WindowOpen, seed 100, 400 labels stopped at step 164,000: at best two of three episodes succeeded. With `FOR_ERRORS`
+"""Chosen on WindowOpen, seed 100, 400 labels, stopped at step 164,000: at best two of three episodes succeeded. With `FOR_ERRORS`
 at most one of four did, in 320,000, and with the defaults (seed 200) one of ten, in 150,000: few clips show an open window."""
 
 LARGE_FITS = ("--reward-model.batch-size", "256", "--reward-model.updates", "200")

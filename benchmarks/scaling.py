@@ -12,7 +12,7 @@
 
     python benchmarks/scaling.py                      # MuJoCo's HalfCheetah: sampling takes longer than learning
 
-Writes benchmarks/results/scaling.json; intervals are from bootstrap samples of the turns. About five minutes on 16 cores.
+Writes benchmarks/results/scaling.json; intervals are from bootstrap samples of the turns. Three turns: four minutes on 16 cores.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from rlhf_ray.actors import access
 from rlhf_ray.actors.ray_internals import call_head, hush_ray, started_for_a_run
 from rlhf_ray.data import modules
 from rlhf_ray.data.places import JOB
-from rlhf_ray.data.system import CORES
+from rlhf_ray.data.system import CORES, TORCH_THREADS
 
 ANSWER_WITHIN = 30.0
 """Seconds that a head may take to answer."""
@@ -57,7 +57,7 @@ def start_ray(cpus: int) -> None:
         return
     global _private
     if address := os.environ.get("RAY_ADDRESS"):
-        told = {name: os.environ[name] for name in ("OMP_NUM_THREADS", CORES, modules.FOLDERS) if name in os.environ}
+        told = {name: os.environ[name] for name in (TORCH_THREADS, CORES, modules.FOLDERS) if name in os.environ}
         runtime_env: dict[str, Any] = {"env_vars": told}
         look(address)
         # Ray refuses variables that the job was already submitted with, even with equal values.

@@ -231,7 +231,9 @@ def refused(folder: RunFolder) -> Iterator[None]:
 def _has_answers(folder: RunFolder) -> bool:
     from rlhf_ray.store import PreferenceStore
 
-    return folder.preferences.exists() and PreferenceStore(folder.preferences, create=False).load() is not None
+    return (
+        folder.preferences.exists() and PreferenceStore(folder.preferences, create=False).tally().last > 0
+    )  # skips, too
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from rlhf_ray.actors import access
 from rlhf_ray.actors.cluster import look
 from rlhf_ray.cluster.upload import check_upload
 from rlhf_ray.data.places import in_job
+from rlhf_ray.data.system import TORCH_THREADS
 
 ADDRESS = "http://127.0.0.1:8265"
 """Default address: this machine's dashboard, or a cluster's forwarded by `ray dashboard cluster.yaml`."""
@@ -96,7 +97,7 @@ def submit(
         NoAccessError: the cluster doesn't answer.
         SettingError: ``working_dir`` is too large to upload.
     """
-    variables = {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"], "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WITHIN)}
+    variables = {TORCH_THREADS: os.environ.get(TORCH_THREADS) or "1", "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WITHIN)}
     runtime_env: dict[str, Any] = {"env_vars": variables | (env or {})}
     if working_dir is not None:
         runtime_env["working_dir"] = str(working_dir)

@@ -19,9 +19,14 @@ import pytest
 from rlhf_ray import cli, tune_configs
 from rlhf_ray.agents.true_return import TrueReturn
 from rlhf_ray.cli import presets
+from rlhf_ray.cli.train import refused
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.settings import Experiment
+from rlhf_ray.store import PreferenceStore
+from tests.made_up import some_comparisons
 
 PROGRAM = str(Path(sys.executable).with_name("rlhf-ray"))
 SMALL = [
@@ -128,10 +133,7 @@ def test_a_run_on_the_true_reward_tells_the_return_and_the_success_rate(
         (["tune", "nothing"], ["nothing", "pendulum"]),
         (["tune", "--trials", "3", "pendulum"], ["--trials", "before a preset", "rlhf-ray tune PRESET --trials"]),
         (["train", "pendulum", "--seed", "-1"], ["seed", "-1", "from 0"]),
-        (
-            ["train", "CartPole-v1", "--fast"],
-            ["preferences.allow_variable_horizon", "False", "set"],
-        ),  # seen by sampling
+        (["train", "CartPole-v1", "--fast"], ["preferences.allow_variable_horizon", "False", "set"]),
         (
             ["train", "pendulum", "--preferences.comparisons", "1000000"],
             ["preferences.comparisons", "1000000", "lower it"],
@@ -147,6 +149,29 @@ def test_wrong_settings_are_named(
     for word in words:
         assert word in printed
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("has", "error", "kept"),
+    [
+        ("nothing", SettingError("ppo.epochs is 0"), False),
+        ("nothing", RuntimeError("the machine"), True),
+        ("a row", SettingError("ppo.epochs is 0"), True),
+        ("a skip", SettingError("ppo.epochs is 0"), True),
+    ],
+)
+def test_a_refused_run_leaves_a_folder_only_with_something_in_it(
+    tmp_path: Path, has: str, error: Exception, kept: bool
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    store = PreferenceStore(folder.preferences)
+    if has == "a row":
+        folder.metrics.write_text('{"iteration": 1}\n')
+    if has == "a skip":
+        store.skip(some_comparisons(1).pairs, annotator="ada")
+    with pytest.raises(type(error)), refused(folder):
+        raise error
+    assert folder.path.exists() == kept
 
 
 @pytest.mark.slow

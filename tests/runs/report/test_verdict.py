@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -172,6 +173,15 @@ def test_a_run_in_one_process_says_how_many_cores_it_uses(
     monkeypatch.setenv(CORES, "1")
     Progress(folder.experiment()).on_start(started(folder, needs_ray=False))
     assert capsys.readouterr().out == "uses 1 core\n"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    for bound, said in (
+        ("", "uses up to 2 cores; --cores N bounds them"),
+        ("2", "uses up to 2 cores"),
+        ("99", "uses up to 2 cores: --cores is 99, and this process may use no more than 2"),
+    ):
+        monkeypatch.setenv(CORES, bound)
+        Progress(folder.experiment()).on_start(started(folder, needs_ray=False))
+        assert capsys.readouterr().out == f"{said}\n"
     Progress(folder.experiment()).on_start(started(folder))
     assert capsys.readouterr().out == ""
 
