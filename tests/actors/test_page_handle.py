@@ -17,7 +17,6 @@ from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.store import PreferenceStore
 from tests.actors.people_ring import LABELLING, links, people_ring
 from tests.actors.rings import Heard
-from tests.labelling import at_the_page
 from tests.labelling.at_the_page import press, wait_for_pair, wait_saved
 from tests.labelling.conftest import browser as browser  # a fixture
 from tests.labelling.person import Person
@@ -57,9 +56,8 @@ def _kill_and_take_the_port(ring: Any) -> socket.socket:
 
 @pytest.mark.slow
 def test_a_killed_page_waits_for_its_port_and_open_pages_deliver_what_they_kept(
-    tmp_path: Path, browser: Browser, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, browser: Browser, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(at_the_page, "UNSEEN_MS", 260)  # of the real page
     with people_ring(tmp_path) as ring:
         ring.start(200)
         _wait(lambda: ring.source.share == 1.0)  # all pairs are there

@@ -8,24 +8,20 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import Page, expect
 
-from tests.labelling.fake_desk import TOO_SOON_MS
-
-UNSEEN_MS = TOO_SOON_MS + 10
-"""For so long after a pair has come nobody can have seen it, and the page takes no answer; and a little longer."""
+from tests.labelling.fake_desk import FakeDesk
 
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
 
 
 def wait_for_pair(page: Page, besides: str = "") -> str:
-    """The lease of the pair on screen, once it is another than `besides` and may be answered."""
+    """The lease of the pair on screen, once it is another than `besides` and the page takes an answer to it."""
     page.wait_for_function(
         """besides => {
-            const { state, lease } = document.querySelector("#pair").dataset;
-            return state === "asking" && lease !== besides;
+            const { takes, busy, lease } = document.querySelector("#pair")?.dataset ?? {};
+            return takes === "true" && !busy && lease !== besides;
         }""",
         arg=besides,
     )
-    page.wait_for_timeout(UNSEEN_MS)
     return lease_of(page)
 
 
@@ -47,10 +43,31 @@ def wait_saved(page: Page) -> None:
 
 def press(page: Page, key: str) -> str:
     """Press a key that answers; returns the lease it answered."""
-    lease = lease_of(page)
-    page.keyboard.press(key)
+    return answer(page, lambda: page.keyboard.press(key))
+
+
+def answer(page: Page, act: Callable[[], Any]) -> str:
+    """Answer the pair on screen by what `act` does, and wait for the next; returns the lease that it answered."""
+    lease = wait_for_pair(page)
+    act()
     wait_for_pair(page, lease)
     return lease
+
+
+def wait_fetched_ahead(page: Page, desk: FakeDesk, ahead: int = 3) -> None:
+    """Wait until the page has the films of the pair on screen and of `ahead` others."""
+    fetched = (
+        "performance.getEntriesByType('resource').filter(({ responseEnd }) => responseEnd).map(({ name }) => name)"
+    )
+
+    def all_are_here() -> bool:
+        names = {name.rpartition("/")[2] for name in page.evaluate(fetched)}
+        leased = [lease.showing for lease in desk.leases.values()]
+        return len(leased) > ahead and names >= {
+            film.id for showing in leased for film in (showing.left, showing.right)
+        }
+
+    wait_until(all_are_here, page)
 
 
 def frames(page: Page) -> list[int]:

@@ -298,7 +298,7 @@ def changed(name: str, constant: str, value: int) -> Response:
 def in_front_of(app: FastAPI, site: Served) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """The app for who sees a new pair, and gives up a request, sooner than people and browsers do; behind the site's proxy."""
     scripts = {
-        "/static/playback.js": changed("playback.js", "TOO_SOON_MS", TOO_SOON_MS),
+        "/static/watch.js": changed("watch.js", "TOO_SOON_MS", TOO_SOON_MS),
         "/static/api.js": changed("api.js", "TIMEOUT_MS", TIMEOUT_MS),
     }
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 from rlhf_ray.data.answers import ANSWERS, AnswerKind, answer_of
 from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.store import PreferenceStore
-from tests.labelling.at_the_page import lease_of, press, wait_saved
+from tests.labelling.at_the_page import answer, press, wait_saved
 from tests.labelling.office import Office, pairs_of
 
 PUZZLING = AnswerKind(
@@ -38,9 +38,9 @@ def office(tmp_path: Path) -> Office:
 
 async def answered(office: Office, *answers: str) -> None:
     await office.ask(0, pairs_of(len(answers)))
-    for answer in answers:
+    for each in answers:
         (shown,) = await office.desk.next("ada", 1, [])
-        await office.give("ada", shown, answer)
+        await office.give("ada", shown, each)
 
 
 @pytest.mark.usefixtures("declared")
@@ -62,9 +62,7 @@ def test_another_answer_is_stored_fitted_to_and_counted(office: Office) -> None:
 @pytest.mark.usefixtures("declared")
 def test_the_page_has_its_button_and_key(visit: Any, desk: Any) -> None:
     page: Page = visit()
-    first = lease_of(page)
-    page.locator("[data-answer=puzzling]").click()
-    page.wait_for_function("lease => document.getElementById('pair').dataset.lease !== lease", arg=first)
+    answer(page, page.locator("[data-answer=puzzling]").click)
     press(page, "z")
     wait_saved(page)
     assert [given.answer for _, given, _ in desk.answers] == ["puzzling", "puzzling"]

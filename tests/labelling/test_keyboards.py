@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.labelling.at_the_page import lease_of, wait_for_pair, wait_saved
+from tests.labelling.at_the_page import answer, press, wait_saved
 
 SHIFT, CTRL, ALT = 8, 2, 1
 """Chromium's modifiers."""
@@ -100,9 +100,7 @@ def typing(visit: Any) -> Any:
 def test_answers_from_other_keyboards(typing, desk):
     page = typing
     for key, code in (("ы", "KeyS"), ("&", "Digit1"), ("Process", "KeyX"), ("ｆ", "KeyF")):
-        lease = lease_of(page)
-        page.type_key(key, code)
-        wait_for_pair(page, lease)
+        answer(page, lambda key=key, code=code: page.type_key(key, code))
     page.type_key("Dead", "BracketLeft")
     expect(page.locator("#speed")).to_have_text("0.75×")
     page.type_key("]", "Digit9", CTRL | ALT)
@@ -122,10 +120,7 @@ def test_keys_of_another_keyboard_can_be_chosen(typing, desk):
     page.type_key("ж", "Semicolon")
     expect(page.locator("[data-for=right]")).to_have_text("ж or →")
     page.keyboard.press("Escape")
-    lease = lease_of(page)
-    page.type_key("Ж", "Semicolon", SHIFT)
-    second = wait_for_pair(page, lease)
-    page.keyboard.press("ArrowRight")
-    wait_for_pair(page, second)
+    answer(page, lambda: page.type_key("Ж", "Semicolon", SHIFT))
+    press(page, "ArrowRight")
     wait_saved(page)
     assert [given.answer for _, given, _ in desk.answers] == ["right", "right"]

@@ -3,7 +3,15 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.labelling.at_the_page import UNSEEN_MS, lease_of, press, wait_for_pair, wait_saved, wait_until
+from tests.labelling.at_the_page import (
+    answer,
+    lease_of,
+    press,
+    wait_fetched_ahead,
+    wait_for_pair,
+    wait_saved,
+    wait_until,
+)
 
 ANSWER_OF = {
     "ArrowLeft": "left",
@@ -37,10 +45,8 @@ def test_each_answer_by_keyboard(visit, desk):
 def test_each_answer_by_mouse(visit, desk):
     page = visit()
     wanted = ["left", "right", "equal", "incomparable", "skip", "flag"]
-    for answer in wanted:
-        lease = lease_of(page)
-        page.locator(f"[data-answer={answer}]").click()
-        wait_for_pair(page, lease)
+    for name in wanted:
+        answer(page, page.locator(f"[data-answer={name}]").click)
     wait_saved(page)
     assert [given.answer for _, given, _ in desk.answers] == wanted
     assert all(given.key is None for _, given, _ in desk.answers)
@@ -56,7 +62,7 @@ def test_a_held_key_answers_once(visit, desk, key):
     page.locator("[data-answer=equal]").focus()  # what Enter presses
     page.keyboard.down(key)
     for _ in range(3):
-        page.wait_for_timeout(UNSEEN_MS)
+        wait_for_pair(page)
         page.keyboard.down(key)  # the browser's repetition
     page.keyboard.up(key)
     wait_saved(page)
@@ -67,10 +73,13 @@ def test_presses_on_a_pair_that_nobody_can_have_seen_are_no_answers(visit, desk)
     page = visit()
     lease = lease_of(page)
     presses = """() => {
+        const { dataset } = document.querySelector("#pair");
+        const takes = [dataset.takes];
         for (const key of ["ArrowLeft", "ArrowRight", "ArrowLeft"]) dispatchEvent(new KeyboardEvent("keydown", { key }));
         document.querySelector("[data-answer=equal]").click();
+        return [...takes, dataset.takes];
     }"""
-    page.evaluate(presses)
+    assert page.evaluate(presses) == ["true", "false"]
     expect(page.locator("#toast")).to_have_text("Too fast: that answer was ignored. This is a new pair.")
     second = wait_for_pair(page, lease)
     page.keyboard.press("ArrowRight")
@@ -79,6 +88,7 @@ def test_presses_on_a_pair_that_nobody_can_have_seen_are_no_answers(visit, desk)
     page.wait_for_function("lease => document.querySelector('#pair').dataset.lease !== lease", arg=third)
     wait_until(lambda: desk.undone, page)
     page.wait_for_function("document.querySelector('#toast').textContent.startsWith('Undone')")
+    assert page.locator("#pair").get_attribute("data-takes") == "true"
     page.keyboard.press("ArrowDown")
     wait_until(lambda: len(desk.answers) == 2, page)
     wait_saved(page)
@@ -210,10 +220,8 @@ def test_when_there_is_nothing_the_page_says_why_and_goes_on_by_itself(visit, de
 def test_leases_are_renewed_and_given_back(visit, desk, monkeypatch):
     monkeypatch.setattr("tests.labelling.fake_desk.LEASE_S", 3.0)
     page = visit()
-    page.wait_for_timeout(500)
-    lease = lease_of(page)
-    held = set(desk.leases)
-    assert len(held) == 4
+    wait_until(lambda: len(desk.leases) == 4, page)
+    lease, held = lease_of(page), set(desk.leases)
     wait_until(lambda: desk.renewed.count(lease) >= 3, page)
     page.goto("about:blank")
     wait_until(lambda: set(desk.released) == held, page)
@@ -223,7 +231,7 @@ def test_leases_are_renewed_and_given_back(visit, desk, monkeypatch):
 @pytest.mark.slow
 def test_a_desk_that_has_forgotten_everything_is_asked_anew(visit, desk):
     page = visit()
-    page.wait_for_timeout(500)
+    wait_fetched_ahead(page, desk)
     desk.known.clear()
     for _ in range(6):  # those that are here already, and further ones
         press(page, "ArrowLeft")

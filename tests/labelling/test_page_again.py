@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.labelling.at_the_page import PHONE, pixels, swipe, wait_for_pair, wait_until
+from tests.labelling.at_the_page import PHONE, answer, lease_of, pixels, press, swipe, wait_for_pair, wait_until
 from tests.labelling.fake_desk import FakeDesk, served
 from tests.labelling.office import Office, pairs_of
 from tests.labelling.test_page_look import assert_accessible
@@ -23,28 +23,27 @@ def test_the_owner_looks_at_each_again_with_one_key(visit, desk: FakeDesk) -> No
     page.get_by_role("link", name="3 answers to look at again").click()
     asked = len(desk.answers)
     page.wait_for_url("**/again")
-    first = wait_for_pair(page)
+    wait_for_pair(page)
     expect(page.locator("#before")).to_contain_text(
         "grace answered “A is better”, which is wrong with a probability of 89 %"
     )
     assert [int(side[0, 0, 1]) for side in pixels(page).values()] == [2, 3]  # the films' numbers
     expect(page.locator(".given")).to_have_attribute("data-answer", "left")
     assert_accessible(page)
-    page.keyboard.press("Enter")
-    second = wait_for_pair(page, first)
+    press(page, "Enter")
+    second = lease_of(page)
     page.reload()
     assert wait_for_pair(page) == second
     page.keyboard.press("s")  # of the other page
     desk.fail_answers = 1
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#toast")).to_contain_text("not saved")
-    page.keyboard.press("ArrowLeft")
-    third = wait_for_pair(page, second)
+    press(page, "ArrowLeft")
+    third = lease_of(page)
     page.keyboard.press("z")
     again = wait_for_pair(page, third)
     expect(page.locator("#before")).to_contain_text("You left it at “A is better”. 2 to look at.")
-    page.get_by_role("button", name="Equal", exact=False).click()
-    wait_for_pair(page, again)
+    answer(page, page.get_by_role("button", name="Equal", exact=False).click)
     page.get_by_role("button", name="Keep the answer").click()
     expect(page.locator("#reason")).to_have_text("No answers to look at again.")
     assert [(target, answer) for target, _, answer in desk.reviews] == [
@@ -71,7 +70,7 @@ def test_others_see_nothing_of_it(visit, desk: FakeDesk) -> None:
 def test_on_a_phone_all_of_it_is_in_sight_and_swipes_answer(visit, desk: FakeDesk) -> None:
     doubts = [desk.doubt(number, "grace", "left") for number in (1, 2)]
     page = visit("ada", "/again", **PHONE)
-    first = wait_for_pair(page)
+    wait_for_pair(page)
     for shown in (
         ".pane[data-side=left]",
         ".pane[data-side=right]",
@@ -85,8 +84,7 @@ def test_on_a_phone_all_of_it_is_in_sight_and_swipes_answer(visit, desk: FakeDes
         assert 0 <= box["x"] <= box["x"] + box["width"] <= 360, shown
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     assert_accessible(page)
-    swipe(page, (120, 300), (200, 0))
-    wait_for_pair(page, first)
+    answer(page, lambda: swipe(page, (120, 300), (200, 0)))
     assert [(target, answer) for target, _, answer in desk.reviews] == [(doubts[0].event_id, "right")]
 
 
@@ -104,9 +102,7 @@ def test_at_a_real_desk_what_was_looked_at_stays_so(context: BrowserContext, tmp
         page: Page = context.pages[0]
         page.goto(site.link("ada"))
         page.get_by_role("link", name="2 answers to look at again").click()
-        first = wait_for_pair(page)
-        page.keyboard.press("Enter")
-        wait_for_pair(page, first)
+        press(page, "Enter")
         page.keyboard.press("ArrowDown")
         expect(page.locator("#reason")).to_have_text("No answers to look at again.")
         wait_until(lambda: len(office.rows()) == 4, page)

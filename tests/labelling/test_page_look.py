@@ -8,12 +8,14 @@ from playwright.sync_api import expect
 
 from tests.labelling.at_the_page import (
     PHONE,
+    answer,
     covered,
     frames,
     lease_of,
     pixels,
     press,
     swipe,
+    wait_fetched_ahead,
     wait_for_pair,
     wait_saved,
     wait_until,
@@ -31,7 +33,7 @@ def test_a_phone_needs_no_keyboard(visit, desk):
     for button in page.locator("button:visible, a:visible").all():
         box = button.bounding_box()
         assert min(box["width"], box["height"]) >= 44, button.evaluate("element => element.outerHTML")
-    for answer in (
+    for name in (
         "left",
         "right",
         "equal",
@@ -39,13 +41,11 @@ def test_a_phone_needs_no_keyboard(visit, desk):
         "skip",
         "flag",
     ):  # all in reach of a thumb, without scrolling
-        box = page.locator(f"[data-answer={answer}]").bounding_box()
+        box = page.locator(f"[data-answer={name}]").bounding_box()
         assert box["y"] + box["height"] <= 740
-    for by, answer in (((-140, 5), "left"), ((140, -5), "right")):
-        lease = lease_of(page)
-        swipe(page, (180, 200), by)
-        wait_for_pair(page, lease)
-        wait_until(lambda answer=answer: desk.answers and desk.answers[-1][1].answer == answer, page)
+    for by, name in (((-140, 5), "left"), ((140, -5), "right")):
+        answer(page, lambda by=by: swipe(page, (180, 200), by))
+        wait_until(lambda name=name: desk.answers and desk.answers[-1][1].answer == name, page)
     lease = lease_of(page)
     for by in ((30, 0), (60, 120)):  # too short; rather a scroll
         swipe(page, (180, 250), by)
@@ -53,8 +53,7 @@ def test_a_phone_needs_no_keyboard(visit, desk):
     page.touchscreen.tap(180, 200)
     expect(page.locator("#pair")).to_have_attribute("data-playing", "false")
     assert lease_of(page) == lease
-    page.locator("[data-answer=equal]").tap()
-    wait_for_pair(page, lease)
+    answer(page, page.locator("[data-answer=equal]").tap)
     wait_saved(page)
     assert [given.answer for _, given, _ in desk.answers] == ["left", "right", "equal"]
 
@@ -195,9 +194,7 @@ def test_everything_is_reached_with_tab_alone(visit, desk):
         "episode-play",
     }
     page.locator("[data-answer=equal]").focus()
-    lease = lease_of(page)
-    page.keyboard.press(" ")  # presses the button that has the focus, and does not pause
-    wait_for_pair(page, lease)
+    press(page, " ")  # presses the button that has the focus, and does not pause
     wait_saved(page)
     assert [given.answer for _, given, _ in desk.answers] == ["equal"]
 
@@ -239,9 +236,9 @@ def test_accessibility(visit, site, desk, scheme, screen):
 
 
 @pytest.mark.slow
-def test_the_next_pair_is_there_within_50_ms(visit):
+def test_the_next_pair_is_there_within_50_ms(visit, desk):
     page = visit()
-    page.wait_for_timeout(500)
+    wait_fetched_ahead(page, desk)
     page.evaluate(
         """() => {
             window.waits = [];

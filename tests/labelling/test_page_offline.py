@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tests.labelling.at_the_page import lease_of, press, wait_for_pair, wait_saved
+from tests.labelling.at_the_page import press, wait_fetched_ahead, wait_for_pair, wait_saved
 from tests.labelling.fake_desk import FakeDesk
 
 
@@ -35,13 +35,12 @@ def test_unsaved_answers_outlive_a_reload(visit, desk):
 @pytest.mark.slow
 def test_offline_and_back_loses_and_doubles_nothing(visit, desk):
     page = visit()
-    page.wait_for_timeout(500)  # three are fetched ahead
     first = press(page, "ArrowLeft")
     wait_saved(page)
-    page.wait_for_timeout(500)
+    wait_fetched_ahead(page, desk)
     page.context.set_offline(True)
     leases = [first, *[press(page, key) for key in ("ArrowRight", "ArrowDown", "x")]]
-    leases.append(lease_of(page))
+    leases.append(wait_for_pair(page))
     page.keyboard.press("ArrowLeft")  # the last that was here
     expect(page.locator("#pair")).to_have_attribute("data-state", "waiting")
     expect(page.locator("#saved")).to_have_text("Offline, 4 queued")
@@ -57,9 +56,8 @@ def test_offline_and_back_loses_and_doubles_nothing(visit, desk):
 
 @pytest.mark.slow
 def test_a_proxy_that_cannot_reach_the_server_is_no_answer_of_the_server(visit, desk, site):
-    page = visit(ready=False)
-    wait_for_pair(page)
-    page.wait_for_timeout(500)
+    page = visit()
+    wait_fetched_ahead(page, desk)
     site.proxy = lambda path: Response("<h1>Bad Gateway", 502) if path.startswith("/api/") else None
     for _ in range(3):
         press(page, "ArrowLeft")
@@ -115,12 +113,13 @@ def test_a_film_whose_connection_falls_silent_is_asked_for_again(bytes_sent, vis
 @pytest.mark.slow
 def test_undo_offline_takes_back_what_was_never_sent(visit, desk):
     page = visit()
-    page.wait_for_timeout(500)
+    wait_fetched_ahead(page, desk)
     page.context.set_offline(True)
     press(page, "ArrowLeft")
     lease = press(page, "ArrowLeft")
     page.keyboard.press("z")
     page.wait_for_function("lease => document.querySelector('#pair').dataset.lease === lease", arg=lease)
+    wait_for_pair(page)
     page.keyboard.press("ArrowRight")
     page.context.set_offline(False)
     wait_saved(page)
@@ -133,7 +132,7 @@ def test_undo_offline_takes_back_what_was_never_sent(visit, desk):
 def test_the_page_may_fall_silent_and_come_back(visit, desk, monkeypatch):
     """A server that answers slowly blocks nobody: the next pair does not wait for the last answer."""
     page = visit()
-    page.wait_for_timeout(500)
+    wait_fetched_ahead(page, desk)
     gate = threading.Event()
     answer = FakeDesk.answer
 

@@ -3,7 +3,7 @@ import { ANSWERS } from "./answers.js";
 import { call, Refused } from "./api.js";
 import { byId, newId, say } from "./dom.js";
 import { ACTIONS, Keys } from "./keys.js";
-import { flash, onPress, Playback, TOO_SOON_MS } from "./playback.js";
+import { flash, onPress, Playback } from "./playback.js";
 import { close, load } from "./questions.js";
 import { enter, onEntrance } from "./session.js";
 import { swipes } from "./swipe.js";
@@ -64,7 +64,7 @@ async function show() {
   pair.dataset.over = String(!doubts.length);
   pair.dataset.lease = doubt?.event_id ?? "";
   playback.show(shown?.films ?? [], doubt?.fps ?? 1);
-  watch.start();
+  watch.start(Boolean(doubt));
   if (before) close(before);
   for (const button of document.querySelectorAll("[data-answer], [data-action=keep]")) {
     button.setAttribute("aria-disabled", String(!doubt));
@@ -99,7 +99,7 @@ async function look() {
 async function respond(answer) {
   const doubt = doubts[0];
   if (!shown || busy) return;
-  if (watch.read().view_ms < TOO_SOON_MS) {
+  if (!watch.takes()) {
     say(t("Too fast: that answer was ignored. This is a new pair."), 2.5);
     return;
   }

@@ -4,7 +4,7 @@ import { byId, keep, kept, newId, say } from "./dom.js";
 import { showEpisodes } from "./episode.js";
 import { ACTIONS, Keys } from "./keys.js";
 import { Outbox } from "./outbox.js";
-import { flash, onPress, Playback, TOO_SOON_MS } from "./playback.js";
+import { flash, onPress, Playback } from "./playback.js";
 import { showProgress } from "./progress.js";
 import { close, load, PAGE, Questions } from "./questions.js";
 import { showRefused } from "./refused.js";
@@ -39,18 +39,18 @@ let title = document.title;
 let undoing = false;
 /** Number of answers given on this page and not undone. */
 let answered = 0;
-/** Whether the pair on screen was shown before (undo): it may be answered at once. */
-let again = false;
 
-/** Show the current question, or the waiting state if there is none. */
-function show() {
+/**
+ * Show the current question, or the waiting state if there is none.
+ * @param {boolean} [again] whether it was shown before (undo)
+ */
+function show(again = false) {
   const question = questions.current;
   pair.dataset.state = question ? "asking" : "waiting";
   pair.dataset.lease = question?.showing.lease ?? "";
   for (const button of document.querySelectorAll("[data-answer]")) button.setAttribute("aria-disabled", String(!question));
   playback.show(question?.films ?? [], question?.showing.fps ?? 1);
-  watch.start();
-  again = false;
+  watch.start(Boolean(question), again);
   byId("next").textContent = question ? t("Pair {number}. A or B?", { number: answered + 1 }) : "";
   if (question && !playback.playing && playback.calm.matches && !kept("told-of-less-motion", false)) {
     keep("told-of-less-motion", true);
@@ -78,7 +78,7 @@ function advance() {
 function respond(answer, key) {
   const question = questions.current;
   if (!question || undoing) return;
-  if (!again && watch.read().view_ms < TOO_SOON_MS) {
+  if (!watch.takes()) {
     say(t("Too fast: that answer was ignored. This is a new pair."), 2.5);
     return;
   }
@@ -122,8 +122,7 @@ async function undo() {
       questions.putBefore(await load(question));
     }
     answered = Math.max(0, answered - 1);
-    show();
-    again = true;
+    show(true);
     say(t("Undone. Answer this pair again."), 2.5);
   } catch (error) {
     say(error instanceof Refused ? t("Can’t undo: {why}", { why: t(error.message) }) : t("Can’t undo: the server is unreachable."));

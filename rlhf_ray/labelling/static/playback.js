@@ -3,12 +3,6 @@ import { byId, keep, kept, say } from "./dom.js";
 import { Player } from "./player.js";
 import { t } from "./text.js";
 
-/**
- * Ignore presses within this time of a new pair: they were meant for the previous pair or are accidental. Seeing a new pair and
- * choosing takes people more than 0.3 s.
- */
-export const TOO_SOON_MS = 250;
-
 /** Plays the two clips; moves the controls below them. */
 export class Playback {
   constructor() {
