@@ -71,7 +71,7 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
     actions: list[Array] = []
     try:
         quota = np.full(copies, episodes // copies) + (np.arange(copies) < episodes % copies)
-        returns, lengths, succeeded = play(env, act, quota, seed, actions.append)
+        returns, lengths, succeeded = play(env, act, quota, seed, actions.append, environment)
     finally:
         env.close()
     spread, cut = action_spread(np.concatenate(actions)), int((lengths >= LONGEST).sum()) if endless else 0
@@ -119,6 +119,7 @@ def play(
     quota: Array,
     seed: int,
     see: Callable[[Array], None] = lambda actions: None,
+    environment: str = "",
 ) -> tuple[FloatArray, IntArray, BoolArray | None]:
     """Play a fixed number of episodes in each copy of a vectorised environment.
 
@@ -130,6 +131,7 @@ def play(
         quota: ``[copies]`` int: episodes to count in each copy.
         seed: seeds initial states and random actions.
         see: called with the actions of each step that counts.
+        environment: its name, for the log.
 
     Returns:
         ``[sum(quota)]`` float, int and bool: the episodes' returns, lengths, and whether they succeeded; None if the environment
@@ -140,7 +142,7 @@ def play(
     returns: list[float] = []
     lengths: list[int] = []
     succeeded: list[bool] = []
-    infos = Infos(env.num_envs)
+    infos = Infos(env.num_envs, environment)
     running, begun, played, steps = (
         np.zeros(env.num_envs),
         np.ones(env.num_envs, dtype=bool),
@@ -156,10 +158,9 @@ def play(
         steps = np.where(begun, steps + 1, 0)
         first, begun = ~begun, ~(terminated | truncated)
         counted = played[~begun] < quota[~begun]
-        if (success := infos.see(said, ~begun)) is not None:
-            succeeded += success[counted].tolist()
+        succeeded += infos.see(said, ~begun)[counted].tolist()
         for i in np.flatnonzero(~begun)[counted]:
             returns.append(float(running[i]))
             lengths.append(int(steps[i]))
             played[i] += 1
-    return np.array(returns), np.array(lengths, np.int64), np.array(succeeded) if succeeded else None
+    return np.array(returns), np.array(lengths, np.int64), np.array(succeeded) if infos.known else None

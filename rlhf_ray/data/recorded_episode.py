@@ -52,8 +52,9 @@ class RecordedEpisode:
     @property
     def succeeded(self) -> bool | None:
         """Whether a step reached the task's goal (`rlhf_ray.data.infos`); None if the environment doesn't say."""
-        told = [self.states[name] for name in SUCCESS if name in self.states]
-        return bool(any((values > 0).any() for values in told)) if told else None  # NaN where it was not told
+        told = [self.states[name][1:] for name in SUCCESS if name in self.states]  # of steps, not of the reset
+        known = any((values == values).any() for values in told)  # NaN where it was not told
+        return any(bool((values == 1).any()) for values in told) if known else None
 
     def first(self, steps: int) -> RecordedEpisode:
         """Return the episode truncated after ``steps`` steps; itself if it has no more. Without ``inside`` and ``env_states``."""

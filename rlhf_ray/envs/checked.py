@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.errors import FaultyEnvironmentError
+from rlhf_ray.data.infos import with_plain_success
 from rlhf_ray.envs.observations import Say, UnfitError, fitting, short
 
 RAISED = (Exception, SystemExit)
@@ -50,7 +51,8 @@ def fault(doing: str, error: BaseException) -> FaultyEnvironmentError:
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     """Checks an environment's observations (`rlhf_ray.envs.observations`) and rewards, and converts them to their dtypes.
 
-    Observations, and their parts, become arrays of the space's dtype. Rewards become floats.
+    Observations, and their parts, become arrays of the space's dtype. Rewards become floats. Successes in infos are plain
+    (`rlhf_ray.data.infos`).
 
     Actions go in and observations and frames come out as copies: some environments change the actions they are given, or reuse
     their arrays.
@@ -76,7 +78,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             observation, info = self.env.reset(seed=seed, options=options)
         except RAISED as error:
             raise fault(f"{self._where()}: reset()", error) from error
-        return self._observation(observation, "reset()"), info
+        return self._observation(observation, "reset()"), with_plain_success(info, self._called)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """See gymnasium."""
@@ -93,6 +95,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         if not math.isfinite(number):
             _blame_policy(action, self._where())
             raise self._fault(f"the reward is {number}")
+        info = with_plain_success(info, self._called)
         return self._observation(observation, "step()"), number, terminated, truncated, info
 
     def render(self) -> Any:

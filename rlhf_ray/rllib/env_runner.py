@@ -58,6 +58,8 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
     copies: np.random.SeedSequence
     """Seeds of the environments to come; set by `begin_runner`."""
     env: Any
+    _unsaid: list[bool]
+    """Successes of episodes that ended before the environment said anything about success: no more than are averaged."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
         with seeded_without_compiler():
@@ -80,7 +82,7 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
     def _try_env_reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Reset the environments (called by RLlib). With a ``seed``, each copy gets a new stream of its own."""
         seeds_given = None if seed is None else seeds_of_copies(self.env, self.copies)
-        self._infos = Infos(self.env.num_envs)
+        self._infos, self._unsaid = Infos(self.env.num_envs, str(self.config.env)), []
         observations, infos = super()._try_env_reset(seed=seeds_given, options=options)
         return copy.deepcopy(observations), infos
 
@@ -99,8 +101,12 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         if not ended.any():
             return
         window = max(1, -(-self.config.metrics_num_episodes_for_smoothing // max(1, self.config.num_env_runners)))
-        for success in () if succeeded is None else succeeded:
-            self.metrics.log_value("success_rate", float(success), window=window)
+        self._unsaid += succeeded.tolist()
+        if self._infos.known:
+            for success in self._unsaid:
+                self.metrics.log_value("success_rate", float(success), window=window)
+            self._unsaid.clear()
+        del self._unsaid[:-window]
         for name, mean in self._infos.means().items():
             self.metrics.log_value(f"info_mean/{name}", mean, window=window)
 

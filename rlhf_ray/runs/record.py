@@ -182,20 +182,20 @@ def record(plan: RecordingPlan, out: Path, *, actors: int = 0, watch: Watch = la
         before = Recording(out)
         steps, episodes = before.steps_of_policies(), Counter(before.policies)
     returns: list[float] = []
-    succeeded: list[bool] = []
+    succeeded: list[bool | None] = []
     for episode in _episodes(plan, make_env, actors, steps, episodes):
         if endless and plan.env_steps is not None:
             episode = episode.first(plan.env_steps - steps.total())
         steps[episode.policy] += len(episode.trajectory)
         episodes[episode.policy] += 1
         returns.append(float(episode.trajectory.rewards.sum()))
-        if (success := episode.succeeded) is not None:
-            succeeded.append(success)
+        succeeded.append(episode.succeeded)
         if writer is not None:
             writer.add(episode)
         else:
             kept.append(episode)
-        watch(steps, episodes, fmean(returns), fmean(succeeded) if succeeded else None)
+        said = any(success is not None for success in succeeded)
+        watch(steps, episodes, fmean(returns), fmean(map(bool, succeeded)) if said else None)
     if writer is not None:
         writer.finish()
     else:

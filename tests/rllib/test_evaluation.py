@@ -40,6 +40,18 @@ def test_each_copy_gives_its_quota_of_whole_episodes_however_long_they_are() -> 
     assert succeeded is None  # it does not say
 
 
+def test_episodes_that_failed_before_the_first_word_about_success_count() -> None:
+    class Last(Countdown):  # says so at the end of the long episodes only
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            step = super().step(action)
+            return *step[:4], {"success": True} if step[2] and self.length == 20 else {}  # type: ignore[return-value]
+
+    env = SyncVectorEnv([lambda length=length: Last(length) for length in (3, 20)])
+    _, _, succeeded = play(env, None, np.array([3, 1]), seed=0)
+    assert succeeded is not None
+    assert succeeded.tolist() == [False, False, False, True]
+
+
 def test_the_same_seed_gives_the_same_return_and_any_number_of_episodes_is_met() -> None:
     def still(observations: Any, first: Any) -> Any:
         return np.zeros((len(observations), 1), dtype=np.float32)

@@ -136,7 +136,7 @@ def test_the_share_of_episodes_that_succeeded_is_said(tmp_path: Path, capsys: py
     class Told(Walk):
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             *step, info = super().step(action)
-            return *step, info | {"is_success": self.at == 5}  # type: ignore[return-value]
+            return *step, info | {"is_success": True if self.at == 5 else None}  # type: ignore[return-value]
 
     gym.register("record_test/Told-v0", entry_point=Told, max_episode_steps=12)
     mixture = ["--mix", "expert=0.6", "random=0.4", "--episodes", "10"]
