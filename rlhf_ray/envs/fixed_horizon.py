@@ -6,6 +6,7 @@ absorbing state that no other observation looks like (`AbsorbingState`).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -35,10 +36,10 @@ class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """See `gymnasium.Env.step`. Never terminates."""
         if self._end is not None:
-            return np.array(self._end[0]), 0.0, False, False, dict(self._end[1])
+            return copy.deepcopy(self._end[0]), 0.0, False, False, dict(self._end[1])
         observation, reward, terminated, truncated, info = super().step(action)
         if terminated:
-            self._end = np.array(observation), info
+            self._end = copy.deepcopy(observation), info
         return observation, float(reward), False, truncated, info
 
 

@@ -1,9 +1,14 @@
 """``fixed/ID``: episodes that all have one length."""
 
+from typing import Any
+
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
 
 from rlhf_ray.envs import make_env, make_vector_env
+from rlhf_ray.envs.fixed_horizon import FixedHorizon
 
 
 def test_after_its_end_an_episode_stands_still_until_the_time_limit() -> None:
@@ -27,6 +32,47 @@ def test_after_its_end_an_episode_stands_still_until_the_time_limit() -> None:
         assert total < 15
     assert env.spec is not None
     assert env.spec.max_episode_steps == 500
+
+
+BOX, THREE = gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(3, start=1)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.spaces.Dict(a=BOX, b=gym.spaces.Tuple((THREE, gym.spaces.Dict(c=BOX)))),
+        gym.spaces.Tuple((BOX, THREE)),
+        THREE,
+        gym.spaces.MultiBinary(4),
+        gym.spaces.MultiDiscrete([2, 5]),
+        gym.spaces.Text(3),
+        BOX,
+    ],
+    ids=str,
+)
+def test_the_last_observation_of_any_space_is_repeated_as_it_was(space: gym.Space[Any]) -> None:
+    class Ends(gym.Env[Any, Any]):
+        observation_space, action_space = space, gym.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            self.left = 3
+            space.seed(0)
+            return space.sample(), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.left -= 1
+            return space.sample(), 1.0, self.left == 0, False, {}
+
+    env = TimeLimit(FixedHorizon(Ends()), 8)
+    env.reset()
+    steps = [env.step(0) for _ in range(8)]
+    last = repr(steps[2][0])
+    assert repr(steps[1][0]) != last
+    for seen, *_ in steps[3:]:
+        assert repr(seen) == last
+        assert space.contains(seen)
+        if isinstance(seen, np.ndarray):
+            seen[:] = 0  # what a user does to one leaves the others as they are
 
 
 def test_several_copies_begin_anew_together() -> None:
