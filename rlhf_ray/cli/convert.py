@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tyro
@@ -12,7 +11,8 @@ from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.data.conversion import EpisodeSource, Format, open_episodes, write_episodes
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.spaces import one_line
+from rlhf_ray.data.recorded_episode import RecordedEpisode
+from rlhf_ray.data.spaces import one_line, shaped
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,10 @@ def _in(environment: str, source: EpisodeSource) -> EpisodeSource:
     Raises:
         SettingError: they don't fit.
     """
-    spaces = spaces_of(environment)
+    spaces, episodes = spaces_of(environment), list[RecordedEpisode]()
     for episode in source.episodes:
-        of = episode.trajectory
+        of = replace(episode.trajectory, actions=shaped(episode.trajectory.actions, spaces[1]))
+        episodes.append(replace(episode, trajectory=of))
         shapes = of.observations.shape[1:], of.actions.shape[1:]
         if shapes != (spaces[0].shape, spaces[1].shape):
             raise SettingError(
@@ -57,4 +58,4 @@ def _in(environment: str, source: EpisodeSource) -> EpisodeSource:
                 f"{one_line(spaces[0])} and {one_line(spaces[1])}; give their environment."
             )
     about = {**source.about, "environment": environment}
-    return dataclasses.replace(source, observation_space=spaces[0], action_space=spaces[1], about=about)
+    return replace(source, episodes=episodes, observation_space=spaces[0], action_space=spaces[1], about=about)

@@ -121,6 +121,7 @@ def _subject(
 ) -> tuple[RewardFunction, RewardFunction | None, Transitions, str | None, float]:
     """Load the reward, the true one if it is given, and the steps; return them with the environment's name and the discount."""
     from rlhf_ray.data.recordings import environment_of
+    from rlhf_ray.data.spaces import shaped
     from rlhf_ray.reward.functions.loading import load_reward
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.interpret import check_reported, check_steps, given_steps, steps_of_run
@@ -151,6 +152,7 @@ def _subject(
         )
     check_reported(function)
     truth = None if command.truth is None else load_reward(command.truth, *spaces)
+    data = data.with_(actions=shaped(data.actions, function.action_space))
     for each in (function, truth):
         if each is not None:
             check_steps(each, data, str(command.data or environment))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.spaces import check_recorded
+from rlhf_ray.data.spaces import check_recorded, shaped
 from rlhf_ray.data.transitions import Transitions
 
 
@@ -129,7 +129,7 @@ class Demonstrations:
             timeouts=last & ~steps.terminated,
         )
 
-    def check(self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], where: str) -> None:
+    def checked(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], where: str) -> Demonstrations:
         """Check that the demonstrations match the environment's spaces and are finite.
 
         Args:
@@ -137,11 +137,19 @@ class Demonstrations:
             action_space: the environment's action space.
             where: names the file in the error.
 
+        Returns:
+            The demonstrations, with actions of the space's shape.
+
         Raises:
             SettingError: they don't match, or hold NaN or infinite values.
         """
+        made = replace(self)
+        object.__setattr__(
+            made, "actions", shaped(self.actions, action_space)
+        )  # the constructor's own shape is another
         spaces = observation_space, action_space
-        check_recorded(self.observations, self.actions, spaces, f"The demonstrations in {where}")
+        check_recorded(made.observations, made.actions, spaces, f"The demonstrations in {where}")
+        return made
 
     def trajectories(self) -> list[Trajectory]:
         """Split into episodes, for `rlhf_ray.data.fragments.cut_fragments`. The last one may be unfinished.

@@ -20,6 +20,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
 from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.data.returns import differences
+from rlhf_ray.data.spaces import of_one_choice
 
 PAIRS_PER_RATING = 2
 """Comparisons per rating: each rated fragment is compared with about four others."""
@@ -211,7 +212,7 @@ def _fragments(arrays: dict[str, Any]) -> Fragments:
     n, length = arrays["actions"].shape[:2]
     return Fragments(
         observations=arrays["observations"],
-        actions=arrays["actions"],
+        actions=of_one_choice(arrays["actions"], axes=2),
         rewards=np.asarray(arrays.get("rewards", np.full((n, length), np.nan)), np.float64),
         terminated=np.asarray(arrays.get("terminated", np.zeros(n, bool)), bool),
         starts=np.zeros(n, np.int64),

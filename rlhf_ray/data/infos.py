@@ -123,7 +123,9 @@ class Infos:
         told = np.broadcast_to(_told(infos, name), copies)
         if isinstance(values, np.ndarray) and values.dtype == bool and values.shape == (copies,):
             return values & told, told
-        plain = [_plain(value, name, self._environment) if tells else None for value, tells in zip(values, told, strict=True)]
+        plain = [
+            _plain(value, name, self._environment) if tells else None for value, tells in zip(values, told, strict=True)
+        ]
         return np.array([bool(value) for value in plain]), np.array([value is not None for value in plain])
 
     def means(self) -> dict[str, float]:

@@ -22,7 +22,7 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import RecordedEpisode
-from rlhf_ray.data.spaces import one_line
+from rlhf_ray.data.spaces import one_line, shaped
 from rlhf_ray.data.views import action_view_of, view_of
 
 METADATA = "metadata.json"
@@ -87,6 +87,7 @@ class MinariFolder:
         try:
             for number, episode in enumerate(self._storage.get_episodes(range(self._storage.total_episodes))):
                 actions = self._acted(read_episode.numbers(episode["actions"], "actions"))
+                actions = shaped(actions, self.action_space)
                 count = len(actions) + 1
                 for name, part in _parts(episode["observations"]):
                     if len(part) != count:

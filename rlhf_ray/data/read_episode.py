@@ -13,6 +13,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.fragments import Trajectory
+from rlhf_ray.data.spaces import of_one_choice
 
 
 def numbers(values: Any, name: str) -> Array:
@@ -31,8 +32,8 @@ def numbers(values: Any, name: str) -> Array:
 
 
 def actions(values: Any, name: str = "actions") -> Array:
-    """Return actions as numbers; true and false are 1 and 0."""
-    array = numbers(values, name)
+    """Return actions as numbers; true and false are 1 and 0, and whole numbers ``[n, 1]`` are ``[n]``."""
+    array = of_one_choice(numbers(values, name))
     return array.astype(np.int64) if array.dtype == bool else array
 
 

@@ -79,6 +79,24 @@ def spaces_of(*parts: Fragments) -> tuple[gym.spaces.Box, gym.Space[Any]]:
     return observation_space, gym.spaces.Box(-largest, largest, actions.shape[2:], np.float32)
 
 
+def of_one_choice(actions: Array, axes: int = 1) -> Array:
+    """Return whole-number actions ``[…, 1]`` as ``[…]``: so other programs save the actions of a Discrete space.
+
+    Args:
+        actions: recorded actions; others stay as they are.
+        axes: leading axes, before an action's own.
+    """
+    shape = actions.shape[:axes]
+    return actions.reshape(shape) if actions.dtype.kind in "biu" and actions.size == np.prod(shape) else actions
+
+
+def shaped(actions: Array, space: gym.Space[Any], axes: int = 1) -> Array:
+    """Return recorded actions in the shape of ``space``, if they differ from it by an axis of 1 only; others as they are."""
+    shape = space.shape or ()
+    alike = actions.ndim >= axes and np.prod(shape) == 1 == np.prod(actions.shape[axes:])
+    return actions.reshape(*actions.shape[:axes], *shape) if alike else actions
+
+
 def check_choices(actions: Array, space: gym.Space[Any], what: str) -> None:
     """Check that actions ``[…, *action_shape]`` are values of a Discrete or MultiDiscrete space. Others are not checked.
 

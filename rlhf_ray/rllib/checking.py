@@ -160,7 +160,7 @@ def _check_demonstrations(
             f"Training starts from the demonstrations in {path}, but cloning works without connectors: wrap the environment "
             "(gymnasium.wrappers) instead of using env_runners(env_to_module_connector)."
         )
-    load_demonstrations(path).check(observation_space, action_space, path)
+    load_demonstrations(path).checked(observation_space, action_space, path)
 
 
 def _check_connectors(config: Configuration, of: Experiment, films: bool) -> None:

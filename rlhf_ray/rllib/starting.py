@@ -156,7 +156,8 @@ def first_weights(
     weights = None if start.policy_from is None else policy_weights(start.policy_from, *spaces)
     if start.demonstrations_from is None:
         return None if weights is None else _whole(weights)
-    demonstrations, seed = load_demonstrations(start.demonstrations_from), start.settings().seed
+    demonstrations = load_demonstrations(start.demonstrations_from).checked(*spaces, start.demonstrations_from)
+    seed = start.settings().seed
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         policy = built(start.policy_module_spec(), *spaces)

@@ -162,8 +162,7 @@ class _Clips:
             )
         fragments: Fragments | None
         if not (path / "store.json").exists():
-            demonstrations = Demonstrations.load(path)
-            demonstrations.check(*self.spaces, str(path))
+            demonstrations = Demonstrations.load(path).checked(*self.spaces, str(path))
             of = self.settings
             fragments = cut_fragments(
                 demonstrations.trajectories(),

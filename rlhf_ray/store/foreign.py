@@ -17,6 +17,7 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.pickles import Stored, array_of, check_size, frames_of, stack
+from rlhf_ray.data.spaces import of_one_choice
 
 
 def read(file: Path) -> tuple[str, Comparisons]:
@@ -79,7 +80,7 @@ def _imitation(found: dict[str, Any]) -> Comparisons:
 
     def stacked(fragments: list[Any]) -> Fragments:
         n = len(fragments)
-        actions = stack([one.acts for one in fragments])
+        actions = of_one_choice(stack([one.acts for one in fragments]), axes=2)
         return Fragments(
             observations=stack([one.obs for one in fragments]),
             actions=actions.astype(np.int64 if actions.dtype.kind in "iu" else np.float32),

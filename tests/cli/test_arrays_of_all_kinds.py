@@ -74,6 +74,7 @@ SAME = {
     **columns_of("rewards", lambda of: of[:, None], lambda of: of[:, None, None]),
     **columns_of("terminals", lambda of: of[:, None], lambda of: of.astype(np.float32)[:, None]),
     **columns_of("timeouts", lambda of: of[:, None]),
+    **columns_of("actions", lambda of: of[:, None], lambda of: of.astype(np.uint8)[:, None, None]),
 }
 """Other shapes of the same steps."""
 
@@ -122,10 +123,10 @@ def test_columns_are_read_as_flat_arrays_by_each_command(tmp_path: Path, model: 
     np.savez(tmp_path / "d.npz", **{**arrays(), **SAME[kind]})
     np.savez(tmp_path / "flat.npz", **arrays())
     ours, flat = (load_transitions(tmp_path / name) for name in ("d.npz", "flat.npz"))
-    for name in ("rewards", "terminated", "episodes"):
+    for name in ("rewards", "terminated", "episodes", "actions"):
         np.testing.assert_array_equal(getattr(ours, name), getattr(flat, name))
-    for name in ("convert", "label", "fit"):
-        assert said_by(commands(tmp_path / "d.npz", model, tmp_path)[name]) == ""
+    for words in commands(tmp_path / "d.npz", model, tmp_path).values():
+        assert said_by(words) == ""
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -90,15 +90,26 @@ def test_what_is_no_file_of_demonstrations_is_an_error_that_says_what_it_should_
 
 
 def test_those_of_another_environment_are_refused() -> None:
-    made_up().check(VECTORS, FORCES, "d.npz")
+    made_up().checked(VECTORS, FORCES, "d.npz")
     with pytest.raises(SettingError, match=r"d\.npz have observations of shape \(3,\) and actions of shape \(2,\)"):
-        made_up().check(VECTORS, CHOICES, "d.npz")
+        made_up().checked(VECTORS, CHOICES, "d.npz")
     with pytest.raises(SettingError, match="observations that are NaN or infinite"):
-        made_up(observations=np.full((7, 3), np.nan)).check(VECTORS, FORCES, "d.npz")
+        made_up(observations=np.full((7, 3), np.nan)).checked(VECTORS, FORCES, "d.npz")
     choices = Demonstrations(np.zeros((3, 3), np.float32), np.array([0, 3, 4]))
     with pytest.raises(SettingError, match="actions from 0 to 4; the environment's are 0 to 3"):
-        choices.check(VECTORS, CHOICES, "d.npz")
-    choices.check(VECTORS, gym.spaces.Discrete(5), "d.npz")
+        choices.checked(VECTORS, CHOICES, "d.npz")
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1)])
+@pytest.mark.parametrize(
+    "space", [gym.spaces.Discrete(5), gym.spaces.MultiDiscrete([5]), gym.spaces.Box(-9, 9, (1,))], ids=str
+)
+def test_actions_of_one_number_get_the_shape_of_the_space(shape: Any, space: gym.Space[Any], tmp_path: Path) -> None:
+    made = Demonstrations(np.zeros((3, 3), np.float32), np.array([0, 3, 4]).reshape(shape))
+    made.save(tmp_path / "d.npz")
+    actions = Demonstrations.load(tmp_path / "d.npz").checked(VECTORS, space, "d.npz").actions
+    assert actions.shape == (3, *(space.shape or ()))
+    assert actions.flatten().tolist() == [0, 3, 4]
 
 
 def test_trajectories_that_imitation_saved_are_read(tmp_path: Path) -> None:
@@ -116,7 +127,7 @@ def test_trajectories_that_imitation_saved_are_read(tmp_path: Path) -> None:
     ]
     serialize.save(tmp_path / "theirs", episodes)
     loaded = Demonstrations.load(tmp_path / "theirs")
-    loaded.check(VECTORS, FORCES, "theirs")
+    loaded.checked(VECTORS, FORCES, "theirs")
     for ours, theirs in zip(loaded.trajectories(), episodes, strict=True):
         np.testing.assert_allclose(ours.observations, theirs.obs)
         np.testing.assert_allclose(ours.actions, theirs.acts)

@@ -89,6 +89,15 @@ def test_a_reward_is_learned_from_ratings_alone() -> None:
     assert ((left > right) == (unseen.preferences > 0.5)).mean() > 0.9
 
 
+def test_choices_saved_as_a_column_are_read_as_flat_ones(tmp_path: Path) -> None:
+    choices, observations = RNG(0).integers(3, size=(6, 5)), _fragments(6).observations
+    np.savez(tmp_path / "rated.npz", observations=observations, actions=choices[..., None], ratings=np.arange(6))
+    (found,) = read_feedback(tmp_path / "rated.npz", RNG(0))[1]
+    read = {row.tobytes() for row in found.pairs.left.actions}
+    assert read <= {row.tobytes() for row in choices}
+    assert found.pairs.left.actions.shape[1:] == (5,)
+
+
 def test_files_are_added_to_a_store_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fragments, store = _fragments(6), str(tmp_path / "store")
     arrays = {"observations": fragments.observations, "actions": fragments.actions}

@@ -38,7 +38,10 @@ RAGGED = [[1], [1, 2]]
 @pytest.mark.parametrize(
     ("value", "succeeded"),
     [
-        *((yes, True) for yes in (True, 1, 1.0, np.bool_(True), np.float32(1), np.array([1.0]), np.array(True), [True])),
+        *(
+            (yes, True)
+            for yes in (True, 1, 1.0, np.bool_(True), np.float32(1), np.array([1.0]), np.array(True), [True])
+        ),
         *((no, False) for no in (False, 0, -0.0, np.bool_(False), np.array([0.0]), np.array([[0]]))),
         *((unknown, None) for unknown in (float("nan"), None, np.array([np.nan]), np.array([None]))),
         *((odd, "odd") for odd in ("no", "yes", "", 0.5, -1, 2, {}, {"a": 1}, [], [1, 1], RAGGED, np.ones(2), b"1")),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,26 @@ def test_infos_of_imitation_survive_a_recording(tmp_path: Path) -> None:
         assert list(after.infos) == list(before.infos)
         np.testing.assert_array_equal(after.obs, before.obs)
     assert len(load_transitions(tmp_path / "r")) == 10
+
+
+@pytest.mark.parametrize("kind", ["folder", "legacy.npz", "minari", "d.npz"])
+def test_choices_saved_as_a_column_are_read_as_flat_ones(tmp_path: Path, kind: str) -> None:
+    flat = trajectory(9, 0)
+    column, file = replace(flat, actions=flat.actions[:, None]), tmp_path / kind
+    if kind == "folder":
+        imitation_files.write_folder([column], file)
+    elif kind == "legacy.npz":
+        imitation_files.write_npz([column], file)
+    elif kind == "minari":
+        # Minari's actions are numbered from 1 here, ours from 0.
+        theirs, seen = gym.spaces.Discrete(3, start=1), gym.spaces.Box(-9, 9, (2,), np.float32)
+        minari_set(file, seen, theirs, flat.observations, column.actions + 1, 9, count=1)
+    else:
+        flags = {"terminals": np.arange(9) == 8, "next_observations": flat.observations[1:]}
+        np.savez(file, observations=flat.observations[:-1], actions=column.actions, **flags)
+    steps = load_transitions(file)
+    assert steps.actions.shape == (9,)
+    assert steps.actions.tolist() == flat.actions.tolist()
 
 
 # Arrays of ours and D4RL's

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.spaces import shaped
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.supervised.adversarial import Visualise, train_adversarially
@@ -57,6 +58,7 @@ def fit_to_rewards(
     """
     started = time.perf_counter()
     settings = settings or SupervisedSettings()
+    steps = steps.with_(actions=shaped(steps.actions, action_space))
     check_steps(steps, observation_space, action_space)
     if isinstance(action_space, gym.spaces.Discrete):  # they may be whole numbers saved as floats
         steps = steps.with_(actions=steps.actions.astype(np.int64))
