@@ -12,6 +12,9 @@ export EXTRAS ?=
 BIN := .venv/bin
 # make test CPU=sse, CPU=avx2: with the arithmetic of a machine that has no more than these instructions.
 CPU := own
+# make test JITTER=3: with other last bits in initial weights. PRECISION=float32, bfloat16: what `precision: auto` means.
+export JITTER ?=
+export PRECISION ?=
 PYTEST := $(BIN)/python benchmarks/kernels.py $(CPU) -m pytest
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 # The others need neither Ray nor a browser.
@@ -30,7 +33,7 @@ setup: ## Make .venv or bring it up to date (PYTHON=python3.12, EXTRAS=dev)
 demo: setup ## Train Pendulum from a scripted teacher's preferences
 	$(BIN)/rlhf-ray train pendulum
 
-test: setup ## The tests that take less than two seconds each, in two processes with a Ray each (CPU=sse, CPU=avx2: as on such a machine)
+test: setup ## The tests that take less than two seconds each, in two processes with a Ray each (CPU=sse, JITTER=1, PRECISION=bfloat16: as on another machine)
 	$(PYTEST) -m "not (slow or soak)" $(IN_TWO)
 
 test-slow: setup ## The others, but for the soak

@@ -3,8 +3,10 @@
     python benchmarks/kernels.py sse -m pytest tests/measure     # as on a CPU with SSE 4.2 alone
     python benchmarks/kernels.py avx2 -m rlhf_ray train cartpole
     python benchmarks/kernels.py own -m …                         # this machine's own kernels
+    JITTER=3 PRECISION=bfloat16 python benchmarks/kernels.py own -m …   # and what benchmarks/hooks/sitecustomize.py changes
 
 The last bits of floating-point results differ between them, and a training amplifies the difference: each stands for a machine.
+JITTER stands for others, by other last bits in initial weights; PRECISION for CPUs with and without bfloat16.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
+HOOKS = Path(__file__).resolve().parent / "hooks"
+"""Where it is on PYTHONPATH, a process is changed as its environment says."""
+PRECISIONS = ("float32", "bfloat16")
 KERNELS: Mapping[str, Mapping[str, str]] = {
     "own": {},
     "avx2": {
@@ -37,7 +43,15 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in KERNELS:
         raise SystemExit(f"Name the kernels first: {', '.join(KERNELS)}; then what python is to run.")
-    os.execve(sys.executable, [sys.executable, *sys.argv[2:]], os.environ | KERNELS[name])
+    jitter, precision = os.environ.get("JITTER", ""), os.environ.get("PRECISION", "")
+    if jitter and not jitter.isdecimal():
+        raise SystemExit(f"JITTER is {jitter!r}; it is a whole number, 0 for none.")
+    if precision and precision not in PRECISIONS:
+        raise SystemExit(f"PRECISION is {precision!r}; it is one of {', '.join(PRECISIONS)}.")
+    environment = os.environ | KERNELS[name]
+    if jitter or precision or "FIRED" in environment:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HOOKS), environment.get("PYTHONPATH"))))
+    os.execve(sys.executable, [sys.executable, *sys.argv[2:]], environment)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ from rlhf_ray.settings import Experiment, RewardModelSettings, save_experiment
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.teachers import TEACHERS
 from tests.made_up import some_comparisons
+from tests.whole_runs import with_path
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -311,7 +312,7 @@ def soaks(page: Path) -> list[Block]:
 def test_whole_page_runs(page: Path, workplace: Path) -> None:
     """Those of a page's commands that are marked, then all of its Python as one script."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(workplace)}
+    environment = with_path(workplace) | {"PATH": path}
     python = ""
     for block in blocks(page, "python", "bash"):
         text = concrete(textwrap.dedent(block.text), workplace)

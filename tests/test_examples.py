@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -17,6 +16,7 @@ import pytest
 
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.person import Person
+from tests.whole_runs import with_path
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FILES = sorted(path.name for path in EXAMPLES.glob("*.py"))
@@ -129,8 +129,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
 @contextmanager
 def started(name: str, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """An example in a process of its own that knows the package as it is installed. Its errors are in the file ``errors``."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment["TMPDIR"] = str(folder)  # for what it leaves there
+    environment = with_path() | {"TMPDIR": str(folder)}  # for what it leaves there
     with (folder / "errors").open("w") as errors:
         process = subprocess.Popen(
             [sys.executable, str(EXAMPLES / name), *options],

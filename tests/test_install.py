@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.whole_runs import with_path
+
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = """
 import sys
@@ -84,7 +86,7 @@ def test_the_wheel_trains_beside_a_users_folders_of_the_same_names(built: tuple[
     for name in ("actors", "tune_configs"):
         (project / name).mkdir(parents=True)
         (project / name / "__init__.py").write_text("raise RuntimeError('nobody but the user imports this')\n")
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "installed"), "RAY_AUTH_MODE": "disabled"}
+    environment = with_path(tmp_path / "installed") | {"RAY_AUTH_MODE": "disabled"}
     done = subprocess.run(
         [sys.executable, "-m", "rlhf_ray", "train", "pendulum", *SMALLEST],
         cwd=project,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_docs import ROOT, Block, blocks
+from tests.whole_runs import with_path
 
 TUTORIALS: dict[str, tuple[str, ...]] = {
     "interpret_agent.md": ("# What goes on inside an agent?", "## From CueRun to the finding"),
@@ -52,8 +53,7 @@ def test_tutorials_have_the_code_that_they_run() -> None:
 @pytest.mark.timeout(7200)
 def test_tutorials_run_from_a_clean_folder(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path}
-    environment.pop("PYTHONPATH", None)
+    environment = with_path() | {"PATH": path}
     for page in TUTORIALS:
         script = ""
         for block in told(page):

@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 from safetensors.numpy import load_file
 
+from benchmarks.kernels import HOOKS
 from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.settings import (
     Experiment,
@@ -30,6 +31,12 @@ ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"
 """Ray as a library, without what it would write to the home folder."""
 TIMES = {"seconds", "fit_seconds", "iteration_seconds", "sampling_seconds", "learning_seconds"}
 """Metrics that no two runs share."""
+
+
+def with_path(*folders: Path) -> dict[str, str]:
+    """This environment with these folders alone on PYTHONPATH, and the hooks of `benchmarks/kernels.py` where it has put them."""
+    hooks = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder == str(HOOKS)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, folders), *hooks])}
 
 
 def small(**changes: Any) -> Experiment:

@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import requests
 
+from tests.whole_runs import with_path
+
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,11 +71,10 @@ class Head:
 
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of somebody on this node."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        kept = {name: value for name, value in with_path(ROOT).items() if not name.startswith("RAY_")}
         own = {
             "HOME": str(self.home),
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
             "RAY_AUTH_MODE": "token",
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
             "RAY_worker_niceness": "0",

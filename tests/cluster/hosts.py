@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from tests.whole_runs import with_path
+
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("unshare", "nsenter", "ip", "sshd", "ssh", "ssh-keygen", "rsync", "git")
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
@@ -113,8 +115,8 @@ class Host:
 
     def command(self, *words: str, **environment: str) -> tuple[list[str], dict[str, str]]:
         """What runs ``words`` on the host, in its home folder, as somebody who has logged in."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        own = {"HOME": "/mnt/home", "PATH": f"{Path(sys.executable).parent}:{PATH}", "PYTHONPATH": str(ROOT)}
+        kept = {name: value for name, value in with_path(ROOT).items() if not name.startswith("RAY_")}
+        own = {"HOME": "/mnt/home", "PATH": f"{Path(sys.executable).parent}:{PATH}"}
         into = ["nsenter", f"--target={self.init}", "--net", "--mount", "--uts", "--ipc", "--pid"]
         return [*into, "--", "bash", "-c", 'cd && exec "$@"', "login", *words], kept | own | environment
 

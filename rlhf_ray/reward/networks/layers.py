@@ -78,8 +78,8 @@ class StackedLinear(nn.Module):
     def __init__(self, members: int, inputs: int, outputs: int):
         super().__init__()
         bound = 1.0 / math.sqrt(inputs)  # as torch.nn.Linear
-        self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
+        self.weight = nn.Parameter(nn.init.uniform_(torch.empty(members, inputs, outputs), -bound, bound))
+        self.bias = nn.Parameter(nn.init.uniform_(torch.empty(members, 1, outputs), -bound, bound))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map ``[members, batch, inputs]`` to ``[members, batch, outputs]``."""
