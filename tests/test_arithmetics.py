@@ -70,7 +70,7 @@ def test_a_jitter_reaches_every_weight_that_is_drawn_in_each_process_by_a_millio
 
 
 TESTS = """
-import os, subprocess, sys
+import functools, os, subprocess, sys
 import pytest, torch
 from rlhf_ray.optim.precision import in_bfloat16
 
@@ -78,6 +78,12 @@ from rlhf_ray.optim.precision import in_bfloat16
 def network():
     return torch.nn.Linear(2, 2)
 
+@functools.cache
+def kept():
+    return torch.nn.Linear(2, 2)
+
+def test_keeps(): kept()
+def test_keeps_too(): kept()
 def test_takes(network): pass
 def test_takes_too(network): pass
 def test_nothing(): pass
@@ -106,7 +112,7 @@ def test_a_record_knows_in_which_tests_a_weight_is_drawn_or_a_precision_resolved
     fired = {test: outcome["fired"] for test, outcome in found.items()}
     assert fired == {
         **{"takes": "J", "takes_too": "J", "nothing": "", "resolves": "P", "names": "", "both": "JP", "elsewhere": "J"},
-        **{"fails": "", "kernels": ""},
+        **{"keeps": "J", "keeps_too": "J", "fails": "", "kernels": ""},
     }
     assert [test for test, outcome in found.items() if outcome["failed"]] == ["fails"]
     assert "this one" in str(found["fails"]["failed"])

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -130,6 +130,85 @@ def test_no_gpu_is_taken_for_granted() -> None:
     assert all(found.pop(path) for path in CHOOSES_DEVICE)
     assert not {path: names for path, names in found.items() if names}
     assert gpus(ast.parse("model.cuda().to('cuda:0')")) == {".cuda()", "cuda:0"}
+
+
+def loaded(name: str, modules: Mapping[str, str]) -> set[str]:
+    """The modules that the module ``name`` imports, names in a string, or loads by their name in a package: f"{__name__}.{part}".
+
+    Of such a package these are the modules that the file names in its strings, or all, where it looks through the folder.
+    """
+    tree = ast.parse(modules[name])
+    found = {*imported(tree), name.rpartition(".")[0]}
+    strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    found |= {match[0] for text in strings if (match := re.match(rf"{PRODUCT}(\.\w+)+", text))}
+    listed = {text.partition(":")[0] for text in strings}
+    for node in ast.walk(tree):
+        written = ast.unparse(node).replace("{__name__}", name) if isinstance(node, ast.JoinedStr) else ""
+        if match := re.match(rf"f.({PRODUCT}[.\w]*)\.{{", written):
+            parts = {part for part in modules if part.rpartition(".")[0] == match[1]}
+            every = "iter_modules(__path__)" in modules[name]
+            found |= {part for part in parts if every or part.rpartition(".")[2] in listed}
+    return {known for full in found for known in (full, full.rpartition(".")[0]) if known in modules}
+
+
+def reached(loads: Mapping[str, set[str]], roots: Iterable[str]) -> set[str]:
+    """The modules that are loaded where ``roots`` are, at once or later."""
+    seen: set[str] = set()
+    left = {name for name in roots if name in loads}
+    while left:
+        seen |= left
+        left = {more for name in left for more in loads[name]} - seen
+    return seen
+
+
+@pytest.mark.slow
+def test_each_module_is_used_by_a_command_or_by_what_the_documentation_and_the_examples_show() -> None:
+    """A module that only tests and benchmarks import belongs to them."""
+    modules = {
+        path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): text for path, text in sources(PRODUCT)
+    }
+    loads = {name: loaded(name, modules) for name in modules}
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"].values()
+    roots = {script.partition(":")[0] for script in scripts} | {f"{PRODUCT}.__main__"}
+    assert len(reached(loads, roots)) > 500
+    shown = [path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]]
+    for text in [*shown, *(text for _, text in sources("examples"))]:
+        for name in re.findall(rf"{PRODUCT}(?:\.\w+)+", text):
+            roots |= {name, name.rpartition(".")[0]}
+    assert set(modules) - reached(loads, roots) == set()
+
+
+MODULES = {
+    "": "'''As h.three does.'''",
+    ".a": "import rlhf_ray.b.c\ndef later():\n    from rlhf_ray.d import e",
+    ".b": "",
+    ".b.c": "PARTS = {'name': 'rlhf_ray.f:Part'}",
+    ".d": "",
+    ".d.e": "import rlhf_ray.g.presets\nfrom rlhf_ray.g.steps import NAMES",
+    ".f": "import rlhf_ray.h.commands",
+    ".g": "",
+    ".g.presets": "names = iter_modules(__path__)\nload = lambda name: import_module(f'{__name__}.{name}')",
+    ".g.presets.one": "",
+    ".g.steps": "NAMES = ['one', 'two']\nCATALOGUE = {name: f'{__name__}.{name}:STEP' for name in NAMES}",
+    ".g.steps.one": "",
+    ".h": "",
+    ".h.commands": "COMMANDS = {'run': 'here:run'}\nload = lambda word: import_module(f'rlhf_ray.h.{word}')",
+    ".h.here": "",
+}
+UNUSED = {
+    ".g.steps.three": "import rlhf_ray.b",
+    ".h.one": "import rlhf_ray.h.two",
+    ".h.two": "'''See rlhf_ray.h.one and rlhf_ray.h.three.'''\nimport rlhf_ray.h.one",
+    ".h.three": "",
+}
+"""In no list; two that know only each other; in a sentence."""
+
+
+def test_a_module_that_nothing_loads_is_found() -> None:
+    modules = {f"{PRODUCT}{name}": text for name, text in {**MODULES, **UNUSED}.items()}
+    assert reached({name: loaded(name, modules) for name in modules}, [f"{PRODUCT}.a"]) == {
+        f"{PRODUCT}{name}" for name in MODULES
+    }
 
 
 PROGRAM = """

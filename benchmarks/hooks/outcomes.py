@@ -5,6 +5,7 @@ what `sitecustomize.py` can change while the test runs, its fixtures included, i
 With ONLY=file it runs only the tests that this JSON list names.
 """
 
+import functools
 import json
 import os
 import tempfile
@@ -45,6 +46,9 @@ class _Outcomes:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item):
+        for kept in vars(getattr(item, "module", item)).values():
+            if isinstance(kept, functools._lru_cache_wrapper) and kept.__module__ == item.module.__name__:
+                kept.cache_clear()  # what one test makes would reach others unseen
         self.before = self.size()
         return (yield)
 

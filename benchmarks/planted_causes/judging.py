@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from benchmarks.planted_causes import Case
-from rlhf_ray.study.contradictions import contradictions
+from benchmarks.planted_causes.contradictions import contradictions
 from rlhf_ray.study.screen import AROUND, count_numbers, count_words
 
 KINDS = ("rewards", "ignores", "uses", "holds", "warnings", "failed")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_ray.study.contradictions import contradictions
+from benchmarks.planted_causes.contradictions import contradictions
 from rlhf_ray.study.page import write_page
 from rlhf_ray.study.screen import first_screen
 from rlhf_ray.study.section import Check, Section, Stance, Statement

@@ -23,7 +23,6 @@ from rlhf_ray.interpret.agent.drawn_maps import DrawnMaps
 from rlhf_ray.interpret.agent.panel import PanelData, packing, write_panel
 from rlhf_ray.interpret.agent.panel.ahead import effects_ahead
 from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
-from rlhf_ray.interpret.agent.panel.filters import OneOf, Within, matching
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
 from rlhf_ray.interpret.agent.panel.samples import LIKELIEST, VALUE, pieces_of
 from rlhf_ray.interpret.agent.panel.sheets import plan_for, sheet_image, write_sheets
@@ -35,6 +34,7 @@ from rlhf_ray.interpret.attribution.drawing import RAISES
 from rlhf_ray.interpret.directions.interventions import Intervention
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
+from tests.interpret.agent.panel.filters import OneOf, Within, matching
 from tests.interpret.agent.panel.made_up import made_up
 from tests.interpret.agent.toy_world import LinearWorld
 from tests.interpret.contexts import context_of

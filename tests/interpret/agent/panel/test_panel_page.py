@@ -9,7 +9,7 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 from rlhf_ray.interpret.agent.panel import write_panel
-from rlhf_ray.interpret.agent.panel.filters import OneOf, Within, matching
+from tests.interpret.agent.panel.filters import OneOf, Within, matching
 from tests.interpret.agent.panel.made_up import made_up
 
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True, "device_scale_factor": 1}

@@ -1,4 +1,4 @@
-/** Conditions that must hold together at the same step: the same set as filters.py. */
+/** Conditions that must hold together at the same step: compared with a second computation in tests/. */
 "use strict";
 
 /**

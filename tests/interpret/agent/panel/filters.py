@@ -1,4 +1,4 @@
-"""Filters: conditions that must hold together at the same step. The page computes the same set (static/filters.js)."""
+"""Filters: conditions that must hold together at the same step. A second computation of what the page shows (static/filters.js)."""
 
 from __future__ import annotations
 
