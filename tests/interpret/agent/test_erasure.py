@@ -7,7 +7,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.interpret.agent.erasure import Classes, Erasure, Held, erasures, followed
+from rlhf_ray.interpret.agent.erasure import Classes, Erasure, Held, _by_chance, erasures, followed
 from rlhf_ray.interpret.directions import fit
 from rlhf_ray.interpret.directions.controls import removed_variance
 from rlhf_ray.measure.statistics import auc
@@ -201,3 +201,18 @@ def test_what_one_better_read_concept_tells_follows_that() -> None:
 
     fit, test = sides_of(draw)
     assert followed(["position", "colour"], ["position", "colour"], fit, test) == {"position": ["colour"], "colour": []}
+
+
+@pytest.mark.parametrize(("ones", "zeros"), [(1, 1), (4, 4), (7, 6)])
+@pytest.mark.parametrize("length", [1, 3])
+def test_what_an_auc_is_by_chance_counts_a_run_of_equal_labels_once(ones: int, zeros: int, length: int) -> None:
+    runs = [True, False] * min(ones, zeros) + [True] * (ones - zeros)
+    truth = np.repeat(runs, length)
+    # Hanley and McNeil's formula, at an AUC of a half.
+    area = 0.5
+    of_two, against_two = area / (2 - area), 2 * area**2 / (1 + area)
+    variance = (area * (1 - area) + (ones - 1) * (of_two - area**2) + (zeros - 1) * (against_two - area**2)) / (
+        ones * zeros
+    )
+    assert _by_chance(truth) == pytest.approx(2 * variance**0.5)
+    assert _by_chance(~truth) == pytest.approx(2 * variance**0.5)

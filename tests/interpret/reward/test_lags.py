@@ -127,3 +127,21 @@ def test_a_derivative_is_not_late():
     zeros, flags, episodes = np.zeros((1200, 1)), np.zeros(1200, bool), np.repeat(np.arange(20), 60)
     data = Transitions(zeros, zeros, zeros, flags, np.cos(phase), episodes, np.tile(np.arange(60), 20))
     assert lag_of(np.sin(phase), np.cos(phase), data, np.random.default_rng(0)).steps == 0
+
+
+@pytest.mark.parametrize(("late", "lag"), [(1, 0), (6, 2)])
+def test_a_lag_that_one_episode_alone_has_is_none(late, lag):
+    """A third of the bootstrap's draws of six episodes leave it out, however large it is: the gain's interval reaches below 0."""
+    for seed in range(3):
+        cause = np.random.default_rng(seed).normal(size=(6, LENGTH))
+        series = cause.copy()
+        series[:late] = np.pad(cause, ((0, 0), (2, 0)))[:late, :LENGTH]
+        scale = np.where(np.arange(6) < late, 5.0, 1.0)[:, None]  # so that over all steps lag 2 correlates better
+        series, cause = (scale * series).reshape(-1), (scale * cause).reshape(-1)
+        number, at = np.divmod(np.arange(6 * LENGTH), LENGTH)
+        zeros = np.zeros((len(at), 1))
+        data = Transitions(zeros, zeros, zeros, np.zeros(len(at), bool), cause, number, at)
+        together = np.corrcoef(series, cause)[0, 1]
+        apart = np.corrcoef(series.reshape(6, -1)[:, 2:].reshape(-1), cause.reshape(6, -1)[:, :-2].reshape(-1))[0, 1]
+        assert apart > together + 0.1
+        assert lag_of(series, cause, data, np.random.default_rng(0)).steps == lag
