@@ -179,12 +179,11 @@ class QuestionQueue:
         now = self._clock()
         self.renew(annotator, holding, page)
         shown: list[Shown] = []
-        taken = set(holding)
         while len(shown) < count:
-            one = self._catch(annotator, taken) or self._question(annotator, taken, now, page)
+            # What is leased is no longer free, and one answer or more lies between two catch pairs.
+            one = self._catch(annotator, holding) or self._question(annotator, now, page)
             if one is None:
                 break
-            taken.add(one.key)
             shown.append(one)
         return shown
 
@@ -364,12 +363,12 @@ class QuestionQueue:
         wanted = 1 + question.two
         return not question.closed and annotator not in question.answered and len(question.answered) + others < wanted
 
-    def _question(self, annotator: str, taken: set[str], now: float, page: str | None) -> Shown | None:
+    def _question(self, annotator: str, now: float, page: str | None) -> Shown | None:
         """Lease the oldest question that ``annotator`` can get; skipped ones come last."""
         free = [
             (question.skipped.get(annotator, 0), key)
             for key, question in self._questions.items()
-            if key not in taken and self._may_ask(question, annotator, now, page)
+            if self._may_ask(question, annotator, now, page)
         ]
         if not free:
             return None
@@ -378,7 +377,7 @@ class QuestionQueue:
         question.leases[annotator] = _Lease(now + self.lease_seconds, page)
         return Shown(question.left, question.right, self._random.random() < 0.5, overlap=bool(question.answered))
 
-    def _catch(self, annotator: str, taken: set[str]) -> Shown | None:
+    def _catch(self, annotator: str, holding: Sequence[str]) -> Shown | None:
         """A catch pair, if one is due."""
         if self._since_catch.get(annotator, 0) < CATCH_AFTER or self._random.random() >= self.catch_share:
             return None
@@ -386,7 +385,7 @@ class QuestionQueue:
         self._random.shuffle(kinds)
         for kind in kinds:
             shown: Shown | None = {"same": self._same, "repeat": self._repeat, "known": self._known}[kind](annotator)
-            if shown is not None and shown.key not in taken:
+            if shown is not None and shown.key not in holding:
                 self._since_catch[annotator] = 0
                 return shown
         return None
