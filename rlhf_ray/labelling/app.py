@@ -12,14 +12,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.security import APIKeyCookie
+from fastapi.security import APIKeyCookie, APIKeyHeader
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.labelling.buttons import answers_script, with_buttons
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.guard import Guard, Limiter, RefusedError, parse_hosts, too_fast
-from rlhf_ray.labelling.sessions import LASTS_S, Person, Sessions
+from rlhf_ray.labelling.sessions import HEADER, LASTS_S, Person, Sessions
 from rlhf_ray.labelling.showing import Given
 from rlhf_ray.labelling.statistics import of_one
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
@@ -153,7 +153,10 @@ entrance, api = APIRouter(prefix="/api"), APIRouter(prefix="/api")
 
 @entrance.post("/session")
 async def enter(entry: Entry, request: Request, response: Response) -> dict[str, Any]:
-    """Exchange a token for a cookie. Rate-limits wrong tokens only: behind a proxy, all clients may share one address."""
+    """Exchange a token for a session, which is also set as a cookie for new tabs.
+
+    Rate-limits wrong tokens only: behind a proxy, all clients may share one address.
+    """
     state, caller = request.app.state, request.client.host if request.client else ""
     if (person := state.sessions.exchange(entry.token)) is None:
         if seconds := state.failures.wait(caller):
@@ -161,30 +164,32 @@ async def enter(entry: Entry, request: Request, response: Response) -> dict[str,
         raise HTTPException(
             401, "This link is invalid, expired or revoked. Ask the person who started the run for a new one."
         )
+    session = state.sessions.sign(person)
     response.set_cookie(
         state.sessions.cookie_name,
-        state.sessions.cookie(person),
+        session,
         max_age=int(LASTS_S),
         path=request.scope.get("root_path") or "/",
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",
     )
-    return {"name": person.name, "owner": person.owner}
+    return {"name": person.name, "owner": person.owner, "session": session}
 
 
 @api.delete("/session")
-async def leave(request: Request, response: Response) -> dict[str, bool]:
-    """Sign out: delete the cookie."""
-    path = request.scope.get("root_path") or "/"
-    response.delete_cookie(request.app.state.sessions.cookie_name, path=path, httponly=True, samesite="strict")
+async def leave(me: Me, request: Request, response: Response) -> dict[str, bool]:
+    """Sign out: delete the cookie, unless it is another annotator's."""
+    sessions, path = request.app.state.sessions, request.scope.get("root_path") or "/"
+    if sessions.who(request.cookies.get(sessions.cookie_name)) in (None, me):
+        response.delete_cookie(sessions.cookie_name, path=path, httponly=True, samesite="strict")
     return {"left": True}
 
 
 @api.get("/me")
 async def who_am_i(me: Me, request: Request) -> dict[str, Any]:
-    """The signed-in annotator and the task."""
-    return {"name": me.name, "owner": me.owner, **request.app.state.task}
+    """The signed-in annotator, their session and the task."""
+    return {"name": me.name, "owner": me.owner, "session": request.state.session, **request.app.state.task}
 
 
 @api.post("/questions")
@@ -317,8 +322,12 @@ def create_app(
     app.add_exception_handler(ValueError, on_mistake)
     app.add_exception_handler(OSError, on_failure)
     app.include_router(entrance)
-    cookie = APIKeyCookie(name=sessions.cookie_name, auto_error=False)  # for the schema
-    app.include_router(api, dependencies=[Depends(signed_in), Security(cookie)])
+    keys: list[Any] = [
+        APIKeyHeader(name=HEADER, auto_error=False),
+        APIKeyCookie(name=sessions.cookie_name, auto_error=False),
+    ]
+    # The keys are for the schema.
+    app.include_router(api, dependencies=[Depends(signed_in), *(Security(key) for key in keys)])
     add_pages(app, texts)
     return app
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -117,6 +118,7 @@ def collect(
     file = sessions_file(kept)
     texts = load_texts(settings.language)
     sessions = Sessions.keep(file, settings.annotators)
+    films = file.with_suffix(".films")  # for undo after a restart
 
     async def serve() -> None:
         queue = QuestionQueue(
@@ -131,6 +133,7 @@ def collect(
             queue,
             sessions.key("leases"),
             fps=fps,
+            films=films,
             channels=settings.channels,
             zoom=settings.zoom,
             texts=texts,
@@ -192,6 +195,8 @@ def collect(
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve())
+    if len(kept) >= comparisons or not any(films.iterdir()):
+        shutil.rmtree(films, ignore_errors=True)
     return len(kept)
 
 

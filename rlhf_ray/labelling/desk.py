@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 import logging
 import time
-from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +21,7 @@ from rlhf_ray.labelling.films import Episode, Film, FilmInfo
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.leases import Lease, Leases
 from rlhf_ray.labelling.open_pages import OpenPages
+from rlhf_ray.labelling.past import Past
 from rlhf_ray.labelling.questions import QuestionQueue, Shown
 from rlhf_ray.labelling.recorder import GroupCommit, Store
 from rlhf_ray.labelling.second_looks import Doubt, SecondLooks, replacing
@@ -32,17 +31,16 @@ from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 from rlhf_ray.settings.labelling import Channels, Zoom
 from rlhf_ray.store import Event
-from rlhf_ray.store.answers import REVIEWED_BY, Suspicions
+from rlhf_ray.store.answers import Suspicions
 
 logger = logging.getLogger(__name__)
 
 SHORTEST_CLIP = 1.5
 """Minimum duration of a clip at speed 1, in seconds. Shorter clips play slower than the environment, so that people can follow."""
 
-ANSWERED = ("label", "supersede", "skip", "flag")
-"""The event kinds that answer a question."""
-
 USED_ID = "This answer is not saved: its event id belongs to another event. Reload the page and answer again."
+
+LOST = "The answer stays: its clips can’t be shown again."
 
 UI = "1"
 """Version of the page, stored with each answer."""
@@ -83,6 +81,7 @@ class Desk:
         self.changed = asyncio.Event()
         """Set on each change to the store; the waiter clears it."""
         self._leases = Leases(secret)
+        self._past = Past(store.events, queue)
         self._recorder = GroupCommit(store.record)
         self._about: dict[str, tuple[int, int, float]] = {}
         """Per pair: its newest policy version, its reward version, and its frames per second at speed 1."""
@@ -93,14 +92,6 @@ class Desk:
         self._situation = Situation()
         self.pages = OpenPages()
         self._episode: tuple[Episode, float] | None = None
-        self._answers: dict[str, str] = {}
-        """The event that answered each lease: a lease takes one answer."""
-        self._meanings: dict[str, Meaning] = {}
-        """What each stored event says: an id is good for one event."""
-        self._recalled = False
-        self._recalling = asyncio.Lock()
-        self._own: dict[str, deque[float]] = {}
-        self._own_total: dict[str, int] = {}
         self._count: tuple[float, int] | None = None
 
     # Called by the training.
@@ -130,7 +121,7 @@ class Desk:
             for i, name in enumerate(names):
                 if name not in self._films and is_image(side.observations[i, 0]):
                     self._films.put_images(name, side.observations[i])
-        await self._recall()
+        await self._past.recall()
         returns = {name: float(value) for names, side in ((left, pairs.left), (right, pairs.right))
                    for name, value in zip(names, settled(side.rewards), strict=True)}  # fmt: skip
         shown = [pair for pair in zip(left, right, strict=True) if pair[0] in self._films and pair[1] in self._films]
@@ -173,7 +164,7 @@ class Desk:
         """
         lease = self._leases.read(given.lease, annotator)
         meaning = Meaning(annotator, lease.id, given.answer)
-        stored = self._meanings.get(given.event_id, meaning)
+        stored = self._past.meanings.get(given.event_id, meaning)
         known, task = self._under_way.get(given.event_id, (stored, None))
         if known != meaning:
             raise ValueError(USED_ID)
@@ -194,28 +185,28 @@ class Desk:
             The pair to show again; None if there is nothing to undo.
 
         Raises:
-            ValueError: the event id is another event's.
+            ValueError: the event id is another event's, or the clips can't be shown again.
             OSError: the retraction could not be stored.
         """
+        await self._past.recall()
         latest = self.queue.latest(annotator, target)
         if latest is None:
             return None
         event, shown = latest
-        if shown.left not in self._films or shown.right not in self._films:  # lost: the pair can't be shown again
-            return None
-        if event_id in self._under_way or event_id in self._meanings:
+        await self._looks.film([shown.left, shown.right])
+        if shown.left not in self._films or shown.right not in self._films:
+            raise ValueError(LOST)
+        if event_id in self._under_way or event_id in self._past.meanings:
             raise ValueError(USED_ID)
-        self._meanings[event_id] = Meaning(annotator, event, "undo")
+        self._past.meanings[event_id] = Meaning(annotator, event, "undo")
         try:
             await self._recorder.store(self._event(annotator, event_id, "retract", None, target=event))
         except BaseException:
-            del self._meanings[event_id]
+            del self._past.meanings[event_id]
             raise
         if self.queue.undone(annotator, event, page) is None:  # another page of theirs was faster
             return None
-        if self._own.get(annotator):
-            self._own[annotator].pop()
-        self._own_total[annotator] = max(0, self._own_total.get(annotator, 0) - 1)
+        self._past.undone(annotator)
         self._stored()
         return self._showing(annotator, shown)
 
@@ -234,9 +225,9 @@ class Desk:
             OSError: the answer could not be stored; retry.
         """
         async with self._reviewing:
-            await self._recall()
+            await self._past.recall()
             meaning = Meaning(owner, target, answer)
-            if (stored := self._meanings.get(event_id)) is not None or event_id in self._under_way:
+            if (stored := self._past.meanings.get(event_id)) is not None or event_id in self._under_way:
                 if stored != meaning:
                     raise ValueError(USED_ID)
                 return
@@ -245,7 +236,7 @@ class Desk:
                 raise ValueError("This answer was changed meanwhile, or is no longer in doubt.")
             values = replacing(row, owner, answer)
             await self._recorder.store(self._event(row["annotator"], event_id, "supersede", None, **values))
-            self._meanings[event_id] = meaning
+            self._past.meanings[event_id] = meaning
             self.queue.replaced(row["annotator"], target, event_id, answer)
             self._stored()
 
@@ -288,16 +279,15 @@ class Desk:
 
     async def progress(self, annotator: str) -> dict[str, Any]:
         """Labelling progress, and the reason if there is nothing to label right now."""
-        situation, now = self._situation, time.monotonic()
-        own = self._own.get(annotator, deque())
-        recent = sum(now - moment < 60 for moment in own)
+        await self._past.recall()
+        situation = self._situation
         queue = self.queue.open(annotator)
         labels = await self._labels()
         return {
             "labels": labels,
             "wanted": situation.wanted,
-            "own": self._own_total.get(annotator, 0),
-            "per_minute": float(recent),
+            "own": self._past.total(annotator),
+            "per_minute": float(self._past.per_minute(annotator)),
             "queue": queue,
             "env_steps": situation.env_steps,
             "total_env_steps": situation.total_env_steps,
@@ -327,47 +317,22 @@ class Desk:
 
     # Internal.
 
-    async def _recall(self) -> None:
-        """Read, once, the answers given before this start of the page: nobody gets those pairs again."""
-        async with self._recalling:
-            if self._recalled:
-                return
-            rows = (await self.store.events()).to_pylist()
-            self._recalled = True
-        taken_back = {row["target"] for row in rows}
-        for row in rows:
-            extra = json.loads(row["extra"] or "{}")
-            answer = "undo" if row["kind"] == "retract" else extra.get("answer", "")
-            about = row["target"] or extra.get("lease")
-            who = extra.get(REVIEWED_BY, row["annotator"])
-            self._meanings.setdefault(row["event_id"], Meaning(who, about, answer))
-            if row["annotator_type"] != "human":
-                continue
-            if "lease" in extra:
-                self._answers[extra["lease"]] = row["event_id"]
-            if row["event_id"] not in taken_back and row["kind"] in ANSWERED:
-                shown = Shown(row["left_id"], row["right_id"], bool(row["presented_swapped"]))
-                self.queue.answered(row["annotator"], shown, extra.get("answer", "equal"), row["event_id"])
-                self._own_total[row["annotator"]] = self._own_total.get(row["annotator"], 0) + 1
-
     async def _answer(self, annotator: str, given: Given, lease: Lease, meaning: Meaning) -> None:
         try:
-            await self._recall()
-            if (stored := self._meanings.get(given.event_id)) is not None:
+            await self._past.recall()
+            if (stored := self._past.meanings.get(given.event_id)) is not None:
                 if stored != meaning:
                     raise ValueError(USED_ID)
                 self.queue.stored_before(annotator, lease.shown.key)
                 return
-            if self._answers.setdefault(lease.id, given.event_id) != given.event_id:
+            if self._past.leases.setdefault(lease.id, given.event_id) != given.event_id:
                 raise ValueError("This pair is already answered.")
             await self._recorder.store(self._answer_event(annotator, given, lease))
         except BaseException:
             self.queue.not_stored(annotator, lease.shown.key)
             raise
-        self._meanings[given.event_id] = meaning
-        self.queue.answered(annotator, lease.shown, given.answer, given.event_id)
-        self._own.setdefault(annotator, deque(maxlen=1000)).append(time.monotonic())
-        self._own_total[annotator] = self._own_total.get(annotator, 0) + 1
+        self._past.meanings[given.event_id] = meaning
+        self._past.answered(annotator, lease.shown, given.answer, given.event_id)
         self._stored()
 
     def _answer_event(self, annotator: str, given: Given, lease: Lease) -> Event:

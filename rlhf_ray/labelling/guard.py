@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlhf_ray.labelling.sessions import Person, Sessions
+from rlhf_ray.labelling.sessions import HEADER, Sessions
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 LARGEST_BODY = 16_384
@@ -97,7 +97,7 @@ def parse_hosts(names: Sequence[str]) -> frozenset[tuple[str, str]]:
 
 
 class Guard:
-    """ASGI middleware with the checks above. Puts the annotator into ``request.state.person``.
+    """ASGI middleware with the checks above. Puts the annotator and their session into ``request.state``.
 
     Args:
         app: the app to guard.
@@ -207,7 +207,9 @@ class Guard:
 
     def _check_session(self, scope: Scope, headers: Headers) -> None:
         path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
-        scope.setdefault("state", {})["person"] = person = self._who(headers)
+        session = self._session(headers)
+        person = self._sessions.who(session)
+        scope.setdefault("state", {}).update(person=person, session=session)
         if path != "/api" and not path.startswith("/api/"):
             return
         if person is None:
@@ -216,12 +218,15 @@ class Guard:
         elif seconds := self._calls.wait(person.name):
             raise too_fast(seconds)
 
-    def _who(self, headers: Headers) -> Person | None:
+    def _session(self, headers: Headers) -> str:
+        """The session of the page that sends the request; without the header, the cookie's: the last one opened in this browser."""
+        if HEADER in headers:
+            return headers[HEADER]
         try:
             morsel = SimpleCookie(headers.get("cookie", "")).get(self._sessions.cookie_name)
         except CookieError:
-            return None
-        return self._sessions.who(morsel.value) if morsel else None
+            return ""
+        return morsel.value if morsel else ""
 
 
 async def read_body(headers: Headers, receive: Receive) -> bytes | None:

@@ -92,7 +92,6 @@ class _Question:
     key: str
     left: str
     right: str
-    number: int
     two: bool
     """Whether to ask a second annotator, if there is one."""
     closed: bool = False
@@ -140,8 +139,8 @@ class QuestionQueue:
         self._since_catch: dict[str, int] = {}
         self._under_way: set[tuple[str, str]] = set()
         """(annotator, pair) of answers received but not stored yet."""
-        self._early: dict[str, dict[str, tuple[str, Shown, str]]] = {}
-        """Answers to pairs not in the queue yet, by pair and event: after a restart, answers arrive before their pairs."""
+        self._apart: dict[str, _Question] = {}
+        """Answered questions that were not added: after a restart, answers arrive before their pairs. Nobody gets them."""
 
     @property
     def numbers(self) -> set[int]:
@@ -160,12 +159,10 @@ class QuestionQueue:
             return
         self._numbers[number] = []
         for left, right in pairs:
-            key = pair_id(left, right)
-            two = bool(stable_uniform([key], "overlap")[0] < self.overlap_share)
-            self._questions.setdefault(key, _Question(key, left, right, number, two))
-            self._numbers[number].append(key)
-            for event, (annotator, shown, answer) in self._early.pop(key, {}).items():
-                self.answered(annotator, shown, answer, event)
+            question = self._asked(left, right)
+            self._questions[question.key] = question
+            self._apart.pop(question.key, None)
+            self._numbers[number].append(question.key)
         self._returns.update({clip: value for clip, value in (returns or {}).items() if not math.isnan(value)})
         for clip in list(self._returns)[:-KNOWN_CLIPS]:
             del self._returns[clip]
@@ -228,13 +225,13 @@ class QuestionQueue:
         """The answer was stored earlier and has come again."""
         self._under_way.discard((annotator, key))
 
-    def answered(self, annotator: str, shown: Shown, answer: str, event: str) -> None:
-        """The answer of ``annotator`` is stored. Counts even if the lease has expired."""
+    def answered(self, annotator: str, shown: Shown, answer: str, event: str, age: float = 0.0) -> None:
+        """The answer of ``annotator`` is stored. Counts even if the lease has expired or the pair is not in the queue yet.
+
+        ``age``: how long ago they answered, in seconds; for answers from before a restart.
+        """
         self._under_way.discard((annotator, shown.key))
-        if shown.catch is None and shown.key not in self._questions:
-            self._early.setdefault(shown.key, {})[event] = (annotator, shown, answer)
-            return
-        now = self._seen[annotator] = self._clock()
+        self._seen[annotator] = max(self._clock() - age, self._seen.get(annotator, -math.inf))
         answers = self._given.setdefault(annotator, deque(maxlen=UNDOABLE))
         if any(event == known for known, _, _ in answers):
             return
@@ -243,7 +240,9 @@ class QuestionQueue:
             self._since_catch[annotator] = 0
             return
         self._since_catch[annotator] = self._since_catch.get(annotator, 0) + 1
-        question = self._questions[shown.key]
+        question = self._asked(shown.left, shown.right)
+        if shown.key not in self._questions:
+            self._apart[shown.key] = question
         question.leases.pop(annotator, None)
         kind = answer_of(answer)
         if kind.returns:
@@ -251,7 +250,6 @@ class QuestionQueue:
             return
         question.answered.add(annotator)
         question.closed = kind.broken or len(question.answered) > 1 or not question.two
-        self._close_lonely(now)
 
     def latest(self, annotator: str, event: str | None = None) -> tuple[str, Shown] | None:
         """The answer of ``annotator`` to undo: their latest, or that of ``event``; None if there is none."""
@@ -260,16 +258,25 @@ class QuestionQueue:
 
     def undone(self, annotator: str, event: str, page: str | None = None) -> Shown | None:
         """Undo the answer of ``annotator`` with event id ``event``; returns the pair to show again on this ``page``."""
+        shown = self.taken_back(annotator, event)
+        if shown is not None and shown.catch is None:
+            question = self._asked(shown.left, shown.right)
+            self._questions[shown.key] = question
+            self._apart.pop(shown.key, None)
+            question.leases[annotator] = _Lease(self._clock() + self.lease_seconds, page)
+        return shown
+
+    def taken_back(self, annotator: str, event: str) -> Shown | None:
+        """Undo the answer of ``annotator`` with event id ``event``; returns its pair, which nobody holds."""
         for one in list(self._given.get(annotator, ())):
             if one[0] != event:
                 continue
             self._given[annotator].remove(one)
             shown = one[1]
-            question = self._questions.get(shown.key)
-            if question is not None and shown.catch is None:
+            if shown.catch is None:
+                question = self._asked(shown.left, shown.right)
                 question.answered.discard(annotator)
                 question.closed = False
-                question.leases[annotator] = _Lease(self._clock() + self.lease_seconds, page)
             return shown
         return None
 
@@ -314,6 +321,12 @@ class QuestionQueue:
         """Whether `next` has another question for ``annotator``."""
         now = self._clock()
         return any(self._may_ask(question, annotator, now) for question in self._questions.values())
+
+    def _asked(self, left: str, right: str) -> _Question:
+        """The question about a pair; a new one if there is none."""
+        key = pair_id(left, right)
+        two = bool(stable_uniform([key], "overlap")[0] < self.overlap_share)
+        return self._questions.get(key) or self._apart.get(key) or _Question(key, left, right, two)
 
     def _close_lonely(self, now: float) -> None:
         """Close the questions that wait for a second opinion where nobody is there to give it."""
@@ -399,7 +412,8 @@ class QuestionQueue:
         answers = self._given.get(annotator, ())
         repeated = {shown.repeats for _, shown, _ in answers}
         for event, shown, answer in list(answers)[:-CATCH_AFTER]:
-            if answer in ("left", "right") and shown.catch is None and event not in repeated:
+            here = shown.key in self._questions  # else its films may be lost
+            if here and answer in ("left", "right") and shown.catch is None and event not in repeated:
                 expected = shown.preference(answer)
                 return Shown(shown.left, shown.right, not shown.swapped, "repeat", expected, event)
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,15 +112,17 @@ class SecondLooks:
 
         return await asyncio.to_thread(find)
 
+    async def film(self, clips: Iterable[str]) -> None:
+        """Make the lost films of these image clips again, from the store."""
+        names = sorted(name for name in clips if name not in self._films)
+        there, fragments = await self._fragments(names) if names else ((), None)
+        if fragments is not None and is_image(fragments.observations[0, 0]):
+            for i, position in enumerate(there):
+                self._films.put_images(names[position], fragments.observations[i])
+
     async def _showable(self, rows: list[tuple[float, _Row]]) -> list[tuple[float, _Row]]:
         """Those with films; makes lost films of image clips again, for the likeliest."""
-        lost = {row[side] for _, row in rows[:MOST] for side in ("left_id", "right_id") if row[side] not in self._films}
-        if lost:
-            names = sorted(lost)
-            there, fragments = await self._fragments(names)
-            if fragments is not None and is_image(fragments.observations[0, 0]):
-                for i, position in enumerate(there):
-                    self._films.put_images(names[position], fragments.observations[i])
+        await self.film({row[side] for _, row in rows[:MOST] for side in ("left_id", "right_id")})
         return [one for one in rows if one[1]["left_id"] in self._films and one[1]["right_id"] in self._films][:MOST]
 
 

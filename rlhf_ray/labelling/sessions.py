@@ -1,8 +1,10 @@
-"""Sessions: the annotators, their tokens, and the signed cookie that a token is exchanged for.
+"""Sessions: the annotators, their tokens, and the signed session that a token is exchanged for.
 
 An annotator's link carries the token after ``#``, so browsers never send it to servers, logs or referrers; the page posts it once
-and gets a cookie. The cookie holds the name, the time of issue and a signature, so a restarted page recognizes its annotators from
-one small file. A running page reloads that file when it changes (`rlhf-ray links`).
+and gets a session. The session holds the name, the time of issue and a signature, so a restarted page recognizes its annotators
+from one small file. Each tab keeps its own session and sends it as the header `HEADER`, so two people may label in two tabs of one
+browser. A cookie with the session that was opened last lets new tabs in. A running page reloads the file when it changes (`rlhf-ray
+links`).
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ LONGEST_NAME = 64
 """Maximum number of characters of an annotator's name."""
 LASTS_S = 30 * 24 * 3600.0
 """Lifetime of a link and of a session, in seconds."""
+HEADER = "x-rlhf-ray-session"
+"""The header with the session of the page that sends a request. It takes precedence over the cookie, also where it is empty."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Person:
 
 
 class Sessions:
-    """The annotators of a run, and the secret that signs their cookies.
+    """The annotators of a run, and the secret that signs their sessions.
 
     Args:
         secret: at least 32 random bytes.
@@ -192,20 +196,21 @@ class Sessions:
                 match = person
         return match if match and time.time() < match.until else None
 
-    def cookie(self, person: Person) -> str:
-        """The cookie of `person`, valid for `LASTS_S`. A new token invalidates old cookies."""
+    def sign(self, person: Person) -> str:
+        """A session of `person`, valid for `LASTS_S`. A new token invalidates old sessions."""
         return self._signer(person).sign(base64_encode(person.name)).decode()
 
-    def who(self, cookie: str | None) -> Person | None:
-        """The annotator with this cookie; None if it is missing, broken, forged or expired."""
+    def who(self, session: str | None) -> Person | None:
+        """The annotator with this session; None if it is missing, broken, forged or expired."""
         self._look()
-        cookie = cookie or ""
+        session = session or ""
         try:
-            person = self.people[base64_decode(cookie.partition(".")[0]).decode()]
-            self._signer(person).unsign(cookie, max_age=int(LASTS_S))
+            person = self.people[base64_decode(session.partition(".")[0]).decode()]
+            _, issued = self._signer(person).unsign(session, return_timestamp=True)
         except (KeyError, BadData, ValueError):
             return None
-        return person
+        # Not `max_age`, which rejects sessions from the future: a clock that is set back must sign nobody out.
+        return person if time.time() - issued.timestamp() <= LASTS_S else None
 
     def _signer(self, person: Person) -> TimestampSigner:
         return TimestampSigner(self._secret, salt=person.token, key_derivation="hmac", digest_method=hashlib.sha256)

@@ -40,7 +40,7 @@ def context(kept_context: BrowserContext) -> Iterator[BrowserContext]:
     page.unroute_all(behavior="ignoreErrors")
     kept_context.set_offline(False)
     with contextlib.suppress(Error):  # not at a site
-        page.evaluate("localStorage.clear()")
+        page.evaluate("localStorage.clear(); sessionStorage.clear()")
     page.goto("about:blank")
     page.set_viewport_size({"width": 1280, "height": 720})
     kept_context.clear_cookies()

@@ -7,6 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from rlhf_ray.labelling.guard import Limiter
+from rlhf_ray.labelling.sessions import HEADER
 from tests.labelling.at_the_app import EVENT, answer, ask
 from tests.labelling.fake_desk import FakeDesk
 
@@ -50,10 +51,13 @@ def test_the_schema_is_not_served(path, stranger, ada):
     assert stranger.get(path).status_code == ada.get(path).status_code == 404
 
 
-def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(stranger, sessions):
+def test_a_session_is_also_a_cookie_that_other_sites_do_not_get(stranger, sessions):
     reply = stranger.post("/api/session", json={"token": sessions.people["ada"].token})
     cookie = reply.headers["set-cookie"]
-    assert reply.json() == {"name": "ada", "owner": True}
+    session = reply.json().pop("session")
+    assert reply.json() == {"name": "ada", "owner": True, "session": session}
+    assert sessions.who(session) == sessions.people["ada"]
+    assert cookie.split(";")[0] == f"{sessions.cookie_name}={session}"
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
     assert "Secure" not in cookie
     assert sessions.people["ada"].token not in cookie
@@ -64,10 +68,27 @@ def test_behind_tls_the_cookie_stays_there(app, sessions):
     assert "Secure" in client.post("/api/session", json={"token": sessions.people["ada"].token}).headers["set-cookie"]
 
 
-def test_leaving_ends_the_session(ada):
+def test_leaving_deletes_the_own_cookie_only(ada, sessions):
+    assert ada.get("/api/me").json()["name"] == "ada"
+    as_grace = {HEADER: sessions.sign(sessions.people["grace"])}
+    assert ada.request("DELETE", "/api/session", json={}, headers=as_grace).status_code == 200
     assert ada.get("/api/me").json()["name"] == "ada"
     assert ada.request("DELETE", "/api/session", json={}).status_code == 200
     assert ada.get("/api/me").status_code == 401
+
+
+def test_a_request_is_of_the_session_in_its_header_whatever_the_cookie(app, ada, sessions, desk):
+    """Two tabs of one browser share its cookie: the one that signed in first would label as the other."""
+    grace = {HEADER: sessions.sign(sessions.people["grace"])}
+    routes = {(method.upper(), path) for path, methods in app.openapi()["paths"].items() for method in methods}
+    assert len(routes) == 15
+    for method, path in routes - {("POST", "/api/session")}:  # each call, those to come included
+        for nobodys in ("", "x", sessions.people["grace"].token):
+            assert ada.request(method, path, json={}, headers={HEADER: nobodys}).status_code == 401
+    assert ada.get("/api/me", headers=grace).json()["name"] == "grace"
+    lease = ada.post("/api/questions", json={"count": 1}, headers=grace).json()["questions"][0]["lease"]
+    assert ada.post("/api/answers", json=answer(lease), headers=grace).status_code == 200
+    assert [name for name, _, _ in desk.answers] == ["grace"]
 
 
 def test_guessing_tokens_gets_slow_and_locks_nobody_out(no_time, stranger, sessions):

@@ -3,6 +3,8 @@
 import asyncio
 import io
 import json
+import random
+import secrets
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.labelling import leases
 from rlhf_ray.labelling.showing import Given, Showing
 from rlhf_ray.labelling.situation import Situation
@@ -300,27 +303,74 @@ def test_a_lease_from_before_a_restart_is_still_good(office: Office, tmp_path: P
     assert [row["kind"] for row in restarted.rows()] == ["label"]
 
 
-def test_a_restarted_page_asks_nobody_what_they_have_answered(office: Office, tmp_path: Path) -> None:
-    pairs = pairs_of(4)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, seed: int) -> None:
+    """Counts, pace, what undo takes back next, and who may get which pair: also of checks, undone and reviewed answers."""
+    pairs, rng = pairs_of(12, images=True), random.Random(seed)
+    options = {"catch_share": 0.5, "overlap_share": 0.5}
+    office = Office(tmp_path / "store", **options)
 
-    async def before() -> None:
+    async def known(of: Office) -> dict[str, Any]:
+        progress = [await of.desk.progress(name) for name in ("ada", "bob")]
+        counts = [{key: one[key] for key in ("own", "per_minute", "labels")} for one in progress]
+        asked = {key: (one.closed, sorted(one.answered), one.skipped) for key, one in of.queue._questions.items()}
+        given = {name: list(answers) for name, answers in of.queue._given.items() if answers}
+        return {"counts": counts, "undo": given, "checks": of.queue._since_catch, "asked": asked}
+
+    async def session() -> None:
         await office.ask(0, pairs)
-        shown = await office.desk.next("ada", 3, [])
-        for one, answer in zip(shown, ("left", "incomparable", "skip"), strict=True):
-            await office.give("ada", one, answer)  # type: ignore[arg-type]
-
-    async def after() -> None:
-        restarted = Office(tmp_path / "store")
+        for step in range(40):
+            who = rng.choice(["ada", "bob"])
+            if step % 6 == 5:
+                await office.desk.undo(who, secrets.token_hex(16))
+            for shown in await office.desk.next(who, 1, []):
+                await office.give(who, shown, rng.choice(list(ANSWERS)))
+        event = next(
+            row["event_id"] for row in office.rows() if row["kind"] == "label" and row["event_id"] in valid(office)
+        )
+        who = next(row["annotator"] for row in office.rows() if row["event_id"] == event)
+        office.desk.suspect(dict.fromkeys(((pair, name) for pair in pairs.ids for name in ("ada", "bob")), 0.9))
+        await office.desk.review("ada", secrets.token_hex(16), event, "equal")
+        assert {"check", "retract", "supersede", "label", "skip"} <= {row["kind"] for row in office.rows()}
+        before = await known(office)
+        restarted = Office(tmp_path / "store", **options)
+        assert (await known(restarted))["counts"] == before["counts"]  # before any pair comes
         await restarted.ask(0, pairs)
-        assert restarted.queue.done(0) == 2
-        assert {s.left.id for s in await restarted.desk.next("ada", 4, [])} <= {
-            *pairs.left.ids()[2:],
-            *pairs.right.ids()[2:],
-        }
-        assert (await restarted.desk.progress("ada"))["own"] == 3
+        assert await known(restarted) == before
+        for name in ("ada", "bob"):  # all that undo reaches, one by one
+            for event, shown, _ in reversed(before["undo"][name]):
+                again = await restarted.desk.undo(name, secrets.token_hex(16))
+                assert again is not None
+                assert {again.left.id, again.right.id} == {shown.left, shown.right}
+                assert restarted.rows()[-1]["target"] == event
 
-    asyncio.run(before())
-    asyncio.run(after())
+    def valid(of: Office) -> set[str]:
+        rows = of.rows()
+        return {row["event_id"] for row in rows} - {row["target"] for row in rows}
+
+    asyncio.run(session())
+
+
+@pytest.mark.parametrize("images", [True, False])
+def test_an_answer_from_before_a_restart_is_undone_although_its_pair_is_not_asked_again(
+    office: Office, tmp_path: Path, images: bool
+) -> None:
+    async def session() -> None:
+        await office.ask(0, pairs_of(1, images=images))
+        await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+        restarted = Office(tmp_path / "store")
+        if not images:  # films of other clips can't be made again from the store
+            with pytest.raises(ValueError, match="can’t be shown again"):
+                await restarted.desk.undo("ada", "u" * 32)
+            return
+        again = await restarted.desk.undo("ada", "u" * 32)
+        assert again is not None
+        assert await restarted.desk.film(again.left.id)
+        await restarted.give("ada", again, "right")
+        assert await restarted.desk.undo("ada", "v" * 32) is not None
+
+    asyncio.run(session())
+    assert [row["kind"] for row in office.rows()] == ["label", "retract", "label", "retract"][: 4 if images else 1]
 
 
 def test_somebody_elses_or_a_made_up_lease_is_refused(office: Office) -> None:

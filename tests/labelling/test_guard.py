@@ -134,7 +134,7 @@ def test_large_bodies_are_cut_off_however_they_come(ada):
 
 def drive(app, sessions, receive):
     """Send a POST of ada's to the app by hand, with what `receive` gives; the messages that come back."""
-    cookie = f"{sessions.cookie_name}={sessions.cookie(sessions.people['ada'])}"
+    cookie = f"{sessions.cookie_name}={sessions.sign(sessions.people['ada'])}"
     headers = {"host": "localhost", "content-type": "application/json", "cookie": cookie}
     path = "/api/questions"
     scope = {

@@ -251,13 +251,87 @@ def test_without_a_link_the_page_asks_for_one(visit, site, browser):
     page.locator("#entrance-form button").click()
     wait_for_pair(page)
     expect(page.locator("#name")).to_have_text("grace")
-    page.goto(site.link("ada"))  # another's link in the same browser
+    page.goto(site.link("ada"))  # another's link in the same tab
     expect(page.locator("#name")).to_have_text("ada")
     assert "token" not in page.url
     wait_for_pair(page)
     page.locator("#leave").click()
     expect(page.locator("#entrance")).to_be_visible()
     assert page.context.cookies() == []
+    page.context.close()
+
+
+@pytest.mark.slow
+def test_two_people_label_in_two_tabs_of_one_browser(visit, site, desk):
+    """Each tab labels, undoes and reloads as its own annotator; a new tab is of the one who signed in last."""
+    ada = visit("ada")
+    grace, new = (ada.context.new_page() for _ in range(2))
+    grace.goto(site.link("grace"))
+    wait_for_pair(grace)
+    new.goto(site.url)
+    expect(new.locator("#name")).to_have_text("grace")
+    desk.fail_answers = 1  # the answer waits in the tab while another signs in
+    for page, name in ((ada, "ada"), (grace, "grace"), (ada, "ada")):
+        lease = press(page, "ArrowLeft")
+        wait_saved(page)
+        assert [(who, given.lease) for who, given, _ in desk.answers][-1] == (name, lease)
+        page.reload()
+        expect(page.locator("#name")).to_have_text(name)
+        wait_for_pair(page)
+    ada.keyboard.press("z")
+    wait_until(lambda: len(desk.answers) == 2, ada)
+    assert [who for who, _, _ in desk.answers] == ["ada", "grace"]
+    ada.locator("#leave").click()
+    expect(ada.locator("#entrance")).to_be_visible()
+    press(grace, "ArrowRight")
+    wait_saved(grace)
+    assert desk.answers[-1][0] == "grace"
+    grace.locator("#leave").click()
+    expect(new.locator("#entrance")).to_be_visible()  # signed out in each tab
+    new.reload()
+    expect(new.locator("#entrance")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_unsaved_answers_stay_their_annotators_when_another_signs_in_in_their_tab(visit, site, desk):
+    page = visit("ada")
+    page.route("**/api/answers", lambda route: route.abort())
+    lease = press(page, "ArrowLeft")
+    expect(page.locator("#saved")).to_have_text("Offline, 1 queued")
+    page.unroute("**/api/answers")
+    page.evaluate("link => (location.href = link)", site.link("grace"))
+    expect(page.locator("#name")).to_have_text("grace")
+    wait_for_pair(page)
+    press(page, "ArrowRight")
+    wait_saved(page)
+    page.goto(site.link("ada"))
+    expect(page.locator("#name")).to_have_text("ada")
+    wait_saved(page)
+    wait_until(lambda: len(desk.answers) == 2, page)
+    assert {(who, given.lease == lease) for who, given, _ in desk.answers} == {("ada", True), ("grace", False)}
+
+
+BLOCKED = """
+    for (const name of ["localStorage", "sessionStorage"])
+        Object.defineProperty(window, name, { get() { throw new DOMException("", "SecurityError"); } });
+    Object.defineProperty(Navigator.prototype, "cookieEnabled", { get: () => false });
+"""
+
+
+@pytest.mark.slow
+def test_a_browser_that_keeps_nothing_labels_and_says_why_a_reload_signs_out(browser, site, desk):
+    page = browser.new_context().new_page()
+    page.add_init_script(BLOCKED)
+    for name in ("ada", "grace"):  # grace in ada's tab
+        page.goto(site.link(name))
+        expect(page.locator("#name")).to_have_text(name)
+        wait_for_pair(page)
+        page.keyboard.press("ArrowLeft")
+        wait_saved(page)
+        assert desk.answers[-1][0] == name
+        page.context.clear_cookies()
+    page.reload()
+    expect(page.locator("#entrance-why")).to_contain_text("This browser blocks cookies and site data")
     page.context.close()
 
 

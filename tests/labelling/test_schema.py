@@ -15,7 +15,7 @@ from tests.labelling.fake_desk import FakeDesk
 
 URL = "http://127.0.0.1:8000"
 SESSIONS = Sessions.create(["ada"])
-COOKIE = {SESSIONS.cookie_name: SESSIONS.cookie(SESSIONS.people["ada"])}
+COOKIE = {SESSIONS.cookie_name: SESSIONS.sign(SESSIONS.people["ada"])}
 
 
 class Boundless:

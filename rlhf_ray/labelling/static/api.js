@@ -1,5 +1,8 @@
 /** Requests to the page's server. @module */
 
+/** Where this tab keeps its session: by the page's folder, because several runs may share a host. */
+const KEPT = `rlhf_ray.session ${new URL(".", location.href).pathname}`;
+
 /** After this long without a byte, a connection is given up. */
 const TIMEOUT_MS = 30000;
 
@@ -25,16 +28,42 @@ export class Refused extends Error {
 /** No response: the network or the server is down. */
 export class Offline extends Error {}
 
+/** This tab's session: it says whose requests these are, whoever signs in in another tab. Empty: nobody's. */
+let session = (() => {
+  try {
+    return sessionStorage.getItem(KEPT) ?? "";
+  } catch {
+    return ""; // site data is blocked: the session lives as long as the page
+  }
+})();
+
+/** @returns {string} */
+export const currentSession = () => session;
+
+/** Send all later requests of this tab with this session. @param {string} next */
+export function useSession(next) {
+  session = next;
+  try {
+    sessionStorage.setItem(KEPT, next);
+  } catch {
+    // The session lives as long as the page.
+  }
+}
+
+/** @param {string | null} whose a session; null: the cookie's @returns {Record<string, string>} */
+const header = (whose) => (whose === null ? {} : { "x-rlhf-ray-session": whose });
+
 /**
  * @param {"GET" | "POST" | "DELETE"} method
  * @param {string} path relative to the page, so that the page can be mounted anywhere
  * @param {unknown} [body] sent as JSON
  * @param {{keepalive?: boolean}} [options]
+ * @param {string | null} [whose] the session to send; null: that of the cookie, which is of the tab that signed in last
  * @returns {Promise<any>} the response's JSON
  * @throws {Refused | Offline}
  */
-export async function call(method, path, body, options = {}) {
-  const init = { method, ...options, headers: method === "GET" ? {} : { "content-type": "application/json" } };
+export async function call(method, path, body, options = {}, whose = session) {
+  const init = { method, ...options, headers: { ...header(whose), ...(method === "GET" ? {} : { "content-type": "application/json" }) } };
   if (method !== "GET") Object.assign(init, { body: JSON.stringify(body ?? {}) });
   let response;
   try {
@@ -62,7 +91,7 @@ export async function sheet(id) {
   let timer = giveUp();
   let response;
   try {
-    response = await fetch(`api/films/${id}`, { signal: silence.signal });
+    response = await fetch(`api/films/${id}`, { signal: silence.signal, headers: header(session) });
     if (response.ok) {
       const heard = new TransformStream({
         transform(bytes, through) {

@@ -34,7 +34,6 @@ const questions = new Questions(
 const given = [];
 /** @type {Outbox} */
 let outbox;
-let whose = "";
 let title = document.title;
 let undoing = false;
 /** Number of answers given on this page and not undone. */
@@ -172,10 +171,8 @@ function showSaved(state, waiting, why, box) {
   showRefused(box);
 }
 
-/** @param {{name: string, owner: boolean, title: string, instructions: string}} me */
+/** @param {import("./session.js").Me} me */
 function begin(me) {
-  if (whose && whose !== me.name) location.reload(); // leave no state of the previous annotator
-  whose = me.name;
   document.title = title = (me.title ? `${me.title} · ` : "") + t("Which is better?");
   byId("title").textContent = me.title || t("Which is better?");
   byId("name").textContent = me.name;

@@ -1,9 +1,9 @@
-/** Sign-in: exchanges the link's token for a cookie, or shows the form to paste a link. @module */
-import { call, Refused } from "./api.js";
+/** Sign-in: exchanges the link's token for this tab's session, or shows the form to paste a link. @module */
+import { call, currentSession, Refused, useSession } from "./api.js";
 import { byId, pause } from "./dom.js";
 import { t } from "./text.js";
 
-/** @typedef {{name: string, owner: boolean, title: string, instructions: string}} Me */
+/** @typedef {{name: string, owner: boolean, session: string, title: string, instructions: string}} Me */
 
 /** @type {() => void} */
 let closed = () => {};
@@ -19,13 +19,16 @@ function tokenIn(text) {
 }
 
 /**
- * Sign in with the token in the address or an earlier cookie, or ask for a link.
+ * Sign in with the token in the address, this tab's session or, in a new tab, the browser's cookie; or ask for a link.
  * @param {(me: Me) => void} begin
  */
 export async function enter(begin) {
   const entrance = byId("entrance");
+  let whose = "";
+  const signingOut = new BroadcastChannel(`rlhf_ray.sign-out ${new URL(".", location.href).pathname}`);
   /** @param {string} why */
   const ask = (why) => {
+    if (!why && !navigator.cookieEnabled) why = t("This browser blocks cookies and site data, so a reload signs you out. Open your link again.");
     if (why) byId("entrance-why").textContent = why;
     if (!entrance.hidden) return;
     entrance.hidden = false;
@@ -35,8 +38,16 @@ export async function enter(begin) {
   const come = async (token) => {
     for (;;) {
       try {
-        if (token) await call("POST", "api/session", { token });
-        const me = await call("GET", "api/me");
+        const entered = token ? (await call("POST", "api/session", { token })).session : currentSession() || null;
+        const me = await call("GET", "api/me", undefined, {}, entered);
+        if (whose && whose !== me.name) {
+          // A new page, because this one sends what is left of the other's answers until it closes.
+          history.replaceState(null, "", `${location.pathname}${location.search}#token=${encodeURIComponent(token)}`);
+          location.reload();
+          return;
+        }
+        useSession(me.session);
+        whose = me.name;
         entrance.hidden = true;
         begin(me);
         return;
@@ -66,10 +77,16 @@ export async function enter(begin) {
     field.value = "";
     come(token);
   });
+  const leave = () => {
+    useSession("");
+    ask(t("You are signed out. Open your link to sign in again."));
+  };
   document.getElementById("leave")?.addEventListener("click", async () => {
     await call("DELETE", "api/session").catch(() => {});
-    ask(t("You are signed out. Open your link to sign in again."));
+    signingOut.postMessage(whose); // to this annotator's other tabs
+    leave();
   });
+  signingOut.addEventListener("message", ({ data }) => data === whose && leave());
   addEventListener("signed-out", () => ask(""));
   addEventListener("hashchange", arrive);
   await arrive();

@@ -1,0 +1,93 @@
+"""What people did at the page so far: counts per person, and what their events say. After a restart it is read from the store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from rlhf_ray.data.answers import ANSWERS
+from rlhf_ray.labelling.questions import QuestionQueue, Shown
+from rlhf_ray.labelling.showing import Meaning
+from rlhf_ray.store.answers import REVIEWED_BY
+
+ANSWERED = ("label", "check", "skip", "flag")
+"""The event kinds that answer a question."""
+
+
+class Past:
+    """Keeps the counts and takes the answers to the queue.
+
+    Args:
+        events: reads the store's events.
+        queue: the questions.
+    """
+
+    def __init__(self, events: Callable[[], Awaitable[pa.Table]], queue: QuestionQueue):
+        self._events, self._queue = events, queue
+        self.leases: dict[str, str] = {}
+        """The event that answered each lease: a lease takes one answer."""
+        self.meanings: dict[str, Meaning] = {}
+        """What each stored event says: an id is good for one event."""
+        self._recalled = False
+        self._recalling = asyncio.Lock()
+        self._own: dict[str, deque[float]] = {}
+        self._totals: dict[str, int] = {}
+
+    async def recall(self) -> None:
+        """Repeat, once, what people did before this start of the page: nobody gets those pairs again, and undo goes on."""
+        async with self._recalling:
+            if not self._recalled:
+                self._repeat((await self._events()).to_pylist())
+                self._recalled = True
+
+    def _repeat(self, rows: Sequence[dict[str, Any]]) -> None:
+        now = datetime.now(UTC)
+        for row in rows:
+            extra, annotator, event = json.loads(row["extra"] or "{}"), row["annotator"], row["event_id"]
+            answer = "undo" if row["kind"] == "retract" else extra.get("answer", "")
+            about = row["target"] or extra.get("lease")
+            self.meanings.setdefault(event, Meaning(extra.get(REVIEWED_BY, annotator), about, answer))
+            if row["annotator_type"] != "human":
+                continue
+            if "lease" in extra:
+                self.leases[extra["lease"]] = event
+            answer = answer if answer in ANSWERS else "equal"
+            if row["kind"] in ANSWERED:
+                how = {name: extra[name] for name in ("catch", "expected", "repeats", "overlap") if name in extra}
+                shown = Shown(row["left_id"], row["right_id"], bool(row["presented_swapped"]), **how)
+                when = row["t_answered"]
+                age = math.inf if when is None else max(0.0, (now - when).total_seconds())
+                self.answered(annotator, shown, answer, event, age)
+            elif row["kind"] == "supersede":
+                self._queue.replaced(annotator, row["target"], event, answer)
+            elif row["kind"] == "retract" and self._queue.taken_back(annotator, row["target"]) is not None:
+                self.undone(annotator)
+
+    def answered(self, annotator: str, shown: Shown, answer: str, event: str, age: float = 0.0) -> None:
+        """Take a stored answer, given ``age`` seconds ago."""
+        self._queue.answered(annotator, shown, answer, event, age)
+        self._own.setdefault(annotator, deque(maxlen=1000)).append(time.monotonic() - age)
+        self._totals[annotator] = self.total(annotator) + 1
+
+    def undone(self, annotator: str) -> None:
+        """Count the latest answer of ``annotator`` no more."""
+        if self._own.get(annotator):
+            self._own[annotator].pop()
+        self._totals[annotator] = max(0, self.total(annotator) - 1)
+
+    def total(self, annotator: str) -> int:
+        """Number of answers of ``annotator``."""
+        return self._totals.get(annotator, 0)
+
+    def per_minute(self, annotator: str) -> int:
+        """Number of answers of ``annotator`` within the last minute."""
+        now = time.monotonic()
+        return sum(now - moment < 60 for moment in self._own.get(annotator, ()))
