@@ -303,7 +303,7 @@ def test_a_lease_from_before_a_restart_is_still_good(office: Office, tmp_path: P
     assert [row["kind"] for row in restarted.rows()] == ["label"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, seed: int) -> None:
     """Counts, pace, what undo takes back next, and who may get which pair: also of checks, undone and reviewed answers."""
     pairs, rng = pairs_of(12, images=True), random.Random(seed)
