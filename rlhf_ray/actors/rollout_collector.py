@@ -14,7 +14,8 @@ from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fr
 from rlhf_ray.data.rollout import Act, Rollout, See, rollout
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.switching import Switching
-from rlhf_ray.labelling.films import Camera, Episode, Film, Reel, film
+from rlhf_ray.labelling.camera import Camera
+from rlhf_ray.labelling.films import Episode, Film, Reel, film
 from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.settings import ResolvedFragments
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_file
-from rlhf_ray.labelling.films import Film, FilmInfo, film, film_info, picture
+from rlhf_ray.labelling.camera import picture
+from rlhf_ray.labelling.films import Film, FilmInfo, film, film_info
 from rlhf_ray.settings.labelling import Channels, Zoom
 
 KEPT_BYTES = 256 << 20

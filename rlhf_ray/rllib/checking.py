@@ -16,7 +16,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.envs.checked import try_out
 from rlhf_ray.envs.spaces import check_spaces
-from rlhf_ray.labelling.films import camera_for
+from rlhf_ray.labelling.camera import tried_fps
 from rlhf_ray.queries.gatherers import wants_films, who_sees_films
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.reward import RewardEnsemble
@@ -111,9 +111,7 @@ def check_environment(config: Configuration) -> Checked:
         wants_films(experiment.preferences) and not is_image(observation_space)
     )
     if films and not is_image(observation_space):
-        filmed = config.make_env(film=True)()
-        camera_for(who_sees_films(experiment.preferences) or "", filmed)
-        filmed.close()  # type: ignore[no-untyped-call]
+        tried_fps(f"{who_sees_films(experiment.preferences)}, but ", config.make_env(film=True))
     needed, what = env_steps_needed(fragments, experiment.preferences, config.iteration_env_steps, films=films)
     require(experiment.total_env_steps >= needed, "total_env_steps", experiment.total_env_steps, what)
     _check_connectors(config, experiment, films)

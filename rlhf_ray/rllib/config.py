@@ -26,7 +26,7 @@ from rlhf_ray import envs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import names_of
 from rlhf_ray.data.system import usable_cores, within_bound
-from rlhf_ray.labelling.films import camera_options, without_a_screen
+from rlhf_ray.labelling.camera import camera_options, without_a_screen
 from rlhf_ray.rllib.checking import Checked, check_environment
 from rlhf_ray.rllib.connectors import KeepObservations, RewardFirst
 from rlhf_ray.rllib.env_runner import EnvRunner

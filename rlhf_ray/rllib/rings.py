@@ -12,7 +12,7 @@ from rlhf_ray.actors.labelling_page import PageSettings
 from rlhf_ray.actors.listener import Listener
 from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.actors.ring import Ring, RingSettings
-from rlhf_ray.labelling.films import camera_for
+from rlhf_ray.labelling.camera import tried_fps
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.texts import load_texts
@@ -89,11 +89,7 @@ def page_of(config: PreferenceConfig, run_id: str, folder: Path | str) -> PageSe
     sessions = Path(config.sessions or Path(folder).absolute() / "labelling.json")
     Sessions.keep(sessions, labelling.annotators)
     warn_of_readers(labelling)
-    env = config.make_env(film=True)()
-    try:
-        fps = camera_for("preferences.teacher is human", env).fps
-    finally:
-        env.close()  # type: ignore[no-untyped-call]
+    fps = tried_fps("preferences.teacher is human, but ", config.make_env(film=True))
     port_file = None if config.sessions is None else Path(config.sessions).with_suffix(".port")
     texts = load_texts(labelling.language)
     return PageSettings(labelling, sessions, str(config.env), fps, run_id, experiment.seed, port_file, texts)

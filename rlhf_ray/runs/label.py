@@ -17,8 +17,9 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.minari_files import is_minari
+from rlhf_ray.labelling.camera import tried_fps
 from rlhf_ray.labelling.collect import collect
-from rlhf_ray.labelling.films import Camera, Episode, Film
+from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.waiting import PeopleWait
 from rlhf_ray.queries.pool import CutFragments, FragmentPool
 from rlhf_ray.rllib.choice import preference_config
@@ -103,10 +104,7 @@ class _Clips:
         self.films: list[Film] = []
         """Films not passed to the page yet."""
         env = config.make_env(film=True)
-        try:
-            self.fps = Camera(env()).fps
-        except ValueError as error:
-            raise SettingError(str(error)) from error
+        self.fps = tried_fps("", env)
         self.collector: RolloutCollector | None = None
         self.policy: Any = None
         self.version = RANDOM_POLICY

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
@@ -17,7 +18,8 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.rollout import rollout
-from rlhf_ray.labelling.films import QUALITY, RENDERED_SIDE, Camera, camera_options, without_a_screen
+from rlhf_ray.labelling.camera import RENDERED_SIDE, camera_for, camera_options, tried_fps, without_a_screen
+from rlhf_ray.labelling.films import QUALITY
 from rlhf_ray.reward import RewardEnsemble
 
 FORMATS: dict[str, dict[str, Any]] = {
@@ -42,8 +44,7 @@ def check_video(file: Path, environment: str) -> None:
     """
     if file.suffix.lower() not in FORMATS:
         raise SettingError(f"--video is {file}; give a file that ends in {', '.join(FORMATS)}.")
-    env = _shown(environment)
-    env.env.close()  # type: ignore[no-untyped-call]
+    tried_fps("--video: ", lambda: _drawn(environment))
 
 
 def write_video(
@@ -65,7 +66,7 @@ def write_video(
     Raises:
         SettingError: the environment can't be shown.
     """
-    camera = _shown(environment)
+    camera = camera_for("--video: ", _drawn(environment))
     images: list[Image.Image] = []
     try:
         for episode in range(episodes):
@@ -102,12 +103,13 @@ def save_animation(file: Path, images: Sequence[Image.Image], fps: float) -> Non
     images[0].save(file, save_all=True, append_images=images[1:], duration=duration, loop=0, **options)
 
 
-def _shown(environment: str) -> Camera:
-    env = envs.make_env(environment)
-    options = camera_options(env)
-    env.close()  # type: ignore[no-untyped-call]
+def _drawn(environment: str) -> gym.Env[Any, Any]:
+    """Make the environment with pictures."""
     try:
-        return Camera(ended(without_a_screen(lambda: envs.make_env(environment, **options))))
+        env = envs.make_env(environment)
+        options = camera_options(env)
+        env.close()  # type: ignore[no-untyped-call]
+        return ended(without_a_screen(lambda: envs.make_env(environment, **options)))
     except (ValueError, TypeError) as error:
         raise SettingError(f"--video: {error}") from error
 

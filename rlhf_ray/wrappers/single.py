@@ -9,7 +9,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.seeds import generator
-from rlhf_ray.labelling.films import camera_for
+from rlhf_ray.labelling.camera import Camera, camera_for
 from rlhf_ray.wrappers.arguments import Transform, Wait
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.session import RewardSession
@@ -122,6 +122,7 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
         self._drawing = generator(session.seed, "films", self._source)
         self._first_drawn = 0
         self._frame: Array | None = None
+        self._camera: Camera | None = None
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the environment; returns the learned reward (see the class).
@@ -142,7 +143,7 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
         return np.asarray(transform(env.observation_space.sample()))
 
     def _check_shown(self, env: Any, viewer: str) -> None:
-        camera_for(viewer, env)
+        camera_for(f"{viewer}, but ", env, pixelated=False)
 
     def _rows(self, values: Array) -> Array:
         return values[None]
@@ -170,6 +171,11 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
         return drawn if random[0] else chosen
 
     def _begin_films(self) -> None:
+        if self._session.films:
+            if self._camera is None:
+                self._camera = Camera(self.env, pixelated=False)
+                self._camera.frame()  # an odd picture is named at the first reset
+            self._camera.begin()
         self._first_drawn = int(self._drawing.integers(self._drawn_every - self._session.fragments.length))
         self._frame = self._draw()
 
@@ -185,12 +191,12 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
 
     def _draw(self, taken: int = 0) -> Array | None:
         """Render the environment if this step is part of a rendered fragment; ``taken`` steps are not recorded yet."""
-        if not self._session.films or not self._records:
+        if self._camera is None or not self._session.films or not self._records:
             return None
         t = int(self._recorder.lengths[0]) + taken - self._first_drawn
         if t < 0 or t % self._drawn_every > self._session.fragments.length:
             return None
-        return np.array(self.env.render())
+        return self._camera.frame()
 
 
 def _of_one(infos: dict[str, Any]) -> dict[str, Any]:

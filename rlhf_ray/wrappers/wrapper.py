@@ -17,6 +17,7 @@ from rlhf_ray.data.bounds import without_formal
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.switching import Switching
+from rlhf_ray.labelling.camera import fps_of
 from rlhf_ray.queries.gatherers import who_sees_films
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.settings.checks import require
@@ -73,7 +74,7 @@ class PreferenceWrapper(Stepping):
                 labelling=labelling,
                 waits=wait == "always",
                 title=title,
-                fps=float(env.metadata.get("render_fps") or 15),
+                fps=fps_of(env, title),
             )
         self._join(env, session, recorder, transform_for(observation_space, observation_transform), wait)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.labelling.films import picture
+from rlhf_ray.labelling.camera import picture
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.queries.label_rates import make_rate
 from rlhf_ray.queries.pool import CutFragments

@@ -329,7 +329,7 @@ def test_it_is_drawn(name: str) -> None:
     code = f"""
 import numpy as np
 from rlhf_ray.envs import make_env
-from rlhf_ray.labelling.films import Camera, camera_options, without_a_screen
+from rlhf_ray.labelling.camera import Camera, camera_options, without_a_screen
 env = without_a_screen(lambda: make_env({name!r}, **camera_options(make_env({name!r}))))
 env.reset(seed=0)
 frame = Camera(env).frame(None)

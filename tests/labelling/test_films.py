@@ -1,8 +1,7 @@
-"""Films: sprite sheets that hold each frame, and cameras."""
+"""Films: sprite sheets that hold each frame."""
 
 import asyncio
 import io
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rlhf_ray import envs
-from rlhf_ray.labelling.films import SHADOW_SIDE, Camera, camera_options, film, film_info, picture, without_a_screen
+from rlhf_ray.labelling.camera import Camera, picture, without_a_screen
+from rlhf_ray.labelling.films import film, film_info
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.settings import LabellingSettings, SettingError
-from tests.made_up import Drawn
 
 
 def frame_of(made: Any, k: int) -> Any:
@@ -53,12 +51,6 @@ def test_what_fits_into_no_picture_is_refused() -> None:
         film_info("a" * 64, 10_000, 210, 160, pixelated=True)
 
 
-@pytest.mark.parametrize(("channels", "shown"), [(1, [0, 0, 0]), (4, [3, 3, 3]), (3, [0, 1, 2]), (6, [3, 4, 5])])
-def test_the_newest_of_stacked_images_is_shown(channels: int, shown: list[int]) -> None:
-    observation = np.broadcast_to(np.arange(channels, dtype=np.uint8), (16, 16, channels))
-    assert picture(observation)[0, 0].tolist() == shown
-
-
 @pytest.mark.parametrize(("channels", "wanted", "shown"), [(3, 1, [2, 2, 2]), (4, 3, [1, 2, 3]), (2, 3, [1, 1, 1])])
 def test_people_see_the_channels_that_the_settings_name(channels: int, wanted: Any, shown: list[int]) -> None:
     observation = np.broadcast_to(np.arange(channels, dtype=np.uint8), (16, 16, channels))
@@ -90,33 +82,3 @@ def test_image_clips_and_episodes_have_the_zoom_of_the_settings(tmp_path: Path) 
     for wrong in (0, True, 1.5):
         with pytest.raises(SettingError, match=r"labelling\.zoom is .*; it must be a whole number"):
             LabellingSettings(zoom=wrong)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "name", ["Pendulum-v1", "rlhf_ray/CartPoleFixed-v0", "rlhf_ray/MovingDot-v0", "HalfCheetah-v5"]
-)
-def test_environments_are_filmed_without_a_screen(name: str) -> None:
-    options = camera_options(envs.make_env(name))
-    env: gym.Env[Any, Any] = without_a_screen(partial(envs.make_env, name, **options))
-    observation, _ = env.reset(seed=0)
-    env.action_space.seed(0)  # or ten random moves may lead back
-    camera = Camera(env)
-    first = camera.frame(observation)
-    assert first.dtype == np.uint8
-    assert first.shape[2] == 3
-    assert first.std() > 0
-    for _ in range(10):
-        observation = env.step(env.action_space.sample())[0]
-    assert not np.array_equal(camera.frame(observation), first)
-    assert camera.fps > 0
-    assert camera.pixelated == (name == "rlhf_ray/MovingDot-v0")
-    if name == "HalfCheetah-v5":  # MuJoCo's own shadows take four fifths of the time
-        assert env.unwrapped.model.vis.quality.shadowsize == SHADOW_SIDE  # type: ignore[attr-defined]
-    env.close()  # type: ignore[no-untyped-call]
-
-
-def test_what_cannot_be_seen_is_refused_with_what_to_do() -> None:
-    blind = Drawn()
-    blind.render_mode = None  # type: ignore[assignment]
-    with pytest.raises(ValueError, match="render_mode='rgb_array'"):
-        Camera(blind)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.actors.labelling_page import PageSettings
+from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.envs import make_env
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings, SettingError
@@ -117,3 +118,18 @@ def test_what_cannot_be_shown_is_refused_at_once(tmp_path: Path) -> None:
     copies = gym.vector.SyncVectorEnv([Walk, Walk])
     with pytest.raises(SettingError, match="share\\(\\)"):
         HumanPreferencesVectorEnv(copies, total_env_steps=1000, preferences=PEOPLE, folder=tmp_path)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_an_odd_picture_is_named_at_the_first_reset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Floats(Drawn):
+        def render(self) -> Any:
+            return super().render() / 255
+
+    monkeypatch.setattr("rlhf_ray.wrappers.learning.start_people", lambda *given: None)
+    arguments: Any = {"fragments": FRAGMENTS, "preferences": PEOPLE, "folder": tmp_path, "labelling": PAGE}
+    with (
+        HumanPreferencesEnv(Floats((20,), numbered=False), total_env_steps=8_000, **arguments) as env,
+        pytest.raises(FaultyEnvironmentError, match=r"Floats.*: render\(\) returned float64 of shape"),
+    ):
+        env.reset(seed=0)

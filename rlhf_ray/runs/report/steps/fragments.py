@@ -15,7 +15,7 @@ from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.data.returns import differences
-from rlhf_ray.labelling.films import picture
+from rlhf_ray.labelling.camera import picture
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.probe import learned_rewards
 from rlhf_ray.runs.report.subject import Run
