@@ -3,6 +3,7 @@
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -128,8 +129,7 @@ def test_an_odd_picture_is_named_at_the_first_reset(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("rlhf_ray.wrappers.learning.start_people", lambda *given: None)
     arguments: Any = {"fragments": FRAGMENTS, "preferences": PEOPLE, "folder": tmp_path, "labelling": PAGE}
-    with (
-        HumanPreferencesEnv(Floats((20,), numbered=False), total_env_steps=8_000, **arguments) as env,
-        pytest.raises(FaultyEnvironmentError, match=r"Floats.*: render\(\) returned float64 of shape"),
-    ):
+    env = HumanPreferencesEnv(Floats((20,), numbered=False), total_env_steps=8_000, **arguments)
+    env._session.films = True  # as with a page
+    with env, pytest.raises(FaultyEnvironmentError, match=r"Floats.*: render\(\) returned float64 of shape"):
         env.reset(seed=0)
