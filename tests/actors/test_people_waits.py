@@ -79,6 +79,73 @@ def test_waits_are_told_once_a_second(ada: People, heard: Heard, clock: SimpleNa
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("share", "open_"), [(1.0, 0), (1.0, 3), (0.25, 2)])
+def test_the_next_question_comes_with_the_iteration_in_which_its_label_falls_due(
+    ada: People, monkeypatch: pytest.MonkeyPatch, share: float, open_: int
+) -> None:
+    now, answered = 0.0, round(share * ada.schedule.due(0.33)) - open_
+    monkeypatch.setattr(people.time, "time", lambda: now)
+    told: list[Any] = []
+    ada.page.tell = told.append  # type: ignore[method-assign]
+    ada.questions.share, ada.questions._open = share, {0: open_}
+    seconds, more = 10.0, 0.01
+    for number in range(30):  # of which the first ten, twice as slow, are no longer among the newest
+        now = seconds * (number + min(number, 10) - 30)
+        ada.advanced(more * number)
+        if not number:
+            ada.tell(0, 1, answered)
+            assert told[-1].next_question is None  # no pace yet
+    label = next(label for label in range(1000) if label * share >= answered + open_ + 1)
+    ahead = 1
+    while ada.schedule.due(more * (29 + ahead)) < label:
+        ahead += 1
+    assert ahead > 1
+    ada.tell(290, 1, answered)
+    assert told[-1].next_question == pytest.approx(now + seconds * ahead)
+    assert (told[-1].first_labels, told[-1].env_steps, told[-1].total_env_steps) == (None, 290, 1000)
+    ada.tell(290, 0, answered)
+    assert (told[-1].first_labels, told[-1].next_question) == (ada.schedule.first_fit, None)
+    ada.tell(290, 1, ada.schedule.preferences.comparisons)  # there is no other
+    assert told[-1].next_question is None
+
+
+def test_the_next_round_comes_as_long_after_this_one_as_this_one_after_the_last(
+    ada: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, told = 0.0, list[Any]()
+    monkeypatch.setattr(people.time, "time", lambda: now)
+    ada.page.tell = told.append  # type: ignore[method-assign]
+    ada.schedule = LabelSchedule(PreferenceSettings(teacher="human"), env_steps=1000)
+    for asked, answered in ((100.0, 130.0), (190.0, 250.0)):
+        now = asked
+        ada.asks()
+        now = answered
+        ada.has_answered(500, 1, 20)
+    assert told[0].next_question is None
+    assert told[1].next_question == 250 + (190 - 130)
+    assert told[1].waiting_for == "the agent to learn from this round"
+
+
+def test_what_people_wait_for_depends_on_clips_first_answers_and_version(ada: People) -> None:
+    told: list[Any] = []
+    ada.page.tell = told.append  # type: ignore[method-assign]
+    first = ada.schedule.first_fit
+    for version, answered, gathered in ((0, 0, 0.5), (0, first - 1, None), (0, first, None), (1, first, None)):
+        ada.tell_while_training(100, version, answered, gathered=gathered)
+    clips, training = "the agent's first clips", "the training to continue (questions are spread over it)"
+    assert [(each.waiting_for, each.gathered) for each in told] == [
+        (clips, 0.5), (clips, None), ("the reward model to learn from these first answers", None), (training, None)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "limit", "most"), [("ab", 100, 16), ("ab", 5, 5), ("", 100, 8), ("ab", None, None)])
+def test_few_questions_are_open_for_each_person(names: str, limit: int | None, most: int | None) -> None:
+    page: Any = SimpleNamespace(actor=None, links=dict.fromkeys(names, ""), serve=None)
+    schedule = LabelSchedule(PreferenceSettings(teacher="human", mode="asynchronous"), env_steps=1000)
+    made = People(page, schedule, 1000, Heard(), share=1.0, limit=limit, annotators=tuple(names))
+    assert made.questions.limit == most
+
+
 def test_people_are_left_once_and_for_longer_at_the_end_of_the_training(
     ada: People, left: list[tuple[Any, ...]]
 ) -> None:

@@ -1,0 +1,227 @@
+"""Where fragments come from besides the agent's rollouts: which steps are taken, of which policy, and what is sent to whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray.actors import filming, first_fragments
+from rlhf_ray.actors.filming import EPISODE_EVERY, Filming
+from rlhf_ray.actors.first_fragments import free_cores
+from rlhf_ray.actors.fragment_source import MORE_FRAGMENTS, Collecting
+from rlhf_ray.actors.handles import Actor
+from rlhf_ray.actors.ring import Moment
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import RANDOM_POLICY
+from rlhf_ray.queries.pool import PoolReport
+from rlhf_ray.settings import PreferenceSettings, ResolvedFragments
+from tests.actors.rings import Heard
+
+VECTORS, IMAGES = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+COLLECT = ("env_steps", "rollouts", "number", "version", "policy", "part", "most", "mixed")
+FILM = ("env_steps", "clips", "number", "taken", "version", "policy", "episode", "part")
+
+
+class Done:
+    """A reference whose value is there."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        yield from asyncio.sleep(0).__await__()
+        return self.value
+
+
+class Collector(Actor[Any]):
+    """Notes what it is asked to make."""
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, Any]] = []
+
+    def send(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any], returns: int = 1) -> Any:
+        names = COLLECT if method == "collect" else FILM
+        asked = {**dict(zip(names, arguments, strict=False)), **keywords, "how": method}
+        self.made.append(asked)
+        return (Done(asked["env_steps"]), *[(part, len(self.made)) for part in range(1, returns)])
+
+
+class Pool(Actor[Any]):
+    """Takes whatever it is given, and has so many fragments."""
+
+    def __init__(self, fragments: int = 10):
+        self.given: list[Any] = []
+        self.fragments = fragments
+
+    def send(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any], returns: int = 1) -> Any:
+        self.given += arguments
+        return Done(PoolReport(fragments=self.fragments, too_short=7, episode_lengths=(3, 4)))
+
+
+class Members:
+    """The others of a ring, as far as a source needs them."""
+
+    def __init__(self, space: gym.spaces.Box = VECTORS, people: bool = True, **preferences: Any):
+        self.settings = SimpleNamespace(
+            fragments=ResolvedFragments(
+                length=10, initial_env_steps=900, exploration_env_steps=60, film_env_steps=200, pool=100
+            ),
+            preferences=PreferenceSettings(**{"comparisons": 100, "initial_comparisons": 20, **preferences}),
+            observation_space=space,
+            total_env_steps=10_000,
+        )
+        self.pool = Pool()
+        self.people = object() if people else None
+        self.viewed = [SimpleNamespace(share=0.5, asked=0)]
+        self.shown: list[Any] = []
+        self.executor = SimpleNamespace(stop=lambda actor: None)
+        self.show_episode = self.shown.append
+
+    async def show(self, films: Any) -> None:
+        self.shown.append(films)
+
+    def check(self, report: PoolReport) -> PoolReport:
+        return report
+
+
+def moment(room: int = 1_000, iteration: int = 4) -> Moment:
+    return Moment(0.5, 5_000, room, iteration, lambda: f"policy {iteration}")  # type: ignore[arg-type, return-value]
+
+
+def collecting(members: Any, more: int = 1_000) -> tuple[Collecting, Collector]:
+    collector = Collector()
+    return Collecting(members, collector, 8, more), collector
+
+
+def filmed(members: Any, rounds: int = 10) -> tuple[Filming, Collector]:
+    collector = Collector()
+    return Filming(members, collector, 8, 1_000, lambda most: [], rounds, Heard()), collector
+
+
+def test_initial_fragments_take_their_steps_once_and_others_replace_them_with_other_random_numbers() -> None:
+    source, collector = collecting(Members())
+    made: list[int] = []
+    asyncio.run(source.first(900, lambda: made.append(1), None))
+    assert (source.env_steps, source.share, len(made)) == (900, 1.0, 1)
+    asyncio.run(source.more(2))
+    assert source.env_steps == 1_900
+    assert [(one["env_steps"], one["number"], one["version"], one["mixed"]) for one in collector.made] == [
+        (900, 0, RANDOM_POLICY, True), (1_000, MORE_FRAGMENTS + 2, RANDOM_POLICY, True)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "fits"), [(2_100, True), (2_101, False)])
+def test_initial_fragments_take_at_most_three_tenths_of_the_budget(more: int, fits: bool) -> None:
+    source, _ = collecting(Members(), more)
+    source.env_steps = 900
+    assert source.room_for_more() == fits
+
+
+@pytest.mark.parametrize(("fragments", "enough"), [(1, False), (2, True)])
+def test_one_initial_fragment_can_t_be_compared(fragments: int, enough: bool) -> None:
+    members = Members()
+    members.pool.fragments = fragments
+    source, _ = collecting(members)
+    if enough:
+        asyncio.run(source.first(900, lambda: None, None))
+        return
+    with pytest.raises(SettingError, match=r"fragments.length is 10, but in 900 steps .* 7 trajectories .*\[3, 4\]"):
+        asyncio.run(source.first(900, lambda: None, None))
+
+
+def test_the_newest_policy_is_explored_once_at_a_time_and_only_where_there_is_room() -> None:
+    source, collector = collecting(Members())
+    source.offer(moment(room=59), 1, wait=False)
+    assert not source.waiting()
+    source.offer(moment(room=60), 2, wait=False)
+    assert (source.waiting(), source.env_steps) == (True, 60)  # before they are taken
+    source.offer(moment(iteration=5), 3, wait=False)
+    assert source.metrics() == {"explorations_dropped": 1.0}
+    assert asyncio.run(source.make()) == 60
+    assert (source.waiting(), source.env_steps) == (False, 60)
+    (made,) = collector.made
+    assert (made["env_steps"], made["number"], made["version"], made["policy"]) == (60, 2, 4, "policy 4")
+
+
+def test_a_round_has_as_many_films_as_use_each_in_one_or_two_pairs() -> None:
+    members: Any = Members(comparisons=180)
+    # A half of 160 questions in 10 rounds are 8 pairs: 12 films are each in four thirds of a pair.
+    assert filmed(members, 10)[0].films_per_round == 12
+    assert filmed(members, 40)[0].films_per_round == 6  # at least
+    assert filmed(members, 2)[0].films_per_round == 200 // 11  # what the steps hold
+    assert filmed(members, 0)[0].films_per_round == 200 // 11
+
+
+def test_other_initial_fragments_are_filmed_of_random_actions() -> None:
+    members = Members()
+    source, collector = filmed(members)
+    source.env_steps = 900
+    asyncio.run(source.more(1))
+    assert source.env_steps == 1_900
+    (made,) = collector.made
+    assert made == {
+        "env_steps": 1_000, "clips": 36, "number": MORE_FRAGMENTS + 1, "taken": 0, "version": RANDOM_POLICY,
+        "policy": None, "episode": True, "part": 0, "how": "film",
+    }  # fmt: skip
+    assert members.pool.given == [(1, 1)]
+    assert members.shown == [(2, 1), (3, 1)]
+
+
+def test_of_images_only_the_episode_is_filmed_and_fragments_are_cut_from_the_other_steps() -> None:
+    members = Members(IMAGES, initial_comparisons=4)
+    source, collector = filmed(members)
+    asyncio.run(source.more(1))
+    assert [(made["how"], made["env_steps"]) for made in collector.made] == [("film", 200), ("collect", 800)]
+    assert collector.made[0]["clips"] == 2 * 4
+    assert members.pool.given == [(1, 1), (1, 2)]
+    source.more_env_steps = 300  # half of them at most
+    asyncio.run(source.more(2))
+    assert [(made["how"], made["env_steps"]) for made in collector.made[2:]] == [("film", 150), ("collect", 150)]
+
+
+def test_the_newest_policy_is_filmed_when_questions_need_it_or_people_have_seen_no_episode_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(filming.time, "monotonic", lambda: now)
+    members: Any = Members()
+    members.settings.fragments = ResolvedFragments(length=10, initial_env_steps=900, film_env_steps=200)
+    source, collector = filmed(members)
+
+    def films(asked: int, **of: Any) -> int:
+        """The environment steps of films that are made after so many questions."""
+        members.viewed[0].asked = asked
+        source.offer(moment(**{"room": 200, **of}), 3, wait=False)
+        return asyncio.run(source.make()) if source.waiting() else 0
+
+    assert films(0, room=199) == 0
+    assert films(0) == 200  # an episode
+    assert collector.made[-1]["episode"]
+    assert (source.env_steps, collector.made[-1]["taken"], collector.made[-1]["version"]) == (200, 5_000, 4)
+    assert films(2) == 0
+    assert films(3) == 200
+    assert not collector.made[-1]["episode"]
+    assert collector.made[-1]["clips"] == source.films_per_round
+    assert films(5) == 0
+    now += EPISODE_EVERY
+    assert films(5) == 200
+    assert collector.made[-1]["episode"]
+    source.offer(moment(), 4, wait=True)
+    source.offer(moment(), 5, wait=True)  # while the other is waited for
+    assert source.env_steps == 800
+    assert asyncio.run(source.make()) == 200
+    assert collector.made[-1]["number"] == 4
+
+
+@pytest.mark.parametrize(("available", "cores", "free"), [(3.9, 8, 3), (6.0, 4, 3), (0.0, 4, 0), (2.0, 1, 0)])
+def test_the_collector_s_core_is_not_free(
+    monkeypatch: pytest.MonkeyPatch, available: float, cores: int, free: int
+) -> None:
+    monkeypatch.setattr(first_fragments, "usable_cores", lambda: cores)
+    assert free_cores(available) == free
