@@ -89,6 +89,7 @@ def test_a_batch_gets_the_mixture(share: float, replayed: bool) -> None:
     assert rewards[:-1] == pytest.approx(by_hand, abs=1e-5)
     assert rewards[-1] == 0
     assert metrics["learned_reward_mean"] == pytest.approx(learned(reward, of).mean(), abs=1e-5)
+    assert metrics["learned_reward_std"] == pytest.approx(learned(reward, of).std(), abs=1e-5)
     assert metrics.get("mixed_reward_mean") == (pytest.approx(by_hand.mean(), abs=1e-5) if share else None)
 
 
@@ -101,7 +102,10 @@ def test_episodes_get_the_mixture_before_connectors_of_ones_own(share: float, ap
     episodes = [of]
     given = {Columns.LOSS_MASK: {}} if appended else {}
     RewardFirst()(rl_module=Modules(reward), batch=given, episodes=episodes, metrics=metrics)
-    assert episodes[0].get_rewards()[:steps] == pytest.approx(by_hand, abs=1e-5)
+    assert episodes[0].get_rewards() == pytest.approx([*by_hand, *[0.0] * appended], abs=1e-5)
+    assert episodes[0] is not of  # which keeps the true return
+    assert metrics["learned_reward_mean"] == pytest.approx(learned(reward, of)[:steps].mean(), abs=1e-5)
+    assert metrics["learned_reward_std"] == pytest.approx(learned(reward, of)[:steps].std(), abs=1e-5)
     assert metrics.get("mixed_reward_mean") == (pytest.approx(by_hand.mean(), abs=1e-5) if share else None)
 
 

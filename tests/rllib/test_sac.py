@@ -27,6 +27,7 @@ from rlhf_ray.rllib.agents import agent_of
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.policy import load_policy
+from rlhf_ray.rllib.reference import ReferenceSACConfig
 from rlhf_ray.rllib.rllib_internals import local_learner
 from rlhf_ray.rllib.sac_learner import SACLearner
 from rlhf_ray.rllib.sac_module import SoftActorCritic, SquashedGaussian
@@ -171,6 +172,19 @@ def test_every_replayed_step_has_the_newest_reward_and_the_buffer_the_environmen
         np.testing.assert_allclose(rewarded[Columns.REWARDS], expected, rtol=1e-4, atol=1e-5)
         assert set(rows[Columns.REWARDS].tolist()) <= set(true.tolist())
     np.testing.assert_array_equal(learner.replay.state()["columns"][Columns.REWARDS], true)
+
+
+def test_the_true_reward_is_normalised_over_the_buffer() -> None:
+    config = ReferenceSACConfig.from_experiment(tiny())
+    config.validate()
+    of: Any = config.build_learner(spaces={DEFAULT_MODULE_ID: (Walk.observation_space, BOUNDS)})
+    of.build()
+    pieces = [episode(n, seed=n) for n in (4, 17)]
+    of.replay.add(pieces)
+    true = np.concatenate([piece.get_rewards() for piece in pieces])
+    drawn = of.replay.sample(50)
+    rewards = of._rewarded(drawn, replayed=True)[Columns.REWARDS].numpy()
+    np.testing.assert_allclose(rewards, (drawn[Columns.REWARDS] - true.mean()) / true.std(), rtol=1e-4, atol=1e-5)
 
 
 def test_gradient_steps_add_up_to_their_share_of_the_steps_after_the_first(learner: SACLearner) -> None:
