@@ -14,10 +14,9 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rlhf_ray.data.vector_rollout import VectorRollout
-from rlhf_ray.policies.acting import outputs_of
 from rlhf_ray.policies.actions import log_probability
 from rlhf_ray.rllib import PreferencePPOConfig
-from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, needs_episodes
+from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, _Categorical, _Gaussian, needs_episodes
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.reference import ReferencePPOConfig
 from tests.rllib.test_ppo_learner import configured, learner_of
@@ -89,19 +88,6 @@ def test_log_probabilities_are_the_network_s_of_the_actions(environment: str) ->
         )
     np.testing.assert_allclose(rollout.log_probabilities.ravel(), expected.numpy(), rtol=1e-3, atol=1e-4)
     assert len(np.unique(rollout.actions)) > 1
-    runner.stop()
-
-
-@pytest.mark.slow
-def test_discrete_actions_are_drawn_with_their_probabilities() -> None:
-    _, runner = runners("CartPole-v1", num_envs=4, rollout_length=500)
-    (rollout,) = runner.sample()
-    with torch.no_grad():
-        outputs = outputs_of(runner.module.unwrapped().network)(rollout.observations[:-1].reshape(-1, 4))
-        likely = torch.as_tensor(outputs).softmax(-1)[:, 1].reshape(500 if len(rollout.actions) == 500 else -1, 4)
-    real = rollout.real
-    taken, expected = rollout.actions[real].mean(), likely.numpy()[real].mean()
-    assert taken == pytest.approx(expected, abs=4 * (0.25 / real.sum()) ** 0.5)
     runner.stop()
 
 
@@ -213,3 +199,31 @@ def test_success_and_other_infos_are_metrics_of_both_runners() -> None:
         assert float(found["info_mean/moved"].peek()) == pytest.approx((1 + 3.5 / 3 + 1 + 5.5 / 5) / 4)
         runner.stop()
     gym.registry.pop("Sometimes-v0")
+
+
+@pytest.mark.parametrize("choices", [(3,), (2, 3)])
+def test_actions_are_drawn_with_the_probabilities_of_the_policy(choices: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    logits = np.random.default_rng(0).normal(size=sum(choices)).astype(np.float32)
+    parts = np.split(logits, np.cumsum(choices)[:-1])
+    rows, calls = 200, 100
+    acting = _Categorical(choices, True)
+    drawn = np.concatenate([np.reshape(acting(np.tile(logits, (rows, 1))), (rows, -1)) for _ in range(calls)])
+    for component, part in zip(drawn.T, parts, strict=True):
+        wanted = np.exp(part) / np.exp(part).sum()
+        error = np.sqrt(wanted * (1 - wanted) / len(component))
+        assert (np.abs(np.bincount(component, minlength=len(part)) / len(component) - wanted) < 5 * error).all()
+    best = np.reshape(_Categorical(choices, False)(logits[None]), -1)
+    assert best.tolist() == [int(part.argmax()) for part in parts]
+
+
+def test_box_actions_are_drawn_with_the_mean_and_deviation_of_the_policy() -> None:
+    torch.manual_seed(0)
+    mean, log_std = np.array([0.5, -2.0]), np.log([0.1, 3.0])
+    outputs = np.tile(np.concatenate([mean, log_std]), (200, 1)).astype(np.float32)
+    acting = _Gaussian(True)
+    drawn = np.concatenate([acting(outputs) for _ in range(100)])
+    assert len(np.unique(drawn[:, 0])) > 0.99 * len(drawn)  # no noise is used again
+    assert np.abs(drawn.mean(0) - mean) == pytest.approx(0, abs=5 * 3 / np.sqrt(len(drawn)))
+    assert drawn.std(0) == pytest.approx(np.exp(log_std), rel=5 / np.sqrt(2 * len(drawn)))
+    assert _Gaussian(False)(outputs)[0] == pytest.approx(mean)

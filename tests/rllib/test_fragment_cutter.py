@@ -1,0 +1,169 @@
+"""Which fragments an env runner cuts out of its rollouts, and what it sends to the pool in each mode."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+from rlhf_ray.data.errors import LostFragmentsError
+from rlhf_ray.queries.pool import CutFragments
+from rlhf_ray.rllib.fragment_cutter import FragmentCutter
+from rlhf_ray.settings import ResolvedFragments
+
+VECTORS, IMAGES = gym.spaces.Box(-10, 10, (2,), np.float32), gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+
+
+def episode(steps: int, version: int, *, before: int = 0, ended: str = "") -> SingleAgentEpisode:
+    """A piece of an episode, ``before`` steps after its start. Its observations count the episode's steps."""
+    made = SingleAgentEpisode(
+        observations=[np.array([version, before + t], np.float32) for t in range(steps + 1)],
+        actions=[t % 2 for t in range(steps)],
+        rewards=[float(before + t) for t in range(steps)],
+        terminated=ended == "terminated",
+        truncated=ended == "truncated",
+        observation_space=VECTORS,
+        action_space=gym.spaces.Discrete(2),
+        t_started=before,
+        len_lookback_buffer=0,
+        extra_model_outputs={"weights_seq_no": [version] * steps},
+    )
+    return made.to_numpy() if steps else made
+
+
+def runner(
+    mode: str = "asynchronous",
+    *,
+    space: gym.Space[Any] = VECTORS,
+    runners: int = 3,
+    films: bool = False,
+    **changes: Any,
+) -> Any:
+    fragments = ResolvedFragments(**{"length": 5, "pool": 40, "initial_env_steps": 100, **changes})
+    config = SimpleNamespace(
+        checked=SimpleNamespace(
+            experiment=SimpleNamespace(seed=1, preferences=SimpleNamespace(mode=mode, comparisons=10)),
+            fragments=fragments,
+            horizon=200,
+            films=films,
+        ),
+        num_env_runners=runners,
+        get_rollout_fragment_length=lambda: 60,
+        in_evaluation=False,
+        ring_name="ring",
+    )
+    env = SimpleNamespace(single_action_space=gym.spaces.Discrete(2), single_observation_space=space)
+    return SimpleNamespace(config=config, env=env, worker_index=2)
+
+
+class Ring:
+    """An executor whose pool is busy, or fails, as asked."""
+
+    def __init__(self) -> None:
+        self.added: list[CutFragments] = []
+        self.busy = self.fails = False
+        self.waited = 0
+
+    def find(self, kind: type, role: str) -> Any:
+        return lambda: self
+
+    def call(self, method: Any, cut: CutFragments) -> object:
+        if self.fails:
+            raise OSError("no pool")
+        self.added.append(cut)
+        return object()
+
+    def get(self, reference: object) -> None:
+        self.waited += 1
+
+    def ready(self, reference: object) -> bool:
+        return not self.busy
+
+    def apart(self) -> Any:
+        return contextlib.nullcontext()
+
+
+@pytest.fixture
+def ring(monkeypatch: pytest.MonkeyPatch) -> Ring:
+    made = Ring()
+    monkeypatch.setattr("rlhf_ray.rllib.fragment_cutter.executor_of", lambda name: made)
+    return made
+
+
+def sampled(cutter: FragmentCutter, of: Any, *episodes: SingleAgentEpisode) -> dict[str, float] | None:
+    logged: list[dict[str, float]] = []
+    metrics = SimpleNamespace(log_dict=lambda values, reduce: logged.append(values))
+    cutter.on_sample_end(env_runner=of, metrics_logger=metrics, samples=list(episodes))
+    return logged[0] if logged else None
+
+
+def test_fragments_hold_what_happened_under_the_newest_version(ring: Ring) -> None:
+    pieces = [
+        episode(20, 7, ended="truncated"), episode(9, 8, before=50, ended="terminated"), episode(4, 8), episode(0, 9)
+    ]  # fmt: skip
+    sampled(FragmentCutter(), runner(pool=300), *pieces)
+    (cut,) = ring.added
+    fragments = cut.fragments
+    assert (cut.source, cut.policy_version, cut.too_short) == (2, 8, 1)
+    assert cut.episode_lengths == (20, 59)
+    assert fragments is not None
+    assert len(fragments) == 16 + 5  # every window
+    assert set(fragments.policy_versions) == {8}
+    found = {(int(one[0, 0]), int(start)) for one, start in zip(fragments.observations, fragments.starts, strict=True)}
+    assert found == {(7, t) for t in range(16)} | {(8, t) for t in range(50, 55)}
+    for observations, rewards, start in zip(fragments.observations, fragments.rewards, fragments.starts, strict=True):
+        np.testing.assert_array_equal(observations[:, 1], start + np.arange(6))
+        np.testing.assert_array_equal(rewards, start + np.arange(5))
+    assert fragments.terminated.tolist() == [start == 54 for start in fragments.starts]
+
+
+@pytest.mark.parametrize(
+    ("runners", "of", "count"),
+    [
+        (3, {"pool": 40}, 14),  # a third of the pool
+        (0, {"pool": 40}, 40),
+        (3, {"pool": 40, "varied": True}, 5),  # 14 in 200 steps of an episode are 4.2 in 60
+        (1, {"pool": 10, "varied": True}, 3),
+    ],
+)
+def test_each_env_runner_fills_its_share_of_the_pool(ring: Ring, runners: int, of: dict[str, Any], count: int) -> None:
+    sampled(FragmentCutter(), runner(runners=runners, **of), episode(60, 1))
+    assert ring.added[0].fragments is not None
+    assert len(ring.added[0].fragments) == count
+
+
+def test_no_rollout_waits_for_a_busy_pool_and_errors_are_counted(ring: Ring) -> None:
+    cutter, of = FragmentCutter(), runner()
+    assert sampled(cutter, of, episode(20, 1)) == {"fragments_failed": 0, "fragments_dropped": 0}
+    ring.busy = True
+    assert sampled(cutter, of, episode(20, 2)) == {"fragments_failed": 0, "fragments_dropped": 1}
+    ring.busy, ring.fails = False, True
+    assert sampled(cutter, of, episode(20, 3)) == {"fragments_failed": 1, "fragments_dropped": 0}
+    assert ([cut.policy_version for cut in ring.added], ring.waited) == ([1], 0)
+
+
+def test_the_synchronous_mode_waits_and_loses_nothing(ring: Ring) -> None:
+    cutter, of = FragmentCutter(), runner("synchronous")
+    ring.busy = True
+    for version in (1, 2):
+        sampled(cutter, of, episode(20, version))
+    assert ([cut.policy_version for cut in ring.added], ring.waited) == ([1, 2], 2)
+    ring.fails = True
+    with pytest.raises(LostFragmentsError, match="no pool"):
+        sampled(cutter, of, episode(20, 3))
+
+
+def test_evaluation_runs_without_questions_and_films_send_nothing(ring: Ring) -> None:
+    evaluation, fixed = runner(), runner()
+    evaluation.config.in_evaluation = True
+    fixed.config.checked.experiment.preferences.comparisons = 0
+    for of in (evaluation, fixed, runner(films=True)):
+        assert sampled(FragmentCutter(), of, episode(20, 1)) is None
+    assert not ring.added
+    sampled(FragmentCutter(), runner(films=True, space=IMAGES), episode(20, 1))  # images are shown as they are
+    assert len(ring.added) == 1
