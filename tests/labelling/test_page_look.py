@@ -131,26 +131,30 @@ def test_clips_loop_on_one_clock_and_loops_are_counted(visit, desk):
     seen = page.evaluate(
         """async () => {
             const seen = [];
-            const until = performance.now() + 2500;
-            while (performance.now() < until) {
+            const until = performance.now() + 20000;
+            for (let rounds = 0; rounds < 2 && performance.now() < until; ) {
                 await new Promise(requestAnimationFrame);
                 seen.push([+document.getElementById("left").dataset.frame, +document.getElementById("right").dataset.frame]);
+                rounds += seen.length > 1 && seen.at(-1)[0] < seen.at(-2)[0];
             }
             return seen;
         }"""
     )
-    film = desk.leases[lease_of(page)].showing.right
-    assert all(right == min(left, film.frames - 1) for left, right in seen)
+    showing = desk.leases[lease_of(page)].showing
+    assert all(right == min(left, showing.right.frames - 1) for left, right in seen)
     assert max(left for left, _ in seen) == 23
-    assert any(after[0] < before[0] for before, after in pairwise(seen))
+    assert sum(after[0] < before[0] for before, after in pairwise(seen)) == 2
     press(page, "ArrowLeft")
     press(page, "ArrowLeft")
     wait_saved(page)
     first, second = (given for _, given, _ in desk.answers)
-    assert 1 <= first.loops_left <= 4
-    assert 1 <= first.loops_right <= 4
     assert first.view_ms >= 2000
-    assert (second.loops_left, second.loops_right) == (0, 0)
+    assert min(first.loops_left, first.loops_right) >= 2
+    for given in (first, second):  # of each pair anew: no more than fit into the time that it was seen
+        for loops in (given.loops_left, given.loops_right):
+            assert loops <= max(
+                0, 1 + (given.view_ms / 1000 - min(showing.left.frames, showing.right.frames) / 30) / 1.1
+            )
 
 
 def test_speed_has_ends_and_warns_of_flicker_once(visit):
