@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from rlhf_ray.actors.ray_internals import call_head, hush_ray, started_for_a_run
 from rlhf_ray.data import modules
 from rlhf_ray.data.places import JOB
 from rlhf_ray.data.system import CORES, TORCH_THREADS
+
+logger = logging.getLogger(__name__)
 
 ANSWER_WITHIN = 30.0
 """Seconds that a head may take to answer."""
@@ -47,6 +50,8 @@ def private_ray() -> bool:
 def start_ray(cpus: int) -> None:
     """Connect to the cluster at ``RAY_ADDRESS``, or start Ray on this machine. Does nothing if Ray is running.
 
+    Ray listens on all interfaces. It requires a token, which it makes in ``~/.ray``, unless ``RAY_AUTH_MODE`` says otherwise.
+
     Args:
         cpus: CPUs that the run claims. On a machine with fewer, Ray is started with this number; processes then share CPUs.
 
@@ -65,6 +70,12 @@ def start_ray(cpus: int) -> None:
             told.pop(name, None)
         ray.init(runtime_env=runtime_env, log_to_driver=False, logging_level="ERROR")
         return
+    if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
+        logger.warning(
+            "RAY_AUTH_MODE is %r: this run's Ray listens on all interfaces and runs code for everyone who reaches this machine. "
+            "Unset it, and Ray requires a token.",
+            mode,
+        )
     # Set them in the environment, which Ray's processes inherit: a runtime_env would need new workers instead of prestarted ones.
     with _environment():
         for attempts_left in (2, 1, 0):

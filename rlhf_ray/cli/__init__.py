@@ -25,6 +25,7 @@ from rlhf_ray.runs.interruption import leave, nothing_to_save, sigterm_as_ctrl_c
 COMMANDS = {
     "train": "train:run",
     "evaluate": "evaluate:run",
+    "compare": "compare:run",
     "record": "record:run",
     "convert": "convert:run",
     "fit": "fit:run",
@@ -50,6 +51,7 @@ USAGE = Usage(
         ("train PRESET [--SETTING VALUE …]", "learn a reward from comparisons and train an agent on it"),
         ("train --resume RUN", "resume a stopped or killed run"),
         ("evaluate RUN [--episodes N]", "measure the true return of a run's saved policy"),
+        ("compare RUN RUN …", "compare runs in one table and one picture"),
         ("record RUN --out FILE", "record episodes of a run's saved policy"),
         ("convert SOURCE OUT [--to FORMAT]", "convert recorded episodes: ours, imitation's, Minari's"),
         ("label SOURCE --store STORE", "collect comparisons from people, without training"),

@@ -50,7 +50,7 @@ class FitToRewards:
     out: Path = Path("reward_model")
     """Folder for the reward model; use it with `rlhf-ray train … --reward-from` and `rlhf-ray interpret reward --model`."""
     environment: str | None = None
-    """Environment of the steps. Not needed for a recording, which knows its spaces."""
+    """Environment of the steps. Not needed where the data knows its spaces: a recording, an .npz of `rlhf-ray record`, Minari."""
     seed: int = 0
     """Random seed for the held-out episodes, initial weights and batches."""
     supervised: SupervisedSettings = field(default_factory=SupervisedSettings)
@@ -156,19 +156,14 @@ def _spaces(data: str, environment: str | None) -> tuple[Any, Any]:
         SettingError: neither is known, or the reward model doesn't support them.
     """
     from rlhf_ray.data.conversion import open_episodes
-    from rlhf_ray.data.minari_files import is_minari
-    from rlhf_ray.data.recordings import MANIFEST
     from rlhf_ray.envs.spaces import check_spaces
 
     if environment is not None:
         return spaces_of(environment, supported=True)
-    if not (Path(data) / MANIFEST).exists() and not is_minari(Path(data)):
-        raise SettingError(
-            f"{data} is neither a recording of `rlhf-ray record` nor a Minari data set, so its environment is unknown; give it "
-            "with --environment."
-        )
     of: Any = open_episodes(data)
     spaces = of.observation_space, of.action_space
+    if None in spaces:
+        raise SettingError(f"{data} doesn't say what its spaces are; name its environment with --environment.")
     try:
         check_spaces(*spaces, str(of.about.get("environment") or data))
     except ValueError as error:

@@ -11,6 +11,9 @@ from pathlib import Path
 from rlhf_ray.actors.ray_internals import UPLOAD_LIMIT, uploaded
 from rlhf_ray.data.errors import SettingError
 
+OURS = {"run.json": b'"rlhf_ray.run/', "sweep.json": b'"rlhf_ray.sweep/'}
+"""File that a run or sweep keeps in its folder, and the format that the file names."""
+
 LARGEST = 3
 """Number of large files and folders to name."""
 
@@ -27,14 +30,19 @@ def check_upload(folder: Path, limit: int = UPLOAD_LIMIT) -> list[str]:
         limit: bytes that the cluster takes.
 
     Returns:
-        Patterns that exclude what can't be uploaded: pipes, sockets, devices and links to nothing, which Ray would open.
+        Patterns that exclude folders of runs and sweeps, which a job looks for on its node (`rlhf_ray.data.places`), and what can't
+        be uploaded: pipes, sockets, devices and links to nothing, which Ray would open.
 
     Raises:
         SettingError: the folder is too large, or a file can't be read; names the largest ones and the remedy.
     """
     folder = folder.absolute()
-    excluded, sizes = [], {}
-    for path in uploaded(folder):
+    paths = uploaded(folder)
+    results = {path.parent for path in paths if path.parent != folder and _of_results(path)}
+    excluded, sizes = [_pattern(path.relative_to(folder)) for path in sorted(results)], {}
+    for path in paths:
+        if path in results or not results.isdisjoint(path.parents):
+            continue
         relative = path.relative_to(folder)
         try:
             kind = path.stat()
@@ -63,6 +71,12 @@ def check_upload(folder: Path, limit: int = UPLOAD_LIMIT) -> list[str]:
             f"{f'; the largest files {single}' if single else ''}. {REMEDY}."
         )
     return excluded
+
+
+def _of_results(path: Path) -> bool:
+    """Return whether the folder of this file is a run's or a sweep's."""
+    mark = OURS.get(path.name)
+    return mark is not None and path.is_file() and os.access(path, os.R_OK) and mark in path.read_bytes()
 
 
 def _pattern(path: Path) -> str:

@@ -11,7 +11,7 @@ import gymnasium as gym
 
 from rlhf_ray.data import imitation_files, minari_files
 from rlhf_ray.data.atomic import whole_folder
-from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.demonstrations import Demonstrations, spaces_of_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.recording_writer import RecordingWriter, episodes_of
@@ -54,7 +54,7 @@ def open_episodes(path: Path | str) -> EpisodeSource:
     if path.is_dir():
         infos = imitation_files.read_infos(path)
         episodes = [replace(episode, infos=texts) for episode, texts in zip(episodes, infos, strict=True)]
-    return EpisodeSource(episodes, None, None, {})
+    return EpisodeSource(episodes, *(spaces_of_file(path) if path.is_file() else (None, None)), {})
 
 
 def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:
@@ -77,7 +77,8 @@ def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:
             f"out is {out}, but {to} is {'an .npz file' if to == 'demonstrations' else 'a folder'}: give another path."
         )
     if to == "demonstrations":
-        Demonstrations.of([each.trajectory for each in source.episodes]).save(out)
+        known = [space for space in (source.observation_space, source.action_space) if space is not None]
+        Demonstrations.of([each.trajectory for each in source.episodes]).save(out, known)
     elif to == "imitation":
         episodes = list(source.episodes)
         trajectories = [each.trajectory for each in episodes]

@@ -1,16 +1,18 @@
 """Demonstrations: recorded steps of a person or a policy, in one file.
 
-The file is numpy's ``.npz`` with one flat array per name, over the steps of all episodes in order, with D4RL's names::
+The file is numpy's ``.npz``, or HDF5 as D4RL's, with one flat array per name, over the steps of all episodes in order::
 
     observations  actions  next_observations  rewards  terminals  timeouts
 
-Behaviour cloning needs only the first two. Trajectories saved by imitation and Minari data sets work too.
+Behaviour cloning needs only the first two. An ``.npz`` of ours also holds the environment's spaces, as JSON texts
+``observation_space`` and ``action_space``. Trajectories saved by imitation and Minari data sets work too.
 """
 
 from __future__ import annotations
 
+import json
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.spaces import check_recorded, shaped
+from rlhf_ray.data.spaces import check_recorded, shaped, space_from_json, space_to_json
 from rlhf_ray.data.transitions import Transitions
 
 
@@ -67,16 +69,25 @@ class Demonstrations:
     def __len__(self) -> int:
         return len(self.actions)
 
-    def save(self, file: Path | str) -> None:
-        """Write the demonstrations to the ``.npz`` file ``file``."""
+    def save(self, file: Path | str, spaces: Sequence[gym.Space[Any]] = ()) -> None:
+        """Write the demonstrations to the ``.npz`` file ``file``.
+
+        Args:
+            file: the file.
+            spaces: the environment's observation and action space, if known.
+        """
         file = Path(file)
         file.parent.mkdir(parents=True, exist_ok=True)
+        arrays = {name: value for name, value in vars(self).items() if value is not None}
+        arrays |= {
+            name: np.array(json.dumps(space_to_json(space))) for name, space in zip(SPACES, spaces, strict=False)
+        }
         with whole_file(file) as sink:
-            np.savez_compressed(sink, **{name: value for name, value in vars(self).items() if value is not None})
+            np.savez_compressed(sink, **arrays)
 
     @staticmethod
     def load(path: Path | str) -> Demonstrations:
-        """Load demonstrations from an ``.npz`` file, trajectories of imitation or a Minari data set. Runs no code from it.
+        """Load demonstrations from an ``.npz`` or HDF5 file, trajectories of imitation or a Minari data set. Runs no code from it.
 
         Args:
             path: the file or folder.
@@ -94,18 +105,18 @@ class Demonstrations:
                 return Demonstrations.of(imitation_files.read_pickle(path))
             if imitation_files.is_legacy(path):
                 return Demonstrations.of(imitation_files.read_npz(path))
-            with open_npz(path) as arrays:
+            with open_hdf5(path) if is_hdf5(path) else open_npz(path) as arrays:
                 for name in ("observations", "actions"):
                     if name not in arrays:
                         raise ValueError(f"it has no array {name}, but {', '.join(arrays) or 'none'}")
-                return Demonstrations(**{name: arrays[name] for name in _CHECKS if name in arrays})
+                return Demonstrations(**{name: arrays[name][()] for name in _CHECKS if name in arrays})
         except SettingError:
             raise
         except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
             reason = getattr(error, "strerror", None) or error
             raise SettingError(
-                f"{path} holds no demonstrations ({reason}): it must be an .npz with the arrays observations and actions, as "
-                "`rlhf-ray record` writes it, a recording, trajectories saved by imitation, or a Minari data set."
+                f"{path} holds no demonstrations ({reason}): it must be an .npz or HDF5 file with the arrays observations and "
+                "actions, as `rlhf-ray record` writes it, a recording, trajectories saved by imitation, or a Minari data set."
             ) from error
 
     @staticmethod
@@ -193,6 +204,46 @@ def open_npz(path: Path | str) -> Any:
             raise ValueError("it is no .npz file")
     return np.load(path, allow_pickle=False)
 
+
+def is_hdf5(path: Path) -> bool:
+    """Return whether ``path`` is a file that begins as HDF5 does."""
+    with path.open("rb") as content:
+        return content.read(8) == b"\x89HDF\r\n\x1a\n"
+
+
+def open_hdf5(path: Path) -> Any:
+    """Open an HDF5 file.
+
+    Raises:
+        OSError: it is damaged.
+        SettingError: h5py is not installed.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise SettingError(f"{path} is HDF5, which needs h5py; install rlhf-ray with its extra minari.") from None
+    return h5py.File(path)
+
+
+def spaces_of_file(path: Path) -> tuple[gym.Space[Any] | None, gym.Space[Any] | None]:
+    """Return the observation and action space that an ``.npz`` of `Demonstrations.save` holds; None of other files.
+
+    Raises:
+        SettingError: the file's texts are no spaces.
+    """
+    if not zipfile.is_zipfile(path):
+        return None, None
+    with open_npz(path) as arrays:
+        texts: Mapping[str, str] = {name: str(arrays[name]) for name in SPACES if name in arrays}
+    try:
+        seen, taken = (space_from_json(json.loads(texts[name])) if texts else None for name in SPACES)
+    except (ValueError, TypeError, KeyError) as error:
+        raise SettingError(f"{path} holds no spaces in {' and '.join(SPACES)} ({error}): write it anew.") from error
+    return seen, taken
+
+
+SPACES = ("observation_space", "action_space")
+"""Texts in an ``.npz`` with the environment's spaces."""
 
 _CHECKS: dict[str, Callable[[Any, str], Array]] = {
     "observations": read_episode.numbers,

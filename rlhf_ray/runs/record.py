@@ -199,7 +199,7 @@ def record(plan: RecordingPlan, out: Path, *, actors: int = 0, watch: Watch = la
     if writer is not None:
         writer.finish()
     else:
-        Demonstrations.of([each.trajectory for each in kept]).save(out)
+        Demonstrations.of([each.trajectory for each in kept]).save(out, spaces)
     return steps.total()
 
 

@@ -99,6 +99,8 @@ def _statements(sweep: Sweep) -> Iterator[Statement]:
     states = [trial["status"] for trial in trials]
     counts = {state: states.count(state) for state in ("stopped early", "failed")}
     repeated, over = len(values.get("configurations") or ()), values["over_seeds"]
+    whole = [each["objective"] for each in sweep.ranked if each["status"] == "finished"]
+    cut = [each["objective"] for each in sweep.ranked if each["status"] != "finished" and each["objective"] is not None]
     yield WORDS.statement(
         "best",
         3.0,
@@ -106,6 +108,9 @@ def _statements(sweep: Sweep) -> Iterator[Statement]:
         objective=values["objective"],
         trials=len(trials),
         repeated=repeated,
+        of=len(sweep.ranked),
+        whole=len(whole),
+        more=max(cut) if whole and cut and max(cut) > best["objective"] else None,
         aside=[f"{count} {state}" for state, count in counts.items() if count],
         env_steps=sum(trial["env_steps"] for trial in trials),
     )

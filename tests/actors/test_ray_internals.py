@@ -4,6 +4,7 @@ import inspect
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import ray
@@ -122,3 +123,32 @@ def test_a_start_that_fails_leaves_nothing_and_one_that_succeeds_has_no_helpers(
         [sys.executable, "-c", START], env=kept, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+OPEN_TO = """
+import os, subprocess, sys
+from rlhf_ray.actors import cluster
+import ray
+cluster.start_ray(cpus=1)
+for mode in ("token", "disabled"):
+    call = f"from rlhf_ray.actors.ray_internals import call_head; call_head({ray.get_runtime_context().gcs_address!r}, 10.0)"
+    done = subprocess.run([sys.executable, "-c", call], env=os.environ | {"RAY_AUTH_MODE": mode}, capture_output=True)
+    print("open" if done.returncode == 0 else "closed")
+ray.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.parametrize("mode", [None, "disabled"])
+def test_rays_processes_ask_for_a_token_or_a_line_says_that_they_do_not(mode: str | None, tmp_path: Path) -> None:
+    """Ray listens on all interfaces. Without RAY_AUTH_MODE, it makes a token in the home folder."""
+    env = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"} | {"HOME": str(tmp_path)}
+    env |= {"RAY_AUTH_MODE": mode} if mode else {}
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN_TO], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    with_token, without = done.stdout.split()
+    assert (with_token, without) == ("closed" if mode else "open", "open" if mode else "closed")
+    assert ("RAY_AUTH_MODE is 'disabled'" in done.stderr) == bool(mode)

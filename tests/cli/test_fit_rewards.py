@@ -1,6 +1,7 @@
 """`rlhf-ray fit --from-rewards`: from a recording to a reward model, its table and its report; wrong input in one line."""
 
 import json
+import shutil
 
 import gymnasium as gym
 import numpy as np
@@ -62,8 +63,12 @@ def test_what_does_not_fit_is_said_in_one_line(recording, capsys):
     Demonstrations(
         steps.observations, steps.actions, steps.next_observations, steps.rewards, steps.terminated, steps.steps == 19
     ).save("demonstrations.npz")
+    Demonstrations.load("demonstrations.npz").save("with_spaces.npz", SPACES)
+    cli.main(["fit", "--from-rewards", "with_spaces.npz", *SMALL])
+    assert load_reward("reward_model").observation_space == SPACES[0]
+    shutil.rmtree("reward_model")
     assert "1 of 200 rewards that are NaN" in fails_with(capsys, "--from-rewards", "unknown")
-    assert "give it with --environment" in fails_with(capsys, "--from-rewards", "demonstrations.npz")
+    assert "name its environment with --environment" in fails_with(capsys, "--from-rewards", "demonstrations.npz")
     pendulum = ("--from-rewards", "demonstrations.npz", "--environment", "Pendulum-v1")
     assert "Use the environment that it was recorded in" in fails_with(capsys, *pendulum)
     assert "holds no demonstrations" in fails_with(capsys, "--from-rewards", "nothing")

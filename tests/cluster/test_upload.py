@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 from ray._private.runtime_env import packaging
 
 from rlhf_ray.cluster.upload import check_upload
+from rlhf_ray.runs.folder import FORMAT
 from rlhf_ray.settings import SettingError
+from rlhf_ray.sweeps.results import FORMAT as SWEEP
 
 
 def project(folder: Path) -> Path:
@@ -47,6 +50,24 @@ def test_a_folder_above_the_limit_is_refused_with_its_largest_parts(tmp_path: Pa
 def test_what_is_ignored_does_not_count(tmp_path: Path, ignores: str) -> None:
     (project(tmp_path) / ignores).write_text("runs/\n")
     assert check_upload(tmp_path, limit=4000) == []
+
+
+def test_folders_of_runs_and_sweeps_stay_behind(tmp_path: Path) -> None:
+    """Those that `rlhf-ray` made, wherever they lie; another program's run.json makes no run."""
+    folder = project(tmp_path)
+    (folder / "runs" / "a" / "run.json").write_text(json.dumps({"format": FORMAT}))
+    (folder / "runs" / "s" / "trial").mkdir(parents=True)
+    (folder / "runs" / "s" / "sweep.json").write_text(json.dumps({"format": SWEEP}))
+    (folder / "runs" / "s" / "trial" / "weights").write_bytes(bytes(9000))
+    (folder / "mine").mkdir()
+    (folder / "mine" / "run.json").write_text("{}")
+    excluded = check_upload(folder, limit=4000)
+    assert excluded == ["/runs/a", "/runs/s"]
+    left_out = packaging._get_excludes(folder, [*excluded, ".git"])
+    kept: list[Path] = []
+    packaging._dir_travel(folder, [left_out], kept.append, include_gitignore=True)
+    names = sorted(str(path.relative_to(folder)) for path in kept if path.is_file())
+    assert names == ["data.bin", "env.py", "mine/run.json", "runs/b"]
 
 
 def test_pipes_sockets_and_links_to_nothing_stay_behind_and_nothing_hangs(tmp_path: Path) -> None:

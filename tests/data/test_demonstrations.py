@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.demonstrations import Demonstrations, spaces_of_file
 from rlhf_ray.settings import SettingError
 from tests.made_up import CHOICES, FORCES, VECTORS
 
@@ -40,6 +40,38 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(loaded, name), value)
         assert getattr(loaded, name).dtype == value.dtype
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["demos.npz"]
+
+
+def test_d4rls_hdf5_is_read_like_an_npz_of_the_same_arrays(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    demonstrations = made_up()
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        for name, value in vars(demonstrations).items():
+            file[name] = value
+        file["metadata/algorithm"] = "SAC"
+        file["infos/qpos"] = np.zeros((7, 3))
+    loaded = Demonstrations.load(tmp_path / "d.hdf5")
+    for name, value in vars(demonstrations).items():
+        np.testing.assert_array_equal(getattr(loaded, name), value)
+    with h5py.File(tmp_path / "d.hdf5", "a") as file:
+        del file["actions"]
+    with pytest.raises(SettingError, match=r"no array actions, but infos, metadata, next_observations, observations"):
+        Demonstrations.load(tmp_path / "d.hdf5")
+    content = (tmp_path / "d.hdf5").read_bytes()
+    (tmp_path / "cut.hdf5").write_bytes(content[: len(content) // 2])
+    with pytest.raises(SettingError, match=r"cut\.hdf5 holds no demonstrations"):
+        Demonstrations.load(tmp_path / "cut.hdf5")
+
+
+def test_spaces_are_kept_with_the_arrays(tmp_path: Path) -> None:
+    made_up().save(tmp_path / "with.npz", (VECTORS, FORCES))
+    made_up().save(tmp_path / "without.npz")
+    assert spaces_of_file(tmp_path / "with.npz") == (VECTORS, FORCES)
+    assert spaces_of_file(tmp_path / "without.npz") == (None, None)
+    arrays = dict(np.load(tmp_path / "with.npz")) | {"action_space": np.array("{}")}
+    np.savez(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(SettingError, match="holds no spaces"):
+        spaces_of_file(tmp_path / "bad.npz")
 
 
 def test_observations_and_actions_are_enough_and_other_arrays_are_left_alone(tmp_path: Path) -> None:

@@ -69,13 +69,29 @@ def texts(section: Section, kind: str = "outcome") -> str:
 def test_it_names_the_best_and_what_all_took() -> None:
     section = section_of()
     text = texts(section)
-    for figure in ("3 trials", "−120.5", "1 stopped early, 1 failed", "5,600", "best.json", "--seeds 5"):
+    for figure in ("−120.5", "(1 of 3)", "1 stopped early, 1 failed", "5,600", "best.json", "--seeds 5"):
         assert figure in text
     (table,) = section.tables
     assert table.columns[-2:] == ["ppo.gamma", "fragments.length"]
     assert [row[:3] for row in table.rows] == [["1, the best", "−120.5", 4000], ["2", "−500", 800], ["3", None, 800]]
     assert table.rows[2][4] == "failed: RuntimeError: <b>boom</b>"
     assert [row[-2:] for row in table.rows] == [["0.980", "10"], ["0.950", "25"], ["0.950", "10"]]
+
+
+@pytest.mark.parametrize(
+    ("states", "best", "said"),
+    [
+        (("finished", "finished"), "a", "The best of 2 trials reached a true return of −1,313"),
+        (("stopped early", "stopped early"), "b", "The best of 2 trials, none of which ran its full budget, reached"),
+        (("finished", "stopped early"), "a", "The best of the trials that ran their full budget (1 of 2) reached"),
+    ],
+)
+def test_it_says_what_the_best_is_the_best_of(states: tuple[str, str], best: str, said: str) -> None:
+    """A trial that was stopped early may have been ahead."""
+    trials = [trial("a", -1313.0, states[0]), trial("b", -1167.0, states[1])]
+    text = texts(section_of(trials=sorted(trials, key=lambda each: each["name"] != best), best=best))
+    assert said in text
+    assert ("was ahead of it when it ended, at −1,167" in text) == (set(states) == {"finished", "stopped early"})
 
 
 def test_there_is_a_picture_of_each_setting_and_of_the_curves() -> None:

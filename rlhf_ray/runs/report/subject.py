@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,41 +76,41 @@ def part(values: dict[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def read_numbers(folder: RunFolder) -> Run:
+    """Read settings, metrics and outcome, as far as they exist and are readable. Imports none of the modules that they name."""
+    unreadable: list[str] = []
+    attempt = partial(_attempt, folder.path, unreadable)
+    return Run(
+        name=folder.path.name,
+        settings=attempt(folder.config, _read_object) or {},
+        about=attempt(folder.run, _read_object) or {},
+        rows=attempt(folder.metrics, _read_rows) or [],
+        result=attempt(folder.result, _read_object) or {},
+        unreadable=tuple(unreadable),
+    )
+
+
 def read_run(folder: RunFolder) -> Run:
     """Read everything in ``folder`` that exists and is readable."""
-    unreadable: list[str] = []
-
-    def attempt(path: Path, load: Callable[[Path], _T]) -> _T | None:
-        if not path.exists():
-            return None
-        try:
-            return load(path)
-        except Exception as error:  # one bad part must not prevent a report on the others
-            unreadable.append(f"{path.relative_to(folder.path)}: {error}")
-            return None
-
+    run = read_numbers(folder)
+    unreadable = list(run.unreadable)
+    attempt = partial(_attempt, folder.path, unreadable)
     # Opening a folder that is not a store would create one.
     manifest = folder.preferences / "store.json"
     comparisons = attempt(manifest, lambda path: PreferenceStore(path.parent).load())
-    settings = attempt(folder.config, _read_object) or {}
-    rows = attempt(folder.metrics, _read_rows) or []
     reward = attempt(folder.reward_model / "reward.json", lambda path: _read_reward(path.parent, comparisons))
-    share = part(settings, "preferences").get("held_out_share")
+    share = part(run.settings, "preferences").get("held_out_share")
     scores = None
     if comparisons is not None and reward is not None and isinstance(share, float):
         scores = attempt(
             manifest,
-            lambda path: score_reward(reward, PreferenceStore(path.parent), share, *newest_of_annotators(rows)),
+            lambda path: score_reward(reward, PreferenceStore(path.parent), share, *newest_of_annotators(run.rows)),
         )
     doubts = None
     if suspicions := attempt(folder.checkpoints, lambda path: folder.suspicions()):
         doubts = attempt(manifest, lambda path: doubtful(PreferenceStore(path.parent).events(), suspicions))
-    return Run(
-        name=folder.path.name,
-        settings=settings,
-        about=attempt(folder.run, _read_object) or {},
-        rows=rows,
-        result=attempt(folder.result, _read_object) or {},
+    return replace(
+        run,
         comparisons=comparisons,
         reward=reward,
         scores=scores,
@@ -117,6 +118,17 @@ def read_run(folder: RunFolder) -> Run:
         doubts=tuple(doubts or ()),
         unreadable=tuple(unreadable),
     )
+
+
+def _attempt(folder: Path, unreadable: list[str], path: Path, load: Callable[[Path], _T]) -> _T | None:
+    """Load ``path``, a part of ``folder``; None if it is missing, or unreadable, which ``unreadable`` then says."""
+    if not path.exists():
+        return None
+    try:
+        return load(path)
+    except Exception as error:  # one bad part must not prevent a report on the others
+        unreadable.append(f"{path.relative_to(folder)}: {error}")
+        return None
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -1,0 +1,154 @@
+"""Several runs beside each other: outcome, labels, settings that differ, and the learning curves in one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from rlhf_ray.data.atomic import write_text
+from rlhf_ray.data.metrics import share_of
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.report.steps.learning import series, steps_axis
+from rlhf_ray.runs.report.subject import Run, read_numbers
+from rlhf_ray.study.page import render
+from rlhf_ray.study.plots import COLOURS, png
+from rlhf_ray.study.section import Picture, Section, Table
+
+CURVE = "true_return_mean"
+"""Metric of the curves: the mean true return of the episodes that ended in an iteration of training."""
+
+COLUMNS = [
+    "run",
+    "environment",
+    "seed",
+    "state",
+    "true return",
+    "random",
+    "in training",
+    "labels",
+    "accuracy",
+    "env steps",
+]
+CAPTION = "True return: mean ± standard deviation (episodes) of the evaluation at the end; random: of random actions"
+
+
+def compare(paths: Sequence[Path | str]) -> list[dict[str, Any]]:
+    """Read runs, which may be unfinished or of others; imports no module that they name.
+
+    Args:
+        paths: run folders.
+
+    Returns:
+        For each run: ``run`` (its path as given), ``environment``, ``seed``, ``state`` (finished, interrupted, or unfinished, as a
+        run that still trains), ``true_return_mean`` and ``true_return_std`` over ``episodes`` of the evaluation at
+        the end, ``random_return_mean``, ``normalised`` and ``success_rate`` of the same (None if not known), ``training_return``
+        (the last in training), ``comparisons``, ``skipped``, ``held_out_accuracy`` on ``held_out_decided`` answers,
+        ``env_steps``, ``settings`` (those that
+        differ between the runs, by name; None where a run lacks one), ``curve`` (environment steps and true return in training)
+        and ``unreadable`` (files that can't be read, and why).
+
+    Raises:
+        SettingError: a path is not a run folder.
+    """
+    runs = [read_numbers(RunFolder.open(path)) for path in paths]
+    settings = [_flat(run.settings) for run in runs]
+    names = dict.fromkeys(name for each in settings for name in each)
+    differ = [name for name in names if any(each.get(name) != settings[0].get(name) for each in settings)]
+    return [
+        _numbers(run) | {"run": str(path), "settings": {name: each.get(name) for name in differ}}
+        for path, run, each in zip(paths, runs, settings, strict=True)
+    ]
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return ``{"group.name": value}``, without environment and seed."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return {name: value for name, value in flat.items() if name not in ("environment", "seed", "format")}
+
+
+def _numbers(run: Run) -> dict[str, Any]:
+    evaluated = run.about.get("finished") is not None
+    steps, returns = series(run.rows, CURVE)
+    return {
+        "environment": run.named("environment"),
+        "seed": run.named("seed"),
+        "state": ("interrupted" if run.about.get("interrupted") else "finished") if evaluated else "unfinished",
+        "true_return_mean": run.agent("trained", "true_return_mean"),
+        "true_return_std": run.agent("trained", "true_return_std"),
+        "episodes": run.agent("trained", "episodes"),
+        "random_return_mean": run.agent("random", "true_return_mean"),
+        "normalised": run.number("normalised"),
+        "success_rate": run.agent("trained", "success_rate"),
+        "training_return": run.latest(CURVE),
+        "comparisons": run.number("comparisons"),
+        "skipped": run.number("skipped"),
+        "held_out_accuracy": run.number("held_out_accuracy"),
+        "held_out_decided": run.number("held_out_decided"),
+        "env_steps": run.number("env_steps"),
+        "curve": [[float(step), float(value)] for step, value in zip(steps, returns, strict=True)],
+        "unreadable": list(run.unreadable),
+    }
+
+
+def table_of(runs: Sequence[dict[str, Any]]) -> Table:
+    """Return one row for each run that `compare` read; a column for each setting that differs."""
+    rows = []
+    for run in runs:
+        row = [run["run"], run["environment"], run["seed"], run["state"], measured(run), run["random_return_mean"]]
+        row += [run["training_return"], run["comparisons"], accuracy(run), run["env_steps"]]
+        rows.append([*row, *(_text(value) for value in run["settings"].values())])
+    return Table([*COLUMNS, *runs[0]["settings"]], rows, CAPTION)
+
+
+def measured(run: dict[str, Any]) -> str | None:
+    """Return the true return of the evaluation at the end as text; None without one."""
+    mean, std, episodes = (run[name] for name in ("true_return_mean", "true_return_std", "episodes"))
+    return None if mean is None or std is None else f"{mean:.1f} ± {std:.1f} ({episodes})".replace("-", "−")
+
+
+def accuracy(run: dict[str, Any]) -> str | None:
+    """Return the held-out accuracy as text, with the number of answers; None without one."""
+    share, answers = run["held_out_accuracy"], run["held_out_decided"]
+    return None if share is None else share_of(share, None if answers is None else int(answers))
+
+
+def _text(value: object) -> Any:
+    """Return a setting as a value of a table."""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return value if value is None or isinstance(value, int | float) else str(value)
+
+
+def draw_curves(runs: Sequence[dict[str, Any]]) -> bytes:
+    """Draw the true return in training over environment steps: one panel for each environment, one curve for each run."""
+    environments = list(dict.fromkeys(str(run["environment"]) for run in runs))
+    figure = Figure((8.0, 0.8 + 3.2 * len(environments) + 0.22 * len(runs)), layout="constrained")
+    for environment, axes in zip(environments, figure.subplots(len(environments), squeeze=False).flat, strict=True):
+        of = [(number, run) for number, run in enumerate(runs) if str(run["environment"]) == environment]
+        for number, run in of:
+            points = run["curve"]
+            style = ("-", "--", ":")[number // len(COLOURS) % 3]
+            axes.plot(
+                [step for step, _ in points],
+                [value for _, value in points],
+                style,
+                color=COLOURS[number % len(COLOURS)],
+                label=run["run"],
+                marker="o" if len(points) < 2 else "",
+            )
+        axes.set(title=environment, ylabel="true return in training")
+        steps_axis(axes)
+    figure.legend(loc="outside lower center", fontsize=8, ncols=1)
+    return png(figure)
+
+
+def write_comparison(runs: Sequence[dict[str, Any]], page: Path) -> None:
+    """Write a page with the table and the curves of the runs that `compare` read."""
+    picture = Picture("curves", draw_curves(runs), "The true return in training, which the agent does not see.")
+    section = Section("runs", "Runs", tables=[table_of(runs)], pictures=[picture])
+    write_text(page, render(Path(__file__).parent / "compare.html", {"runs": len(runs)}, [section]))
