@@ -79,8 +79,8 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def kinds() -> Iterator[Any]:
-    for file in ("train", "tune", "evaluate", "compare", "record", "convert", "label", "links", "pause", "fit", "fit_rewards", "interpret",
-                 "interpret_agent", "preprocess", "cluster", "doctor", "store"):  # fmt: skip
+    for file in ("train", "tune", "evaluate", "compare", "record", "convert", "label", "links", "pause", "fit", "fit_rewards",
+                 "interpret", "interpret_agent", "preprocess", "cluster", "doctor", "store"):  # fmt: skip
         for kind in vars(importlib.import_module(f"rlhf_ray.cli.{file}")).values():
             if dataclasses.is_dataclass(kind) and kind.__module__ == f"rlhf_ray.cli.{file}" and kind.__name__[0] != "_":
                 yield kind
