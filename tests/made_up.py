@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
@@ -161,3 +162,10 @@ def joined(batches: Sequence[Comparisons]) -> Comparisons:
     named = any(batch.annotators for batch in batches)
     annotators = tuple(annotator for batch in batches for _, annotator in batch.keys) if named else ()
     return Comparisons(pairs, np.concatenate([batch.preferences for batch in batches]), annotators)
+
+
+def beats(chance: float, right: npt.ArrayLike) -> bool:
+    """Whether more answers are ``right``, of several fits, than ``chance`` gives: by luck, that is so one time in a million."""
+    answers = np.asarray(right, bool)
+    test = stats.binomtest(int(answers.sum()), answers.size, chance, alternative="greater")
+    return bool(test.pvalue < 1e-6)

@@ -41,7 +41,7 @@ def jitter(init):
         def drawn(tensor, *arguments, **keywords):
             result = function(tensor, *arguments, **keywords)
             fired(b"J")
-            if k:
+            if k and not tensor.is_meta:
                 shape = tuple(tensor.shape)
                 generator = torch.Generator().manual_seed(k * 1_000_003 + zlib.crc32(repr(shape).encode()))
                 factors = 1 - RELATIVE * torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu")

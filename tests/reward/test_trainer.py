@@ -14,7 +14,7 @@ from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.stacked import bootstrap_weights
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store.answers import Presses
-from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, joined, some_comparisons
+from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, beats, joined, some_comparisons
 
 SMALL = RewardModelSettings(hidden=(8,), batch_size=8, normalize_inputs="none")
 CERTAIN = dataclasses.replace(SMALL, label_noise=0.0)
@@ -79,13 +79,19 @@ def _some_ties(comparisons: Comparisons, every: int = 4) -> Comparisons:
     return Comparisons(comparisons.pairs, preferences)
 
 
+def _right(trainer: RewardTrainer, about: Comparisons) -> Any:
+    """Which comparisons, none of them a tie, it predicts as answered, ``[n]`` bool."""
+    left, right = (trainer.ensemble.fragment_returns(side).mean(0) for side in (about.pairs.left, about.pairs.right))
+    return (left > right) == (about.preferences > 0.5)
+
+
 def test_a_fit_learns_a_linear_reward_from_200_comparisons() -> None:
-    trainer = _trainer(RewardModelSettings(), some_comparisons(200, 10), held_out_share=0.1)
-    report = trainer.fit(200)
-    assert report.train_accuracy > 0.9
-    unseen = some_comparisons(500, 10, seed=1)
-    left, right = (trainer.ensemble.fragment_returns(side).mean(0) for side in (unseen.pairs.left, unseen.pairs.right))
-    assert ((left > right) == (unseen.preferences > 0.5)).mean() > 0.9
+    seen, unseen = some_comparisons(200, 10), some_comparisons(500, 10, seed=1)
+    trainers = [_trainer(RewardModelSettings(), seen, held_out_share=0.1, seed=seed) for seed in range(2)]
+    for trainer in trainers:
+        trainer.fit(200)
+    assert beats(0.75, [_right(trainer, seen) for trainer in trainers])
+    assert beats(0.75, [_right(trainer, unseen) for trainer in trainers])
 
 
 def test_a_fit_that_comes_to_no_numbers_says_so() -> None:
@@ -102,8 +108,10 @@ def test_a_fit_that_comes_to_no_numbers_says_so() -> None:
 
 def test_a_fit_learns_from_images() -> None:
     comparisons = some_comparisons(24, 3, observations=IMAGES, actions=CHOICES)
-    trainer = _trainer(SMALL, comparisons, observations=IMAGES, actions=CHOICES)
-    assert trainer.fit(60).train_accuracy > 0.95
+    trainers = [_trainer(SMALL, comparisons, observations=IMAGES, actions=CHOICES, seed=seed) for seed in range(4)]
+    for trainer in trainers:
+        trainer.fit(60)
+    assert beats(0.5, [_right(trainer, comparisons) for trainer in trainers])
 
 
 @pytest.mark.parametrize("discount", [1.0, 0.7])
