@@ -164,8 +164,25 @@ def joined(batches: Sequence[Comparisons]) -> Comparisons:
     return Comparisons(pairs, np.concatenate([batch.preferences for batch in batches]), annotators)
 
 
+def opposite(comparisons: Comparisons) -> Comparisons:
+    """The same pairs, with the other side better."""
+    return Comparisons(comparisons.pairs, 1 - comparisons.preferences)
+
+
 def beats(chance: float, right: npt.ArrayLike) -> bool:
-    """Whether more answers are ``right``, of several fits, than ``chance`` gives: by luck, that is so one time in a million."""
+    """Whether more of ``right`` are true than a chance of ``chance`` gives: by luck, that is so one time in a million."""
     answers = np.asarray(right, bool)
-    test = stats.binomtest(int(answers.sum()), answers.size, chance, alternative="greater")
-    return bool(test.pvalue < 1e-6)
+    return bool(stats.binom.sf(answers.sum() - 1, answers.size, chance) < 1e-6)
+
+
+def learns(right: npt.ArrayLike, right_of_opposite: npt.ArrayLike) -> bool:
+    """Whether fits learn from answers: they are right more often than fits of the same weights to the opposite answers.
+
+    Chance alone is no measure of fits to few comparisons: one network in ten is right about four of five before it learns.
+
+    Args:
+        right: whether they are right about each of some comparisons that they don't know.
+        right_of_opposite: likewise, fitted to the opposite answers. Comparisons about which both are right tell nothing.
+    """
+    one, other = np.asarray(right, bool), np.asarray(right_of_opposite, bool)
+    return beats(0.5, one[one != other])

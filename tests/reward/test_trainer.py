@@ -14,7 +14,7 @@ from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.stacked import bootstrap_weights
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store.answers import Presses
-from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, beats, joined, some_comparisons
+from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, beats, joined, learns, opposite, some_comparisons
 
 SMALL = RewardModelSettings(hidden=(8,), batch_size=8, normalize_inputs="none")
 CERTAIN = dataclasses.replace(SMALL, label_noise=0.0)
@@ -107,11 +107,15 @@ def test_a_fit_that_comes_to_no_numbers_says_so() -> None:
 
 
 def test_a_fit_learns_from_images() -> None:
-    comparisons = some_comparisons(24, 3, observations=IMAGES, actions=CHOICES)
-    trainers = [_trainer(SMALL, comparisons, observations=IMAGES, actions=CHOICES, seed=seed) for seed in range(4)]
-    for trainer in trainers:
-        trainer.fit(60)
-    assert beats(0.5, [_right(trainer, comparisons) for trainer in trainers])
+    spaces: Any = {"observations": IMAGES, "actions": CHOICES}
+    seen, unseen = some_comparisons(24, 3, **spaces), some_comparisons(200, 3, seed=1, **spaces)
+    right: dict[bool, list[Any]] = {False: [], True: []}
+    for seed in range(3):
+        for turned, fits in right.items():
+            trainer = _trainer(SMALL, opposite(seen) if turned else seen, seed=seed, **spaces)
+            trainer.fit(60)
+            fits.append(_right(trainer, unseen))
+    assert learns(right[False], right[True])
 
 
 @pytest.mark.parametrize("discount", [1.0, 0.7])
