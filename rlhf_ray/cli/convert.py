@@ -11,6 +11,7 @@ from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.data.conversion import EpisodeSource, Format, open_episodes, write_episodes
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.spaces import one_line, shaped
 
@@ -34,6 +35,11 @@ class Convert:
 def run(words: list[str]) -> None:
     """Run the command."""
     command = parse_arguments(Convert, "rlhf-ray convert", words)
+    with Lock(command.out):
+        _convert(command)
+
+
+def _convert(command: Convert) -> None:
     source = open_episodes(command.source)
     if command.environment is not None:
         source = _in(command.environment, source)

@@ -16,6 +16,7 @@ from rlhf_ray.cli.help import Usage
 from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.metrics import share_of
 from rlhf_ray.data.plain import plain
 from rlhf_ray.measure.held_out import below_chance
@@ -79,6 +80,11 @@ def run(words: list[str]) -> None:
         Fit, f"rlhf-ray fit {where}", words[1:], Fit() if around is None else _as_in(around.experiment())
     )
     fit_rewards.check_out(command.out)
+    with Lock(command.out):
+        _fit(where, command)
+
+
+def _fit(where: str, command: Fit) -> None:
     with nothing_to_save():
         from rlhf_ray.queries.fitting import fit
         from rlhf_ray.reward.curves import write_curve

@@ -12,6 +12,7 @@ from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.cli.studies import print_section
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.lock import Lock
 from rlhf_ray.runs.interruption import nothing_to_save
 from rlhf_ray.settings import SUPERVISED_MODEL, RewardModelSettings, SupervisedSettings
 
@@ -103,6 +104,11 @@ def run(data: str, words: list[str]) -> None:
                 f"reward_model.{name} is {value!r}, which only fits to comparisons use; with {FLAG}, {remedy}."
             )
     check_out(command.out)
+    with Lock(command.out):
+        _fit(data, command)
+
+
+def _fit(data: str, command: FitToRewards) -> None:
     with nothing_to_save():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn

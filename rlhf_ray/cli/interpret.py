@@ -14,6 +14,7 @@ from rlhf_ray.cli.help import Usage
 from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.cli.studies import check_amounts, own_steps, print_screen, run_shown, writable
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.lock import Lock
 from rlhf_ray.settings.checks import require
 
 if TYPE_CHECKING:
@@ -97,13 +98,21 @@ def no_subject(words: list[str]) -> None:
 def reward(words: list[str]) -> None:
     """Run `rlhf-ray interpret reward`."""
     command: InterpretReward = parse_arguments(InterpretReward, "rlhf-ray interpret reward", words)
-    from rlhf_ray.data.places import in_job, run_path
+    from rlhf_ray.data.places import run_path
     from rlhf_ray.interpret.attribution import known_methods
-    from rlhf_ray.interpret.reward.report import reward_study, write_report
-    from rlhf_ray.interpret.reward.subject import Subject
 
     known_methods(command.methods)
     out = writable(run_path(command.out or (command.run / "interpret" / "reward" if command.run else "reward_report")))
+    with Lock(out):
+        _report(command, out)
+
+
+def _report(command: InterpretReward, out: Path) -> None:
+    """Write the report into the folder ``out``."""
+    from rlhf_ray.data.places import in_job
+    from rlhf_ray.interpret.reward.report import reward_study, write_report
+    from rlhf_ray.interpret.reward.subject import Subject
+
     function, truth, data, environment, gamma = _subject(command)
     gamma = gamma if command.gamma is None else command.gamma
     subject = Subject(

@@ -11,6 +11,7 @@ import tyro
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.studies import check_amounts, own_steps, print_lists, print_screen, run_shown, writable
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.lock import Lock
 
 if TYPE_CHECKING:
     from rlhf_ray.agents.agent import Agent
@@ -64,10 +65,13 @@ def agent_command(words: list[str]) -> None:
     subject = AgentSubject(agent, environment, command.seed, command.effort, methods=command.methods)
     check_agent(subject)
     study = agent_study(subject, writable(run_path(command.out or default_out)), own_steps(command.steps))
-    sections = run_shown(study, command.steps, processes=isinstance(agent, NetworkAgent))  # functions may not travel
     about: dict[str, Any] = {"agent": agent.name, "digest": agent.digest, "environment": environment}
     about |= {"seed": command.seed, "effort": command.effort, "from": str(command.run)}
-    page, screen = write_agent_report(sections, study.folder, about)
+    with Lock(study.folder):
+        sections = run_shown(
+            study, command.steps, processes=isinstance(agent, NetworkAgent)
+        )  # functions may not travel
+        page, screen = write_agent_report(sections, study.folder, about)
     print_screen(screen, {"panel": page.parent / "panel" / "index.html", "report": page})
 
 
@@ -90,8 +94,10 @@ def _compare(command: InterpretAgent, against: Path) -> None:
     pair = AgentPair(agent, other, environment, BatchCreator(environment), command.seed, command.effort)
     name = re.sub(r"[^\w.-]+", "_", against.resolve().name if against.exists() else str(against))
     study = comparison_study(pair, writable(run_path(command.out or default_out / f"against_{name}")))
-    sections = run_shown(study, (), processes=False)
-    page, result = write_comparison(pair, sections, study.folder, {"from": str(command.run), "against": str(against)})
+    with Lock(study.folder):
+        sections = run_shown(study, (), processes=False)
+        about = {"from": str(command.run), "against": str(against)}
+        page, result = write_comparison(pair, sections, study.folder, about)
     sentences = [result.sentence, *(told.text for told in result.verdict.statements["uses"][:MOST])]
     failed = [told.text for told in result.verdict.failed[:MOST]]
     print_lists({"Do they use the same features?": sentences, "Failed checks": failed}, {"report": page})

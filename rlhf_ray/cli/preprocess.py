@@ -8,6 +8,7 @@ from pathlib import Path
 from rlhf_ray.cli.arguments import need_first, parse_arguments
 from rlhf_ray.cli.help import Usage
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.lock import Lock
 from rlhf_ray.interpret.reward.preprocess.options import Options
 from rlhf_ray.runs.interruption import nothing_to_save
 
@@ -46,6 +47,11 @@ def preprocess_command(words: list[str]) -> None:
         need_first(Preprocess, "rlhf-ray interpret preprocess PATH", words, USAGE)
     path = words[0]
     command: Preprocess = parse_arguments(Preprocess, f"rlhf-ray interpret preprocess {path}", words[1:])
+    with Lock(command.out):
+        _preprocess(path, command)
+
+
+def _preprocess(path: str, command: Preprocess) -> None:
     with nothing_to_save():
         import torch
 

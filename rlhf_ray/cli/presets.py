@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
@@ -76,13 +79,31 @@ def check_agent(given: Experiment, before: Experiment) -> None:
                 )
 
 
-def new_folder(name: str, seed: int) -> Path:
-    """A path for a new run or sweep of the preset ``name``; it does not exist yet."""
+@contextlib.contextmanager
+def new_folder(given: Path | None, name: str, seed: int) -> Iterator[Path]:
+    """Yield the folder of a new run or sweep of the preset ``name``: the ``given`` one, or a new one under runs/.
+
+    A new one is made at once, so that no other process takes its name, and removed if it is empty in the end.
+
+    Raises:
+        SettingError: it can't be made.
+    """
     from rlhf_ray.actors.cluster import job_metadata
     from rlhf_ray.data.places import run_path
+    from rlhf_ray.runs.folder import make_folder
 
+    if given is not None:
+        yield given
+        return
     moment = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%d-%H%M%S")
     # A colon (module:Id-v0) would break scp, lists of paths and Windows.
     short = re.sub(r"[^\w.-]+", "-", Path(name).stem if name.endswith(".json") else name)
     job = job_metadata().get("job_submission_id", "")[-4:]  # two people may submit the same command in the same second
-    return run_path("runs") / "-".join(filter(None, [short, f"seed{seed}", moment, job]))
+    first = "-".join(filter(None, [short, f"seed{seed}", moment, job]))
+    names = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
+    path = next(path for name in names if make_folder(path := run_path("runs") / name, new=True))
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(OSError):  # it is not empty
+            path.rmdir()

@@ -14,6 +14,7 @@ import tyro
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.presets import preset
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.recorded_episode import GAMMA
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.progress import Counting
@@ -89,9 +90,12 @@ class Record:
 def run(words: list[str]) -> None:
     """Run the command."""
     command = parse_arguments(Record, "rlhf-ray record", words)
-    if command.inside:
-        _record_inside(command)
-        return
+    with Lock(command.out):
+        (_record_inside if command.inside else _record)(command)
+
+
+def _record(command: Record) -> None:
+    """Record steps."""
     plan, who = _plan(command)
     from rlhf_ray.agents.true_return import success_of
     from rlhf_ray.runs.record import record

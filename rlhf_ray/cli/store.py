@@ -15,6 +15,7 @@ from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.help import Usage
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.feedback import read_demonstrations, read_feedback
+from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.nearest import did_you_mean
 from rlhf_ray.measure.agreement import AnnotatorAgreement
 from rlhf_ray.store import exchange
@@ -151,7 +152,8 @@ class Export(_Action):
     def _run(self) -> None:
         if self.out.exists() and not self.overwrite:
             raise SettingError(f"{self.out} already exists; give another file, or add --overwrite to replace it.")
-        count = exchange.export(self._open(), self.out)
+        with Lock(self.out):
+            count = exchange.export(self._open(), self.out)
         print(f"{self.out}: {count} {'comparisons' if self.out.suffix in WRITERS else 'events'}")
 
 

@@ -90,12 +90,18 @@ class Train(Experiment):
 
 def run(words: list[str]) -> None:
     """Run the command."""
-    from rlhf_ray.data.places import in_job
-
     if words[0].startswith("-") and asks_help(words):
         usage = usage_of("train PRESET [--SETTING VALUE …]", "train --resume RUN")
         parse_arguments(Train, "rlhf-ray train PRESET", ["--help"], usage=usage)
     resumed = _resumed(words) if words[0] == "--resume" else None
+    with contextlib.nullcontext() if resumed is None else resumed.writing():
+        _run(words, resumed)
+
+
+def _run(words: list[str], resumed: RunFolder | None) -> None:
+    """Run the command in a new folder, or in that of the run to resume."""
+    from rlhf_ray.data.places import in_job
+
     defaults = _defaults(words) if resumed is None else _kept(resumed)
     named = 1 if resumed is None else 2
     given = spelled_out(words[named:], "--teacher", "--preferences.teacher")
@@ -115,8 +121,8 @@ def run(words: list[str]) -> None:
 
     quiet()
     if resumed is None:
-        path = command.run_dir or new_folder(words[0], experiment.seed)
-        folder = new_run(path, experiment, command.start, options=command.options, say=print)
+        with new_folder(command.run_dir, words[0], experiment.seed) as path:
+            folder = new_run(path, experiment, command.start, options=command.options, say=print)
         experiment = folder.experiment()
     else:
         folder = resumed
@@ -127,6 +133,7 @@ def run(words: list[str]) -> None:
         _train_expert(experiment, folder, resumed is not None, command.evaluation_episodes)
         return
     with (
+        folder.writing(),
         refused(folder) if resumed is None else contextlib.nullcontext(),
         resumable(folder),
         Progress(experiment) as progress,

@@ -97,8 +97,8 @@ def run(words: list[str]) -> None:
     plan = plan_of(command, name)
     plan.check()
     print(grid.told(plan.space, plan.trials, command.trials, plan.repeat, plan.search), flush=True)
-    folder = command.run_dir or new_folder(f"tune-{Path(name).stem}", command.seed)
-    _begin(plan, run_path(folder).absolute(), lambda path: sweep(plan, path))
+    with new_folder(command.run_dir, f"tune-{Path(name).stem}", command.seed) as folder:
+        _begin(plan, run_path(folder).absolute(), lambda path: sweep(plan, path))
 
 
 def _begin(plan: Plan, folder: Path, turn: Callable[[Path], SweepOutcome]) -> None:

@@ -31,6 +31,7 @@ from rlhf_ray.labelling.texts import load_texts
 from rlhf_ray.labelling.waiting import PeopleWait, Waiting
 from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event, PreferenceStore
+from rlhf_ray.store.files import lock_store
 
 AT_A_TIME = 20
 """Maximum number of questions made at once. With fewer than half as many open, more are made."""
@@ -113,6 +114,9 @@ def collect(
 
     Returns:
         Number of comparisons in the store.
+
+    Raises:
+        LockedError: another process asks questions about the store.
     """
     kept = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
     file = sessions_file(kept)
@@ -193,7 +197,7 @@ def collect(
         finally:
             await server.stop()
 
-    with contextlib.suppress(KeyboardInterrupt):
+    with lock_store(kept.path), contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve())
     if len(kept) >= comparisons or not any(films.iterdir()):
         shutil.rmtree(films, ignore_errors=True)

@@ -25,6 +25,7 @@ from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.queries.skips import Skips
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore, Tally
+from rlhf_ray.store.files import lock_store
 
 logger = logging.getLogger(__name__)
 
@@ -118,15 +119,17 @@ def label_recorded(
         raise SettingError(
             f"preferences.teacher is {settings.teacher!r}, which needs the true rewards; some steps have none."
         )
-    labelling = _Labelling(fragments, store, settings, model, seed)
-    schedule = LabelSchedule(settings)
-    for number in range(schedule.rounds + 1):
-        labelling.ask(schedule.due_in_round(number))
-        if number == 0:
-            labelling.skips.check_first(labelling.tally)
-        if labelling.tally.held and number < schedule.rounds:
-            labelling.fit(number / schedule.rounds)
-    return labelling.tally
+    kept = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
+    with lock_store(kept.path):
+        labelling = _Labelling(fragments, kept, settings, model, seed)
+        schedule = LabelSchedule(settings)
+        for number in range(schedule.rounds + 1):
+            labelling.ask(schedule.due_in_round(number))
+            if number == 0:
+                labelling.skips.check_first(labelling.tally)
+            if labelling.tally.held and number < schedule.rounds:
+                labelling.fit(number / schedule.rounds)
+        return labelling.tally
 
 
 class _Labelling:
@@ -135,12 +138,12 @@ class _Labelling:
     def __init__(
         self,
         fragments: Fragments,
-        store: PreferenceStore | Path | str,
+        store: PreferenceStore,
         preferences: PreferenceSettings,
         reward_model: RewardModelSettings,
         seed: int,
     ):
-        self.store = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
+        self.store = store
         self.spaces = spaces_of(fragments)
         self.preferences, self.reward_model, self.seed = preferences, reward_model, seed
         self.pool = FragmentPool.of(fragments, self.store.pairs(), preferences, reward_model, self.spaces, seed)

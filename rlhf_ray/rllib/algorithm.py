@@ -46,6 +46,7 @@ from rlhf_ray.rllib.rllib_internals import (
 from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
 from rlhf_ray.rllib.seeding import reset_and_reseed, seed_learners
 from rlhf_ray.rllib.starting import first_weights
+from rlhf_ray.store.files import lock_store
 
 ORIGIN = "origin.json"
 """File in a checkpoint with the Tune trial it came from."""
@@ -118,7 +119,12 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         self.budget = StepBudget(
             experiment, checked.fragments, self.config.most_iteration_env_steps, films=checked.films
         )
-        self._ring = ring_of(self.config, self.budget, self._store_path(), self.logdir, self._listener)
+        with contextlib.ExitStack() as failed:
+            # Tune runs a trial once, and may start its next process before the last one has ended.
+            if experiment.preferences.comparisons and (self._storage is None or self.config.store):
+                failed.enter_context(lock_store(self._store_path()))
+            self._ring = ring_of(self.config, self.budget, self._store_path(), self.logdir, self._listener)
+            self._lock = failed.pop_all()
         self.begun = False
         """Whether the first labelling round was held."""
         self._gauges = Gauges(self._run_name())
@@ -428,3 +434,4 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
             if self.ring.people is not None and self.finished:
                 self.ring.people.farewell("over")
             self.ring.close()
+            self._lock.close()

@@ -60,7 +60,7 @@ def train_expert(
     join_cluster()
     if others := config.num_env_runners + config.num_learners:
         start_ray(cpus=1 + others)
-    with interruptible() as interrupted:
+    with folder.writing(), interruptible() as interrupted:
         with interrupted.at_once():
             algorithm = config.build_algo()
         try:

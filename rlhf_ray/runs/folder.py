@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -24,6 +25,7 @@ import platform
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.checkpoints import all_checkpoints, damaged_files, last_checkpoint
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
+from rlhf_ray.data.lock import INSIDE, Lock
 from rlhf_ray.data.metrics import renamed
 from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.nested import read_nested
@@ -41,6 +44,8 @@ from rlhf_ray.data.plain import plain
 from rlhf_ray.settings import Experiment, load_experiment, save_experiment, to_json
 
 FORMAT = "rlhf_ray.run/1"
+
+_OTHER = "or start another run"
 
 
 class RunFolder:
@@ -63,6 +68,7 @@ class RunFolder:
         self.probe = self.path / "probe.json"
         self.labelling = self.path / "labelling.json"
         self.paused = self.path / "collecting.paused"
+        self._lock: Lock | None = None
 
     @staticmethod
     def create(path: Path | str, experiment: Experiment, options: dict[str, Any] | None = None) -> RunFolder:
@@ -77,14 +83,14 @@ class RunFolder:
             SettingError: the folder exists and is not empty, or can't be created.
         """
         folder = RunFolder(path)
-        make_folder(folder.path)
-        if any(folder.path.iterdir()):
-            raise SettingError(f"run_dir is {folder.path}, which already exists; give another folder.")
-        try:
-            folder._begin(experiment, options or {})
-        except BaseException:
-            shutil.rmtree(folder.path, ignore_errors=True)  # or the next attempt would fail because the folder exists
-            raise
+        with own_folder(folder.path, _OTHER):
+            if any(entry.name != INSIDE for entry in folder.path.iterdir()):
+                raise SettingError(f"run_dir is {folder.path}, which already exists; give another folder.")
+            try:
+                folder._begin(experiment, options or {})
+            except BaseException:
+                shutil.rmtree(folder.path, ignore_errors=True)  # or the next attempt would fail: the folder exists
+                raise
         for name in experiment.own_names():
             consent.allow(consent.module_of(name))
         return folder
@@ -110,6 +116,22 @@ class RunFolder:
                 "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
             },
         )
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Inside this context, no other process writes to the folder. Nested ones of this object do nothing.
+
+        Raises:
+            LockedError: another process writes there. Reading needs no lock.
+        """
+        if self._lock is not None:
+            yield
+            return
+        with Lock(self.path, _OTHER) as self._lock:
+            try:
+                yield
+            finally:
+                self._lock = None
 
     @staticmethod
     def open(path: Path | str) -> RunFolder:
@@ -242,18 +264,36 @@ class RunFolder:
         write_text(path, json.dumps(plain(values), indent=2) + "\n")
 
 
-def make_folder(path: Path) -> None:
-    """Create the folder of a run or of a sweep, unless it exists.
+def make_folder(path: Path, *, new: bool = False) -> bool:
+    """Create the folder of a run or of a sweep. Return whether that could be done: a ``new`` one must not exist.
 
     Raises:
         SettingError: it can't be created.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=not new)
     except OSError as error:
+        if new and isinstance(error, FileExistsError):
+            return False
         raise SettingError(
             f"--run-dir is {path}, which can't be created ({error.strerror}): choose a folder that can be written."
         ) from error
+    return True
+
+
+@contextlib.contextmanager
+def own_folder(path: Path, remedy: str) -> Iterator[None]:
+    """Inside this context, the folder of a new run or sweep exists, and no other process writes to it; see `Lock`.
+
+    If it is empty in the end, it is removed.
+    """
+    make_folder(path)
+    try:
+        with Lock(path, remedy):
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.rmdir()
 
 
 def _said(error: Exception) -> str:

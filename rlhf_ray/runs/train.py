@@ -111,10 +111,12 @@ def train(
 
     Raises:
         CallbackError: a callback raised. The run has stopped and can be resumed, unless it was complete.
+        LockedError: another process writes to the folder.
     """
     join_cluster()  # where others see the run; the algorithm starts a Ray of its own if it needs one
     totals = {"total_env_steps": experiment.total_env_steps, "total_labels": experiment.preferences.comparisons}
     with (
+        folder.writing(),
         interruptible() as interrupted,
         announced(folder.path, environment=experiment.environment, **totals) as announcement,
     ):

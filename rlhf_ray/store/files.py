@@ -16,6 +16,7 @@ import pyarrow.fs
 
 from rlhf_ray.data.atomic import flush, left_over, whole_file
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.lock import Lock
 
 FOLDERS = ("labels", "clips")
 AMENDMENTS, LAST = "amendments", "last"
@@ -51,6 +52,17 @@ def open_files(path: Path | str) -> Files:
     if isinstance(system, pa.fs.LocalFileSystem):
         return LocalFiles(Path(root))
     return RemoteFiles(system, root.rstrip("/"), text)
+
+
+def lock_store(path: Path | str) -> Lock | contextlib.nullcontext[None]:
+    """Return the lock of a store, held: one process at a time asks questions about it. A store at a URL has none.
+
+    Answers may come from several processes: `PreferenceStore` loses none.
+
+    Raises:
+        LockedError: another process asks.
+    """
+    return contextlib.nullcontext() if "://" in str(path) else Lock(path, "or use another store")
 
 
 def _without_keys(url: str) -> str:

@@ -20,9 +20,10 @@ from rlhf_ray.actors.placement import missing
 from rlhf_ray.data import consent
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.lock import INSIDE, Lock
 from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.places import in_job
-from rlhf_ray.runs.folder import make_folder
+from rlhf_ray.runs.folder import own_folder
 from rlhf_ray.runs.trackers import PROJECT, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment, from_json, to_json
 from rlhf_ray.sweeps import grid, state
@@ -122,6 +123,9 @@ class Plan:
         }
 
 
+_OTHER = "or start another sweep"
+
+
 def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> SweepOutcome:
     """Run ``plan``. Write results, report and the best settings to ``folder``.
 
@@ -132,12 +136,17 @@ def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> SweepO
 
     Raises:
         SettingError: the plan is invalid, a trial doesn't fit on the cluster, or the folder is not empty or can't be created.
+        LockedError: another process writes to the folder.
     """
     plan.check()
-    if folder.exists() and any(folder.iterdir()):
-        raise SettingError(f"run_dir is {folder}, which is not empty: name another folder.")
     at_once = concurrency(plan, say)
-    make_folder(folder)
+    with own_folder(folder, _OTHER):
+        if any(entry.name != INSIDE for entry in folder.iterdir()):
+            raise SettingError(f"run_dir is {folder}, which is not empty: name another folder.")
+        return _sweep(plan, folder, at_once, say)
+
+
+def _sweep(plan: Plan, folder: Path, at_once: int, say: Callable[[str], None]) -> SweepOutcome:
     values = plan.to_json() | {"modules": found_in_all(map(consent.module_of, plan.experiment.own_names()))}
     write_text(folder / PLAN, json.dumps(values, indent=2) + "\n")
     state.keep(folder, folder, {})
@@ -164,7 +173,8 @@ def go_on(folder: Path, say: Callable[[str], None] = tell) -> SweepOutcome:
     if not state.has_started(folder):
         raise SettingError(f"--resume is {folder}, but no trial of its sweep has started: start the sweep again.")
     concurrency(plan, say)
-    return _finish(plan, folder, _restored(plan, folder), say)
+    with Lock(folder, _OTHER):
+        return _finish(plan, folder, _restored(plan, folder), say)
 
 
 def _restored(plan: Plan, folder: Path) -> tune.Tuner:

@@ -28,6 +28,7 @@ from rlhf_ray.data.atomic import find_folder
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.labelling.films import Film, film
@@ -98,16 +99,18 @@ class LearningSession(RewardSession):
         self._check(preferences, folder, explores=fragments.exploration_env_steps)
         own_folder = tempfile.TemporaryDirectory(prefix="rlhf_ray-") if folder is None else None
         store = Path(own_folder.name if own_folder is not None else folder or "").absolute()
+        lock = Lock(store / "preferences", "or give another folder")
         hold_ray(cpus=2)
         try:
             self.ring, self.source = self._build(preferences, store, labelling or LabellingSettings(), title, fps)
         except BaseException:
             release_ray()
+            lock.release()
             raise
         self.films = bool(self.ring.members.viewed) and not is_image(self.spaces[0])
         for line in invitation(self.links, store) if self.links else ():
             logger.warning("%s", line)
-        self._end = weakref.finalize(self, _end, self.ring, own_folder)  # also runs if close() is never called
+        self._end = weakref.finalize(self, _end, self.ring, lock, own_folder)  # also runs if close() is never called
 
     def _build(
         self, preferences: PreferenceSettings, folder: Path, labelling: LabellingSettings, title: str, fps: float
@@ -412,12 +415,13 @@ def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed:
     return PageSettings(settings, file.absolute(), title, fps, title, seed, file.absolute().with_suffix(".port"), texts)
 
 
-def _end(ring: AsynchronousRing | WaitingRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:
+def _end(ring: AsynchronousRing | WaitingRing, lock: Lock, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:
     """Stop everything that a `LearningSession` started."""
     try:
         if ray.is_initialized():  # at the end of the process, Ray may have ended first, and all of this with it
             ring.close()
     finally:
         release_ray()
+        lock.release()
         if own_folder is not None:
             own_folder.cleanup()
