@@ -76,8 +76,8 @@ def _colours() -> str:
     light += f" --raises: {RAISES}; --lowers: {LOWERS}; --cross: {CROSS};"
     dark += "".join(f" --{name}: {value};" for name, value in ON_DARK.items())
     return (
-        f":root {{{light}}}\n@media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{{dark}}} }}\n"
-        f":root[data-theme=dark] {{{dark}}}\n"
+        f":root {{{light}}}\n@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{{dark}}} }}\n"
+        f"@media screen {{ :root[data-theme=dark] {{{dark}}} }}\n"
     )
 
 
