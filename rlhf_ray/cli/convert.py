@@ -10,10 +10,11 @@ import tyro
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.data.conversion import EpisodeSource, Format, open_episodes, write_episodes
-from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.inputs import check_recorded
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.recorded_episode import RecordedEpisode
-from rlhf_ray.data.spaces import one_line, shaped
+from rlhf_ray.data.recordings import recorded_in
+from rlhf_ray.data.spaces import shaped
 
 
 @dataclass(frozen=True)
@@ -42,26 +43,22 @@ def run(words: list[str]) -> None:
 def _convert(command: Convert) -> None:
     source = open_episodes(command.source)
     if command.environment is not None:
-        source = _in(command.environment, source)
+        source = _in(command.environment, source, command.source)
     write_episodes(source, command.out, command.to)
     print(f"{command.out}: {sum(1 for _ in source.episodes)} episodes of {command.source}")
 
 
-def _in(environment: str, source: EpisodeSource) -> EpisodeSource:
+def _in(environment: str, source: EpisodeSource, where: Path) -> EpisodeSource:
     """Give the episodes the spaces of an environment.
 
     Raises:
         SettingError: they don't fit.
     """
     spaces, episodes = spaces_of(environment), list[RecordedEpisode]()
+    own = recorded_in(where, spaces[0])
     for episode in source.episodes:
         of = replace(episode.trajectory, actions=shaped(episode.trajectory.actions, spaces[1]))
         episodes.append(replace(episode, trajectory=of))
-        shapes = of.observations.shape[1:], of.actions.shape[1:]
-        if shapes != (spaces[0].shape, spaces[1].shape):
-            raise SettingError(
-                f"The episodes have observations of shape {shapes[0]} and actions of shape {shapes[1]}, but {environment} has "
-                f"{one_line(spaces[0])} and {one_line(spaces[1])}; give their environment."
-            )
+        check_recorded(of.observations, of.actions, spaces, f"The episodes in {where}", own=own)
     about = {**source.about, "environment": environment}
     return replace(source, episodes=episodes, observation_space=spaces[0], action_space=spaces[1], about=about)

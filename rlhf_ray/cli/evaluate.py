@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.studies import print_section
+from rlhf_ray.cli.studies import print_section, writable
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.plain import plain
 from rlhf_ray.settings.checks import require
@@ -69,6 +69,7 @@ def run(words: list[str]) -> None:
     folder = RunFolder.open(command.run)
     experiment = folder.experiment()
     if command.video is not None:
+        writable(command.video.parent, "--video")
         check_video(command.video, experiment.environment)
     policy, iteration = newest_policy(folder)
     act = policy.drawn(experiment.seed) if command.sample_actions else policy.best

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.spaces import spaces_of
-from rlhf_ray.cli.studies import print_section
+from rlhf_ray.cli.studies import print_section, writable
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.runs.interruption import nothing_to_save
@@ -83,8 +83,9 @@ def check_out(out: Path) -> None:
     """Check that ``out`` is new or holds a reward model, which the new one replaces.
 
     Raises:
-        SettingError: it is something else.
+        SettingError: it is something else, or can't be written to.
     """
+    writable(out)
     if out.exists() and not (out / "reward.json").exists():
         raise SettingError(f"--out is {out}, which exists and is not a reward model; give another folder.")
 
@@ -114,12 +115,15 @@ def _fit(data: str, command: FitToRewards) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
 
-        from rlhf_ray.data.recordings import load_transitions
+        from rlhf_ray.data.recordings import load_transitions, recorded_in
         from rlhf_ray.interpret.reward.visualisation import visualise
         from rlhf_ray.reward.supervised import fit_to_rewards
+        from rlhf_ray.reward.supervised.checks import check_steps
     console = Console(highlight=False)
     steps = load_transitions(data)
     observation_space, action_space = _spaces(data, command.environment)
+    own = recorded_in(data, observation_space)
+    check_steps(steps, observation_space, action_space, f"The data in {data}", own)
     with Bars(
         TextColumn("gradient steps"),
         BarColumn(),

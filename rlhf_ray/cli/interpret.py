@@ -129,8 +129,8 @@ def _subject(
     command: InterpretReward,
 ) -> tuple[RewardFunction, RewardFunction | None, Transitions, str | None, float]:
     """Load the reward, the true one if it is given, and the steps; return them with the environment's name and the discount."""
+    from rlhf_ray.data.inputs import shape_remedy
     from rlhf_ray.data.recordings import environment_of
-    from rlhf_ray.data.spaces import shaped
     from rlhf_ray.reward.functions.loading import load_reward
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.interpret import check_reported, check_steps, given_steps, steps_of_run
@@ -157,12 +157,11 @@ def _subject(
     if command.environment is not None and spaces[0].shape != data.observations.shape[1:]:
         raise SettingError(
             f"--environment is {environment}, which has observations of shape {spaces[0].shape}; those of the steps have "
-            f"{data.observations.shape[1:]}. Name the environment of the steps."
+            f"{data.observations.shape[1:]}. {shape_remedy(data.observations.shape[1:], spaces[0].shape)}"
         )
     check_reported(function)
     truth = None if command.truth is None else load_reward(command.truth, *spaces)
-    data = data.with_(actions=shaped(data.actions, function.action_space))
     for each in (function, truth):
         if each is not None:
-            check_steps(each, data, str(command.data or environment))
+            data = check_steps(each, data, command.data or str(environment))
     return function, truth, data, environment, gamma

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rlhf_ray.cli.arguments import need_first, parse_arguments
 from rlhf_ray.cli.help import Usage
+from rlhf_ray.cli.studies import writable
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.interpret.reward.preprocess.options import Options
@@ -47,6 +48,7 @@ def preprocess_command(words: list[str]) -> None:
         need_first(Preprocess, "rlhf-ray interpret preprocess PATH", words, USAGE)
     path = words[0]
     command: Preprocess = parse_arguments(Preprocess, f"rlhf-ray interpret preprocess {path}", words[1:])
+    writable(command.out)
     with Lock(command.out):
         _preprocess(path, command)
 
@@ -66,7 +68,7 @@ def _preprocess(path: str, command: Preprocess) -> None:
         reward = load_reward(path)
         assert command.data is not None
         steps = load_transitions(command.data)
-        check_steps(reward, steps, str(command.data))
+        steps = check_steps(reward, steps, command.data)
         found = preprocess(reward, steps, command.options)
     else:
         try:

@@ -38,15 +38,17 @@ def check_amounts(effort: float, seed: int) -> None:
     require(seed >= 0, "--seed", seed, "it must be 0 or larger")
 
 
-def writable(out: Path) -> Path:
-    """Return the folder ``out``.
+def writable(out: Path, option: str = "--out") -> Path:
+    """Return the folder ``out`` that ``option`` names.
 
     Raises:
         SettingError: it can't be written to.
     """
     there = next(place for place in (out, *out.parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise SettingError(f"--out is {out}, but {there} is not a folder that can be written to; give another folder.")
+        raise SettingError(
+            f"{option} is {out}, but {there} is not a folder that can be written to; give another folder."
+        )
     return out
 
 

@@ -26,7 +26,8 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.spaces import check_recorded, shaped, space_from_json, space_to_json
+from rlhf_ray.data.inputs import check_observations, check_recorded
+from rlhf_ray.data.spaces import shaped, space_from_json, space_to_json
 from rlhf_ray.data.transitions import Transitions
 
 
@@ -140,26 +141,31 @@ class Demonstrations:
             timeouts=last & ~steps.terminated,
         )
 
-    def checked(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], where: str) -> Demonstrations:
+    def checked(
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], where: str, own: bool = False
+    ) -> Demonstrations:
         """Check that the demonstrations match the environment's spaces and are finite.
 
         Args:
             observation_space: the environment's observation space.
             action_space: the environment's action space.
             where: names the file in the error.
+            own: whether this environment was recorded (`rlhf_ray.data.recordings.recorded_in`).
 
         Returns:
             The demonstrations, with actions of the space's shape.
 
         Raises:
-            SettingError: they don't match, or hold NaN or infinite values.
+            SettingError: they don't match, are on another scale, or hold NaN or infinite values.
         """
         made = replace(self)
         object.__setattr__(
             made, "actions", shaped(self.actions, action_space)
         )  # the constructor's own shape is another
-        spaces = observation_space, action_space
-        check_recorded(made.observations, made.actions, spaces, f"The demonstrations in {where}")
+        spaces, what = (observation_space, action_space), f"The demonstrations in {where}"
+        check_recorded(made.observations, made.actions, spaces, what, own=own)
+        if made.next_observations is not None:
+            check_observations(made.next_observations, observation_space, what, own=own)
         return made
 
     def trajectories(self) -> list[Trajectory]:

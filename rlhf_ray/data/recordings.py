@@ -25,12 +25,14 @@ Any Arrow library reads the chunks (polars, DuckDB, pandas). No part is pickled.
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
@@ -38,7 +40,7 @@ import pyarrow.ipc
 from rlhf_ray.data import minari_files
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.columns import to_array
-from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.demonstrations import Demonstrations, spaces_of_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recorded_episode import (
@@ -48,7 +50,7 @@ from rlhf_ray.data.recorded_episode import (
     StateBlobs,
     blank,
 )
-from rlhf_ray.data.spaces import space_from_json
+from rlhf_ray.data.spaces import one_line, space_from_json
 from rlhf_ray.data.transitions import Transitions
 
 FORMAT = "rlhf_ray.recording/1"
@@ -56,6 +58,8 @@ FORMAT_INSIDE = "rlhf_ray.recording/2"
 """With an agent's internals; otherwise the same."""
 
 MANIFEST = "manifest.json"
+
+logger = logging.getLogger(__name__)
 
 
 class Recording:
@@ -295,3 +299,24 @@ def environment_of(path: Path | str) -> str | None:
         return None
     name = Recording(path).about.get("environment")
     return name if isinstance(name, str) else None
+
+
+def recorded_in(path: Path | str, space: gym.Space[Any]) -> bool:
+    """Return whether ``path`` says that its observation space is ``space``: a recording, an ``.npz`` of ours, or a Minari data set.
+
+    A known space that is another one is logged: its numbers may mean something else.
+    """
+    if (Path(path) / MANIFEST).exists():
+        known: gym.Space[Any] | None = Recording(path).observation_space
+    elif minari_files.is_minari(Path(path)):
+        known = minari_files.MinariFolder(Path(path)).observation_space
+    else:
+        known = spaces_of_file(Path(path))[0] if Path(path).is_file() else None
+    if known is not None and known != space:
+        logger.warning(
+            "%s has observations of %s, and the model or environment has %s: the same number may mean something else in each.",
+            path,
+            one_line(known),
+            one_line(space),
+        )
+    return known == space

@@ -1,4 +1,4 @@
-"""Gymnasium spaces: as JSON, for saved reward models and recordings; made from fragments; checks of actions against them."""
+"""Gymnasium spaces: as JSON, for saved reward models and recordings; made from fragments."""
 
 from typing import Any
 
@@ -95,59 +95,6 @@ def shaped(actions: Array, space: gym.Space[Any], axes: int = 1) -> Array:
     shape = space.shape or ()
     alike = actions.ndim >= axes and np.prod(shape) == 1 == np.prod(actions.shape[axes:])
     return actions.reshape(*actions.shape[:axes], *shape) if alike else actions
-
-
-def check_choices(actions: Array, space: gym.Space[Any], what: str) -> None:
-    """Check that actions ``[…, *action_shape]`` are values of a Discrete or MultiDiscrete space. Others are not checked.
-
-    Args:
-        actions: the actions.
-        space: the environment's action space.
-        what: has the actions, for the error.
-
-    Raises:
-        SettingError: they are not.
-    """
-    if not (choices := choices_of(space)):
-        return
-    if actions.dtype.kind not in "iu":
-        raise SettingError(
-            f"{what} have {actions.dtype} actions; the environment's are whole numbers, {space}: save integers."
-        )
-    first = np.asarray(space.start).reshape(-1)  # type: ignore[attr-defined]  # both kinds have it
-    choice = actions.reshape(-1, len(choices))
-    least, most, last = choice.min(0), choice.max(0), first + choices - 1
-    for column in np.flatnonzero((least < first) | (most > last))[:1]:
-        raise SettingError(
-            f"{what} have actions from {least[column]} to {most[column]}; the environment's are {first[column]} to {last[column]}."
-        )
-
-
-def check_recorded(
-    observations: Array, actions: Array, spaces: tuple[gym.Space[Any], gym.Space[Any]], what: str, axes: int = 1
-) -> None:
-    """Check that recorded observations and actions are those of an environment.
-
-    Args:
-        observations: with any ``axes`` before the observations' own.
-        actions: with as many before the actions' own.
-        spaces: the environment's observation and action space.
-        what: has them, for the error.
-        axes: leading axes of the arrays.
-
-    Raises:
-        SettingError: shapes differ, values are NaN or infinite, or actions are none of a Discrete or MultiDiscrete space.
-    """
-    shapes = observations.shape[axes:], actions.shape[axes:]
-    if shapes != (spaces[0].shape, spaces[1].shape):
-        raise SettingError(
-            f"{what} have observations of shape {shapes[0]} and actions of shape {shapes[1]}; the environment has "
-            f"{one_line(spaces[0])} and {one_line(spaces[1])}. Use the environment they were recorded in."
-        )
-    for name, values in (("observations", observations), ("actions", actions)):
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise SettingError(f"{what} have {name} that are NaN or infinite; remove them.")
-    check_choices(actions, spaces[1], what)
 
 
 def one_line(space: gym.Space[Any]) -> str:

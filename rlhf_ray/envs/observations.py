@@ -24,9 +24,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlhf_ray.data.arrays import Array
-
-ROUNDING = 1e-5
-"""By how much a value may exceed its bounds, in multiples of the bound: float32 arithmetic that is meant to end there."""
+from rlhf_ray.data.inputs import ROUNDING
 
 logger = logging.getLogger(__name__)
 

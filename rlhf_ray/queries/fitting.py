@@ -13,7 +13,8 @@ import numpy as np
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.data.spaces import check_recorded, spaces_of
+from rlhf_ray.data.inputs import check_recorded
+from rlhf_ray.data.spaces import spaces_of
 from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.fit_report import FitReport
@@ -136,4 +137,4 @@ def check_fragments(
     """
     spaces = observation_space, action_space
     for side in (comparisons.pairs.left, comparisons.pairs.right):
-        check_recorded(side.observations, side.actions, spaces, f"The fragments in {where}", axes=2)
+        check_recorded(side.observations, side.actions, spaces, f"The fragments in {where}", axes=2, own=True)

@@ -13,7 +13,7 @@ from rlhf_ray import envs
 from rlhf_ray.data.bounds import in_words
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.data.recordings import load_demonstrations
+from rlhf_ray.data.recordings import load_demonstrations, recorded_in
 from rlhf_ray.envs.checked import try_out
 from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.labelling.camera import tried_fps
@@ -158,7 +158,8 @@ def _check_demonstrations(
             f"Training starts from the demonstrations in {path}, but cloning works without connectors: wrap the environment "
             "(gymnasium.wrappers) instead of using env_runners(env_to_module_connector)."
         )
-    load_demonstrations(path).checked(observation_space, action_space, path)
+    own = recorded_in(path, observation_space)
+    load_demonstrations(path).checked(observation_space, action_space, path, own)
 
 
 def _check_connectors(config: Configuration, of: Experiment, films: bool) -> None:

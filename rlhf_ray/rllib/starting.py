@@ -156,7 +156,9 @@ def first_weights(
     weights = None if start.policy_from is None else policy_weights(start.policy_from, *spaces)
     if start.demonstrations_from is None:
         return None if weights is None else _whole(weights)
-    demonstrations = load_demonstrations(start.demonstrations_from).checked(*spaces, start.demonstrations_from)
+    demonstrations = load_demonstrations(start.demonstrations_from).checked(
+        *spaces, start.demonstrations_from, own=True
+    )
     seed = start.settings().seed
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

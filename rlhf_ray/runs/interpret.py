@@ -15,8 +15,10 @@ from rlhf_ray.agents.true_return import with_an_end
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.inputs import check_observations, check_recorded, in_type
+from rlhf_ray.data.recordings import recorded_in
 from rlhf_ray.data.rollout import Act, rollout
-from rlhf_ray.data.spaces import check_recorded
+from rlhf_ray.data.spaces import shaped
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.steps.consistency import check_function
 from rlhf_ray.reward.functions import RewardFunction
@@ -108,16 +110,29 @@ def check_reported(reward: RewardFunction) -> None:
         )
 
 
-def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
+def check_steps(reward: RewardFunction, data: Transitions, where: Path | str) -> Transitions:
     """Check that steps are of the environment that the reward is for, and that it is a function of them.
+
+    Args:
+        reward: the reward.
+        data: the steps.
+        where: the file or folder that they come from; the name of the environment, for new steps of a run.
+
+    Returns:
+        The steps, with observations of the type of the reward's space, and actions of the shape of its space.
 
     Raises:
         SettingError: they are not, or it isn't.
     """
     if len(data):
-        check_recorded(
-            data.observations, data.actions, (reward.observation_space, reward.action_space), f"The steps in {where}"
-        )
+        spaces, what = (reward.observation_space, reward.action_space), f"The steps in {where}"
+        of_run = not isinstance(where, Path) or (where / "config.json").exists()
+        own = of_run or recorded_in(where, spaces[0])
+        data = data.with_(actions=shaped(data.actions, spaces[1]))
+        check_recorded(data.observations, data.actions, spaces, what, own=own)
+        check_observations(data.next_observations, spaces[0], what, own=own)
+        seen = [in_type(values, spaces[0]) for values in (data.observations, data.next_observations)]
+        data = data.with_(observations=seen[0], next_observations=seen[1])
     try:
         reward.of(data)
     except SettingError:
@@ -128,6 +143,7 @@ def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
             f"The reward {reward.name!r} does not work on the steps in {where}: {type(error).__name__}: {first}."
         ) from error
     check_function(reward, data)
+    return data
 
 
 def map_over_ray(function: Callable[..., Any], *items: Iterable[Any]) -> list[Any]:

@@ -118,7 +118,9 @@ def figure(value: Any) -> str:
 
 def code(text: str) -> Markup:
     """Escape a text, and show what is in backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # joined as a Markup, the tags would be escaped
+    return Markup(
+        re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    )  # joined as a Markup, the tags would be escaped
 
 
 def data_uri(image: bytes) -> str:

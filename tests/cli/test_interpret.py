@@ -1,5 +1,7 @@
 """`rlhf-ray interpret`: what it refuses, in one line."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -39,6 +41,9 @@ def nowhere_else(observations, actions, next_observations, terminated):
         (["--environment", "CartPole-v1"], "CartPole-v1, which has observations"),
         (["--model", f"{__name__}:positive_only"], "does not work on the steps in .*: ValueError: negative"),
         (["--model", f"{__name__}:nowhere_else"], "NaN or infinite"),
+        (["--edits", "nofile.json"], "--edits is nofile.json, which does not exist"),
+        (["--edits", __file__], "are not valid JSON"),
+        (["--edits", str(Path(__file__).parent)], "no images. Give edits in a JSON file"),
         (["--model", "no_such_module:f"], "reward is 'no_such_module:f', but there is no module"),
     ],
 )
@@ -49,6 +54,8 @@ def test_refuses(words, said, steps, tmp_path):
         "--environment": "Pendulum-v1",
         "--out": str(tmp_path / "out"),
     }
+    if words[0] == "--edits":
+        first["--model"] = f"{__name__}:first"
     first[words[0]] = words[1]
     with pytest.raises(SettingError, match=said) as raised:
         reward([*[word for pair in first.items() for word in pair]])

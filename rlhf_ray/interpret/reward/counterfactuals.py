@@ -10,11 +10,13 @@ from typing import Any, Literal, cast
 
 import gymnasium as gym
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.bounds import WIDEST_SCALED, unscaled
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.inputs import BYTE
+from rlhf_ray.data.spaces import one_line
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.edits import (
     FREE,
@@ -34,6 +36,8 @@ On = Literal["all", "rewarded", "ordinary"]
 """Steps that a case starts from: all, those of high true reward, or the others. Without true rewards, the given ones count."""
 STEPS = 400
 """Steps per case."""
+OTHER_IMAGES = (".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+"""Suffixes of pictures that are not read."""
 
 
 @dataclass(frozen=True)
@@ -267,42 +271,85 @@ class FolderRow:
     pictures: int
 
 
+def check_edits(
+    path: Path, reward: RewardFunction, objects: dict[str, int] | None = None, grid: tuple[int, int] | None = None
+) -> None:
+    """Check a user's counterfactuals, before any work: a JSON file for `read_edits`, or a folder for `evaluate_folder`.
+
+    Raises:
+        SettingError: there are none at ``path``, or they don't fit the reward's observations.
+    """
+    if not path.exists():
+        raise SettingError(f"--edits is {path}, which does not exist; give a JSON file of edits, or a folder of PNGs.")
+    if path.is_dir():
+        read_folder(reward, path)
+        return
+    for case in read_edits(path, objects):
+        check(case.edits, reward.observation_space.shape or (), grid, case.name)
+
+
 def evaluate_folder(reward: RewardFunction, folder: Path | str) -> list[FolderRow]:
     """Compute the reward of hand-edited PNGs for each action (the middle of the range for continuous actions).
 
-    The folder holds one folder per type, with ``<picture>.png`` (nothing moves: state and next state), or
-    ``<number>/obs.png`` and ``<number>/next_obs.png``.
+    Args:
+        reward: a reward of images.
+        folder: see `read_folder`.
 
     Raises:
-        SettingError: there are no such pictures, or one has the wrong size or channels.
+        SettingError: there are no such pictures, or one does not fit the reward's observations.
     """
-    folder = Path(folder)
-    shape = getattr(reward.observation_space, "shape", None) or ()
+    rows: list[FolderRow] = []
+    for kind, before, after in read_folder(reward, folder):
+        for name, action in _actions(reward.action_space):
+            given = reward(before, np.stack([action] * len(before)), after, np.zeros(len(before), bool))
+            rows.append(FolderRow(kind, name, float(given.mean()), float(given.std()), len(before)))
+    return rows
+
+
+def read_folder(reward: RewardFunction, folder: Path | str) -> list[tuple[str, Array, Array]]:
+    """Read hand-edited PNGs: each type's name, and its pictures as observations and next observations ``[n, *observation_shape]``.
+
+    The folder holds one folder per type, with ``<picture>.png`` (nothing moves: state and next state), or
+    ``<number>/obs.png`` and ``<number>/next_obs.png``. Names that begin with a dot are left out.
+
+    Raises:
+        SettingError: there are no such pictures, or one has the wrong size or channels, transparent pixels, or 16 bits.
+    """
+    folder, space = Path(folder), reward.observation_space
+    shape = getattr(space, "shape", None) or ()
     if len(shape) != 3:
         raise SettingError(
             f"The reward takes observations of shape {list(shape)}: no images. Give edits in a JSON file."
         )
+    if space.dtype != np.uint8 and not (space.high == BYTE).all():  # type: ignore[attr-defined]  # a Box
+        raise SettingError(
+            f"The reward takes {one_line(space)}, and pictures hold whole numbers from 0 to {BYTE}. Give edits in a JSON file."
+        )
     if not folder.is_dir():
         raise SettingError(f"There is no folder {folder} with pictures.")
-    rows: list[FolderRow] = []
-    for kind in sorted(each for each in folder.iterdir() if each.is_dir()):
-        pairs = [(path, path) for path in sorted(kind.glob("*.png"))]
-        for number in sorted(each for each in kind.iterdir() if each.is_dir()):
+    found = []
+    for kind in sorted(each for each in _shown(folder) if each.is_dir()):
+        pairs = [(path, path) for path in sorted(_shown(kind)) if path.suffix.lower() == ".png"]
+        for path in _shown(kind):
+            if path.suffix.lower() in OTHER_IMAGES:
+                raise SettingError(f"{path} is no PNG, and other formats change colours; save it as PNG.")
+        for number in sorted(each for each in _shown(kind) if each.is_dir()):
             for name in ("obs.png", "next_obs.png"):
                 if not (number / name).is_file():
                     raise SettingError(f"{number} needs obs.png and next_obs.png; {name} is missing.")
             pairs.append((number / "obs.png", number / "next_obs.png"))
-        if not pairs:
-            continue
-        before, after = (np.stack([_picture(pair[i], shape) for pair in pairs]) for i in range(2))
-        for name, action in _actions(reward.action_space):
-            given = reward(before, np.stack([action] * len(pairs)), after, np.zeros(len(pairs), bool))
-            rows.append(FolderRow(kind.name, name, float(given.mean()), float(given.std()), len(pairs)))
-    if not rows:
+        if pairs:
+            before, after = (np.stack([_picture(pair[i], shape) for pair in pairs]) for i in range(2))
+            found.append((kind.name, before, after))
+    if not found:
         raise SettingError(
             f"{folder} has no pictures; it needs TYPE/NAME.png, or TYPE/NUMBER/obs.png and next_obs.png."
         )
-    return rows
+    return found
+
+
+def _shown(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if not path.name.startswith(".")]
 
 
 def _actions(space: gym.Space[Any]) -> list[tuple[str, Array]]:
@@ -317,21 +364,34 @@ def _actions(space: gym.Space[Any]) -> list[tuple[str, Array]]:
 
 
 def _picture(path: Path, shape: Sequence[int]) -> Array:
+    """Read a picture as an observation: grey and palette pictures too, where the colours are the same ones."""
     try:
         with Image.open(path, formats=["PNG"]) as file:
-            if (file.height, file.width) != tuple(shape[:2]):
-                raise SettingError(f"{path} is {file.height} x {file.width}; the reward takes {shape[0]} x {shape[1]}.")
-            image = np.asarray(file.convert("RGB") if file.mode == "P" else file)
+            if file.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
+                raise SettingError(f"{path} has more than 8 bits for each value; save it with 8.")
+            image = ImageOps.exif_transpose(file)
+            if (image.height, image.width) != tuple(shape[:2]):
+                raise SettingError(
+                    f"{path} is {image.height} x {image.width}; the reward takes {shape[0]} x {shape[1]}."
+                )
+            if len(image.getbands()) == shape[2] and shape[2] in (
+                2,
+                4,
+            ):  # the last channel is a channel of the observations
+                return np.asarray(image)
+            pixels = np.asarray(image.convert("RGBA"))
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as error:
         raise SettingError(f"Can't read {path} as PNG.") from error
-    image = image[..., None] if image.ndim == 2 else image
-    if image.shape[2] == 4 and shape[2] == 3:  # an editor added transparency
-        image = image[..., :3]
-    if image.dtype != np.uint8 or image.shape[2] != shape[2]:
+    colours, holes = pixels[..., :3], int((pixels[..., 3] < BYTE).sum())
+    if holes:
         raise SettingError(
-            f"{path} has {image.shape[2]} channels of {image.dtype}; the reward takes {shape[2]} of uint8."
+            f"{path} has {holes} transparent pixels, which have no colour for the reward: paint over them instead of erasing, or "
+            "flatten the picture onto a background, and save it without transparency."
         )
-    return image
+    grey = bool((colours == colours[..., :1]).all())
+    if shape[2] != 3 and not (shape[2] == 1 and grey):
+        raise SettingError(f"{path} has {1 if grey else 3} channels of uint8; the reward takes {shape[2]} of uint8.")
+    return np.array(colours[..., : shape[2]])
 
 
 def spread(reward: RewardFunction, data: Transitions) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ import numpy as np
 
 from rlhf_ray import envs
 from rlhf_ray.data.arrays import Array, BoolArray
-from rlhf_ray.data.errors import Fault
+from rlhf_ray.data.errors import Fault, SettingError
 from rlhf_ray.data.images import is_image
+from rlhf_ray.envs.gridworld import OBJECTS, GridWorld
 from rlhf_ray.reward.functions import RewardFunction
 
 PATCHES = 8
@@ -115,6 +117,22 @@ def regions_in(environment: str | None, reward: RewardFunction) -> Regions | Non
         return regions_of(reward.observation_space, grid, names)
     except ValueError:
         return None
+
+
+def object_names(environment: str | None) -> dict[str, int]:
+    """Return object codes by name for a grid world of ours; empty for other environments."""
+    return {} if environment is None else dict(_object_names(environment))
+
+
+@functools.lru_cache
+def _object_names(environment: str) -> tuple[tuple[str, int], ...]:
+    try:
+        env = envs.make_env(environment)
+    except (Fault, ImportError, SettingError, ValueError, gym.error.Error):
+        return ()
+    found = tuple(OBJECTS.items()) if isinstance(env.unwrapped, GridWorld) else ()
+    env.close()  # type: ignore[no-untyped-call]
+    return found
 
 
 FEATURES: dict[str, tuple[str, ...]] = {

@@ -15,9 +15,10 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.interpret.reward.consistency import with_own_gradients
+from rlhf_ray.interpret.reward.counterfactuals import check_edits
 from rlhf_ray.interpret.reward.equivalence import HOLDS, Equivalence, effects_of, equivalence
 from rlhf_ray.interpret.reward.lags import MOST, Lag, lag_of
-from rlhf_ray.interpret.reward.regions import Regions, regions_in
+from rlhf_ray.interpret.reward.regions import Regions, object_names, regions_in
 from rlhf_ray.measure.statistics import constant, pearson
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.functions.scaled import ScaledReward
@@ -67,6 +68,10 @@ class Subject:
         if self.regions is None:
             object.__setattr__(self, "regions", regions_in(self.environment, self.reward))
         object.__setattr__(self, "methods", known_methods(self.methods))
+        if self.edits is not None:
+            cells = self.regions is not None and self.regions.kind == "cell"
+            grid = self.regions.layout if self.regions is not None and cells else None
+            check_edits(self.edits, self.reward, object_names(self.environment), grid)
         object.__setattr__(self, "reward", with_own_gradients(self.reward, self.data))
         if self.truth is not None:
             object.__setattr__(self, "data", self.data.with_(rewards=self.truth.of(self.data)))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-
 import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.errors import Fault, SettingError
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.envs import make_env
-from rlhf_ray.envs.gridworld import OBJECTS, GridWorld
 from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import RewardFunction
@@ -40,19 +36,3 @@ def true_reward_of(environment: str, data: Transitions, most: int = 500) -> Rewa
     except (Fault, ImportError, SettingError, ValueError, IndexError, gym.error.Error):
         return None
     return truth if agrees else None
-
-
-def object_names(environment: str | None) -> dict[str, int]:
-    """Return object codes by name for a grid world of ours; empty for other environments."""
-    return {} if environment is None else dict(_object_names(environment))
-
-
-@functools.lru_cache
-def _object_names(environment: str) -> tuple[tuple[str, int], ...]:
-    try:
-        env = make_env(environment)
-    except (Fault, ImportError, SettingError, ValueError, gym.error.Error):
-        return ()
-    found = tuple(OBJECTS.items()) if isinstance(env.unwrapped, GridWorld) else ()
-    env.close()  # type: ignore[no-untyped-call]
-    return found

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.inputs import check_observations, in_type
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward.unmoved import unmoved
@@ -105,12 +106,26 @@ class RewardFunction(ABC):
         return members.mean(0)
 
     def of(self, steps: Transitions) -> FloatArray:
-        """Compute the reward of each of ``steps``, ``[n]`` float64."""
-        return self(steps.observations, steps.actions, steps.next_observations, steps.terminated)
+        """Compute the reward of each of ``steps``, ``[n]`` float64.
+
+        Raises:
+            SettingError: the steps can't be of the reward's observation space.
+        """
+        return self(*self._given(steps))
 
     def members_of(self, steps: Transitions) -> FloatArray:
-        """Compute the reward of each of ``steps`` for each member, ``[members, n]`` float64."""
-        return self.members(steps.observations, steps.actions, steps.next_observations, steps.terminated)
+        """Compute the reward of each of ``steps`` for each member, ``[members, n]`` float64; raises as `of` does."""
+        return self.members(*self._given(steps))
+
+    def _given(self, steps: Transitions) -> tuple[Array, Array, Array, Array]:
+        """Return the arguments of `members`, after checking that the observations are of the reward's space."""
+        what, space = f"The steps given to the reward {self.name!r}", self.observation_space
+        seen = [steps.observations, steps.next_observations]
+        for values in seen:
+            if isinstance(space, gym.spaces.Box):  # a table may have states of its own
+                check_observations(values, space, what, own=True)
+        before, after = (in_type(values, space) for values in seen)
+        return before, steps.actions, after, steps.terminated
 
     @property
     def differentiable(self) -> bool:

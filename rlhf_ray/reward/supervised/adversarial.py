@@ -62,8 +62,8 @@ def train_adversarially(
         seed = int(np.random.default_rng([fitter.seed, *b"visualise", number]).integers(2**31))
         steps = visualise(fitter.on_cpu(), seed)
         steps = steps.with_(rewards=np.full(len(steps), nonsense), columns={})
-        check_steps(steps, fitter.ensemble.observation_space, fitter.ensemble.action_space, "What visualise returned")
-        return steps
+        spaces = fitter.ensemble.observation_space, fitter.ensemble.action_space
+        return check_steps(steps, *spaces, "What visualise returned", own=True)
 
     def score(steps: Transitions) -> float:
         return float((predict(fitter.on_cpu(), steps) - target).mean())

@@ -11,7 +11,6 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.spaces import shaped
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.supervised.adversarial import Visualise, train_adversarially
@@ -58,10 +57,7 @@ def fit_to_rewards(
     """
     started = time.perf_counter()
     settings = settings or SupervisedSettings()
-    steps = steps.with_(actions=shaped(steps.actions, action_space))
-    check_steps(steps, observation_space, action_space)
-    if isinstance(action_space, gym.spaces.Discrete):  # they may be whole numbers saved as floats
-        steps = steps.with_(actions=steps.actions.astype(np.int64))
+    steps = check_steps(steps, observation_space, action_space, own=True)
     if count_episodes(steps.episodes) < 2:
         raise SettingError(
             "The data is a single episode; give at least 2, so that the reward model can be tested on episodes it did not see."

@@ -192,15 +192,63 @@ def test_folders_of_pictures(tmp_path):
     Image.fromarray(np.zeros((8, 16, 3), np.uint8)).save(tmp_path / "same" / "c.png")
     with pytest.raises(SettingError, match=r"c\.png is 8 x 16; the reward takes 16 x 16"):
         evaluate_folder(reward, tmp_path)
-    Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / "same" / "c.png")
-    with pytest.raises(SettingError, match=r"has 1 channels of uint8; the reward takes 3"):
-        evaluate_folder(reward, tmp_path)
     (tmp_path / "same" / "c.png").write_bytes(b"no picture")
     with pytest.raises(SettingError, match="as PNG"):
         evaluate_folder(reward, tmp_path)
     (tmp_path / "moved" / "1" / "obs.png").unlink()
     with pytest.raises(SettingError, match=r"obs\.png is missing"):
         evaluate_folder(reward, tmp_path)
+
+
+COIN = np.full((16, 16, 3), 40, np.uint8)
+COIN[4:8, 4:8] = (255, 220, 0)
+ALPHA = np.full((16, 16), 255, np.uint8)
+HOLE = ALPHA.copy()
+HOLE[4:8, 4:8] = 128
+
+
+def of_palette():
+    picture = Image.fromarray(COIN).convert("P", palette=Image.Palette.ADAPTIVE)
+    return picture, picture.getpixel((5, 5))
+
+
+@pytest.mark.parametrize(
+    ("picture", "options", "channels", "says"),
+    [
+        (Image.fromarray(COIN), {}, 3, None),
+        (Image.fromarray(np.dstack([COIN, ALPHA])), {}, 3, None),
+        (of_palette()[0], {}, 3, None),
+        (Image.fromarray(COIN[..., 0]), {}, 1, None),
+        (Image.merge("RGB", (Image.fromarray(COIN[..., 0]),) * 3), {}, 1, None),
+        (Image.fromarray(np.dstack([COIN, HOLE])), {}, 3, "16 transparent pixels"),
+        (of_palette()[0], {"transparency": of_palette()[1]}, 3, "16 transparent pixels"),
+        (Image.fromarray(COIN), {"transparency": (255, 220, 0)}, 3, "16 transparent pixels"),
+        (Image.merge("LA", (Image.fromarray(COIN[..., 0]), Image.fromarray(HOLE))), {}, 1, "16 transparent pixels"),
+        (Image.fromarray(COIN), {}, 1, "has 3 channels of uint8; the reward takes 1"),
+        (Image.fromarray(COIN[..., 0].astype(np.uint16)), {}, 1, "more than 8 bits"),
+    ],
+)
+def test_a_picture_is_what_is_seen_or_refused(tmp_path, picture, options, channels, says):
+    reward = CallableReward(
+        lambda o, a, n, d: n[:, 4:8, 4:8, 0].mean((1, 2)),
+        gym.spaces.Box(0, 255, (16, 16, channels), np.uint8),
+        gym.spaces.Discrete(1),
+    )
+    (tmp_path / "coin").mkdir()
+    picture.save(tmp_path / "coin" / "1.PNG", format="PNG", **options)
+    if says is None:
+        assert evaluate_folder(reward, tmp_path)[0].mean == 255
+    else:
+        with pytest.raises(SettingError, match=says):
+            evaluate_folder(reward, tmp_path)
+
+
+def test_pictures_are_only_for_rewards_of_bytes(tmp_path):
+    (tmp_path / "coin").mkdir()
+    Image.fromarray(COIN).save(tmp_path / "coin" / "1.png")
+    spaces = gym.spaces.Box(0, 1, (16, 16, 3), np.float32), gym.spaces.Discrete(1)
+    with pytest.raises(SettingError, match="pictures hold whole numbers from 0 to 255"):
+        evaluate_folder(CallableReward(lambda o, a, n, d: n.mean((1, 2, 3)), *spaces), tmp_path)
 
 
 def test_figures_are_the_rewards_own_and_what_is_right_is_on_its_scale(data):

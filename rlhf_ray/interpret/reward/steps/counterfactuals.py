@@ -18,8 +18,9 @@ from rlhf_ray.interpret.reward.counterfactuals import (
     read_edits,
     spread,
 )
+from rlhf_ray.interpret.reward.regions import object_names
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.interpret.reward.true_reward import object_names, true_reward
+from rlhf_ray.interpret.reward.true_reward import true_reward
 from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.plots import draw_observation, png
 from rlhf_ray.study.screen import strength

@@ -18,11 +18,11 @@ from rlhf_ray.interpret.reward.lags import Lag
 from rlhf_ray.interpret.reward.late_causes import NO_PART, LateCause, late_causes
 from rlhf_ray.interpret.reward.over_episodes import whole_episodes
 from rlhf_ray.interpret.reward.proxies import Proxy, proxies
-from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.reward.regions import Regions, object_names
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.strata import Stratum
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.interpret.reward.true_reward import object_names, true_reward
+from rlhf_ray.interpret.reward.true_reward import true_reward
 from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Strength, Table
