@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rlhf_ray.data.atomic import flush, whole_folder
 from rlhf_ray.data.failures import cause, writing
+from rlhf_ray.data.strays import without_strays
 
 KEPT = 2
 """Number of newest checkpoints kept: one spare in case the newest is damaged."""
@@ -64,7 +65,7 @@ def _fill(folder: Path, write: Callable[[Path], object], unlisted: str) -> None:
 
 def add_manifest(folder: Path, unlisted: str) -> None:
     """Write the manifest of a checkpoint: a hash per file, except below the subfolder ``unlisted``."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    files = [file for file in without_strays(folder.rglob("*")) if file.is_file()]
     names = {str(file.relative_to(folder)): file for file in files if unlisted not in file.relative_to(folder).parts}
     manifest = {name: _digest(file) for name, file in names.items() if name != MANIFEST}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
@@ -95,7 +96,7 @@ def damaged_files(checkpoint: Path) -> list[str]:
 
 def all_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in ``folder``, oldest first."""
-    return sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
+    return sorted(path for path in folder.glob("[0-9]*") if path.name.isdecimal() and path.is_dir())
 
 
 def _digest(file: Path) -> str:

@@ -21,6 +21,7 @@ from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recorded_episode import GAMMA, STATE, RecordedEpisode, RewardNormaliser, rows_of
 from rlhf_ray.data.recordings import FORMAT, FORMAT_INSIDE, MANIFEST, Recording, is_inside
 from rlhf_ray.data.spaces import space_to_json
+from rlhf_ray.data.strays import is_empty, without_strays
 from rlhf_ray.data.transitions import Transitions
 
 CHUNK_BYTES = 16 * 2**20
@@ -68,7 +69,9 @@ class RecordingWriter:
         self._normaliser = RewardNormaliser(gamma)
         if (self.path / MANIFEST).exists():
             self._resume()
-        elif self.path.exists() and (not self.path.is_dir() or any(not left_over(e.name) for e in self.path.iterdir())):
+        elif self.path.exists() and not (
+            self.path.is_dir() and all(left_over(entry.name) for entry in without_strays(self.path.iterdir()))
+        ):
             raise SettingError(f"out is {path}, which exists and is not a recording; give another folder.")
         self.path.mkdir(parents=True, exist_ok=True)
         for entry in self.path.iterdir():
@@ -177,7 +180,7 @@ def save(
         ValueError: a step is missing within an episode.
     """
     path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and not (path.is_dir() and is_empty(path)):
         raise SettingError(f"out is {path}, which exists; give another folder.")
     with whole_folder(path) as new:
         writer = RecordingWriter(new, observation_space, action_space, about or {})

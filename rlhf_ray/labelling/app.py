@@ -16,6 +16,7 @@ from fastapi.security import APIKeyCookie, APIKeyHeader
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rlhf_ray.data.answers import ANSWERS
+from rlhf_ray.data.strays import stray
 from rlhf_ray.labelling.buttons import answers_script, with_buttons
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.guard import Guard, Limiter, RefusedError, parse_hosts, too_fast
@@ -338,7 +339,7 @@ def add_pages(app: FastAPI, texts: Texts) -> None:
     static = {
         file.name: (file.read_bytes(), TYPES[file.name.rpartition(".")[2]])
         for file in [*own, files("rlhf_ray.pages").joinpath("keyboard.js")]
-        if file.name.rpartition(".")[2] in TYPES
+        if file.name.rpartition(".")[2] in TYPES and not stray(file.name)
     }
     static |= {
         name: (texts.page(with_buttons(content.decode())).encode(), kind)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.data.strays import is_empty
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Episode, Film
@@ -199,7 +200,7 @@ def collect(
 
     with lock_store(kept.path), contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve())
-    if len(kept) >= comparisons or not any(films.iterdir()):
+    if len(kept) >= comparisons or is_empty(films):
         shutil.rmtree(films, ignore_errors=True)
     return len(kept)
 

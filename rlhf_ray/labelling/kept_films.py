@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_file
+from rlhf_ray.data.strays import without_strays
 from rlhf_ray.labelling.camera import picture
 from rlhf_ray.labelling.films import Film, FilmInfo, film, film_info
 from rlhf_ray.settings.labelling import Channels, Zoom
@@ -40,7 +41,7 @@ class Films:
         self._bytes = self._on_disk = 0
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            for file in sorted(folder.glob("*.webp"), key=lambda file: file.stat().st_mtime):
+            for file in sorted(without_strays(folder.glob("*.webp")), key=lambda file: file.stat().st_mtime):
                 with contextlib.suppress(OSError, ValueError, TypeError):  # skip incomplete films
                     info = FilmInfo(**json.loads(file.with_suffix(".json").read_text()))
                     self._take(Film(info, file.read_bytes()))
@@ -110,7 +111,7 @@ class Films:
         self._on_disk += len(made.sheet)
         if self._on_disk <= KEPT_BYTES:
             return
-        for old in sorted(file.parent.glob("*.webp"), key=lambda file: file.stat().st_mtime):
+        for old in sorted(without_strays(file.parent.glob("*.webp")), key=lambda file: file.stat().st_mtime):
             self._on_disk -= old.stat().st_size
             old.unlink()
             old.with_suffix(".json").unlink(missing_ok=True)

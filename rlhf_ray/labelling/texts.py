@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.strays import stray
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,8 @@ def load_texts(name: str) -> Texts:
 
 def languages() -> list[str]:
     """Return the names of the languages in the box."""
-    return sorted(file.name.removesuffix(".json") for file in FOLDER.iterdir() if file.name.endswith(".json"))
+    names = (file.name for file in FOLDER.iterdir())
+    return sorted(name.removesuffix(".json") for name in names if name.endswith(".json") and not stray(name))
 
 
 def english() -> list[str]:

@@ -41,6 +41,7 @@ from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.plain import plain
+from rlhf_ray.data.strays import without_strays
 from rlhf_ray.settings import Experiment, load_experiment, save_experiment, to_json
 
 FORMAT = "rlhf_ray.run/1"
@@ -84,7 +85,7 @@ class RunFolder:
         """
         folder = RunFolder(path)
         with own_folder(folder.path, _OTHER):
-            if any(entry.name != INSIDE for entry in folder.path.iterdir()):
+            if any(entry.name != INSIDE for entry in without_strays(folder.path.iterdir())):
                 raise SettingError(f"run_dir is {folder.path}, which already exists; give another folder.")
             try:
                 folder._begin(experiment, options or {})

@@ -318,6 +318,6 @@ def save(algorithm: Any, folder: RunFolder) -> None:
 def newest_checkpoint(folder: RunFolder) -> Path | None:
     """Return the run's newest complete checkpoint; None if it has no checkpoint at all."""
     checkpoint = last_checkpoint(folder.checkpoints)
-    if checkpoint is None and any(folder.checkpoints.glob("[0-9]*")):
+    if checkpoint is None and all_checkpoints(folder.checkpoints):
         folder.checkpoint()  # raises an error that names the damaged files
     return checkpoint

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 
 from rlhf_ray.data.arrays import BoolArray, IntArray
 from rlhf_ray.store import weights
-from rlhf_ray.store.files import AMENDMENTS, FOLDERS, LAST, NUMBERED, Files, number_of
+from rlhf_ray.store.files import AMENDMENTS, FOLDERS, LAST, MARKED, Files, number_of
 from rlhf_ray.store.packs import DamagedFragmentError, Pack
 from rlhf_ray.store.schema import (
     ANSWERS,
@@ -62,7 +61,7 @@ class Marker:
     @staticmethod
     def newest(names: Iterable[str]) -> Marker | None:
         """Return the newest of the markers with these file names."""
-        matches = (re.search(r"(\d{12})-(\d{12})(-weights)?$", name) for name in names)
+        matches = (MARKED.fullmatch(name.rpartition("/")[2]) for name in names)
         return max((Marker(int(match[1]), int(match[2]), bool(match[3])) for match in matches if match), default=None)
 
 
@@ -299,7 +298,7 @@ class Contents:
             labels, packs = (self.files.list(folder) for folder in FOLDERS)
             labels += self.files.list(AMENDMENTS)
             if before is not None and before <= {*labels, *packs}:
-                return list(filter(NUMBERED.search, labels)), list(filter(NUMBERED.search, packs))
+                return labels, packs
             before = {*labels, *packs}
 
     def _read(self, known: dict[str, _T], names: list[str], read: Callable[[str], _T]) -> None:

@@ -17,12 +17,15 @@ import pyarrow.fs
 from rlhf_ray.data.atomic import flush, left_over, whole_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock
+from rlhf_ray.data.strays import without_strays
 
 FOLDERS = ("labels", "clips")
 AMENDMENTS, LAST = "amendments", "last"
 """Folders of the copies of events that take others back, and of the marker (`Contents.marker`)."""
-NUMBERED = re.compile(r"(\d+)-[0-9a-f]{32}\.(?:parquet|arrow)$")
-"""Matches the name of a segment or a pack."""
+NUMBERED = re.compile(r"(?:(?:labels|clips|amendments)-)?(\d+)-[0-9a-f]{32}\.(?:parquet|arrow)")
+"""The name of a segment or a pack, quarantined or not."""
+MARKED = re.compile(r"(\d{12})-(\d{12})(-weights)?")
+"""The name of a marker."""
 
 Write = Callable[[BinaryIO], object]
 
@@ -71,8 +74,13 @@ def _without_keys(url: str) -> str:
 
 def number_of(name: str) -> int:
     """Return the sequence number in the name of a segment or pack, quarantined or not; 0 for other names."""
-    match = NUMBERED.search(name)
+    match = NUMBERED.fullmatch(name.rpartition("/")[2])
     return int(match.group(1)) if match else 0
+
+
+def _ours(name: str) -> bool:
+    """Return whether a store gives files such names. File systems and cloud folders add others (``._x``, ``x (copy)``)."""
+    return bool(NUMBERED.fullmatch(name) or MARKED.fullmatch(name))
 
 
 class LocalFiles:
@@ -99,9 +107,9 @@ class LocalFiles:
         return (self.root / name).exists()
 
     def list(self, folder: str) -> list[str]:
-        """Return the names of the files in ``folder``, sorted; an empty list if the folder is missing."""
+        """Return the names of the store's own files in ``folder``, sorted; an empty list if the folder is missing."""
         try:
-            return sorted(f"{folder}/{name}" for name in os.listdir(self.root / folder) if not name.startswith(".tmp-"))
+            return sorted(f"{folder}/{name}" for name in os.listdir(self.root / folder) if _ours(name))
         except FileNotFoundError:
             return []
 
@@ -136,7 +144,7 @@ class LocalFiles:
         with contextlib.suppress(OSError):
             os.close(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o666))
             for earlier in os.listdir(folder):
-                if earlier < name:
+                if _ours(earlier) and earlier < name:
                     os.unlink(folder / earlier)
 
     def delete(self, name: str) -> None:
@@ -190,7 +198,8 @@ class RemoteFiles:
     def list(self, folder: str) -> list[str]:
         self._renew()
         selector = pa.fs.FileSelector(f"{self._folder}/{folder}", allow_not_found=True)
-        return sorted(f"{folder}/{info.base_name}" for info in self._system.get_file_info(selector) if info.is_file)
+        infos = self._system.get_file_info(selector)
+        return sorted(f"{folder}/{info.base_name}" for info in infos if info.is_file and _ours(info.base_name))
 
     def size(self, name: str) -> int:
         return int(self._system.get_file_info(f"{self._folder}/{name}").size)
@@ -271,7 +280,7 @@ def store_of(path: str) -> str:
 
 def claim(folder: Path) -> None:
     """Create the folder for a new store. Refuse a folder that holds anything else."""
-    if folder.exists() and any(not file.name.startswith(".tmp-") for file in folder.iterdir()):
+    if folder.exists() and any(not file.name.startswith(".tmp-") for file in without_strays(folder.iterdir())):
         raise ValueError(
             f"{folder} is neither empty nor a preference store (it has no store.json); name another folder."
         )

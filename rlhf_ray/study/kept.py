@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.plain import plain
+from rlhf_ray.data.strays import without_strays
 from rlhf_ray.study.figures import figures_from
 from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
 
@@ -102,7 +103,7 @@ def _from_json(values: dict[str, Any], pictures: Sequence[Picture]) -> Section:
 def _contents(folder: Path) -> dict[str, str]:
     """Return a hash of each file of a step, by its path."""
     hashes = {}
-    for path in sorted(folder.rglob("*")):
+    for path in without_strays(folder.rglob("*")):
         if path.is_file() and path != folder / MADE:
             with path.open("rb") as file:
                 hashes[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "blake2b").hexdigest()[:32]

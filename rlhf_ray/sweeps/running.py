@@ -23,6 +23,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import INSIDE, Lock
 from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.places import in_job
+from rlhf_ray.data.strays import without_strays
 from rlhf_ray.runs.folder import own_folder
 from rlhf_ray.runs.trackers import PROJECT, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment, from_json, to_json
@@ -141,7 +142,7 @@ def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> SweepO
     plan.check()
     at_once = concurrency(plan, say)
     with own_folder(folder, _OTHER):
-        if any(entry.name != INSIDE for entry in folder.iterdir()):
+        if any(entry.name != INSIDE for entry in without_strays(folder.iterdir())):
             raise SettingError(f"run_dir is {folder}, which is not empty: name another folder.")
         return _sweep(plan, folder, at_once, say)
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from ray.tune.experiment import Trial
 from rlhf_ray.data.atomic import find_folder, whole_file, whole_folder
 from rlhf_ray.data.checkpoints import damaged_files
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.strays import without_strays
 from rlhf_ray.runs.metrics_files import carry_on
 
 STATE = "state"
@@ -200,7 +201,7 @@ def _check_trial(folder: Path, name: str, rows: dict[str, Any], checkpoint: str 
         return
     newest = folder / checkpoint
     if damage := damaged_files(newest):
-        others = sorted(newest.parent.glob("checkpoint_*"))
+        others = without_strays(newest.parent.glob("checkpoint_*"))
         older = [one for one in others if one.name < newest.name and not damaged_files(one)]
         remedy = f"Resume from the one before it: rm -rf {newest}; cp -r {older[-1]} {newest}" if older else AGAIN
         raise DamagedSweepError(newest / damage[0], _state_of(newest / damage[0]), remedy)
@@ -285,7 +286,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def _saved(folder: Path) -> list[Path]:
     """Return the files of Tune's states in ``folder``, those of trials last, the newest at the end."""
-    found: Iterable[Path] = {file for pattern in SAVED for file in folder.glob(pattern)}
+    found = {file for pattern in SAVED for file in without_strays(folder.glob(pattern))}
     return sorted(found, key=lambda file: (file.match(SAVED[0]), file.name))
 
 

@@ -15,6 +15,7 @@ from rlhf_ray.data.bounds import without_formal
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import NAME, write_nested
 from rlhf_ray.data.spaces import choices_of
+from rlhf_ray.data.strays import is_empty
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.settings import FragmentSettings
@@ -113,7 +114,7 @@ class RewardSession:
         """See `HumanPreferencesEnv.save`."""
         self.check_open()
         path = path.absolute()
-        if path.exists() and not (path / NAME).exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and not (path / NAME).exists() and not (path.is_dir() and is_empty(path)):
             raise ValueError(f"{path} exists and was not written by save(); give another folder.")
         self._settle(path)
         with whole_folder(path) as folder:

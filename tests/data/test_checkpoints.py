@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
-from rlhf_ray.data.checkpoints import KEPT, damaged_files, last_checkpoint, save_checkpoint
+from rlhf_ray.data.checkpoints import KEPT, all_checkpoints, damaged_files, last_checkpoint, save_checkpoint
 from rlhf_ray.data.failures import explain
 
 
@@ -34,6 +34,19 @@ def test_the_newest_is_found_and_old_ones_are_deleted(tmp_path: Path) -> None:
     assert int(newest.name) == 11
     assert (newest / "learner" / "state").read_text() == "weights"
     assert len(list(tmp_path.iterdir())) == KEPT
+
+
+def test_files_of_operating_systems_are_no_part_of_a_checkpoint(tmp_path: Path) -> None:
+    def write(path: Path) -> None:
+        (path / "config").write_text("settings")
+        (path / "._config").write_bytes(b"\0")
+
+    newest = save_checkpoint(tmp_path, 3, write, unlisted="preferences")
+    (newest / "._config").unlink()
+    assert damaged_files(newest) == []
+    shutil.copytree(newest, tmp_path / f"{newest.name} (conflicted copy)")
+    (tmp_path / "._00000009").mkdir()
+    assert all_checkpoints(tmp_path) == [newest]
 
 
 def test_a_checkpoint_that_was_being_written_is_not_seen_and_is_cleared_away(tmp_path: Path) -> None:

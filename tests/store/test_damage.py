@@ -139,15 +139,39 @@ def test_verify_finds_what_only_a_reading_of_everything_shows(stored: Path) -> N
     assert (opened.verify().events, opened.verify().comparisons, opened.verify().fragments) == (13, 13, 26)
     file = only(stored, 1, "clips")
     flip_in(file, SECOND.pairs.left.rewards[1].tobytes())
-    (stored / "labels" / "notes.txt").write_text("hello")
     first, *others = opened.verify().problems
     assert file.name in first
     assert SECOND.pairs.left.ids()[1] in first
     assert others == [
         "labels: 1 are ignored because a fragment is missing or damaged",
         "clips: 1 fragments of stored events are missing or damaged",
-        "labels/notes.txt: not a file of the store",
     ]
+
+
+def test_files_of_operating_systems_and_cloud_folders_are_nobody_s(stored: Path) -> None:
+    """A Mac's on a network drive, Windows', and copies: ignored by all that reads the store, and left where they are."""
+    PreferenceStore(stored).weigh("oracle", 0.5)
+    sound = PreferenceStore(stored).verify()
+    for folder, _, files in list(os.walk(stored)):
+        for name in files:
+            Path(folder, f"._{name}").write_bytes(b"\0\5\x16\7" + b"\0" * 4000)
+            start, dot, end = name.partition(".")
+            for copy in (f"{start} (conflicted copy 2026-11-28){dot}{end}", f"{start} 2{dot}{end}", f"Copy of {name}"):
+                Path(folder, copy).write_bytes(Path(folder, name).read_bytes()[:-1])
+        for name in (".DS_Store", "desktop.ini", "Thumbs.db", "notes.txt"):
+            Path(folder, name).write_bytes(b"\0\0\0\1Bud1")
+    own = [file for file in stored.rglob("*") if file.stem.endswith("(conflicted copy 2026-11-28)")]
+    assert len(own) >= 6
+    strays = {file: file.read_bytes() for file in stored.rglob("*") if file.is_file() and file.name[0] in "._dTnC"}
+    opened = PreferenceStore(stored)
+    assert opened.verify() == sound
+    assert sound.problems == ()
+    assert opened.weights() == {"oracle": 0.5}
+    opened.commit(some_comparisons(1, 2, seed=3), annotator="oracle")
+    opened.compact()
+    assert (opened.verify().problems, len(PreferenceStore(stored))) == ((), 14)
+    assert {file: file.read_bytes() for file in strays} == strays
+    assert not (stored / "quarantine").exists()
 
 
 def test_verify_notices_a_file_that_is_gone(stored: Path) -> None:

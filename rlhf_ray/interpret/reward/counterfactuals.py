@@ -17,6 +17,7 @@ from rlhf_ray.data.bounds import WIDEST_SCALED, unscaled
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.inputs import BYTE
 from rlhf_ray.data.spaces import one_line
+from rlhf_ray.data.strays import without_strays
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.edits import (
     FREE,
@@ -328,12 +329,13 @@ def read_folder(reward: RewardFunction, folder: Path | str) -> list[tuple[str, A
     if not folder.is_dir():
         raise SettingError(f"There is no folder {folder} with pictures.")
     found = []
-    for kind in sorted(each for each in _shown(folder) if each.is_dir()):
-        pairs = [(path, path) for path in sorted(_shown(kind)) if path.suffix.lower() == ".png"]
-        for path in _shown(kind):
+    for kind in (each for each in without_strays(folder.iterdir()) if each.is_dir()):
+        files = without_strays(kind.iterdir())
+        pairs = [(path, path) for path in files if path.suffix.lower() == ".png"]
+        for path in files:
             if path.suffix.lower() in OTHER_IMAGES:
                 raise SettingError(f"{path} is no PNG, and other formats change colours; save it as PNG.")
-        for number in sorted(each for each in _shown(kind) if each.is_dir()):
+        for number in (each for each in files if each.is_dir()):
             for name in ("obs.png", "next_obs.png"):
                 if not (number / name).is_file():
                     raise SettingError(f"{number} needs obs.png and next_obs.png; {name} is missing.")
@@ -346,10 +348,6 @@ def read_folder(reward: RewardFunction, folder: Path | str) -> list[tuple[str, A
             f"{folder} has no pictures; it needs TYPE/NAME.png, or TYPE/NUMBER/obs.png and next_obs.png."
         )
     return found
-
-
-def _shown(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if not path.name.startswith(".")]
 
 
 def _actions(space: gym.Space[Any]) -> list[tuple[str, Array]]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.strays import without_strays
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.interpret.reward.consistency import with_own_gradients
@@ -200,7 +201,7 @@ class Subject:
         if self.regions is not None:
             digest.update(repr(self.regions.names).encode() + np.packbits(self.regions.masks).tobytes())
         if self.edits is not None:
-            for file in sorted(self.edits.rglob("*")) if self.edits.is_dir() else [self.edits]:
+            for file in without_strays(self.edits.rglob("*")) if self.edits.is_dir() else [self.edits]:
                 digest.update(file.name.encode() + (file.read_bytes() if file.is_file() else b""))
         return digest.hexdigest()
 

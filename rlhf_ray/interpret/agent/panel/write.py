@@ -13,6 +13,7 @@ import numpy as np
 from rlhf_ray import __version__
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.atomic import write_text
+from rlhf_ray.data.strays import without_strays
 from rlhf_ray.interpret.agent.panel import packing
 from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair, PanelSaliency
 from rlhf_ray.interpret.agent.panel.sheets import write_sheets
@@ -48,7 +49,7 @@ def write_panel(data: PanelData, folder: Path | str) -> Path:
     for part in ("data", "frames"):
         shutil.rmtree(out / part, ignore_errors=True)
         (out / part).mkdir(parents=True)
-    for file in sorted(STATIC.iterdir()):
+    for file in without_strays(STATIC.iterdir()):
         if file.is_file():
             shutil.copyfile(file, out / file.name)
     (out / "colours.css").write_text(_colours())

@@ -15,6 +15,7 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.atomic import whole_folder, write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.strays import is_empty
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.preprocess import certificate, pictures
 from rlhf_ray.interpret.reward.preprocess.certificate import Certificate
@@ -228,7 +229,7 @@ def write(found: Preprocessed, folder: Path | str, base_path: Path | str | None 
         SettingError: ``folder`` holds something else, or the reward can't be saved.
     """
     folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()) and not (folder / "certificate.json").exists():
+    if folder.exists() and not is_empty(folder) and not (folder / "certificate.json").exists():
         raise SettingError(f"{folder} exists and holds no preprocessed reward; give another folder.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) as new:
