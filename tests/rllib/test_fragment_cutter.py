@@ -20,18 +20,19 @@ VECTORS, IMAGES = gym.spaces.Box(-10, 10, (2,), np.float32), gym.spaces.Box(0, 2
 
 
 def episode(steps: int, version: int, *, before: int = 0, ended: str = "") -> SingleAgentEpisode:
-    """A piece of an episode, ``before`` steps after its start. Its observations count the episode's steps."""
+    """A piece of an episode, ``before`` steps after its start, two of which it looks back at. Observations count the steps."""
+    back = min(2, before)
     made = SingleAgentEpisode(
-        observations=[np.array([version, before + t], np.float32) for t in range(steps + 1)],
-        actions=[t % 2 for t in range(steps)],
-        rewards=[float(before + t) for t in range(steps)],
+        observations=[np.array([version, before + t], np.float32) for t in range(-back, steps + 1)],
+        actions=[t % 2 for t in range(-back, steps)],
+        rewards=[float(before + t) for t in range(-back, steps)],
         terminated=ended == "terminated",
         truncated=ended == "truncated",
         observation_space=VECTORS,
         action_space=gym.spaces.Discrete(2),
         t_started=before,
-        len_lookback_buffer=0,
-        extra_model_outputs={"weights_seq_no": [version] * steps},
+        len_lookback_buffer=back,
+        extra_model_outputs={"weights_seq_no": [version] * (back + steps)},
     )
     return made.to_numpy() if steps else made
 
