@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from rlhf_ray.data.system import CORES
 from rlhf_ray.measure.error_rates import ErrorRate
@@ -18,7 +20,7 @@ from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.progress import Progress
 from rlhf_ray.runs.report.run_report import write_report
-from rlhf_ray.runs.report.verdict import share_of_the_way, verdicts
+from rlhf_ray.runs.report.verdict import compare, share_of_the_way, standard_errors, verdicts
 from rlhf_ray.settings import Experiment, PreferenceSettings
 
 
@@ -258,3 +260,24 @@ def test_episodes_that_were_cut_are_said_in_the_terminal_the_report_and_the_resu
     assert "4 (3 cut at 10,000 steps)" in capsys.readouterr().out
     assert "4 (3 cut at 10,000 steps)" in write_report(folder.path).read_text()
     assert json.loads(folder.result.read_text())["trained"]["cut"] == 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_difference_counts_in_welchs_standard_errors(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    returns = [rng.normal(mean, deviation, count) for mean, deviation, count in ((3, 1, 5), (2, 4, 12))]
+    one, other = (agent(float(of.mean()), float(of.std()), episodes=len(of)) for of in returns)
+    apart = stats.ttest_ind(*returns, equal_var=False).statistic
+    assert standard_errors(one, other) == pytest.approx(apart)
+    assert standard_errors(other, one) == pytest.approx(-apart)
+    assert compare(one, other) == (0 if abs(apart) <= 2 else np.sign(apart))
+
+
+def test_as_many_episodes_are_asked_for_as_would_tell() -> None:
+    """1.25 standard errors of 20 episodes are 2 of 51.2: of 60, since tens are said."""
+    result = {"random": agent(0.0, 4.0, episodes=20), "trained": agent(5 / math.sqrt(19), 0.0, episodes=33)}
+    assert standard_errors(result["trained"], result["random"]) == pytest.approx(1.25)
+    (verdict,) = verdicts(result)
+    assert (verdict.name, "60" in verdict.message) == ("no_better_than_random", True)
+    result["trained"]["true_return_mean"] = 3.9 / math.sqrt(19)  # less than one: more would hardly tell
+    assert "episodes" not in verdicts(result)[0].message
