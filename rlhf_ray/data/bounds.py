@@ -48,6 +48,30 @@ def without_formal(space: gym.Space[Any]) -> gym.Space[Any]:
     return gym.spaces.Box(low.astype(kind), high.astype(kind), dtype=kind)
 
 
+def within(space: gym.spaces.Box) -> tuple[Array, Array]:
+    """Return the bounds of a Box as float32, such that a float32 between them is in the Box."""
+    if space.dtype == np.float32:
+        return space.low, space.high
+    with np.errstate(over="ignore"):
+        low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+    low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
+    return low, np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
+
+
+def fitted(actions: Any, space: gym.Space[Any]) -> Any:
+    """Return actions for an environment, one or a batch, as its space declares them: in its dtype and, if converted, its bounds.
+
+    Others than arrays of numbers, and those that are no numbers of the space, stay as they are.
+    """
+    dtype = getattr(space, "dtype", None)
+    if dtype is None or not isinstance(actions, np.ndarray | np.generic) or actions.dtype == dtype:
+        return actions
+    if isinstance(space, gym.spaces.Box) and np.dtype(dtype).kind == "f" and actions.dtype.kind in "iuf":
+        limits = np.finfo(dtype)
+        return np.clip(actions, np.maximum(space.low, limits.min), np.minimum(space.high, limits.max)).astype(dtype)
+    return actions.astype(dtype) if np.dtype(dtype).kind in "iu" and actions.dtype.kind in "biu" else actions
+
+
 def in_words(space: gym.Space[Any]) -> str | None:
     """Say which numbers of observations have formal bounds, and what comes of it; None if none have."""
     if not isinstance(space, gym.spaces.Box) or not (formal := formal_numbers(space)).any():

@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlhf_ray.data.bounds import fitted
 from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.data.infos import with_plain_success
 from rlhf_ray.envs.observations import Say, UnfitError, fitting, short
@@ -55,7 +56,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     (`rlhf_ray.data.infos`).
 
     Actions go in and observations and frames come out as copies: some environments change the actions they are given, or reuse
-    their arrays.
+    their arrays. Actions go in as the space's dtype, and stay in its bounds (`rlhf_ray.data.bounds.fitted`).
 
     Args:
         env: the environment.
@@ -84,7 +85,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         """See gymnasium."""
         self._step += 1
         try:
-            observation, reward, terminated, truncated, info = self.env.step(copy.deepcopy(action))
+            given = fitted(copy.deepcopy(action), self.env.action_space)
+            observation, reward, terminated, truncated, info = self.env.step(given)
             terminated, truncated = bool(terminated), bool(truncated)
         except RAISED as error:
             raise fault(f"{self._where()}: step()", error) from error
@@ -152,7 +154,8 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
     def step(self, actions: Any) -> Any:
         """See gymnasium."""
         try:
-            observations, rewards, *others = self.env.step(copy.deepcopy(actions))
+            given = fitted(copy.deepcopy(actions), self.env.action_space)
+            observations, rewards, *others = self.env.step(given)
         except RAISED as error:
             raise fault(f"Environment {self._called}: step()", error) from error
         rewards = np.array(rewards)

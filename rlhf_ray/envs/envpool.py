@@ -26,6 +26,7 @@ from gymnasium.vector.utils import batch_space
 
 from rlhf_ray.data import system
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.bounds import fitted
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.views import action_view_of, view_of
 
@@ -101,6 +102,7 @@ class EnvPoolVectorEnv(VectorEnv[Array, Array, Array]):
         of_actions = action_view_of(actions)
         self.single_action_space = actions if of_actions is None else of_actions.space
         self._act = np.asarray if of_actions is None else of_actions.act
+        self._theirs = pool_spec.gymnasium_action_space
         self._dtype = self.single_observation_space.dtype
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -117,7 +119,7 @@ class EnvPoolVectorEnv(VectorEnv[Array, Array, Array]):
 
     def step(self, actions: Array) -> tuple[Array, FloatArray, BoolArray, BoolArray, dict[str, Any]]:
         """Step all copies."""
-        observations, rewards, terminated, truncated, info = self._pool.step(self._act(actions))
+        observations, rewards, terminated, truncated, info = self._pool.step(fitted(self._act(actions), self._theirs))
         # Of a copy that starts its next episode, some of EnvPool's tasks return a reward of the first state.
         rewards = np.where(self._ended, 0.0, rewards)
         self._ended = terminated | truncated

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import gymnasium as gym
-from ray import tune
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.common import AddObservationsFromEpisodesToBatch
@@ -25,11 +24,11 @@ from ray.rllib.utils import force_list
 from rlhf_ray import envs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import names_of
-from rlhf_ray.data.system import usable_cores, within_bound
 from rlhf_ray.labelling.camera import camera_options, without_a_screen
 from rlhf_ray.rllib.checking import Checked, check_environment
-from rlhf_ray.rllib.connectors import KeepObservations, RewardFirst
+from rlhf_ray.rllib.connectors import GivesEnvActions, KeepObservations, RewardFirst
 from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.rllib.environments import env_threads, register_environment
 from rlhf_ray.rllib.fragment_cutter import FragmentCutter
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
 from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of, skip_notes
@@ -47,7 +46,7 @@ from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.files import store_of
 
 
-class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
+class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
     """A mixin to put before an RLlib `AlgorithmConfig`.
 
     The settings form one `Experiment`. ``experiment`` holds them as plain values until they are used, because each may be one of
@@ -415,28 +414,6 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         spec = copy.copy(spec.rl_module_specs[DEFAULT_MODULE_ID] if isinstance(spec, MultiRLModuleSpec) else spec)
         spec.model_config = self.model_config | model_config_of(spec)
         return spec
-
-
-def register_environment(config: Any, name: str) -> None:
-    """Register a name that `rlhf_ray.envs.make_env` accepts with RLlib, unless it is registered already."""
-    if env_creator(name) is None:
-        tune.register_env(name, envs.EnvCreator(name))
-    if _is_ours(name) and gym.VectorizeMode(config.gym_env_vectorize_mode) is gym.VectorizeMode.SYNC:
-        config.env_runners(gym_env_vectorize_mode="vector_entry_point")
-
-
-def env_threads(experiment: Experiment) -> dict[str, Any]:
-    """Return the options of the environment by which its copies step in threads or processes, as the agent's settings say."""
-    agent, name = experiment.agent_settings, experiment.environment
-    if isinstance(agent.env_threads, int):
-        threads = within_bound(agent.env_threads)
-        return envs.thread_options(name, threads, threads if _is_ours(name) else 1)
-    return envs.thread_options(name, max(1, usable_cores() // max(1, agent.num_env_runners)))
-
-
-def _is_ours(name: str) -> bool:
-    """Return whether a name of RLlib's is made by `rlhf_ray.envs`, which takes its options, and not by a creator of the user's."""
-    return isinstance(env_creator(name), envs.EnvCreator)
 
 
 def _absolute(path: Path | str) -> str:

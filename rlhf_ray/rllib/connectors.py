@@ -10,9 +10,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.connectors.module_to_env import NormalizeAndClipActions
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 
@@ -37,6 +39,35 @@ def environment_observations(episode: Any, before: int = 0) -> Array:
         return np.stack([info[OBSERVATION] for info in infos])
     observations: Array = episode.get_observations(**wanted)
     return observations
+
+
+class ToEnvActions(ConnectorV2):  # type: ignore[misc]
+    """Gives the environment the actions of `to_env_actions`, in place of RLlib's `NormalizeAndClipActions`.
+
+    RLlib's leaves all components of an action as they are where one has no bounds.
+    """
+
+    def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, **kwargs: Any) -> Any:
+        """Add the environment's actions to the policy's."""
+        batch[Columns.ACTIONS_FOR_ENV] = copy.deepcopy(batch[Columns.ACTIONS])
+        space = self.action_space
+        self.foreach_batch_item_change_in_place(
+            batch=batch,
+            column=Columns.ACTIONS_FOR_ENV,
+            func=lambda action, *_: to_env_actions(action, space) if isinstance(space, gym.spaces.Box) else action,
+        )
+        return batch
+
+
+class GivesEnvActions:
+    """A mixin to put before an RLlib `AlgorithmConfig`, so that its env runners convert actions by `ToEnvActions`."""
+
+    def build_module_to_env_connector(self, env: Any = None, spaces: Any = None) -> Any:
+        """Build RLlib's pipeline, with our conversion of actions."""
+        pipeline = super().build_module_to_env_connector(env, spaces)  # type: ignore[misc]
+        pipeline.insert_before(NormalizeAndClipActions, ToEnvActions())
+        pipeline.remove(NormalizeAndClipActions)
+        return pipeline
 
 
 class KeepObservations(ConnectorV2):  # type: ignore[misc]

@@ -15,6 +15,7 @@ from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from rlhf_ray.actors.cluster import was_restarted
+from rlhf_ray.data.bounds import fitted
 from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostFragmentsError
 from rlhf_ray.data.failures import cause, debugging
 from rlhf_ray.data.infos import Infos
@@ -88,7 +89,9 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
     def _try_env_step(self, actions: Any) -> Any:
         """Step the environments (called by RLlib). They get and give copies: some change or reuse arrays."""
-        stepped = super()._try_env_step(copy.deepcopy(actions))
+        space, given = self.env.single_action_space, copy.deepcopy(actions)
+        given = [fitted(action, space) for action in given] if isinstance(given, list) else fitted(given, space)
+        stepped = super()._try_env_step(given)
         if stepped is ENV_STEP_FAILURE:
             return stepped
         if isinstance(stepped[4], InfosByCopy):

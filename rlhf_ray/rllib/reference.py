@@ -13,8 +13,9 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
-from rlhf_ray.rllib.config import env_threads, register_environment
+from rlhf_ray.rllib.connectors import GivesEnvActions
 from rlhf_ray.rllib.env_runner import EnvRunner, raise_fault
+from rlhf_ray.rllib.environments import env_threads, register_environment
 from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
@@ -25,7 +26,7 @@ from rlhf_ray.rllib.sac_learner import ReferenceSACLearner
 from rlhf_ray.settings import AgentName, Experiment
 
 
-class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
+class ReferencePPOConfig(GivesEnvActions, PPOConfig):  # type: ignore[misc]
     """RLlib's PPO on the true reward, otherwise set up like `PreferencePPOConfig`.
 
     The true reward is normalised to mean 0 and standard deviation 1, like the learned one: otherwise the same learning rates and
@@ -55,7 +56,7 @@ class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
         return pipeline
 
 
-class ReferenceSACConfig(ReplaySACConfig):
+class ReferenceSACConfig(GivesEnvActions, ReplaySACConfig):
     """SAC on the true reward, normalised for the same reason, otherwise set up like `PreferenceSACConfig`."""
 
     @classmethod

@@ -10,8 +10,8 @@ from ray import tune
 from rlhf_ray.data.system import CORES
 from rlhf_ray.envs.worker_processes import WorkerProcessesVectorEnv
 from rlhf_ray.rllib import PreferencePPOConfig
-from rlhf_ray.rllib.config import env_threads
 from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.rllib.environments import env_threads
 from rlhf_ray.rllib.reference import ReferencePPOConfig, ReferenceSACConfig
 from rlhf_ray.runs.new_run import new_run
 from rlhf_ray.runs.train import train

@@ -24,6 +24,7 @@ from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.questions.objects import masks_at
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.measure.intervals import MeanEstimate, linear_correlation
+from rlhf_ray.policies.env_actions import policy_bounds
 
 LEVELS, OWN = 200, 40
 """Levels that both play, and levels that each plays for the frames."""
@@ -270,8 +271,9 @@ def acts(logits: FloatArray, space: gym.Space[Any]) -> FloatArray:
         probabilities: FloatArray = softmax(logits.astype(np.float64), axis=1)
         return probabilities
     means: FloatArray = logits[:, : logits.shape[1] // 2].astype(np.float64)
-    bounded = isinstance(space, gym.spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all()
-    return np.clip(means, -1.0, 1.0) if bounded else means
+    return (
+        np.clip(means, *(end.flatten() for end in policy_bounds(space))) if isinstance(space, gym.spaces.Box) else means
+    )
 
 
 def moved(before: FloatArray, after: FloatArray, space: gym.Space[Any]) -> FloatArray:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from rlhf_ray.agents.agent import Agent, Edit
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.policies import actions as policy_actions
+from rlhf_ray.policies.env_actions import policy_bounds
 
 Estimator = Literal["straight_through", "softmax", "gumbel"]
 ESTIMATORS: tuple[Estimator, ...] = ("straight_through", "softmax", "gumbel")
@@ -200,9 +200,10 @@ def _action(logits: Tensor, space: gym.Space[Any], estimator: Estimator, generat
     """Return the agent's action as the world reads it, ``[n, actions]``, with the estimator's gradient."""
     if not isinstance(space, gym.spaces.Discrete):
         mean = policy_actions.best(logits, space)
-        # The environment clips to its bounds, which are -1 and 1 for a policy.
-        bounded = isinstance(space, gym.spaces.Box) and bool(np.isfinite([space.low, space.high]).all())
-        return mean.clamp(-1.0, 1.0) if bounded else mean
+        if not isinstance(space, gym.spaces.Box):
+            return mean
+        low, high = (torch.as_tensor(end.flatten(), device=mean.device) for end in policy_bounds(space))
+        return mean.clamp(low, high)  # the environment clips
     if estimator == "gumbel":
         logits = logits + policy_actions.gumbel_noise(logits.shape[1:], generator).to(logits.device)
     soft = logits.log_softmax(-1) if estimator == "straight_through" else logits.softmax(-1)
