@@ -35,8 +35,6 @@ from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 LEASE_S = 60.0
 TOO_SOON_MS = 50
 """In the place of the page's own, which tests would wait for at each pair. Still longer than between two presses of one moment."""
-TIMEOUT_MS = 4000
-"""In the place of the page's own."""
 
 
 def square_frames(number: int, frames: int = 24, size: int = 32, seed: int = 0) -> np.ndarray:
@@ -296,11 +294,8 @@ def changed(name: str, constant: str, value: int) -> Response:
 
 
 def in_front_of(app: FastAPI, site: Served) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    """The app for who sees a new pair, and gives up a request, sooner than people and browsers do; behind the site's proxy."""
-    scripts = {
-        "/static/watch.js": changed("watch.js", "TOO_SOON_MS", TOO_SOON_MS),
-        "/static/api.js": changed("api.js", "TIMEOUT_MS", TIMEOUT_MS),
-    }
+    """The app for who sees a new pair sooner than people do; behind the site's proxy."""
+    scripts = {"/static/watch.js": changed("watch.js", "TOO_SOON_MS", TOO_SOON_MS)}
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
