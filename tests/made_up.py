@@ -1,7 +1,7 @@
 """Made-up clips, comparisons and environments for the tests. Not a test itself."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -11,6 +11,9 @@ from scipy import stats
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.teachers import Oracle
+
+if TYPE_CHECKING:
+    from rlhf_ray.reward import RewardEnsemble
 
 VECTORS = gym.spaces.Box(-10.0, 10.0, (3,), np.float32)
 IMAGES = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
@@ -169,20 +172,27 @@ def opposite(comparisons: Comparisons) -> Comparisons:
     return Comparisons(comparisons.pairs, 1 - comparisons.preferences)
 
 
+def right_about(comparisons: Comparisons, reward: "RewardEnsemble") -> npt.NDArray[np.bool_]:
+    """Which of the comparisons, none of them a tie, the mean of the members predicts as answered, ``[n]``."""
+    left, right = (reward.fragment_returns(side).mean(0) for side in (comparisons.pairs.left, comparisons.pairs.right))
+    return (left > right) == (comparisons.preferences > 0.5)
+
+
 def beats(chance: float, right: npt.ArrayLike) -> bool:
     """Whether more of ``right`` are true than a chance of ``chance`` gives: by luck, that is so one time in a million."""
     answers = np.asarray(right, bool)
     return bool(stats.binom.sf(answers.sum() - 1, answers.size, chance) < 1e-6)
 
 
-def learns(right: npt.ArrayLike, right_of_opposite: npt.ArrayLike) -> bool:
-    """Whether fits learn from answers: they are right more often than fits of the same weights to the opposite answers.
+def more_right(right: npt.ArrayLike, others: npt.ArrayLike) -> bool:
+    """Whether some fits are right more often than others about the same comparisons, that neither knows.
 
-    Chance alone is no measure of fits to few comparisons: one network in ten is right about four of five before it learns.
+    Compare fits of the same weights at the same seeds, so that they differ by what is tested alone: by other labels (to show that a
+    fit learns: by the `opposite` ones) or by another setting. Chance is no measure of fits to few comparisons: one network in ten
+    is right about four of five before it learns.
 
     Args:
-        right: whether they are right about each of some comparisons that they don't know.
-        right_of_opposite: likewise, fitted to the opposite answers. Comparisons about which both are right tell nothing.
+        right, others: whether they are right about each. Those about which both are or neither is tell nothing.
     """
-    one, other = np.asarray(right, bool), np.asarray(right_of_opposite, bool)
+    one, other = np.asarray(right, bool), np.asarray(others, bool)
     return beats(0.5, one[one != other])

@@ -16,7 +16,7 @@ from rlhf_ray.reward.annotators import PRIOR, AnnotatorModel, annotator_model, l
 from rlhf_ray.reward.estimates import Estimates
 from rlhf_ray.reward.likelihood import log_likelihood_loss, log_likelihood_slope
 from rlhf_ray.settings import RewardModelSettings
-from tests.made_up import FORCES, VECTORS, some_comparisons
+from tests.made_up import FORCES, VECTORS, more_right, right_about, some_comparisons
 
 SMALL = RewardModelSettings(hidden=(8,))
 TRUE = (0.0, 0.1, 0.3)
@@ -144,25 +144,23 @@ def test_where_no_member_can_judge_nothing_is_said() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.soak)])
-def test_the_estimates_are_near_and_the_reward_better_than_without(seeds: int) -> None:
+def test_the_estimates_are_near_and_the_reward_better_than_without() -> None:
     unseen = some_comparisons(1000, 10, seed=1000)
-    accuracies: dict[bool, list[float]] = {False: [], True: []}
-    for seed in range(seeds):
-        for errors, found in accuracies.items():
+    right: dict[bool, list[Any]] = {False: [], True: []}
+    estimates = []
+    for seed in range(3):
+        for errors, found in right.items():
             trainer = trainer_of(RewardModelSettings(label_noise=None if errors else 0.0), seed)
             trainer.comparisons.add(answers(600, seed))
             for updates in (200, 60, 60, 60):
                 report = trainer.fit(updates)
-            left, right = (
-                trainer.ensemble.fragment_returns(s).mean(0) for s in (unseen.pairs.left, unseen.pairs.right)
-            )
-            found.append(float(((left > right) == (unseen.preferences > 0.5)).mean()))
-            estimate = np.array([report.error_rates[name].rate for name in NAMES])
+            found.append(right_about(unseen, trainer.ensemble))
             if errors:
-                assert np.abs(estimate - TRUE).max() < 0.1
-                assert (np.diff(estimate) > 0.02).all()
-    assert all(better > plain + 0.02 for plain, better in zip(*accuracies.values(), strict=True)), accuracies
+                estimates.append([report.error_rates[name].rate for name in NAMES])
+    mean = np.mean(estimates, 0)
+    assert np.abs(mean - TRUE).max() < 0.1
+    assert (np.diff(mean) > 0).all()
+    assert more_right(right[True], right[False])
 
 
 def test_the_rates_of_a_fit_are_those_the_next_one_uses() -> None:
