@@ -14,6 +14,9 @@ the whole docstrings instead of the tables. A part stands between two comments, 
     -->
     <!-- end -->
 
+    <!-- presets -->                the presets, each with its recorded runs in benchmarks/results
+    <!-- end -->
+
 A directive without a table has no end: `<!-- site: toctree … -->`.
 
     python docs/generated.py     # make the parts of all pages anew; `make docs` does so first
@@ -25,21 +28,26 @@ import contextlib
 import dataclasses
 import inspect
 import io
+import json
 import os
 import pkgutil
 import pydoc
 import re
+import statistics
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rlhf_ray import tune_configs
 from rlhf_ray.cli import main
 from rlhf_ray.cli.options import options
 
 DOCS = Path(__file__).resolve().parent
+RESULTS = DOCS.parent / "benchmarks" / "results"
 HELP = re.compile(r"(<!-- help: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 CODE = re.compile(r"(<!-- code: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+PRESETS = re.compile(r"(<!-- presets -->\n).*?(<!-- end -->)", re.DOTALL)
 TABLE = re.compile(r"(<!-- site: eval-rst\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 SITE = re.compile(r"<!-- site: ([\w-]+)\n((?:(?!-->).)*)-->(?:\n(?:(?!<!-- ).)*<!-- end -->)?", re.DOTALL)
 DIRECTIVE = re.compile(r"^( *)\.\. auto(\w+):: (\S+)\n((?: +:[\w-]+:.*\n)*)", re.MULTILINE)
@@ -53,8 +61,48 @@ def for_the_site(text: str) -> str:
 def filled(text: str, page: Path) -> str:
     """Return a page's text with its generated parts made anew."""
     text = HELP.sub(lambda found: f"{found[1]}```text\n{help_of(found[2])}\n```\n{found[3]}", text)
+    text = PRESETS.sub(lambda found: f"{found[1]}\n{presets()}\n\n{found[2]}", text)
     text = CODE.sub(lambda found: f"{found[1]}```py\n{source(found[2])}```\n{found[3]}", text)
     return TABLE.sub(lambda found: f"{found[1]}\n{table(found[2], page)}\n\n{found[3]}", text)
+
+
+def presets() -> str:
+    """A table of the presets: what each is, and what its recorded runs reached."""
+    rows = ["| preset | | true return at the end, as recorded |", "|---|---|---|"]
+    for name in tune_configs.names():
+        about = inspect.getdoc(tune_configs.load(name)) or ""
+        rows.append(f"| `{name}` | {_cell(about.partition(chr(10))[0].rstrip('.'))} | {_recorded(name)} |")
+    return "\n".join(rows)
+
+
+def _recorded(name: str) -> str:
+    """What the benchmarks' runs of a preset reached that changed none of its settings but the seed."""
+    found = re.compile(rf"(?:^|\s)train {name}((?: --[\w.-]+ [\w.-]+)*)$")
+    cells = [cell for file in RESULTS.glob("method*.json") for cell in json.loads(file.read_text())["cells"].values()]
+    returns: dict[str, list[float]] = {}
+    for cell in cells:
+        words = found.search(cell["command"])
+        given = dict(pair.split() for pair in words[1].split(" --")[1:]) if words else {}
+        if words and all(_is_own(tune_configs.load(name).experiment, *pair) for pair in given.items()):
+            returns.setdefault(cell["commit"], []).append(cell["return"])
+    if not returns:
+        return "not measured"
+    commit, values = max(returns.items(), key=lambda item: len(item[1]))
+    runs = f"{len(values)} runs" if len(values) > 1 else "1 run"
+    return f"median {_number(statistics.median(values))}, worst {_number(min(values))} ({runs}, {commit[:7]})"
+
+
+def _is_own(experiment: Any, setting: str, value: str) -> bool:
+    """Whether an option of a recorded command leaves the preset as it is."""
+    if setting in ("seed", "evaluation-episodes"):
+        return True
+    for part in setting.replace("-", "_").split("."):
+        experiment = getattr(experiment, part, None)
+    return str(experiment) == value
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}".replace("-", "−")
 
 
 def help_of(command: str) -> str:

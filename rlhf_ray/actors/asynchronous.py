@@ -311,6 +311,8 @@ class AsynchronousRing:
     async def _fit(self) -> None:
         """Fit a new version of the reward model when gradient steps are due and there are new labels."""
         while await self._stages.until(lambda: self.due.fit(self._now())):
+            if self.people is None:
+                self.due.skips.check_decided(self._tally)
             rounds = self.due.rounds_to_fit(self._now())
             steps = self.due.fits.gradient_steps(rounds, self._tally.held, self.version)
             if self.version == 0:

@@ -216,8 +216,10 @@ class SynchronousRing:
 
     async def _fit(self, number: int) -> RoundReport:
         tally = self._tally
-        if self.version == 0 and self.people is None and self.fits:
-            self._skips.check_first(tally)
+        if self.people is None and self.fits:
+            if self.version == 0:
+                self._skips.check_first(tally)
+            self._skips.check_decided(tally)
         used, before = self._skips.used(tally), Tally(held=self.answered, skipped=self.skipped)
         rounds = self.fit_schedule.rounds_due(number / max(1, self.schedule.rounds), used, self.version)
         steps = self.fit_schedule.gradient_steps(rounds, tally.held, self.version)

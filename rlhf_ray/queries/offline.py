@@ -128,6 +128,7 @@ def label_recorded(
             if number == 0:
                 labelling.skips.check_first(labelling.tally)
             if labelling.tally.held and number < schedule.rounds:
+                labelling.skips.check_decided(labelling.tally)
                 labelling.fit(number / schedule.rounds)
         return labelling.tally
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.queries.schedule import PROBE
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.store import Tally
 
@@ -50,4 +51,17 @@ class Skips:
             raise SettingError(
                 f"preferences.teacher is {self.preferences.teacher!r}, which skipped all of the first {tally.skipped} pairs, so "
                 "there is no answer to fit a reward model to. Use a teacher that skips less (teacher=skip: lower preferences.skip)."
+            )
+
+    def check_decided(self, tally: Tally) -> None:
+        """Check that a scripted teacher's answers say something to a fit.
+
+        Raises:
+            SettingError: all of at least `PROBE` answers are ties.
+        """
+        if tally.ties == tally.held >= PROBE:
+            raise SettingError(
+                f"preferences.teacher is {self.preferences.teacher!r}, and all of its {tally.held} answers are ties, so there is "
+                "nothing to learn from: the true reward is the same in all fragments so far. Let people compare (--teacher human), "
+                "or give fragments that differ: longer ones (fragments.length) or more initial ones (fragments.initial_env_steps)."
             )

@@ -1,5 +1,6 @@
 """Teachers that skip pairs, in both rings, in this process."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -153,3 +154,33 @@ def test_a_run_without_skips_is_what_it_was(tmp_path: Path) -> None:
     assert undecided is not None
     assert oracle is not None
     assert same_comparisons(undecided, oracle)
+
+
+class Ties:
+    """Answers the first ``ties`` pairs "equally good", the others like the oracle."""
+
+    name = "ties"
+
+    def __init__(self, ties: int):
+        self.ties = ties
+
+    def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
+        answers = Oracle().answer(pairs, rng)
+        answers[: self.ties] = 0.5
+        self.ties = max(0, self.ties - len(pairs))
+        return answers
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("ties", [11, 12])
+def test_a_scripted_teacher_whose_answers_are_all_ties_ends_the_run_with_a_line(
+    mode: str, ties: int, tmp_path: Path
+) -> None:
+    """One decided answer of twelve is enough to go on; the labels are kept either way."""
+    preferences = _preferences(mode=mode, comparisons=20, initial_comparisons=12, teacher=Ties(ties))
+    ends = pytest.raises(
+        SettingError, match=r"^preferences.teacher is .*, and all of its 12 answers are ties, so there is"
+    )
+    with contextlib.nullcontext() if ties < 12 else ends:
+        _run(tmp_path, preferences, rounds=(0,))
+    assert sum(row["kind"] == "label" for row in _events(tmp_path)) == 12
