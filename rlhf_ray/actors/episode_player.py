@@ -14,6 +14,7 @@ from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.rollout import Act, rollout
 from rlhf_ray.data.seeds import generator
+from rlhf_ray.data.spaces import seeded
 
 
 class BestPolicy(Protocol):
@@ -65,7 +66,7 @@ class EpisodePlayer:
         """Play episode ``number`` of ``policy``."""
         rng = generator(self._seed, "recordings", zlib.crc32(policy.encode()), number)
         seed = int(rng.integers(2**31))
-        self.env.action_space.seed(int(rng.integers(2**31)))
+        self._actions = seeded(self.env.action_space, int(rng.integers(2**31)))
         level = seed
         states: list[dict[str, Any]] = []
 
@@ -81,7 +82,7 @@ class EpisodePlayer:
 
     def _act(self, policy: str, rng: np.random.Generator, acting: BestPolicy | None) -> Act:
         if policy == "random":
-            return lambda observation: self.env.action_space.sample()
+            return lambda observation: self._actions.sample()
         if policy == "epsilon":
             follow = self._act("expert" if acting is None else "policy", rng, acting)
 
@@ -90,7 +91,7 @@ class EpisodePlayer:
                     return follow(observation)
                 if acting is not None:
                     acting.see(observation)
-                return self.env.action_space.sample()
+                return self._actions.sample()
 
             return act
         if policy == "expert":

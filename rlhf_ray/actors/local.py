@@ -60,7 +60,8 @@ class LocalExecutor:
         """See `Executor.start`."""
         self._makers[role] = functools.partial(kind, *arguments)
         self._threads[role] = CallThread(role)
-        self.actors[role] = self._makers[role]()
+        with self._streams:
+            self.actors[role] = self._makers[role]()
         return _LocalActor(self, role)
 
     def started(self) -> None:

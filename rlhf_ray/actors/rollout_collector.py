@@ -13,6 +13,7 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.rollout import Act, Rollout, See, rollout
 from rlhf_ray.data.seeds import generator
+from rlhf_ray.data.spaces import seeded
 from rlhf_ray.data.switching import Switching
 from rlhf_ray.labelling.camera import Camera
 from rlhf_ray.labelling.films import Episode, Film, Reel, film
@@ -65,6 +66,8 @@ class RolloutCollector:
         self._niceness = niceness
         self.seed = seed
         self.env = make_env()
+        self._actions = self.env.action_space
+        """What random actions are drawn from: a copy of its own in each call."""
         self._left: Rollout | None = None
         """The rollout whose episode has not ended, if any."""
         self._acting: Policy | None = None
@@ -100,7 +103,7 @@ class RolloutCollector:
         self._make_way(part)
         rng = generator(self.seed, "rollouts", number, *[part] * (part > 0))
         policy = None if make_policy is None else make_policy()
-        self.env.action_space.seed(int(rng.integers(2**31)))
+        self._actions = seeded(self.env.action_space, int(rng.integers(2**31)))
         trajectories: list[Trajectory] = []
         lengths: list[int] = []
         horizon = self.env.spec and self.env.spec.max_episode_steps
@@ -161,7 +164,7 @@ class RolloutCollector:
         self._make_way(part)
         rng = generator(self.seed, "films", number, *[part] * (part > 0))
         policy = None if make_policy is None else make_policy()
-        self.env.action_space.seed(int(rng.integers(2**31)))
+        self._actions = seeded(self.env.action_space, int(rng.integers(2**31)))
         camera = Camera(self.env)
         length = self.settings.length
         spacing = env_steps + 1 if camera.pixelated else max(length + 1, env_steps // clips)
@@ -245,7 +248,7 @@ class RolloutCollector:
             else:
                 if policy is not None and not switching.random():
                     return policy.act(observation, rng)
-                action = self.env.action_space.sample()
+                action = self._actions.sample()
                 held = 0 if hold == 1 else int(rng.geometric(1 / hold)) - 1
             if policy is not None:
                 policy.see(observation)

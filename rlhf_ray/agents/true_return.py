@@ -12,6 +12,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.infos import Infos
+from rlhf_ray.data.spaces import seeded
 
 ActBest = Callable[[Array, Array], Array]
 """Maps observations ``[n, …]``, and whether each is the first of an episode, ``[n]`` bool, to actions ``[n, …]``."""
@@ -137,7 +138,7 @@ def play(
         ``[sum(quota)]`` float, int and bool: the episodes' returns, lengths, and whether they succeeded; None if the environment
         doesn't say.
     """
-    env.action_space.seed(seed)
+    drawn = seeded(env.action_space, seed)
     observations, _ = env.reset(seed=SEED_OFFSET + 1000 * seed)
     returns: list[float] = []
     lengths: list[int] = []
@@ -151,7 +152,7 @@ def play(
     )
     first = np.ones(env.num_envs, dtype=bool)
     while (played < quota).any():
-        actions = np.asarray(env.action_space.sample() if act is None else act(observations, first))
+        actions = np.asarray(drawn.sample() if act is None else act(observations, first))
         see(actions[begun & (played < quota)])
         observations, rewards, terminated, truncated, said = env.step(actions)
         running = np.where(begun, running + rewards, 0.0)  # the step after an episode's end resets it and has no reward

@@ -1,5 +1,6 @@
 """Gymnasium spaces: as JSON, for saved reward models and recordings; made from fragments."""
 
+import copy
 from typing import Any
 
 import gymnasium as gym
@@ -43,6 +44,13 @@ def space_from_json(value: dict[str, Any]) -> gym.Space[Any]:
     shape, dtype = tuple(value["shape"]), np.dtype(value["dtype"])
     low, high = (np.broadcast_to(np.array(value[name], dtype=dtype), shape) for name in ("low", "high"))
     return gym.spaces.Box(low, high, shape, dtype.type)
+
+
+def seeded(space: gym.Space[Any], seed: int) -> gym.Space[Any]:
+    """Return a copy of ``space`` to sample from: an environment may sample from its own space, or seed it."""
+    own = copy.deepcopy(space)
+    own.seed(seed)
+    return own
 
 
 def choices_of(space: gym.Space[Any]) -> tuple[int, ...]:

@@ -236,11 +236,17 @@ class PPOUpdate:
 
 
 def shuffled(
-    count: int, epochs: int, minibatch_size: int, *, shuffle: bool = True, minibatches: int | None = None
+    count: int,
+    epochs: int,
+    minibatch_size: int,
+    *,
+    shuffle: bool = True,
+    minibatches: int | None = None,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
     """Return the rows of each minibatch of ``epochs`` passes over ``count`` rows: ``[minibatches, size]`` int64.
 
-    All minibatches have the same size; one may span two passes. Randomness is torch's own.
+    All minibatches have the same size; one may span two passes.
 
     Args:
         count: number of rows.
@@ -248,10 +254,11 @@ def shuffled(
         minibatch_size: rows of a minibatch.
         shuffle: whether each pass has an order of its own.
         minibatches: how many minibatches, instead of ``epochs``.
+        generator: draws the orders; None: torch's own.
     """
     number = minibatches or -(-epochs * count // minibatch_size)
     passes = -(-number * minibatch_size // count)
-    orders = [torch.randperm(count) if shuffle else torch.arange(count) for _ in range(passes)]
+    orders = [torch.randperm(count, generator=generator) if shuffle else torch.arange(count) for _ in range(passes)]
     return torch.cat(orders)[: number * minibatch_size].view(number, minibatch_size)
 
 

@@ -21,7 +21,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.policies.acting import outputs_of
-from rlhf_ray.policies.actions import log_probability
+from rlhf_ray.policies.actions import gumbel_noise, log_probability
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.fragment_cutter import FragmentCutter
@@ -94,9 +94,15 @@ class ArrayEnvRunner(EnvRunner):
         return [self._sample_steps(num_timesteps, explore, force_reset)]
 
     def _sample_steps(self, wanted: int, explore: bool, reset: bool) -> VectorRollout:
+        # Entered once for all steps, which each enter it again: that costs nothing.
+        with self.of_environment as generator:
+            return self._rollout(wanted, generator if explore else None, reset)
+
+    def _rollout(self, wanted: int, generator: torch.Generator | None, reset: bool) -> VectorRollout:
+        """Sample steps, with noise of ``generator``; None: without exploration."""
         policy = outputs_of(self.module.unwrapped().network)
         space = self.env.single_action_space
-        acting = _Gaussian(explore) if not choices_of(space) else _Categorical(choices_of(space), explore)
+        acting = _Gaussian(generator) if not choices_of(space) else _Categorical(choices_of(space), generator)
         if reset or self._needs_initial_reset:
             self._begin()
         while True:
@@ -172,37 +178,36 @@ class ArrayEnvRunner(EnvRunner):
 
 
 class _Gaussian:
-    """Draws Box actions; takes their means without exploration. Randomness is torch's own."""
+    """Draws Box actions; takes their means without a generator."""
 
-    def __init__(self, explore: bool):
-        self.explore = explore
+    def __init__(self, generator: torch.Generator | None):
+        self.generator = generator
         self.noise: Iterator[Any] = iter(())
 
     def __call__(self, outputs: Any) -> Any:
         mean, log_std = np.split(outputs, 2, 1)
-        if not self.explore:
+        if self.generator is None:
             return mean
         noise = next(self.noise, None)
         if noise is None:
-            self.noise = iter(torch.randn(NOISE_ROWS, *mean.shape).numpy())
+            self.noise = iter(torch.randn(NOISE_ROWS, *mean.shape, generator=self.generator).numpy())
             noise = next(self.noise)
         return mean + np.exp(log_std) * noise
 
 
 class _Categorical:
-    """Draws the components of Discrete and MultiDiscrete actions; takes the likeliest without exploration."""
+    """Draws the components of Discrete and MultiDiscrete actions; takes the likeliest without a generator."""
 
-    def __init__(self, choices: tuple[int, ...], explore: bool):
-        self.explore = explore
+    def __init__(self, choices: tuple[int, ...], generator: torch.Generator | None):
+        self.generator = generator
         self.noise: Iterator[Any] = iter(())
         self.single, self.splits = len(choices) == 1, np.cumsum(choices)[:-1]
 
     def __call__(self, outputs: Any) -> Any:
-        if self.explore:
+        if self.generator is not None:
             noise = next(self.noise, None)
             if noise is None:
-                exponential = torch.empty(NOISE_ROWS, *outputs.shape).exponential_()
-                self.noise = iter(torch.log(exponential.clamp_min_(1e-20)).neg_().numpy())
+                self.noise = iter(gumbel_noise((NOISE_ROWS, *outputs.shape), self.generator).numpy())
                 noise = next(self.noise)
             outputs = outputs + noise  # Gumbel's
         if self.single:

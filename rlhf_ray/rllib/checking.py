@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import gymnasium as gym
+import numpy as np
+from ray.rllib.core.columns import Columns
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rlhf_ray import envs
 from rlhf_ray.data.bounds import in_words
-from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.errors import PartError, SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import load_demonstrations, recorded_in
 from rlhf_ray.envs.checked import try_out
@@ -24,6 +28,8 @@ from rlhf_ray.rllib.starting import StartingPoint, check_policy, check_reward, f
 from rlhf_ray.settings import Experiment, ResolvedFragments, env_steps_needed
 from rlhf_ray.settings.checks import require
 
+logger = logging.getLogger(__name__)
+
 
 class Configuration(StartingPoint, Protocol):
     """What is checked of `rlhf_ray.rllib.config.PreferenceConfig`, and of RLlib's configuration that it extends."""
@@ -33,6 +39,7 @@ class Configuration(StartingPoint, Protocol):
     reward_from: str | None
     iteration_env_steps: int
     build_env_to_module_connector: Callable[..., Any]
+    build_module_to_env_connector: Callable[..., Any]
     _env_to_module_connector: Any
     _module_to_env_connector: Any
     _learner_connector: Any
@@ -118,6 +125,7 @@ def check_environment(config: Configuration) -> Checked:
     _check_pretraining(config, experiment, observation_space)
     seen = _seen_by_policy(config, observation_space, action_space)
     module = config.check_network(seen, action_space, experiment)
+    _check_rewards_unread(config, observation_space, action_space, module)
     if getattr(getattr(module, "network", None), "formal", None) is not None and (seen_words := in_words(seen)):
         notes.append(seen_words)
     if config.policy_from is not None:
@@ -173,6 +181,30 @@ def _check_connectors(config: Configuration, of: Experiment, films: bool) -> Non
             f"{what}, but the rollout collector acts without connectors: wrap the environment (gymnasium.wrappers) instead of "
             "using env_runners(env_to_module_connector, module_to_env_connector)."
         )
+
+
+def _check_rewards_unread(
+    config: Configuration, observation_space: gym.Space[Any], action_space: gym.Space[Any], module: Any
+) -> None:
+    """Refuse connectors that read the environment's rewards in the first steps of an episode (`rlhf_ray.rllib.true_rewards`)."""
+    if config._env_to_module_connector is None and config._module_to_env_connector is None:
+        return
+    spaces = dict.fromkeys((INPUT_ENV_SPACES, INPUT_ENV_SINGLE_SPACES), (observation_space, action_space))
+    observation = np.zeros(observation_space.shape or (), observation_space.dtype)
+    episode = SingleAgentEpisode(observation_space=observation_space, action_space=action_space)
+    episode.add_env_reset(observation, {})
+    given: dict[str, Any] = {"rl_module": module, "episodes": [episode], "explore": True, "shared_data": {}}
+    try:
+        to_module = config.build_env_to_module_connector(spaces=spaces)
+        to_env = config.build_module_to_env_connector(spaces=spaces)
+        for _ in range(2):
+            batch = to_module(batch={}, **given, **{Columns.REWARDS: np.zeros(1)})
+            to_env(batch=module.forward_exploration(batch), **given)
+            episode.add_env_step(observation, action_space.sample(), 0.0, {})
+    except PartError as error:
+        raise SettingError(str(error)) from None
+    except Exception:  # what a connector needs of the environment is not here: the first rollout shows it
+        logger.debug("The connectors can't be tried out.", exc_info=True)
 
 
 def _seen_by_policy(

@@ -22,6 +22,7 @@ from ray.rllib.env.env_context import EnvContext
 from ray.rllib.utils import force_list
 
 from rlhf_ray import envs
+from rlhf_ray.actors.streams import OwnStreams
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import names_of
 from rlhf_ray.labelling.camera import camera_options, without_a_screen
@@ -33,6 +34,7 @@ from rlhf_ray.rllib.fragment_cutter import FragmentCutter
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
 from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of, skip_notes
 from rlhf_ray.rllib.starting import fitted_reward
+from rlhf_ray.rllib.true_rewards import EnvToModuleWithoutRewards, ModuleToEnvWithoutRewards
 from rlhf_ray.settings import (
     NO_QUESTIONS,
     PARTS,
@@ -353,14 +355,28 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
 
     def check_environment(self) -> Checked:
         """Make the environment once and check that all settings fit it; see `rlhf_ray.rllib.checking.check_environment`."""
-        return check_environment(self)
+        with OwnStreams():  # an environment may seed the process's generators
+            return check_environment(self)
 
     def build_env_to_module_connector(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
         """Build RLlib's pipeline with the user's connectors, preceded by one that keeps the environment's own observations."""
         pipeline = super().build_env_to_module_connector(env, spaces, device)
         if self._env_to_module_connector is not None:
+            pipeline.__class__ = EnvToModuleWithoutRewards
             pipeline.prepend(KeepObservations())
         return pipeline
+
+    def build_module_to_env_connector(self, env: Any = None, spaces: Any = None) -> Any:
+        """Build RLlib's pipeline with the user's connectors, which can't read rewards either."""
+        pipeline = super().build_module_to_env_connector(env, spaces)
+        if self._module_to_env_connector is not None:
+            pipeline.__class__ = ModuleToEnvWithoutRewards
+        return pipeline
+
+    @property
+    def rewards_stay(self) -> bool:
+        """Whether the learner gets the environment's rewards, because it mixes them in."""
+        return self.checked is None or bool(self.checked.experiment.reward_mix)
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
         """Build RLlib's pipeline with the learned reward: at the end (before PPO's advantages), or before custom connectors.

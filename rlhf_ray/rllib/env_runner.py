@@ -15,14 +15,15 @@ from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from rlhf_ray.actors.cluster import was_restarted
+from rlhf_ray.actors.streams import OwnStreams
 from rlhf_ray.data.bounds import fitted
-from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostFragmentsError
+from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostFragmentsError, PartError
 from rlhf_ray.data.failures import cause, debugging
 from rlhf_ray.data.infos import Infos
 from rlhf_ray.rllib.rllib_internals import seeded_without_compiler, tell_cluster, told_cluster
 from rlhf_ray.rllib.seeding import begin_runner, seeds_of_copies
 
-FAULTS = {kind.__name__: kind for kind in (FaultyEnvironmentError, LostFragmentsError)}
+FAULTS = {kind.__name__: kind for kind in (FaultyEnvironmentError, LostFragmentsError, PartError)}
 """Faults that env runners report, by name."""
 
 
@@ -58,11 +59,15 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
     copies: np.random.SeedSequence
     """Seeds of the environments to come; set by `begin_runner`."""
+    of_environment: OwnStreams
+    """The process's global generators as the environment sees them: what it draws or seeds leaves the agent's alone."""
     env: Any
     _unsaid: list[bool]
     """Successes of episodes that ended before the environment said anything about success: no more than are averaged."""
 
-    def __init__(self, *arguments: Any, **keywords: Any):
+    def __init__(self, *arguments: Any, config: Any, **keywords: Any):
+        keywords["config"] = config
+        self.of_environment = OwnStreams(None if config.seed is None else np.random.SeedSequence(config.seed))
         with seeded_without_compiler():
             try:
                 super().__init__(*arguments, **keywords)
@@ -70,13 +75,21 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
                 if isinstance(fault := cause(error), Fault) and ray.is_initialized():
                     tell(keywords["config"].faults, fault)
                 raise
+        self.of_environment.python = self._draws_python()
         if self.config.seed is not None:
             # The predecessor of a restarted env runner has used the streams of this seed.
             begin_runner(self, self.config.seed, unused=bool(self.worker_index) and was_restarted())
 
+    def _draws_python(self) -> bool:
+        """Return whether parts of the user's own act: connectors, an RLModule. Only these may draw from Python's generator."""
+        module = None if self.module is None else type(self.module.unwrapped()).__module__
+        connectors = (self.config._env_to_module_connector, self.config._module_to_env_connector)
+        return any(connectors) or not (module or "rlhf_ray").startswith(("rlhf_ray", "ray.rllib"))
+
     def make_env(self) -> None:
         """See RLlib."""
-        super().make_env()
+        with self.of_environment:
+            super().make_env()
         if type(self.env) is DictInfoToList:
             self.env.__class__ = LazyInfos  # not another wrapper: this one, thrown away, would close the copies
 
@@ -84,14 +97,16 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         """Reset the environments (called by RLlib). With a ``seed``, each copy gets a new stream of its own."""
         seeds_given = None if seed is None else seeds_of_copies(self.env, self.copies)
         self._infos, self._unsaid = Infos(self.env.num_envs, str(self.config.env)), []
-        observations, infos = super()._try_env_reset(seed=seeds_given, options=options)
+        with self.of_environment:
+            observations, infos = super()._try_env_reset(seed=seeds_given, options=options)
         return copy.deepcopy(observations), infos
 
     def _try_env_step(self, actions: Any) -> Any:
         """Step the environments (called by RLlib). They get and give copies: some change or reuse arrays."""
         space, given = self.env.single_action_space, copy.deepcopy(actions)
         given = [fitted(action, space) for action in given] if isinstance(given, list) else fitted(given, space)
-        stepped = super()._try_env_step(given)
+        with self.of_environment:
+            stepped = super()._try_env_step(given)
         if stepped is ENV_STEP_FAILURE:
             return stepped
         if isinstance(stepped[4], InfosByCopy):

@@ -30,6 +30,7 @@ from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages
 from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.policy import ActorCritic
 from rlhf_ray.rllib.rllib_internals import count_update, learner_connectors, log_trained_steps, train_batch
+from rlhf_ray.rllib.true_rewards import take_off
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +134,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         """
         if training_data is not None:
             training_data.solve_refs()
+            take_off(training_data, self.config)
         observations = self._observations(training_data)
         if self.own_steps is None or training_data is None or not training_data.episodes:
             results = super().update(

@@ -79,9 +79,14 @@ def forget_env_runners(group: EnvRunnerGroup) -> None:
     group._worker_manager.clear()
 
 
-def begin_episodes(runner: Any, seeds: np.random.SeedSequence) -> None:
-    """Make an env runner start new episodes. Ours take each copy's seed from ``seeds`` (``copies``), RLlib's count from one."""
+def begin_episodes(runner: Any, seeds: np.random.SeedSequence, of_environment: np.random.SeedSequence) -> None:
+    """Make an env runner start new episodes. Ours take each copy's seed from ``seeds`` (``copies``), RLlib's count from one.
+
+    With ours, ``of_environment`` seeds the global generators as the environment sees them.
+    """
     runner.copies = seeds
+    if (streams := getattr(runner, "of_environment", None)) is not None:
+        streams.seed(of_environment)
     runner._seed = number_of(seeds)
     runner._needs_initial_reset = True
 

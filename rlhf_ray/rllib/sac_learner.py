@@ -19,6 +19,7 @@ from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
 from rlhf_ray.rllib.learned_reward import REPLAYED
 from rlhf_ray.rllib.rllib_internals import count_update, learner_pipeline
 from rlhf_ray.rllib.sac_replay import TransitionBuffer
+from rlhf_ray.rllib.true_rewards import take_off
 
 ROWS = 16_384
 """ReplayedSteps drawn, and given their reward, at once: enough for a fast forward pass, and little memory."""
@@ -83,6 +84,7 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
             Metrics.
         """
         training_data.solve_refs()
+        take_off(training_data, self.config)
         before = self.replay.added
         new = self.replay.add(training_data.episodes or [])
         count_update(self)

@@ -16,7 +16,7 @@ COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.NEXT_OBS, Colu
 
 
 class TransitionBuffer:
-    """The newest transitions of the environment, with the environment's rewards.
+    """The newest transitions of the environment, with the rewards that come with the episodes (`rlhf_ray.rllib.true_rewards`).
 
     A row never depends on its neighbours: its next observation is stored with it, so that the end of a rollout, of an episode or of
     the ring itself can't mix two episodes.
@@ -53,14 +53,14 @@ class TransitionBuffer:
         """Draw transitions uniformly, with replacement, from torch's global generator.
 
         Returns:
-            Columns of ``count`` rows: ``obs``, ``new_obs``, ``actions`` (the policy's), ``rewards`` (float32, the environment's),
+            Columns of ``count`` rows: ``obs``, ``new_obs``, ``actions`` (the policy's), ``rewards`` (float32, as added),
             ``terminateds`` (bool) and ``loss_mask`` (bool, all True).
         """
         rows = torch.randint(len(self), (count,))
         return _masked({name: column[rows] for name, column in self._columns.items()})
 
     def reward_scale(self) -> tuple[float, float]:
-        """Return the mean and standard deviation of the environment's rewards in the buffer."""
+        """Return the mean and standard deviation of the rewards in the buffer."""
         rewards = self._columns[Columns.REWARDS][: len(self)].double()
         return float(rewards.mean()), float(rewards.var(correction=0).clamp_min(1e-8).sqrt())
 

@@ -47,10 +47,10 @@ def begin_runner(runner: Any, seed: int, iteration: int = 0, *, unused: bool = F
     process: Process = "evaluation" if runner.config.in_evaluation else "env runners"
     number = runner.worker_index or 0
     seeds = np.random.SeedSequence() if unused else sequence(seed, process, iteration, number)
-    of_process, copies = seeds.spawn(2)
+    of_process, copies, of_environment = seeds.spawn(3)
     if number:  # 0 is in the algorithm's process, which has a stream already
         seed_process(of_process)
-    begin_episodes(runner, copies)
+    begin_episodes(runner, copies, of_environment)
 
 
 def seed_learners(algorithm: Algorithm, seed: int, iteration: int = 0) -> None:

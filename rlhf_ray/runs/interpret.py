@@ -18,7 +18,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.inputs import check_observations, check_recorded, in_type
 from rlhf_ray.data.recordings import recorded_in
 from rlhf_ray.data.rollout import Act, rollout
-from rlhf_ray.data.spaces import shaped
+from rlhf_ray.data.spaces import seeded, shaped
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.steps.consistency import check_function
 from rlhf_ray.reward.functions import RewardFunction
@@ -46,7 +46,7 @@ def steps_of_run(folder: RunFolder, seed: int) -> Transitions:
     policy, _ = newest_policy(folder)
     env = with_an_end(environment)
     rng = np.random.default_rng([seed, 14])
-    env.action_space.seed(seed)
+    drawn = seeded(env.action_space, seed)
     budget = IMAGE_STEPS if is_image(env.observation_space) else STEPS
 
     def follows(epsilon: float) -> Act:
@@ -56,7 +56,7 @@ def steps_of_run(folder: RunFolder, seed: int) -> Transitions:
             if rng.random() >= epsilon:
                 return acting.act(seen, rng)
             acting.see(seen)
-            return env.action_space.sample()
+            return drawn.sample()
 
         return act
 

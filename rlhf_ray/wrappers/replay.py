@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.wrappers.single import HumanPreferencesEnv
 
 CHUNK = 4096
@@ -22,7 +22,7 @@ def relabel_replay_buffer(agent: Any, env: HumanPreferencesEnv) -> int:
     the first version, and rewards of older versions after it. See ``examples/sb3_sac.py``.
 
     Args:
-        agent: SAC, TD3, DDPG or DQN, with a `ReplayBuffer` or `DictReplayBuffer`.
+        agent: SAC, TD3, DDPG or DQN, with a `ReplayBuffer`, `DictReplayBuffer` or `NStepReplayBuffer`.
         env: the environment, or any environment that shares its reward.
 
     Returns:
@@ -30,9 +30,19 @@ def relabel_replay_buffer(agent: Any, env: HumanPreferencesEnv) -> int:
 
     Raises:
         RuntimeError: there is no learned reward yet.
-        ValueError: the buffer's observations are not those that ``env`` returned, for example after frame stacking.
+        ValueError: the buffer's observations are not those that ``env`` returned, for example after frame stacking; or the agent
+            has no such buffer, or it has forgotten what the reward reads of the last steps of episodes.
     """
-    buffer, space = agent.replay_buffer, env.action_space
+    buffer, space = getattr(agent, "replay_buffer", None), env.action_space
+    if buffer is None:
+        raise ValueError(
+            f"{type(agent).__name__} has no replay buffer: it learns from new rewards alone, so don't relabel."
+        )
+    if hasattr(buffer, "her_ratio"):
+        raise ValueError(
+            "The replay buffer is a HerReplayBuffer, which takes rewards of other goals from the environment's own compute_reward: "
+            "use a DictReplayBuffer."
+        )
     rows = buffer.buffer_size if buffer.full else buffer.pos
     original = _original(buffer.observations, env.observation_space)
     box = isinstance(space, gym.spaces.Box)
@@ -46,14 +56,28 @@ def relabel_replay_buffer(agent: Any, env: HumanPreferencesEnv) -> int:
         # Stable-Baselines3 stores continuous actions scaled to [-1, 1].
         actions: Array = agent.policy.unscale_action(buffer.actions[now]) if box else buffer.actions[now]
         ended = buffer.dones[now] * (1 - buffer.timeouts[now])
-        rewards = env.relabel(
-            original(buffer.observations, now),
-            actions.reshape(-1, *(space.shape or ())),
-            original(after, following),
-            ended.reshape(-1) > 0,
-        )
+        before, then, over = original(buffer.observations, now), original(after, following), ended.reshape(-1) > 0
+        actions = actions.reshape(-1, *(space.shape or ()))
+        rewards = env.relabel(before, actions, then, over)
+        done = buffer.dones[now].reshape(-1) > 0
+        if (
+            buffer.optimize_memory_usage
+        ):  # which replaces the last observation of an episode by the first of the next one
+            _check_same(rewards, env.relabel(before, actions, before, over), done, "optimize_memory_usage=False")
+        if not buffer.handle_timeout_termination:
+            kept = "handle_timeout_termination=True, optimize_memory_usage=False"
+            _check_same(rewards, env.relabel(before, actions, then, ~over), done, kept)
         buffer.rewards[now] = rewards.reshape(len(now), buffer.n_envs)
     return int(rows * buffer.n_envs)
+
+
+def _check_same(rewards: FloatArray, otherwise: FloatArray, done: BoolArray, kept: str) -> None:
+    """Refuse a buffer that lacks what the rewards of the steps ``done`` depend on."""
+    if not np.array_equal(rewards[done], otherwise[done]):
+        raise ValueError(
+            "The learned reward reads how a step ends (reward_model.use_next_state, use_done), but the replay buffer does not keep "
+            f"that of the last steps of episodes: create it with {kept}."
+        )
 
 
 def _original(stored: Any, space: gym.Space[Any]) -> Callable[[Any, Array], Any]:

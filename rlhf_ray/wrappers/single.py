@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.labelling.camera import Camera, camera_for
 from rlhf_ray.wrappers.arguments import Transform, Wait
@@ -132,6 +133,19 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
         """
         observation, rewards, terminated, truncated, info, news = self._step(action)
         return observation, float(rewards[0]), terminated, truncated, info | _of_one(news)
+
+    def compute_reward(self, *arguments: Any) -> Any:
+        """Compute the environment's own reward of other goals (called by Stable-Baselines3's `HerReplayBuffer`).
+
+        Raises:
+            SettingError: the learned reward is in use, which nobody can compute of goals alone.
+        """
+        if not self._true:
+            raise SettingError(
+                f"Something asks {self.env} for the reward of other goals (compute_reward), as HerReplayBuffer does; that is the "
+                "environment's own, not the learned one: use a DictReplayBuffer and relabel_replay_buffer(agent, env)."
+            )
+        return self.env.get_wrapper_attr("compute_reward")(*arguments)
 
     def _recorder_for(self, env: Any) -> Recorder:
         return Recorder(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +15,7 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.bounds import without_formal
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
+from rlhf_ray.data.spaces import seeded
 from rlhf_ray.data.switching import Switching
 from rlhf_ray.labelling.camera import fps_of
 from rlhf_ray.queries.gatherers import who_sees_films
@@ -275,6 +275,4 @@ class PreferenceWrapper(Stepping):
 
     def _own_actions(self, seed: int) -> gym.Space[Any]:
         """The action space with its own random numbers: the agent may sample from the environment's own space."""
-        actions = copy.deepcopy(without_formal(self.env.action_space))
-        actions.seed(seed)
-        return actions
+        return seeded(without_formal(self.env.action_space), seed)

@@ -27,6 +27,7 @@ import numpy as np
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.spaces import seeded
 from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward import short_ppo
 from rlhf_ray.interpret.reward.preprocess.certificate import table_of
@@ -352,14 +353,14 @@ def _level_on_rollouts(
     Also return `QUANTILES` of the learned reward, whether an episode terminated, and the `highest_return`.
     """
     env = make_env(world.name, **world.options)
-    env.action_space.seed(seed)
+    drawn = seeded(env.action_space, seed)
     rows: list[tuple[Any, Any, Any, bool]] = []
     true: list[float] = []
     ends: list[bool] = []
     steps = 2000
     observation, _ = env.reset(seed=seed)
     for number in range(steps):
-        action = env.action_space.sample()
+        action = drawn.sample()
         if number >= steps // 2:
             action = policy.to_env(policy.act(policy.inputs(observation[None]), None))[0]
         after, rewarded, terminated, truncated, _ = env.step(action)

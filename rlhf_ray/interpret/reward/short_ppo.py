@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.spaces import seeded
 from rlhf_ray.envs import make_vector_env
 from rlhf_ray.optim.flat import FlatAdam
 from rlhf_ray.policies.actions import best, log_probability, sample
@@ -101,12 +102,14 @@ def train(
         policy = ShortPolicy(envs.single_observation_space, envs.single_action_space)
         update = PPOUpdate(policy.network, envs.single_action_space)
         optimizer = FlatAdam(update.flat, lr=LEARNING_RATE, eps=1e-5)
+        orders = torch.Generator()  # of its own: an environment may seed torch's
+        orders.set_state(torch.get_rng_state())
         rollouts = _Rollouts(envs, policy, reward, gamma, seed, shift)
         iterations = max(1, steps // (COPIES * ROLLOUT))
         for iteration in range(iterations):
             rows = rollouts.collect(update)
             optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(1 - iteration / iterations, 0.1)
-            index = shuffled(len(rows), EPOCHS, MINIBATCH)
+            index = shuffled(len(rows), EPOCHS, MINIBATCH, generator=orders)
             update.take_steps(optimizer, rows, LOSS, index, max_norm=LARGEST_GRADIENT)
     envs.close()
     return policy
@@ -190,17 +193,15 @@ def true_returns(
     """
     copies = min(COPIES, episodes)
     envs = make_vector_env(environment, copies, **(options or {}))
-    envs.action_space.seed(seed)
+    drawn = seeded(envs.action_space, seed)
     drawing = torch.Generator().manual_seed(seed) if policy is not None and policy.network.discrete else None
     observations, _ = envs.reset(seed=seed + 10_000)
     returns, fresh, counted = np.zeros(copies), np.zeros(copies, bool), np.zeros(copies, int)
     per_copy = -(-episodes // copies)
     ended = np.zeros((per_copy, copies))
     while (counted < per_copy).any():
-        if policy is None:
-            actions = np.asarray(envs.action_space.sample())
-        else:
-            actions = policy.to_env(policy.act(policy.inputs(observations), drawing))
+        chosen = None if policy is None else policy.to_env(policy.act(policy.inputs(observations), drawing))
+        actions = np.asarray(drawn.sample()) if chosen is None else chosen
         before = observations
         observations, rewards, terminated, truncated, _ = envs.step(actions)
         if truth is not None:

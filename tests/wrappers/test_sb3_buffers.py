@@ -1,0 +1,122 @@
+"""The environment's own reward, about 1,000 at each step, reaches no agent of Stable-Baselines3: only ``info["true_reward"]``."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+from stable_baselines3 import PPO, SAC, HerReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from rlhf_ray.settings import RewardModelSettings, SettingError
+from rlhf_ray.wrappers import HumanPreferencesEnv, relabel_replay_buffer
+from tests.generous import LEAST, LENGTH, Generous, largest
+from tests.wrappers.test_vector import make as make_vector
+from tests.wrappers.walking import REWARD_MODEL, make
+
+MEMORY = {"optimize_memory_usage": True, "replay_buffer_kwargs": {"handle_timeout_termination": False}}
+READS_ENDS = RewardModelSettings(hidden=(8,), batch_size=8, initial_updates=20, use_next_state=True)
+
+
+class GoalEnv(Generous):
+    """With goals, and the true reward of any of them."""
+
+    observation_space: Any = gym.spaces.Dict(
+        {
+            name: gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+            for name in ("observation", "achieved_goal", "desired_goal")
+        }
+    )
+
+    def _observation(self) -> Any:
+        return dict.fromkeys(self.observation_space.spaces, super()._observation())
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        return np.full(len(achieved), LEAST, np.float32)
+
+
+def generous(kind: Any = Generous) -> gym.Env[Any, Any]:
+    return kind((LENGTH,), numbered=False)  # type: ignore[no-any-return]
+
+
+def wrapped(kind: Any = Generous, **arguments: Any) -> HumanPreferencesEnv:
+    see = {"observation_transform": lambda observation: observation["observation"]} if kind is GoalEnv else {}
+    return make(generous(kind), wait=True, **see, **arguments)
+
+
+def agent_of(kind: str, vector: Any) -> Any:
+    if kind == "RolloutBuffer":
+        return PPO("MlpPolicy", vector, n_steps=100, batch_size=50, device="cpu")
+    if kind == "Normalised":
+        vector = VecNormalize(vector)
+    of: Any = MEMORY if kind == "Memory" else {}
+    if kind == "NStepReplayBuffer":
+        of = {"replay_buffer_class": NStepReplayBuffer}
+    policy = "MultiInputPolicy" if kind == "DictReplayBuffer" else "MlpPolicy"
+    return SAC(policy, vector, learning_starts=150, buffer_size=150, train_freq=50, device="cpu", **of)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", ["RolloutBuffer", "ReplayBuffer", "Memory", "NStepReplayBuffer", "DictReplayBuffer", "Normalised"]
+)
+def test_no_buffer_of_an_agent_gets_the_true_reward(in_process: SimpleNamespace, kind: str) -> None:
+    with wrapped(GoalEnv if kind == "DictReplayBuffer" else Generous) as env:
+        agent = agent_of(kind, DummyVecEnv([lambda: Monitor(env)]))
+        agent.learn(200)
+        if kind == "RolloutBuffer":
+            found = [vars(agent.rollout_buffer)]
+            with pytest.raises(ValueError, match="PPO has no replay buffer"):
+                relabel_replay_buffer(agent, env)
+        else:
+            found = [vars(agent.replay_buffer)]
+            assert relabel_replay_buffer(agent, env) == 150
+            samples = agent.replay_buffer.sample(100, agent.get_vec_normalize_env())
+            found += [vars(agent.replay_buffer), tuple(samples), [returned["r"] for returned in agent.ep_info_buffer]]
+        assert largest(found) < LEAST / 2
+        assert max(env.true_returns) > LENGTH * LEAST
+        *stepped, info = env.step(np.zeros(1, np.float32))
+        assert largest(stepped) < LEAST / 2
+        assert {name for name in info if largest(info[name]) > LEAST / 2} <= {"true_reward", "episode"}
+
+
+@pytest.mark.slow
+def test_a_vector_environment_gives_no_true_reward(in_process: SimpleNamespace) -> None:
+    with make_vector(None, SyncVectorEnv([generous] * 2), wait=True) as envs:  # type: ignore[arg-type]
+        envs.reset(seed=0)
+        for _ in range(2 * LENGTH):
+            *stepped, infos = envs.step(np.zeros((2, 1), np.float32))
+            assert largest(stepped) < LEAST / 2
+            assert {name for name in infos if largest(infos[name]) > LEAST / 2} <= {"true_reward", "episode"}
+
+
+@pytest.mark.slow
+def test_a_buffer_that_computes_rewards_of_its_own_is_refused(in_process: SimpleNamespace) -> None:
+    with wrapped(GoalEnv) as env:
+        agent = SAC("MultiInputPolicy", DummyVecEnv([lambda: env]), replay_buffer_class=HerReplayBuffer,
+                    learning_starts=50, train_freq=50, device="cpu")  # fmt: skip
+        with pytest.raises(SettingError, match=r"HerReplayBuffer does; .* use a DictReplayBuffer"):
+            agent.learn(110)
+        with pytest.raises(ValueError, match="use a DictReplayBuffer"):
+            relabel_replay_buffer(agent, env)
+        env.use_true_reward()
+        buffer: Any = agent.replay_buffer
+        assert largest(buffer.sample(50).rewards) == LEAST
+
+
+def test_a_buffer_without_the_last_observations_is_refused_by_a_reward_that_reads_them(
+    in_process: SimpleNamespace,
+) -> None:
+    with wrapped(reward_model=READS_ENDS) as env:
+        agent = agent_of("Memory", DummyVecEnv([lambda: env]))
+        agent.learn(100)
+        with pytest.raises(ValueError, match=r"use_next_state.* create it with optimize_memory_usage=False"):
+            relabel_replay_buffer(agent, env)
+        assert env.status()["reward_version"]
+        assert REWARD_MODEL.use_next_state is False
