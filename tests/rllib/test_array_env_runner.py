@@ -203,27 +203,25 @@ def test_success_and_other_infos_are_metrics_of_both_runners() -> None:
 
 @pytest.mark.parametrize("choices", [(3,), (2, 3)])
 def test_actions_are_drawn_with_the_probabilities_of_the_policy(choices: tuple[int, ...]) -> None:
-    torch.manual_seed(0)
     logits = np.random.default_rng(0).normal(size=sum(choices)).astype(np.float32)
     parts = np.split(logits, np.cumsum(choices)[:-1])
     rows, calls = 200, 100
-    acting = _Categorical(choices, True)
+    acting = _Categorical(choices, torch.Generator().manual_seed(0))
     drawn = np.concatenate([np.reshape(acting(np.tile(logits, (rows, 1))), (rows, -1)) for _ in range(calls)])
     for component, part in zip(drawn.T, parts, strict=True):
         wanted = np.exp(part) / np.exp(part).sum()
         error = np.sqrt(wanted * (1 - wanted) / len(component))
         assert (np.abs(np.bincount(component, minlength=len(part)) / len(component) - wanted) < 5 * error).all()
-    best = np.reshape(_Categorical(choices, False)(logits[None]), -1)
+    best = np.reshape(_Categorical(choices, None)(logits[None]), -1)
     assert best.tolist() == [int(part.argmax()) for part in parts]
 
 
 def test_box_actions_are_drawn_with_the_mean_and_deviation_of_the_policy() -> None:
-    torch.manual_seed(0)
     mean, log_std = np.array([0.5, -2.0]), np.log([0.1, 3.0])
     outputs = np.tile(np.concatenate([mean, log_std]), (200, 1)).astype(np.float32)
-    acting = _Gaussian(True)
+    acting = _Gaussian(torch.Generator().manual_seed(0))
     drawn = np.concatenate([acting(outputs) for _ in range(100)])
     assert len(np.unique(drawn[:, 0])) > 0.99 * len(drawn)  # no noise is used again
     assert np.abs(drawn.mean(0) - mean) == pytest.approx(0, abs=5 * 3 / np.sqrt(len(drawn)))
     assert drawn.std(0) == pytest.approx(np.exp(log_std), rel=5 / np.sqrt(2 * len(drawn)))
-    assert _Gaussian(False)(outputs)[0] == pytest.approx(mean)
+    assert _Gaussian(None)(outputs)[0] == pytest.approx(mean)
