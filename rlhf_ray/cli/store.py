@@ -237,7 +237,7 @@ class Import(_Action):
     def _run(self) -> None:
         if not self.file.is_file():
             raise SettingError(f"{self.file} is not a file.")
-        count = exchange.import_file(PreferenceStore(store_of(self.path)), self.file)
+        count = exchange.import_file(store_of(self.path), self.file)
         print(f"{self.path}: {count} new comparisons from {self.file}")
 
 

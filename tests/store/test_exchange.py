@@ -62,9 +62,8 @@ def test_an_exported_parquet_holds_the_clips_for_anybody(tmp_path: Path) -> None
     store.commit(batch, annotator="oracle")
     export(store, tmp_path / "out.parquet")
     table = pd.read_parquet(tmp_path / "out.parquet")
-    about = json.loads(pq.read_schema(tmp_path / "out.parquet").metadata[b"rlhf_ray.preferences"])["clips"]
     for name, array in (("observations", batch.pairs.right.observations), ("actions", batch.pairs.right.actions)):
-        dtype, shape = about[name]
+        dtype, shape = json.loads(table["right_arrays"][2])[name]
         assert np.array_equal(np.frombuffer(table[f"right_{name}"][2], dtype).reshape(shape), array[2])
 
 
@@ -93,6 +92,101 @@ def test_all_events_come_back_from_an_export_and_a_merge(tmp_path: Path, stored:
         assert other.verify().problems == ()
 
 
+def _pandas(file: Path) -> None:
+    pd.read_parquet(file).to_parquet(file)
+
+
+def _pandas_shuffled(file: Path) -> None:
+    pd.read_parquet(file).sample(frac=1, random_state=0)[lambda table: table.columns[::-1]].to_parquet(file)
+
+
+def _polars(file: Path) -> None:
+    pytest.importorskip("polars", reason="a program that people edit exports with").read_parquet(file).write_parquet(
+        file
+    )
+
+
+def _duckdb(file: Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="a program that people edit exports with")
+    duckdb.sql(f"copy (select * from '{file}') to '{file}.new' (format parquet)")
+    os.replace(f"{file}.new", file)
+
+
+def _twice(file: Path) -> None:
+    pq.write_table(pa.concat_tables([pq.read_table(file)] * 2), file)
+
+
+def _as_text(file: Path) -> None:
+    table = pq.read_table(file)
+    for name in ("preference", "presented_swapped", "view_ms", "left_terminated", "right_start"):
+        table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
+    pq.write_table(table.replace_schema_metadata(None), file)
+
+
+@pytest.mark.parametrize("edit", [_pandas, _pandas_shuffled, _polars, _duckdb, _twice, _as_text])
+def test_an_export_comes_back_from_other_programs(tmp_path: Path, stored: PreferenceStore, edit: Any) -> None:
+    export(stored, tmp_path / "out.parquet")
+    edit(tmp_path / "out.parquet")
+    other = PreferenceStore(tmp_path / "other")
+    assert import_file(other, tmp_path / "out.parquet") == 71
+    assert everything(other) == everything(stored)
+    assert other.snapshot().ids == stored.snapshot().ids
+    assert other.verify().problems == ()
+
+
+def _reversed(content: bytes | None) -> bytes | None:
+    return content and content[::-1]
+
+
+def _set(name: str, value: Any) -> Any:
+    return lambda table: table.assign(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda table: table.drop(columns=["extra", "right_start"]), "columns once: extra, right_start"),
+        (_set("preference", lambda table: 1 - table.preference), "the answer of event '.*' was changed after the export"),
+        (_set("left_id", lambda table: table.right_id), "was changed after the export"),
+        (_set("presented_swapped", True), "the answer of event '.*' was changed"),
+        (_set("preference", float("nan")), "kind 'label': label, supersede and check need a preference"),
+        (_set("preference", 1.7), "preference must be a probability, 0 to 1"),
+        (_set("preference", "left"), "the column preference has type .*string and can't be read as float"),
+        (_set("left_terminated", "maybe"), "the column left_terminated has type .*string and can't be read as bool"),
+        (_set("extra", "[1]"), "the extra of event '.*' was changed"),
+        (_set("left_observations", lambda table: table.left_observations.map(_reversed)), "the clip .* was changed"),
+        (_set("left_arrays", "{}"), "the clip .* was changed"),
+        (_set("event_id", "x"), "was changed after the export"),
+        (lambda table: table.assign(checksum=None, event_id="x"), "two different rows have the event id 'x'"),
+        (lambda table: table[table.kind == "label"], "1 answers would count although .*first: event 'a'"),
+        (_set("holds", True), "answers would count although"),
+        (lambda table: table[["pair_id", "view_ms"]], "was not exported by `rlhf-ray store export`"),
+    ],
+)  # fmt: skip
+def test_an_export_that_would_come_back_as_something_else_is_refused_in_one_line(
+    tmp_path: Path, stored: PreferenceStore, edit: Any, said: str
+) -> None:
+    export(stored, tmp_path / "out.parquet")
+    edit(pd.read_parquet(tmp_path / "out.parquet")).to_parquet(tmp_path / "out.parquet")
+    with pytest.raises(ValueError, match=said) as caught:
+        import_file(tmp_path / "new" / "other", tmp_path / "out.parquet")
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_rows_may_be_left_out_of_an_export_and_answers_added(tmp_path: Path, stored: PreferenceStore) -> None:
+    export(stored, tmp_path / "out.parquet")
+    table = pd.read_parquet(tmp_path / "out.parquet")
+    table = table[table.holds].drop(columns=["sequence", "pair_id", "t_shown", "session", "merge", "view_ms"])
+    one = table.iloc[:1].assign(event_id="new", annotator="grace", preference=0.25, checksum="")
+    pd.concat([table, one]).to_parquet(tmp_path / "out.parquet")
+    other = PreferenceStore(tmp_path / "other")
+    assert import_file(other, tmp_path / "out.parquet") == 72
+    loaded = other.load()
+    assert loaded is not None
+    assert loaded.preferences[-1] == 0.25
+
+
 def test_answers_whose_clips_are_lost_are_exported_and_not_imported(tmp_path: Path, stored: PreferenceStore) -> None:
     (pack,) = (tmp_path / "store" / "clips").iterdir()
     content = bytearray(pack.read_bytes())
@@ -117,6 +211,12 @@ def test_other_files_are_refused(tmp_path: Path, stored: PreferenceStore) -> Non
     pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match="was not exported by"):
         import_file(stored, tmp_path / "a.parquet")
+    (tmp_path / "a.parquet").write_text("hello")
+    with pytest.raises(ValueError, match="is no Parquet file"):
+        import_file(stored, tmp_path / "a.parquet")
+    export(stored, tmp_path / "a.csv")
+    with pytest.raises(ValueError, match="has no clips, which an import needs"):
+        import_file(stored, tmp_path / "a.csv")
     (tmp_path / "a.txt").write_text("hello")
     with pytest.raises(ValueError, match="Can't import"):
         import_file(stored, tmp_path / "a.txt")
