@@ -5,9 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+
+from benchmarks import arithmetics, cells
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = """
@@ -119,3 +122,45 @@ def test_a_record_knows_in_which_tests_a_weight_is_drawn_or_a_precision_resolved
     only = [found["takes"]["id"], found["both"]["id"]]
     (tmp_path / "only.json").write_text(json.dumps(only))
     assert run(ONLY=str(tmp_path / "only.json")).keys() == {"takes", "both"}
+
+
+def test_the_matrix_runs_in_each_cell_what_it_can_change_goes_on_where_it_stopped_and_keeps_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fired = {"tests/a.py::weights": "J", "tests/a.py::both": "JP", "tests/b.py::precision": "P", "tests/b.py::none": ""}
+    broken = {"jitter 2/float32": "tests/a.py::weights", "sse/bfloat16": "tests/b.py::precision"}
+    runs: list[tuple[str, object, list[str]]] = []
+
+    def run(cell: str, only: list[str] | None, files: list[str]) -> dict[str, dict[str, str | None]]:
+        runs.append((cell, only, files))
+        named = [test for test in fired if test in (only or fired) and (not files or test.partition("::")[0] in files)]
+        return {test: {"fired": fired[test], "failed": "E" if broken.get(cell) == test else None} for test in named}
+
+    def matrix(*words: str) -> dict[str, dict[str, Any]]:
+        runs.clear()
+        monkeypatch.setattr(sys, "argv", ["arithmetics.py", *words])
+        arithmetics.main()
+        return cells.kept(arithmetics.NAME)
+
+    monkeypatch.setattr(cells, "RESULTS", tmp_path)
+    monkeypatch.setattr(arithmetics, "REACHED", tmp_path / "reached.json")
+    monkeypatch.setattr(arithmetics, "run", run)
+    found = matrix()
+    assert [cell for cell, *_ in runs] == [f"{of}/{p}" for p in ("float32", "bfloat16") for of in arithmetics.MACHINES]
+    named = {cell: only for cell, only, _ in runs}
+    for cell, only in named.items():
+        drawn, resolved = "jitter" in cell, "bfloat16" in cell
+        wanted = [test for test, what in fired.items() if ("J" in what or not drawn) and ("P" in what or not resolved)]
+        assert only == (wanted if drawn or resolved else None), cell
+        assert found[cell]["tests"] == len(wanted)
+        assert list(found[cell]["failed"]) == found[cell]["left"] == ([broken[cell]] if cell in broken else [])
+    matrix()
+    assert not runs
+    del broken["sse/bfloat16"]
+    mended = matrix("--failed")
+    assert runs == [("jitter 2/float32", None, ["tests/a.py"]), ("sse/bfloat16", None, ["tests/b.py"])]
+    assert mended["sse/bfloat16"]["left"] == []
+    assert list(mended["sse/bfloat16"]["failed"]) == ["tests/b.py::precision"]
+    assert mended["jitter 2/float32"]["left"] == ["tests/a.py::weights"]
+    matrix("--anew", "--cells", "own/float32")
+    assert [cell for cell, *_ in runs] == ["own/float32"]

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.functions import EnsembleReward
 from rlhf_ray.reward.networks import make_network
 from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.settings import RewardModelSettings, SettingError
-from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons, some_fragments
+from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, beats, right_about, some_comparisons, some_fragments
 
 NAMES = ["gru", "transformer"]
 
@@ -109,24 +110,27 @@ def test_without_history_an_episodes_rewards_are_those_of_its_steps() -> None:
     assert torch.equal(ensemble.episode_rewards(observations, actions, True), expected)
 
 
+def _of_products(seed: int) -> Comparisons:
+    """Comparisons by a reward of each step that is the sign of the first action of its fragment times the current one."""
+    pairs = some_comparisons(600, 3, seed=seed).pairs
+    left, right = (np.sign(of.actions[:, :1, 0] * of.actions[:, 1:, 0]).sum(1) for of in (pairs.left, pairs.right))
+    return Comparisons(pairs, (left > right).astype(np.float32))[left != right]
+
+
 def test_a_fit_learns_a_reward_that_no_single_step_shows() -> None:
-    """The reward of a step is the first action of its fragment times the current one."""
-    accuracies = {}
+    seen, unseen = _of_products(1), _of_products(2)
+    right = {}
     for name in ("mlp", "gru"):
-        comparisons = some_comparisons(600, 3, seed=1)
-        pairs = comparisons.pairs
-        signs = [np.sign(side.actions[:, :1, 0] * side.actions[:, 1:, 0]).sum(1) for side in (pairs.left, pairs.right)]
-        answers = np.where(signs[0] == signs[1], 0.5, signs[0] > signs[1]).astype(np.float32)
-        object.__setattr__(comparisons, "preferences", answers)
         settings = RewardModelSettings(
             network=name, hidden=(32, 32), ensemble_size=1, learning_rate=1e-2, use_state=False
         )
-        trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.3, seed=0)
-        trainer.comparisons.add(comparisons)
-        accuracies[name] = trainer.fit(200).held_out_accuracy
+        trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
+        trainer.comparisons.add(seen)
+        trainer.fit(200)
         assert int(trainer.ensemble.window) == (3 if name == "gru" else 1)
-    assert accuracies["gru"] > 0.75
-    assert accuracies["mlp"] < 0.65
+        right[name] = right_about(unseen, trainer.ensemble)
+    assert beats(0.75, right["gru"])
+    assert not beats(0.5, right["mlp"])
 
 
 def test_the_window_is_part_of_a_version(tmp_path: Any) -> None:

