@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.infos import Infos
 from rlhf_ray.data.spaces import seeded
+
+logger = logging.getLogger(__name__)
 
 ActBest = Callable[[Array, Array], Array]
 """Maps observations ``[n, …]``, and whether each is the first of an episode, ``[n]`` bool, to actions ``[n, …]``."""
@@ -67,6 +70,8 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
         env: Any = envs.make_vector_env(environment, copies)
         endless = False
     else:
+        if act is not None:
+            warn_of_carried_state(environment)
         env = SyncVectorEnv([lambda: with_an_end(environment) for _ in range(copies)])
         endless = isinstance(env.envs[0], LastResort)
     actions: list[Array] = []
@@ -78,6 +83,14 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
     spread, cut = action_spread(np.concatenate(actions)), int((lengths >= LONGEST).sum()) if endless else 0
     success = None if succeeded is None else float(succeeded.mean())
     return TrueReturn(float(returns.mean()), float(returns.std()), len(returns), spread, cut, success)
+
+
+def warn_of_carried_state(environment: str) -> None:
+    """Log that an environment carries state from one episode to the next (`rlhf_ray.envs.carried_state`), if it does."""
+    from rlhf_ray import envs  # as in `evaluate`
+
+    if (carried := envs.carried_state(lambda: envs.make_env(environment))) is not None:
+        logger.warning("Environment %s: %s.", environment, carried)
 
 
 def success_of(rate: float | None) -> str:

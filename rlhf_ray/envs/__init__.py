@@ -6,6 +6,7 @@ Importing this package registers ``rlhf_ray/CartPoleFixed-v0``, ``AcrobotFixed-v
 """
 
 from rlhf_ray.envs.batches import make_batch
+from rlhf_ray.envs.carried import carried_state
 from rlhf_ray.envs.registry import (
     EnvCreator,
     is_natively_vectorised,
@@ -22,6 +23,7 @@ __all__ = [
     "EnvCreator",
     "View",
     "Viewed",
+    "carried_state",
     "check_spaces",
     "is_natively_vectorised",
     "make_batch",

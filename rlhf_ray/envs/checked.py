@@ -133,14 +133,16 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
     Args:
         env: the environment.
         name: its name in errors.
+        limit: the step limit that it is registered with; None for none.
 
     Raises:
         FaultyEnvironmentError: from ``reset`` and ``step``.
     """
 
-    def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], name: str):
+    def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], name: str, limit: int | None = None):
         super().__init__(env)
-        self._called = name
+        self._called, self._limit = name, limit
+        self._steps = np.zeros(env.num_envs, np.int64)
         self._fitting = fitting(env.observation_space, Say(name))
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -149,6 +151,7 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
             observations, info = self.env.reset(**options)
         except RAISED as error:
             raise fault(f"Environment {self._called}: reset()", error) from error
+        self._steps[:] = 0
         return self._observations(observations, "reset()"), info
 
     def step(self, actions: Any) -> Any:
@@ -165,7 +168,19 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
                 f"Environment {self._called}: step() returned the rewards {short(rewards)}, which are not all finite numbers. Fix "
                 "the environment."
             )
+        if self._limit is not None:
+            self._count(others[0] | others[1])
         return self._observations(observations, "step()"), rewards, *others
+
+    def _count(self, ended: Any) -> None:
+        """Count the steps of each copy's episode; one that has ended begins its next with the next step, which is not counted."""
+        self._steps += 1
+        if self._limit is not None and (self._steps > self._limit).any():
+            raise FaultyEnvironmentError(
+                f"Environment {self._called}: an episode of its vector_entry_point goes on after max_episode_steps={self._limit}. "
+                "Truncate episodes there, or register it without vector_entry_point."
+            )
+        self._steps[ended] = -1
 
     def _observations(self, observations: Any, of: str) -> Any:
         try:
@@ -185,7 +200,11 @@ def _blame_policy(action: Any, where: str) -> None:
         )
 
 
-def try_out(env: gym.Env[Any, Any], steps: int = 3) -> None:
+TRIED_STEPS = 3
+"""Steps in which faults of an environment are looked for before a run starts."""
+
+
+def try_out(env: gym.Env[Any, Any]) -> None:
     """Reset ``env`` and take a few random steps, to find faults before a run starts.
 
     Raises:
@@ -195,7 +214,7 @@ def try_out(env: gym.Env[Any, Any], steps: int = 3) -> None:
         warnings.simplefilter("ignore")  # gymnasium's: about harmless things or errors raised here
         env.action_space.seed(0)
         env.reset(seed=0)
-        for _ in range(steps):
+        for _ in range(TRIED_STEPS):
             _, _, terminated, truncated, _ = env.step(env.action_space.sample())
             if terminated or truncated:
                 return

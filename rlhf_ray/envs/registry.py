@@ -21,6 +21,7 @@ from rlhf_ray.envs.cuerun import CueRunVectorEnv
 from rlhf_ray.envs.external import CONTROL_PREFIX, control, register_external
 from rlhf_ray.envs.fixed_horizon import fixed, prefix_of
 from rlhf_ray.envs.level_envs import LevelVectorEnv
+from rlhf_ray.envs.likeness import difference
 from rlhf_ray.envs.minirun import MiniRunVectorEnv
 from rlhf_ray.envs.static_bounce import StaticBounceVectorEnv
 from rlhf_ray.envs.views import viewed
@@ -144,22 +145,26 @@ def _is_envpool_s(entry: Any) -> bool:
 
 @functools.cache
 def _is_like_the_single_one(name: str) -> bool:
-    try:
-        together = gymnasium.make_vec(name, 1, vectorization_mode="vector_entry_point")
-    except RAISED as error:
-        raise fault(f"Environment {name}: its vector_entry_point", error) from error
-    alone, mode = make_env(name), together.metadata.get("autoreset_mode")
-    problem = None
-    if mode is not AutoresetMode.NEXT_STEP:
-        problem = f"its metadata['autoreset_mode'] is {mode}, not AutoresetMode.NEXT_STEP"
-    elif together.single_observation_space != alone.observation_space:
-        problem = f"its observations are {together.single_observation_space}, not {alone.observation_space}"
-    elif together.single_action_space != alone.action_space:
-        problem = f"its actions are {together.single_action_space}, not {alone.action_space}"
-    together.close(), alone.close()  # type: ignore[no-untyped-call]
+    problem = _unlike_the_single_one(name)
     if problem is not None:
         logger.warning("The vector_entry_point of %s is not used, and copies take steps one by one: %s.", name, problem)
     return problem is None
+
+
+def _unlike_the_single_one(name: str) -> str | None:
+    """Say in what a ``vector_entry_point`` differs from the single environment."""
+    spec = gymnasium.registry[name.rpartition(":")[2]]
+    if spec.additional_wrappers:
+        return f"it lacks the additional_wrappers ({', '.join(wrapper.name for wrapper in spec.additional_wrappers)})"
+
+    def together() -> Any:
+        return gymnasium.make_vec(name, 1, vectorization_mode="vector_entry_point")
+
+    try:
+        alone = functools.partial(make_env, name)
+        return difference(together, alone, spec.max_episode_steps, probe=not _is_envpool_s(spec.vector_entry_point))
+    except RAISED as error:
+        raise fault(f"Environment {name}: its vector_entry_point", error) from error
 
 
 def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
@@ -229,7 +234,9 @@ def make_vector_env(name: str, num_envs: int, worker_processes: int = 1, **optio
         return CheckedVectorEnv(envpool.EnvPoolVectorEnv(name, num_envs, **options), name)
     if (entry := _vector_entry_point(name)) is not None:
         together = gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **options)
-        return together if _is_gymnasium_s(entry) else CheckedVectorEnv(together, name)
+        usual = gymnasium.registry[name.rpartition(":")[2]].max_episode_steps
+        limit = options.get("max_episode_steps", usual)
+        return together if _is_gymnasium_s(entry) else CheckedVectorEnv(together, name, limit)
     if (processes := min(worker_processes, num_envs)) > 1:
         return WorkerProcessesVectorEnv(name, functools.partial(EnvCreator(name), options), num_envs, processes)
     return SyncVectorEnv(

@@ -16,7 +16,7 @@ from rlhf_ray.data import system
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.envs.checked import RAISED, fault
+from rlhf_ray.envs.checked import RAISED, TRIED_STEPS, fault
 from rlhf_ray.settings.labelling import Channels
 
 RENDERED_SIDE = 256
@@ -30,9 +30,6 @@ SHOWN = "shown_channels"
 
 FPS = 15.0
 """Frames per second of environments that don't tell theirs."""
-
-TRIED_STEPS = 3
-"""Steps after whose pictures an environment's pictures are taken to be fine."""
 
 
 class Camera:

@@ -64,7 +64,8 @@ class Checked:
         fragments: fragment settings with numbers in place of auto.
         films: whether the rollout collector films, because people answer, or a gatherer that wants films of what is no image.
         reads_history: whether the reward of a step depends on the steps before it.
-        notes: what is done about bounds of the spaces that are only formal; see `rlhf_ray.envs.notes`.
+        notes: what is done about bounds of the spaces that are only formal (`rlhf_ray.envs.notes`), and what the environment
+            carries from one episode to the next (`rlhf_ray.envs.carried_state`).
     """
 
     experiment: Experiment
@@ -97,6 +98,8 @@ def check_environment(config: Configuration) -> Checked:
     limit = None if env.spec is None else env.spec.max_episode_steps
     notes = envs.notes(env)
     env.close()  # type: ignore[no-untyped-call]
+    if (carried := envs.carried_state(config.make_env())) is not None:
+        notes.append(carried)
     experiment = config.settings()
     check_parts(experiment.preferences, experiment.reward_model)
     fragments = experiment.resolved_fragments(limit)

@@ -17,7 +17,7 @@ from rlhf_ray.actors.episode_player import EpisodePlayer
 from rlhf_ray.actors.executor import Executor, players
 from rlhf_ray.actors.handles import Actor
 from rlhf_ray.actors.local import LocalExecutor
-from rlhf_ray.agents.true_return import LONGEST, LastResort, ended
+from rlhf_ray.agents.true_return import LONGEST, LastResort, ended, warn_of_carried_state
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import GAMMA, RecordedEpisode
@@ -166,6 +166,7 @@ def record(plan: RecordingPlan, out: Path, *, actors: int = 0, watch: Watch = la
         SettingError: ``out`` holds something else, or the environment's spaces can't be recorded.
     """
     make_env = functools.partial(_make_env, EnvCreator(plan.environment), plan.longest)
+    warn_of_carried_state(plan.environment)
     env = make_env()
     try:
         check_recordable(env.observation_space, env.action_space, plan.environment)

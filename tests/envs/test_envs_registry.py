@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from typing import Any, ClassVar
@@ -7,10 +8,12 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.envs.registration import WrapperSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.envs import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register, steps_together
+from rlhf_ray.envs.checked import CheckedVectorEnv
 
 
 def test_register_is_idempotent() -> None:
@@ -82,6 +85,68 @@ def test_a_users_vector_environment_is_used_where_it_is_like_the_single_one(
             assert [bool(envs.step(np.zeros(2, np.int64))[3].all()) for _ in range(3)] == [False, False, True]
     finally:
         del gymnasium.registry[name]
+
+
+class Endless(Together):
+    def __init__(self, num_envs: int, **options: Any):
+        super().__init__(num_envs)  # type: ignore[no-untyped-call]
+
+
+class Shorter(Together):
+    def __init__(self, num_envs: int, max_episode_steps: int):
+        super().__init__(num_envs, max_episode_steps - 1)  # type: ignore[no-untyped-call]
+
+
+def normalised(num_envs: int, **options: Any) -> Any:
+    return gymnasium.wrappers.vector.NormalizeReward(Together(num_envs, **options))
+
+
+ADDED = (WrapperSpec("Clipped", "gymnasium.wrappers:ClipReward", {"max_reward": 0.5}),)
+
+
+@pytest.mark.parametrize(
+    ("entry", "options", "said"),
+    [
+        (
+            Endless,
+            {},
+            "its episodes last 8 steps and more, and those of the single environment are truncated after 7 steps",
+        ),
+        (Shorter, {}, "its episodes are truncated after 6 steps, and .* after 7 steps"),
+        (normalised, {}, r"it keeps running statistics \(NormalizeReward\)"),
+        (Together, {"additional_wrappers": ADDED}, r"it lacks the additional_wrappers \(Clipped\)"),
+    ],
+)
+def test_a_vector_environment_that_is_another_one_is_not_used_and_a_line_says_so(
+    entry: Any, options: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, single = f"mine/{entry.__name__}-v{len(options)}", "gymnasium.envs.classic_control:CartPoleEnv"
+    gymnasium.register(name, entry_point=single, vector_entry_point=entry, max_episode_steps=7, **options)
+    try:
+        assert not steps_together(name)
+        (record,) = caplog.records
+        assert re.search(rf"^The vector_entry_point of {name} is not used.*: {said}\.$", record.getMessage())
+        envs = make_vector_env(name, 2)
+        envs.reset(seed=0)
+        steps = [envs.step(np.zeros(2, np.int64)) for _ in range(7)]
+        assert steps[-1][3].all()
+        assert steps[0][1].tolist() == [0.5 if options else 1.0] * 2
+    finally:
+        del gymnasium.registry[name]
+
+
+def test_an_episode_of_copies_that_goes_on_after_the_limit_is_a_fault() -> None:
+    envs = CheckedVectorEnv(Endless(2), "mine", limit=12)
+    for _ in range(2):
+        envs.reset(seed=0)
+        for _ in range(40):  # the pole falls after 8 to 10 steps, and the next step begins an episode
+            envs.step(np.zeros(2, np.int64))
+    balanced = np.array([[1, 0], [0, 1]])
+    envs.reset(seed=0)
+    for step in range(12):
+        envs.step(balanced[step % 2])
+    with pytest.raises(FaultyEnvironmentError, match=r"goes on after max_episode_steps=12\. Truncate episodes there"):
+        envs.step(balanced[0])
 
 
 def test_procgen_and_the_worlds_of_levels_are_natively_vectorised() -> None:
