@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.agents.agent import MEMORY, Agent, AgentStep, Edit, NetworkAgent
 from rlhf_ray.data.errors import BrokenAgentError, SettingError
+from rlhf_ray.data.identity import identify
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.reward.unmoved import unmoved
 
@@ -21,9 +21,6 @@ Remember = Callable[[Tensor, Tensor], Tensor]
 """Observations ``[n, …]`` and memory ``[n, memory_size]`` to the new memory."""
 Decide = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Observations and new memory to the inputs of the action distribution ``[n, outputs]`` and values ``[n]``."""
-
-PROBED = 4
-"""Random observations whose outputs identify an agent of functions."""
 
 
 class FunctionAgent:
@@ -52,7 +49,7 @@ class FunctionAgent:
         self.memory_size = memory_size
         self.name = name
         self.layers: Sequence[str] = ()
-        self.digest = self._digest()
+        self.digest = identify(name, decide, remember, memory_size, observation_space, action_space)[:16]
 
     def initial_memory(self, n: int) -> Tensor:
         """See `Agent.initial_memory`."""
@@ -77,18 +74,6 @@ class FunctionAgent:
     def fresh(self, seed: int) -> None:
         """Return None: functions have no weights to draw."""
 
-    def _digest(self) -> str:
-        rng = np.random.default_rng(0)
-        self.observation_space.seed(0)
-        seen = torch.as_tensor(np.stack([self.observation_space.sample() for _ in range(PROBED)]))
-        memory = torch.as_tensor(rng.standard_normal((PROBED, self.memory_size)), dtype=torch.float32)
-        with torch.no_grad():
-            step = self.step(seen, memory)
-        content = hashlib.sha256(self.name.encode())
-        for part in (step.logits, step.value, step.memory):
-            content.update(part.numpy().astype(np.float32).tobytes())
-        return content.hexdigest()[:16]
-
 
 class CarefulAgent:
     """An `Agent` around one of a user's own class, which may change its inputs in place or keep statistics: it works on copies.
@@ -102,7 +87,7 @@ class CarefulAgent:
         self.agent = agent
         self.name, self.digest, self.memory_size, self.layers = (
             agent.name,
-            agent.digest,
+            identify(agent)[:16],
             agent.memory_size,
             agent.layers,
         )

@@ -11,24 +11,26 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rlhf_ray.data.identity import identify, own_code
+
 STUDIED = ("rlhf_ray.agents", "rlhf_ray.interpret", "rlhf_ray.measure", "rlhf_ray.study")
 """Packages whose code decides what a step finds. What lies below them (networks, environments) is identified by the version."""
 
 
 def code_of(function: Callable[..., Any]) -> str:
-    """Hash a function's module and the modules that it imports, of its own package and of `STUDIED` ones, and their words."""
+    """Hash what a step's function does: itself, users' own modules, and the modules of `STUDIED` packages that it imports.
+
+    Of a function of ours, its own package counts too, and its words.
+    """
     module = inspect.getmodule(function)
-    if module is None:
-        return ""
-    own = module.__name__.partition(".")[0]
-    packages = STUDIED if own == "rlhf_ray" else (own, *STUDIED)
-    reached, queue = set(), [module.__name__]
+    reached: set[str] = set()
+    queue = [] if module is None else [module.__name__]
     while queue:
         name = queue.pop()
         if name not in reached:
             reached.add(name)
-            queue += [each for each in _imports(name) if each.startswith(packages)]
-    digest = hashlib.sha256()
+            queue += [each for each in _imports(name) if each.startswith(STUDIED)]
+    digest = hashlib.sha256((identify(function) + own_code()).encode())
     for name in sorted(reached):
         digest.update(name.encode() + (_source(name) or b"") + _words(name))
     return digest.hexdigest()

@@ -1,7 +1,7 @@
 """Runs a study: each step once, several at a time, and only if what it depends on has changed.
 
-A step is kept as long as its files are whole and its code, the subject and the steps that it needs are the same. A step whose files
-were deleted or changed runs again, and so does everything that needs it.
+A step is kept as long as its files are whole and its code, users' own modules, the subject and the steps that it needs are the same
+(`rlhf_ray.data.identity`). A step whose files were deleted or changed runs again, and so does everything that needs it.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ class Study(Generic[S]):
                 queue += [need for need in steps[name].needs if need in catalogue]
         return {name: steps[name] for name in catalogue if name in steps}
 
-    def key(self, step: Step[S], needs: Sequence[str]) -> str:
-        """Hash what a step is made from: its code, the subject, and the identities ``needs`` of the artefacts that it reads."""
+    def key(self, step: Step[S], code: str, needs: Sequence[str]) -> str:
+        """Hash what a step is made from: its ``code``, the subject, and the identities ``needs`` of the artefacts that it reads."""
         subject = (self.subject.digest, self.subject.seed, self.subject.effort, step.options(self.subject))
-        parts = (__version__, step.name, code_of(step.run), *subject, list(needs))
+        parts = (__version__, step.name, code, *subject, list(needs))
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -123,6 +123,7 @@ def run_study(
         The sections, in the order of the page.
     """
     steps = study.steps(names)
+    codes = {name: code_of(step.run) for name, step in steps.items()}  # before a step loads more modules
     done = _Done()
     running: dict[Future[Any], str] = {}
     waiting = list(steps)
@@ -130,7 +131,7 @@ def run_study(
         for name in [ready for ready in waiting if all(need in done.made for need in _needs(steps, ready))]:
             waiting.remove(name)
             needs = [need for need in _needs(steps, name) if done.made[need]]
-            key = study.key(steps[name], [done.made[need] for need in needs])
+            key = study.key(steps[name], codes[name], [done.made[need] for need in needs])
             if (earlier := kept.load(study.folder / name, key)) is not None:
                 done.sections[name], done.made[name] = earlier
                 finished(name, True)

@@ -89,7 +89,13 @@ def test_other_functions_are_another_agent() -> None:
     def agent(sign: float) -> FunctionAgent:
         return FunctionAgent(lambda seen, memory: (sign * seen, seen[:, 0]), OBSERVATIONS, ACTIONS)
 
-    assert agent(1.0).digest != agent(-1.0).digest
+    def rare(sign: float) -> FunctionAgent:  # they differ where no random observation is
+        return FunctionAgent(
+            lambda seen, memory: (sign * seen.sub(0.5).eq(0).float(), seen[:, 0]), OBSERVATIONS, ACTIONS
+        )
+
+    for make in (agent, rare):
+        assert make(1.0).digest == make(1.0).digest != make(-1.0).digest
     assert np.prod(agent(1.0).initial_memory(3).shape) == 0
 
 

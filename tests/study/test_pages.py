@@ -24,7 +24,7 @@ PAGES = sorted(
 )
 ABOUT = (
     "agent environment seed started folder reward steps episodes effort first second sweep trials search schedule store shown "
-    "comparisons"
+    "comparisons runs"
 )
 KINDS = ("uses", "holds", "ignores", "rewards", "outcome", "warning")
 RELATIONS = Relations(lists=("IGNORES", "NOT ASKED"))

@@ -15,7 +15,9 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import site_of
 from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.identity import identify
 from rlhf_ray.envs.batch import EnvBatch
+from rlhf_ray.envs.identity import identity_of
 from rlhf_ray.interpret.agent.levels import contents
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.study.step import StepContext
@@ -50,10 +52,10 @@ class AgentSubject:
     def __post_init__(self) -> None:
         object.__setattr__(self, "methods", known_methods(self.methods))
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """Identify agent and environment."""
-        return f"{self.agent.digest} {self.environment}"
+        """Identify agent and environment by their code and weights."""
+        return identify(self.agent.digest, identity_of(self.environment), self.batches)
 
     @property
     def site_name(self) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from rlhf_ray.data.identity import identify
 from rlhf_ray.data.registry import Registry, names_of
 from rlhf_ray.interpret.attribution.gradcam import GradCAM
 from rlhf_ray.interpret.attribution.gradients import (
@@ -87,4 +88,4 @@ def methods_key(names: Sequence[str]) -> str:
     """Identify methods and their code, for the key of a step that uses them."""
     custom = {name: METHODS.find(name) for name in names if name not in METHODS.parts}
     code = (code_of(method if isinstance(method, type) else type(method)) for method in custom.values())
-    return " ".join([*names, *code])
+    return " ".join([*names, *code, identify(*custom.values())])

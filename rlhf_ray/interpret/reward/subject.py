@@ -12,8 +12,10 @@ import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.identity import identify
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.envs.identity import identity_of
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.interpret.reward.consistency import with_own_gradients
 from rlhf_ray.interpret.reward.counterfactuals import check_edits
@@ -188,7 +190,7 @@ class Subject:
 
     @cached_property
     def digest(self) -> str:
-        """Hash what a step's result depends on: data, predicted rewards and settings."""
+        """Hash what a step's result depends on: the rewards' and the environment's code and weights, data and settings."""
         data = self.data
         digest = hashlib.sha256()
         arrays = [data.observations, data.actions, data.next_observations, data.terminated, data.rewards, data.episodes]
@@ -197,7 +199,8 @@ class Subject:
             digest.update(
                 array.astype("U").tobytes() if array.dtype == object else np.ascontiguousarray(array).tobytes()
             )
-        digest.update(repr((self.reward.name, self.gamma, self.environment)).encode())
+        code = identify(self.reward, self.truth), identity_of(self.environment)
+        digest.update(repr((self.reward.name, self.gamma, self.environment, *code)).encode())
         if self.regions is not None:
             digest.update(repr(self.regions.names).encode() + np.packbits(self.regions.masks).tobytes())
         if self.edits is not None:

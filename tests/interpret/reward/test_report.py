@@ -91,8 +91,9 @@ def test_another_seed_discount_reward_or_data_is_another_subject():
     subjects = [
         dataclasses.replace(subject(), **change) for change in ({}, {"gamma": 0.5}, {"data": subject(n=60).data})
     ]
-    subjects += [subject(lambda o, a, n, d: 3 * o[:, 0])]
-    assert len({each.digest for each in subjects}) == 4
+    subjects += [subject(lambda o, a, n, d: 3 * o[:, 0]), subject(lambda o, a, n, d: o[:, 0] + 5 * (o[:, 1] > 1e6))]
+    subjects += [subject(lambda o, a, n, d: o[:, 0] + 7 * (o[:, 1] > 1e6))]  # they differ on no recorded step
+    assert len({each.digest for each in subjects}) == 6
     assert subject().digest == subject().digest
 
 

@@ -20,7 +20,9 @@ from rlhf_ray.agents.moments import Moments
 from rlhf_ray.agents.replay import replay, site_of, values_at
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.identity import identify
 from rlhf_ray.envs.batch import EnvBatch
+from rlhf_ray.envs.identity import identity_of
 from rlhf_ray.interpret.agent.questions.objects import masks_at
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.measure.intervals import MeanEstimate, linear_correlation
@@ -178,10 +180,11 @@ class AgentPair:
                     f"The agents have different {kind}s, {mine} and {its}; compare agents of one environment."
                 )
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """Identify the agents, their names and the environment."""
-        return f"{self.first.digest} {self.second.digest} {self.names} {self.environment}"
+        """Identify the agents and the environment by their code and weights, and the agents' names."""
+        agents = self.first.digest, self.second.digest, self.names
+        return identify(agents, identity_of(self.environment), self.make_batch)
 
     @property
     def agents(self) -> tuple[Agent, Agent]:
