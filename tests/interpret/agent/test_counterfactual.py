@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import FloatArray
@@ -20,6 +21,7 @@ from rlhf_ray.interpret.agent.edits import changed_by, unheard
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change, effect
 from rlhf_ray.interpret.agent.steps import counterfactuals
 from rlhf_ray.interpret.agent.steps.counterfactuals import EditEffect, Stage
+from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import random_bases, removed_variance
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
@@ -27,15 +29,22 @@ from tests.agents.test_play import LEVELS, agent_of
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.directions import linear, oblique
 
-AGENT = agent_of("gru", False)
-WEIGHTS = AGENT.network.actor.weight.double().numpy()
-STAYS = linear((WEIGHTS[0] - WEIGHTS[1])[None], np.zeros(8))
-"""From walking to staying."""
+
+@pytest.fixture(scope="module")
+def agent() -> NetworkAgent:
+    return agent_of("gru", False)
 
 
 @pytest.fixture(scope="module")
-def played() -> Episodes:
-    return play(AGENT, Corridors(6), LEVELS, keep_states=True, greedy=False, seed=5)
+def stays(agent: NetworkAgent) -> Directions:
+    """The direction from walking to staying."""
+    weights = agent.network.actor.weight.double().detach().numpy()
+    return linear((weights[0] - weights[1])[None], np.zeros(8))
+
+
+@pytest.fixture(scope="module")
+def played(agent: NetworkAgent) -> Episodes:
+    return play(agent, Corridors(6), LEVELS, keep_states=True, greedy=False, seed=5)
 
 
 def some(episodes: Episodes) -> tuple[np.ndarray, np.ndarray]:
@@ -50,9 +59,9 @@ def halves(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any
     return iter([done[at] for at in range(len(listed))])
 
 
-def test_a_continuation_without_changes_repeats_the_original_exactly(played: Episodes) -> None:
+def test_a_continuation_without_changes_repeats_the_original_exactly(played: Episodes, agent: NetworkAgent) -> None:
     snapshots = snapshots_of(played, *some(played))
-    again, changed = go_on(AGENT, Corridors, snapshots, greedy=False, seed=5, mapper=halves)
+    again, changed = go_on(agent, Corridors, snapshots, greedy=False, seed=5, mapper=halves)
     assert not changed.any()
     for at, (row, step) in enumerate(zip(snapshots.rows, snapshots.steps, strict=True)):
         rest = played.lengths[row] - step
@@ -80,50 +89,50 @@ def test_a_state_that_does_not_repeat_is_noticed(played: Episodes) -> None:
     assert again[~trapped].all()
 
 
-def test_an_edit_changes_only_levels_that_have_what_it_removes(played: Episodes) -> None:
+def test_an_edit_changes_only_levels_that_have_what_it_removes(played: Episodes, agent: NetworkAgent) -> None:
     rows, steps = some(played)
     snapshots = snapshots_of(played, rows, steps)
-    found = counterfact(AGENT, Corridors, snapshots, edit="remove_trap")
+    found = counterfact(agent, Corridors, snapshots, edit="remove_trap")
     assert found is not None
     assert found.snapshots.rows.tolist() == rows[played.states["trap"][rows, 0]].tolist()
     assert "trap" in found.plain.causes
     assert "trap" not in found.changed.causes
     free = snapshots[~played.states["trap"][rows, 0]]
-    assert counterfact(AGENT, Corridors, free, edit="remove_trap") is None
+    assert counterfact(agent, Corridors, free, edit="remove_trap") is None
     basis = oblique(8, 2)
     steered = counterfact(
-        AGENT, Corridors, snapshots, interventions=[Intervention(basis, [0], "steer", amount=2.0)], mapper=halves
+        agent, Corridors, snapshots, interventions=[Intervention(basis, [0], "steer", amount=2.0)], mapper=halves
     )
     assert steered is not None
     assert len(steered.snapshots) == len(snapshots)
     assert (steered.changed.logits[:, 0] != steered.plain.logits[:, 0]).any()
 
 
-def test_bad_requests_are_named(played: Episodes) -> None:
+def test_bad_requests_are_named(played: Episodes, agent: NetworkAgent) -> None:
     snapshots = snapshots_of(played, *some(played))
     with pytest.raises(SettingError, match="Corridor offers remove_trap, shorten"):
-        go_on(AGENT, Corridors, snapshots, edit="remove_saw")
+        go_on(agent, Corridors, snapshots, edit="remove_saw")
     with pytest.raises(SettingError, match="keep_states"):
-        snapshots_of(play(AGENT, Corridors(1), [1]), [0], [0])
+        snapshots_of(play(agent, Corridors(1), [1]), [0], [0])
     with pytest.raises(SettingError, match="beyond the end"):
         snapshots_of(played, [0], [played.lengths[0]])
     with pytest.raises(SettingError, match="no snapshots"):
-        go_on(AGENT, Corridors, snapshots[[]])
+        go_on(agent, Corridors, snapshots[[]])
 
 
-def test_effects_are_paired_by_level() -> None:
+def test_effects_are_paired_by_level(agent: NetworkAgent, stays: Directions) -> None:
     levels = np.repeat(np.arange(40), 5)
-    plain = play(AGENT, Corridors(16), levels, frames=False)
+    plain = play(agent, Corridors(16), levels, frames=False)
     fallen = sum(cause == "trap" for cause in plain.causes) / len(plain)
-    same = effect(plain, plain, AGENT.action_space, ["stay", "walk", "leap"])
+    same = effect(plain, plain, agent.action_space, ["stay", "walk", "leap"])
     assert same.returns.difference.mean == same.returns.difference.low == same.returns.difference.high == 0.0
     assert same.outcomes["trap"].before == pytest.approx(fallen)
     assert sum(change.before for change in same.actions.values()) == pytest.approx(1.0)
     # Episodes of one level are the same, so there are 40 measurements, not 200.
-    once = play(AGENT, Corridors(16), range(40), frames=False)
-    steer = [Intervention(STAYS, [0], "steer", amount=2.0)]
-    by_level = effect(plain, play(AGENT, Corridors(16), levels, hooks=steer), AGENT.action_space)
-    alone = effect(once, play(AGENT, Corridors(16), range(40), hooks=steer), AGENT.action_space)
+    once = play(agent, Corridors(16), range(40), frames=False)
+    steer = [Intervention(stays, [0], "steer", amount=2.0)]
+    by_level = effect(plain, play(agent, Corridors(16), levels, hooks=steer), agent.action_space)
+    alone = effect(once, play(agent, Corridors(16), range(40), hooks=steer), agent.action_space)
     assert by_level.returns.difference == alone.returns.difference
     assert alone.outcomes["timeout"].difference.mean > 0.2
     assert not alone.returns.difference.holds_zero
@@ -186,23 +195,23 @@ def test_a_small_memory_has_fewer_random_directions(size: int, count: int) -> No
     assert len(random_bases(oblique(size, 1), [0], values)) == count
 
 
-def test_an_effect_stands_beside_random_directions() -> None:
-    values = play(AGENT, Corridors(16), range(30)).memory[:, 1:].reshape(-1, 8)
+def test_an_effect_stands_beside_random_directions(agent: NetworkAgent, stays: Directions) -> None:
+    values = play(agent, Corridors(16), range(30)).memory[:, 1:].reshape(-1, 8)
 
     def steer(given: Any, components: Any) -> Intervention:
         return Intervention(given, components, "steer", amount=2.0)
 
-    found = controlled(AGENT, Corridors, range(30), steer, STAYS, [0], values, count=3, mapper=halves)
+    found = controlled(agent, Corridors, range(30), steer, stays, [0], values, count=3, mapper=halves)
     assert len(found.random) == 3
     assert found.effect.returns.before == found.random[0].returns.before
     assert len({of.returns.after for of in (found.effect, *found.random)}) > 1
     assert found.to_json()["outcomes"]["end"]["difference"]["mean"] == found.effect.outcomes["end"].difference.mean
 
 
-def test_what_changes_nothing_and_what_chance_may_change_are_no_effects() -> None:
-    values = play(AGENT, Corridors(16), range(30)).memory[:, 1:].reshape(-1, 8)
+def test_what_changes_nothing_and_what_chance_may_change_are_no_effects(agent: NetworkAgent, stays: Directions) -> None:
+    values = play(agent, Corridors(16), range(30)).memory[:, 1:].reshape(-1, 8)
     nothing = controlled(
-        AGENT, Corridors, range(30), lambda b, c: Intervention(b, c, "scale", amount=1.0), STAYS, [0], values, count=3
+        agent, Corridors, range(30), lambda b, c: Intervention(b, c, "scale", amount=1.0), stays, [0], values, count=3
     )
     assert not nothing.changes
     assert nothing.effect.acts.mean == 0.0
