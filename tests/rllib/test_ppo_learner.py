@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -195,3 +196,19 @@ def test_running_statistics_see_what_the_policy_saw() -> None:
     statistics = learner.own_steps.network.statistics
     assert int(statistics.count) == 4 * 51  # the observation after the last step too
     np.testing.assert_allclose(statistics.mean.numpy(), rollouts[0].observations.mean((0, 1)), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "size", "given"), [([25] * 8, 100, 104), ([25] * 8, 200, 208), ([10, 20, 30], 20, 21)]
+)
+def test_minibatches_of_sequences_have_the_step_that_rllib_adds_to_each(
+    lengths: list[int], size: int, given: int
+) -> None:
+    """Four rollouts of 25 steps are 104 rows; 60 steps in 3 episodes are 63 rows, of which a third is 21."""
+    module = SimpleNamespace(is_stateful=lambda: True)
+    learner: Any = SimpleNamespace(module={DEFAULT_MODULE_ID: module})
+    rollouts: Any = SimpleNamespace(episodes=[range(length) for length in lengths])
+    assert PPOLearner._with_added_steps(learner, size, rollouts) == given
+    module.is_stateful = lambda: False
+    assert PPOLearner._with_added_steps(learner, size, rollouts) == size
+    assert PPOLearner._with_added_steps(learner, None, rollouts) is None
