@@ -82,6 +82,21 @@ def test_questions_come_with_the_fragments() -> None:
     assert first.env_steps == 18_000
 
 
+def test_fragments_that_are_made_are_never_fewer() -> None:
+    """Of two helpers, the one that asked the pool later may be heard first."""
+    counts = [2, 6, 4, 8]
+    made, shares = [Part(number, 10, 2, True) for number in range(1, 5)], list[float]()
+
+    async def make(part: Part, collector: Any) -> int:
+        shares.append(first.share)
+        return counts[part.number - 1]
+
+    first = FirstFragments(made, make)
+    asyncio.run(first.gather("collector", lambda most: [], lambda helper: None))
+    assert shares == [0.0, 0.25, 0.75, 0.75]
+    assert (first.made, first.env_steps, first.share) == (8, 40, 1.0)
+
+
 def test_helpers_make_parts_once_they_are_ready_and_are_ended() -> None:
     made = parts(18_000, 36, 8, ResolvedFragments(length=50, initial_env_steps=18_000), images=False)
     by: dict[Any, int] = {}

@@ -37,7 +37,8 @@ class Store(Actor[Any]):
             self.fails -= 1
             raise OSError("disk full")
         ids = arguments[0].ids if method == "skip" else arguments[0].pairs.ids
-        self.stored.append((method, keywords["annotator"], ids))
+        if (method, keywords["annotator"], ids) not in self.stored:
+            self.stored.append((method, keywords["annotator"], ids))
         return None
 
 
@@ -90,9 +91,28 @@ def test_answers_are_stored_by_annotator_and_batches_in_turn(store: Store) -> No
     assert order == [7, 4]
     assert store.stored == [
         ("commit", "ada", (ids[0], ids[2])), ("commit", "ben", (ids[1],)), ("skip", "ada", ids[3:]),
-        ("commit", "Own", ids[:3]), ("skip", "ada", ids[3:]),
+        ("commit", "Own", ids[:3]),
     ]  # fmt: skip
-    assert (progress.last, progress.failed, progress.open) == (50, 0, {7: 0, 4: 0})
+    assert (progress.last, progress.failed, progress.open) == (40, 0, {7: 0, 4: 0})
+
+
+def test_answers_that_are_stored_already_don_t_turn_the_newest_event_back(store: Store) -> None:
+    ids = ANSWERS.pairs.ids
+    store.stored.append(("commit", "ben", (ids[1],)))
+
+    def ask(own: Any, number: int, pairs: Pairs) -> None:
+        names = ("ada", "ben") if number == 1 else ("ben",)
+        rows = pairs[:2] if number == 1 else pairs[1:2]
+        own.commit(Comparisons(rows, np.ones(len(names), np.float32), names))
+
+    async def run() -> list[int | None]:
+        of, last = actor(store, ask), []
+        for number in (1, 2):
+            await of.ask(number, ANSWERS.pairs)
+            last.append((await settled(of, [1, number], number)).last)
+        return last
+
+    assert asyncio.run(run()) == [20, 20]
 
 
 def test_questions_close_with_their_answers_and_the_rest_at_the_batch_s_end(store: Store) -> None:

@@ -105,8 +105,10 @@ def test_the_next_question_comes_with_the_iteration_in_which_its_label_falls_due
     assert (told[-1].first_labels, told[-1].env_steps, told[-1].total_env_steps) == (None, 290, 1000)
     ada.tell(290, 0, answered)
     assert (told[-1].first_labels, told[-1].next_question) == (ada.schedule.first_fit, None)
-    ada.tell(290, 1, ada.schedule.preferences.comparisons)  # there is no other
-    assert told[-1].next_question is None
+    last = round(share * ada.schedule.preferences.comparisons) - open_ - 1
+    for number, comes in ((last, True), (last + 1, False)):
+        ada.tell(290, 1, number)
+        assert (told[-1].next_question is not None) == comes
 
 
 def test_the_next_round_comes_as_long_after_this_one_as_this_one_after_the_last(

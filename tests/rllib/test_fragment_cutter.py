@@ -105,7 +105,8 @@ def sampled(cutter: FragmentCutter, of: Any, *episodes: SingleAgentEpisode) -> d
 
 def test_fragments_hold_what_happened_under_the_newest_version(ring: Ring) -> None:
     pieces = [
-        episode(20, 7, ended="truncated"), episode(9, 8, before=50, ended="terminated"), episode(4, 8), episode(0, 9)
+        episode(20, 7, ended="truncated"), episode(9, 8, before=50, ended="terminated"), episode(5, 8, before=90),
+        episode(4, 8), episode(0, 9),
     ]  # fmt: skip
     sampled(FragmentCutter(), runner(pool=300), *pieces)
     (cut,) = ring.added
@@ -113,10 +114,10 @@ def test_fragments_hold_what_happened_under_the_newest_version(ring: Ring) -> No
     assert (cut.source, cut.policy_version, cut.too_short) == (2, 8, 1)
     assert cut.episode_lengths == (20, 59)
     assert fragments is not None
-    assert len(fragments) == 16 + 5  # every window
+    assert len(fragments) == 16 + 5 + 1  # every window
     assert set(fragments.policy_versions) == {8}
     found = {(int(one[0, 0]), int(start)) for one, start in zip(fragments.observations, fragments.starts, strict=True)}
-    assert found == {(7, t) for t in range(16)} | {(8, t) for t in range(50, 55)}
+    assert found == {(7, t) for t in range(16)} | {(8, t) for t in (*range(50, 55), 90)}
     for observations, rewards, start in zip(fragments.observations, fragments.rewards, fragments.starts, strict=True):
         np.testing.assert_array_equal(observations[:, 1], start + np.arange(6))
         np.testing.assert_array_equal(rewards, start + np.arange(5))
