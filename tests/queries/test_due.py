@@ -106,6 +106,7 @@ def test_a_round_asks_once_for_what_is_due() -> None:
     questions = RoundQuestions(labels, Skips(labels.preferences), 1)
     assert questions.missing(Tally(held=6)) == 1
     assert questions.missing(Tally(held=7)) is None
+    assert RoundQuestions(labels, Skips(labels.preferences), 1).missing(Tally(held=9)) == 0  # more than are due
 
 
 def test_other_pairs_replace_skipped_ones_unless_skips_count() -> None:
@@ -173,15 +174,17 @@ def test_questions_come_with_the_initial_fragments() -> None:
         3,
         6,
     ]
+    due.begin(held := Tally(held=2), 0)  # which were there before: the other four come with the fragments
+    assert [due.questions(_now([asked], made=made, tally=held), asked) for made in (0.0, 0.1, 0.5, 1.0)] == [0, 1, 2, 4]
     assert [share_of_questions(10, share, share > 0) for share in (0.0, 0.05, 0.55, 1.0)] == [0, 1, 5, 10]
 
 
 def test_people_and_a_script_get_their_shares() -> None:
-    due = _due(human_share=0.5)
-    people, script = Asked(share=0.5, annotators=("ada", "bob")), Asked(share=0.5)
+    due = _due(human_share=0.3)
+    people, script = Asked(share=0.3, annotators=("ada", "bob")), Asked(share=0.7)
     tally = Tally(held=3, by_annotator={"ada": 2, "oracle": 1})
     now = _now([people, script], tally=tally)
-    assert (due.questions(now, people), due.questions(now, script)) == (1, 2)
+    assert (due.questions(now, people), due.questions(now, script)) == (0, 3)  # 2 and 4 of the 6 that are due
 
 
 def test_the_first_fit_waits_for_its_labels_unless_no_more_will_come() -> None:

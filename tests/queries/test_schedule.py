@@ -215,6 +215,32 @@ def _watching(total: int = 200, initial: int = 50, rounds: int = 24) -> LabelSch
     )
 
 
+def test_an_asynchronous_training_waits_for_more_labels_than_the_initial_ones_if_it_is_to() -> None:
+    of = LabelSchedule(
+        PreferenceSettings(
+            mode="asynchronous", comparisons=20, initial_comparisons=10, minimum_comparisons=14, rounds=10,
+            schedule="constant",
+        )
+    )  # fmt: skip
+    assert [of.due_in_round(number) for number in range(11)] == [14, 14, 14, 14, 14, 15, 16, 17, 18, 19, 20]
+
+
+@pytest.mark.parametrize(
+    ("looks", "newest", "tied"),
+    [
+        ([(PROBE, 9), (PROBE, 2)], (PROBE, 2), False),  # enough: the others say nothing of now
+        ([(PROBE, 9), (PROBE - 1, 2)], (2 * PROBE - 1, 11), False),
+        ([(5, 4), (5, 4)], (10, 8), False),  # four fifths are not above four fifths
+        ([(5, 4), (5, 5)], (10, 9), True),
+        ([(5, 5), (4, 4)], (9, 9), False),  # too few
+    ],
+)
+def test_the_newest_answers_are_at_least_ten(looks: list[tuple[int, int]], newest: tuple[int, int], tied: bool) -> None:
+    of = _watching()
+    of._looks = looks
+    assert (of.newest, of.tied) == (newest, tied)
+
+
 def test_without_watching_all_that_is_due_is_allowed() -> None:
     of = _schedule(200, 50, 24)
     assert of.allowed(0.0, 50, 50) == 50

@@ -8,13 +8,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from scipy import stats
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.queries.pool import CutFragments, FragmentPool
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.runs.alarm import Alarm
-from rlhf_ray.runs.health import QUIET, SETTLED_FOR, STARVING_ITERATIONS, Health
+from rlhf_ray.runs.health import QUIET, SETTLED_FOR, STARVING_ITERATIONS, Health, _Moves
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store.answers import Presses
 from rlhf_ray.teachers import Oracle, Teacher
@@ -149,6 +150,22 @@ def test_returns_that_fall_or_rise_together_are_no_hacking() -> None:
     assert watch(rows) == []
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_return_has_moved_by_three_of_welchs_standard_errors_and_a_fifth_of_its_span(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = np.concatenate([rng.normal(0, 1, 15), rng.normal(2, 4, 15), rng.normal(3, 0.2, 10)])
+    found = _Moves(values)
+    last, directions = values[-10:], []
+    means = [values[start : start + 10].mean() for start in range(31)]
+    for start in range(21):
+        moved = stats.ttest_ind(last, values[start : start + 10], equal_var=False).statistic
+        far = abs(means[-1] - means[start]) > 0.2 * (max(means) - min(means))
+        directions.append(np.sign(moved) if abs(moved) > 3 and far else 0)
+    assert found.means == pytest.approx(means)
+    assert found.direction.tolist() == directions
+    assert len(set(directions)) > 1
+
+
 def test_a_reward_scale_that_jumps() -> None:
     rows = healthy()
     rows[20]["reward_std"] *= 10
@@ -188,6 +205,10 @@ def test_labels_that_stay_behind_round_after_round() -> None:
     at, alarm = the_one(watch(rows))
     assert (at, alarm.name) == (34, "labels_starving")
     assert "120 of 160 due labels" in alarm.message
+    for row in rows[30:]:
+        if "wanted" in row:
+            row["answered"] = 10  # of the 120
+    assert "120 of 150 due labels" in the_one(watch(rows))[1].message
     once = healthy()
     once[30]["answered"] = 0
     assert watch(once) == []

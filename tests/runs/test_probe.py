@@ -101,6 +101,25 @@ def test_versions_are_compared_with_the_true_reward_at_some_points_of_a_run(tmp_
     assert compared == wanted
 
 
+def test_of_many_comparisons_the_probe_set_is_an_even_spread_and_the_newest_are_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, probing = Made(tmp_path / "run"), Probing()
+    made.label_and_fit(seed=0)
+    made.label_and_fit(seed=1)
+    probing.on_start(made.run)
+    snapshot = made.store.snapshot()
+    monkeypatch.setattr("rlhf_ray.runs.probe.STEPS", 2 * 5 * 4 + 3)  # of both sides of four pairs of five steps
+    for newest, rows in ((False, [0, 20, 39, 59]), (True, [56, 57, 58, 59])):
+        pairs = snapshot.gather(np.array(rows)).pairs
+        found = probing._compared(60, newest=newest)  # of 80
+        assert found is not None
+        assert found.ids() == [*pairs.left.ids(), *pairs.right.ids()]
+    monkeypatch.setattr("rlhf_ray.runs.probe.STEPS", 1)
+    assert len(probing._compared(60, newest=True) or ()) == 4  # two pairs at least
+    assert probing._compared(0, newest=True) is None
+
+
 def test_a_learner_that_is_a_version_behind_is_measured_by_its_own(tmp_path: Path) -> None:
     made, probing = Made(tmp_path / "run"), Probing()
     probing.on_start(made.run)

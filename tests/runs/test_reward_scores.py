@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rlhf_ray.data.comparisons import stable_uniform
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.data.rollout import rollout
@@ -16,6 +17,7 @@ from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.sampled_distances import DISTANCES, recorded_distances
+from rlhf_ray.runs import reward_scores
 from rlhf_ray.runs.distances import RewardDistances, distances_to_truth
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.steps import STEPS, scores
@@ -84,6 +86,28 @@ def test_groups_hold_every_answer_once_and_are_named(tmp_path: Path) -> None:
     without = score_reward(trainer.ensemble, store, SHARE)
     assert without is not None
     assert set(without.groups["annotator"]) == {"ada"}
+
+
+def test_the_newest_of_many_answers_are_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = PreferenceStore(tmp_path / "store")
+    trainer, _ = fitted(store, RewardModelSettings(hidden=(16,)))
+    monkeypatch.setattr(reward_scores, "MOST", 5)
+    found = score_reward(trainer.ensemble, store, SHARE)
+    assert found is not None
+    assert found.overall.answers == 5
+    assert set(found.groups["age"]) == {"1"}  # of the last round
+
+
+def test_where_all_that_counts_is_held_out_fits_train_on_it(tmp_path: Path) -> None:
+    store = PreferenceStore(tmp_path / "store")
+    reward = RewardEnsemble(VECTORS, FORCES, RewardModelSettings(hidden=(8,)))
+    answers = some_comparisons(30)
+    held_out = stable_uniform(answers.pairs.ids, "held out") < SHARE
+    store.commit(answers[held_out], annotator="ada")
+    store.commit(answers[~held_out], annotator="ben")
+    assert score_reward(reward, store, SHARE) is not None
+    store.weigh("ben", 0.0)
+    assert score_reward(reward, store, SHARE) is None
 
 
 def test_nothing_held_out_has_no_scores(tmp_path: Path) -> None:

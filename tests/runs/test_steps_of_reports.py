@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,6 +83,10 @@ def test_of_a_recording_whole_episodes_are_drawn_up_to_the_most_steps(
         drawn[seed] = set(data.episodes.tolist())
     assert drawn[0] != drawn[1] != drawn[2]
     assert asked == [800] * 3  # to draw from
+    even = dataclasses.replace(recorded, episodes=np.arange(1_000) // 25, steps=np.arange(1_000) % 25)
+    monkeypatch.setattr(interpret, "load_steps", lambda path, most: even)
+    assert len(interpret.given_steps(Path("recording"), 0)) == most  # as many as there may be
+    monkeypatch.setattr(interpret, "load_steps", lambda path, most: recorded)
     monkeypatch.setattr(interpret, "MOST_STEPS", 5)
     assert len(interpret.given_steps(Path("recording"), 0)) in (20, 30)  # one at least
     monkeypatch.setattr(interpret, "load_steps", lambda path, most: recorded[:0])
