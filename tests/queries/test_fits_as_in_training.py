@@ -14,6 +14,7 @@ from rlhf_ray.actors.reward_trainer import RewardTrainerActor
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.queries.fitting import fit
 from rlhf_ray.queries.offline import label_recorded
+from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.comparison_set import NothingToFitError
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
@@ -132,7 +133,12 @@ def test_fits_while_behaviour_is_labelled_use_weights_and_leave_out_what_was_tak
 
     monkeypatch.setattr(RewardTrainer, "fit", watched)
     preferences = PreferenceSettings(comparisons=60, rounds=2, selection="disagreement")
-    label_recorded(some_fragments(60), store, preferences, SMALL)
+    drawn, draw = list[int](), FragmentPool.unlabelled
+    monkeypatch.setattr(
+        FragmentPool, "unlabelled", lambda self, count, number: (drawn.append(number), draw(self, count, number))[1]
+    )
+    label_recorded(some_fragments(60), store, preferences, dataclasses.replace(SMALL, methods=("surf",)))
+    assert drawn == [1, 2]  # the versions that are made, as in a ring
     assert [progress for _, _, progress in seen] == [0.0, 0.5]
     assert seen[0][:2] == ({"ben": 0.0}, {"oracle", "ben"})
 

@@ -255,6 +255,17 @@ def test_first_a_few_then_the_rest_where_answers_differ() -> None:
     assert (of.tied, of.held_back) == (False, 0)
 
 
+def test_a_few_ties_in_a_row_hold_nothing_back() -> None:
+    of = _watching()
+    of.allowed(0.0, 0, 0, training=False)
+    of.allowed(0.0, PROBE, 0, training=False)
+    due = of.due(0.5)
+    assert of.allowed(0.5, 2 * PROBE - 1, PROBE - 1) == due  # not looked at before there are ten
+    assert of.newest == (PROBE, 0)
+    assert of.allowed(0.5, 2 * PROBE, PROBE) == 2 * PROBE + TRICKLE
+    assert of.newest == (PROBE, PROBE)
+
+
 def test_ties_ask_for_other_clips_and_then_hold_the_budget_back() -> None:
     of = _watching()
     answered = ties = 0
