@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,7 +73,11 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
     else:
         if act is not None:
             warn_of_carried_state(environment)
-        env = SyncVectorEnv([lambda: with_an_end(environment) for _ in range(copies)])
+        made = [with_an_end(environment)]
+        while len(made) < copies and not isinstance(made[-1].unwrapped, envs.EnvApart):  # few: each takes a process
+            made.append(with_an_end(environment))
+        copies = len(made)
+        env = SyncVectorEnv([functools.partial(_given, one) for one in made])
         endless = isinstance(env.envs[0], LastResort)
     actions: list[Array] = []
     try:
@@ -83,6 +88,10 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
     spread, cut = action_spread(np.concatenate(actions)), int((lengths >= LONGEST).sum()) if endless else 0
     success = None if succeeded is None else float(succeeded.mean())
     return TrueReturn(float(returns.mean()), float(returns.std()), len(returns), spread, cut, success)
+
+
+def _given(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    return env
 
 
 def warn_of_carried_state(environment: str) -> None:

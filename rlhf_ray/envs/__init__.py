@@ -5,6 +5,7 @@ Importing this package registers ``rlhf_ray/CartPoleFixed-v0``, ``AcrobotFixed-v
 ``procgen`` extra, Hopper ``mujoco``, Pong and ``ALE/…`` ``atari``; each is imported only when an environment is made.
 """
 
+from rlhf_ray.envs.apart import EnvApart
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.envs.carried import carried_state
 from rlhf_ray.envs.registry import (
@@ -20,6 +21,7 @@ from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.envs.views import View, Viewed, notes, view_of, viewed
 
 __all__ = [
+    "EnvApart",
     "EnvCreator",
     "View",
     "Viewed",

@@ -13,6 +13,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from rlhf_ray.data.errors import SettingError
+
 
 class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Continues an environment's episodes after their end; ``fixed/ID`` wraps the environment ``ID``.
@@ -56,14 +58,14 @@ class AbsorbingState(gymnasium.Wrapper[Any, Any, Any, Any]):
         reward: the true reward of each step in the absorbing state.
 
     Raises:
-        ValueError: the observations are something else.
+        SettingError: the observations are something else.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], reward: float = 0.0):
         super().__init__(env)
         space = env.observation_space
         if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-            raise ValueError(
+            raise SettingError(
                 f"{ABSORBING_PREFIX} needs observations that are a Box of one dimension, not {space}; use fixed/."
             )
         low, high = np.append(np.minimum(space.low, 0), 0), np.append(np.maximum(space.high, 0), 1)
@@ -123,12 +125,12 @@ def fixed(
         **options: of the environment; ``absorbing_reward`` is for `AbsorbingState`.
 
     Raises:
-        ValueError: it has no time limit, or no observations that fit.
+        SettingError: it has no time limit, or no observations that fit.
     """
     ours = {"reward": options.pop("absorbing_reward", 0.0)} if prefix == ABSORBING_PREFIX else {}
     env = make(name, **options)
     limit = None if env.spec is None else env.spec.max_episode_steps
     if limit is None:
-        raise ValueError(f"{name} has no time limit (max_episode_steps) to use as the fixed episode length.")
+        raise SettingError(f"{name} has no time limit (max_episode_steps) to use as the fixed episode length.")
     # A time limit that counts the steps after the end, too; the environment's own doesn't.
     return gymnasium.wrappers.TimeLimit(WRAPPERS[prefix](env, **ours), max_episode_steps=limit)

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from rlhf_ray.data import modules
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import atari, envpool, procgen, procgen_settings
+from rlhf_ray.envs.apart import EnvApart
 from rlhf_ray.envs.checked import RAISED, CheckedEnv, CheckedVectorEnv, fault
 from rlhf_ray.envs.classic_control import ArrayVectorEnv, CartPoleFixedVectorEnv, PendulumVectorEnv
 from rlhf_ray.envs.cuerun import CueRunVectorEnv
@@ -23,6 +24,7 @@ from rlhf_ray.envs.fixed_horizon import fixed, prefix_of
 from rlhf_ray.envs.level_envs import LevelVectorEnv
 from rlhf_ray.envs.likeness import difference
 from rlhf_ray.envs.minirun import MiniRunVectorEnv
+from rlhf_ray.envs.observations import Say
 from rlhf_ray.envs.static_bounce import StaticBounceVectorEnv
 from rlhf_ray.envs.views import viewed
 from rlhf_ray.envs.worker_processes import WorkerProcessesVectorEnv
@@ -87,6 +89,9 @@ _MAKERS: dict[str, Callable[..., gymnasium.Env[Any, Any]]] = {
 
 _PROCESSES = "worker_processes"
 """The option of `make_vector_env` that a single environment doesn't take."""
+
+_MADE: set[str] = set()
+"""The names of environments that this process has made."""
 
 _REGISTERED: dict[str, list[str]] = {}
 """The names that each imported module registered, with the module."""
@@ -197,9 +202,9 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
                 f"{name!r}: episodes of {inner} already have a fixed length; use the name without {prefix}."
             )
         _check_id(inner)
-        return _checked(fixed(inner, prefix, _maker(inner), **options), name)
+        return _make(name, functools.partial(fixed, inner, prefix, _maker(inner)), options)
     _check_id(name)
-    return _make(name, options)
+    return _make(name, functools.partial(_maker(name), name), options)
 
 
 def make_vector_env(name: str, num_envs: int, worker_processes: int = 1, **options: Any) -> VectorEnv[Any, Any, Any]:
@@ -296,14 +301,26 @@ def _maker(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:
     return next((make for prefix, make in _MAKERS.items() if name.startswith(prefix)), gymnasium.make)
 
 
-def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+def _make(name: str, make: Callable[..., gymnasium.Env[Any, Any]], options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     try:
-        env = _maker(name)(name, **options)
+        env = make(**options)
     except (gymnasium.error.Error, ImportError, SettingError):
         raise
     except RAISED as error:
-        raise fault(f"Making environment {name}", error) from error
+        if name not in _MADE:
+            raise fault(f"Making environment {name}", error) from error
+        env = _apart(name, options, error)
+    _MADE.add(name)
     return _checked(env, name)
+
+
+def _apart(name: str, options: dict[str, Any], error: BaseException) -> EnvApart:
+    """Make an environment that this process can't make again, such as a simulator that exists once, in a process of its own."""
+    spec = gymnasium.registry.get(name.removeprefix(prefix_of(name) or "").rpartition(":")[2])
+    env = EnvApart(name, functools.partial(EnvCreator(name), options), spec)
+    why = " ".join(f"{type(error).__name__}: {error}".split())
+    Say(name)("apart", f"a process can't make it twice ({why}), so other copies have processes of their own.")
+    return env
 
 
 def _checked(env: gymnasium.Env[Any, Any], name: str) -> gymnasium.Env[Any, Any]:
