@@ -34,6 +34,7 @@ MACHINES = {name: (name, "") for name in ("own", "avx2", "sse")} | {
     f"jitter {k}": ("own", str(k)) for k in range(1, 10)
 }
 """Kernels and JITTER of each."""
+CELLS = [f"{machine}/{precision}" for precision in PRECISIONS for machine in MACHINES]
 PYTEST = ("-m", "pytest", "-p", "outcomes", "-q", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
@@ -43,6 +44,8 @@ def tests_of(cell: str) -> list[str] | None:
     needed = ("J" if MACHINES[machine][1] else "") + ("P" if precision != PRECISIONS[0] else "")
     if not needed:
         return None
+    if not REACHED.exists():
+        raise SystemExit(f"Run {FIRST} first (with --anew): it records which tests {cell} can change.")
     reached = json.loads(REACHED.read_text())
     return [test for test, initials in reached.items() if set(needed) <= set(initials)]
 
@@ -72,11 +75,11 @@ def main() -> None:
         help="run again, in its cell, each file in which a test failed",
     )
     parser.add_argument("--anew", action="store_true", help="forget what was run")
-    parser.add_argument("--cells", nargs="+", help="only these: 'sse/float32'")
+    parser.add_argument("--cells", nargs="+", choices=CELLS, metavar="CELL", help="only these: sse/float32")
     options = parser.parse_args()
     if options.anew:
         write(NAME, {**about(), "cells": {}})
-    for cell in options.cells or [f"{machine}/{precision}" for precision in PRECISIONS for machine in MACHINES]:
+    for cell in options.cells or CELLS:
         known = kept(NAME).get(cell)
         if known and not (options.failed and known["left"]):
             continue
