@@ -77,7 +77,7 @@ def test_estimators_are_held_against_finite_changes():
     assert found.effect > 0
     assert all(-1.0 <= value <= 1.0 for value in found.rank.values())
     assert found.size["straight_through"] > 0
-    assert found.cosine["straight_through, softmax"] < 0.9999
+    assert found.cosine["straight_through, softmax"] < 1 - 1e-6  # they differ by more than rounding does
     # Without an action in between all are the same gradient, and it says what happens.
     now, moments = asked(agent_of(), ToyWorld(), quantities.value(), 0)
     same = compare(now, moments, "memory", np.random.default_rng(0))
