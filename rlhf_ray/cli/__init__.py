@@ -73,7 +73,7 @@ USAGE = Usage(
     With --debug (or RLHF_RAY_DEBUG=1), every command shows full tracebacks.
 
     If a file names an environment or a part as module:Name, allow it with --allow-import MODULE, because importing runs its
-    code.""",
+    code. To resume what somebody else made, allow its pickles with --allow-pickle FOLDER.""",
 )
 
 

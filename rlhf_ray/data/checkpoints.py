@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rlhf_ray.data.atomic import flush, whole_folder
 from rlhf_ray.data.failures import cause, writing
+from rlhf_ray.data.signed import SIGNATURE
 from rlhf_ray.data.strays import without_strays
 
 KEPT = 2
@@ -67,7 +68,7 @@ def add_manifest(folder: Path, unlisted: str) -> None:
     """Write the manifest of a checkpoint: a hash per file, except below the subfolder ``unlisted``."""
     files = [file for file in without_strays(folder.rglob("*")) if file.is_file()]
     names = {str(file.relative_to(folder)): file for file in files if unlisted not in file.relative_to(folder).parts}
-    manifest = {name: _digest(file) for name, file in names.items() if name != MANIFEST}
+    manifest = {name: _digest(file) for name, file in names.items() if name not in (MANIFEST, SIGNATURE)}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
 
 

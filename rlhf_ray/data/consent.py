@@ -16,13 +16,18 @@ from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from rlhf_ray.data import signed
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.modules import folders
+from rlhf_ray.data.places import config_folder
 
 FLAG = "--allow-import"
 
-OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
+_MODULE = r"\w[\w-]*(\.\w[\w-]*)*"
+"""Matches what Python can import by name: the file ``25-x.py``, too."""
+
+OWN = re.compile(rf"{_MODULE}:[A-Za-z_][\w./-]*")
 """Matches the name of an environment or part in a user's own module."""
 
 _allowed: set[str] = set()
@@ -37,7 +42,7 @@ def module_of(name: str) -> str:
 def allow(module: str) -> None:
     """Allow importing ``module`` and its package, in this process and in later commands."""
     top = module.partition(".")[0]
-    if not top.isidentifier():
+    if not re.fullmatch(_MODULE, top):
         return
     _allowed.add(top)
     remembered, place = _remembered(), _place(top)
@@ -51,7 +56,9 @@ def allow(module: str) -> None:
 
 
 def take_flags(words: list[str]) -> list[str]:
-    """Remove ``--allow-import MODULE`` from a command line. Allow each such module, and the module of each ``module:Name``.
+    """Remove ``--allow-import MODULE`` and ``--allow-pickle FOLDER`` from a command line, and allow what they name.
+
+    Allow the module of each ``module:Name``, too.
 
     Args:
         words: the command line.
@@ -60,7 +67,7 @@ def take_flags(words: list[str]) -> list[str]:
         The remaining words.
 
     Raises:
-        SettingError: the flag's value is not a module name.
+        SettingError: a flag's value is not a module name, or no folder.
     """
     rest: list[str] = []
     given = iter(words)
@@ -68,10 +75,17 @@ def take_flags(words: list[str]) -> list[str]:
         name, equals, value = word.partition("=")
         if word == "--":  # the rest is the command of a job
             return [*rest, word, *given]
-        if name == FLAG and not equals:
+        if name in (FLAG, signed.FLAG) and not equals:
             value = next(given, "")
+        if name == signed.FLAG:
+            if not value or not Path(value).is_dir():
+                raise SettingError(
+                    f"{signed.FLAG} is {value!r}; name the folder of the run, checkpoint or sweep whose pickles may be opened."
+                )
+            signed.trust(value)
+            continue
         if name == FLAG:
-            if not all(part.isidentifier() for part in value.split(".")):
+            if not re.fullmatch(_MODULE, value):
                 raise SettingError(
                     f"{FLAG} is {value!r}; name the Python module to import, for example {FLAG} my_envs."
                 )
@@ -113,7 +127,7 @@ def _place(top: str) -> str | None:
 
 
 def _file() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "rlhf_ray" / "imports.json"
+    return config_folder() / "imports.json"
 
 
 def _remembered() -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Locations of run folders: a submitted job writes to the home folder, not to its temporary working folder."""
+"""Locations: of run folders (a submitted job writes to the home folder, not to its temporary working folder), and of settings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 def in_job() -> bool:
     """Return whether this process belongs to a job submitted to a cluster."""
     return JOB in os.environ
+
+
+def config_folder() -> Path:
+    """Return the folder of what this user's commands remember. It may not exist, and there may be no right to make it."""
+    given = os.environ.get("XDG_CONFIG_HOME")
+    try:
+        return Path(given or Path.home() / ".config", "rlhf_ray")
+    except RuntimeError:  # the user has no home
+        return Path(os.devnull, "rlhf_ray")
 
 
 def run_path(path: Path | str) -> Path:

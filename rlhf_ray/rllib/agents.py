@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from rlhf_ray.agents.agent import MEMORY, Agent, AgentStep, Edit, NetworkAgent
 from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.rllib.policy import ActorCritic, CollectorPolicy, built, load_policy
+from rlhf_ray.rllib.checkpoint_parts import load_policy
+from rlhf_ray.rllib.policy import ActorCritic, CollectorPolicy, built
 
 
 def agent_of(source: Path | str | CollectorPolicy | RLModule, name: str | None = None) -> Agent:
@@ -39,6 +40,8 @@ def agent_of(source: Path | str | CollectorPolicy | RLModule, name: str | None =
             return NetworkAgent.load(path)
         try:
             policy = load_policy(last_checkpoint(path / "checkpoints") or path)
+        except SettingError:
+            raise
         except ValueError as error:
             raise SettingError(
                 f"{path} has no policy: give a run's folder with a checkpoint, a checkpoint, or a saved agent."

@@ -6,7 +6,6 @@ import copy
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +13,6 @@ import numpy as np
 import torch
 import tree  # type: ignore[import-untyped]
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import (
     TorchCategorical,
@@ -23,7 +21,7 @@ from ray.rllib.core.distribution.torch.torch_distribution import (
 )
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor, nn
 
@@ -33,7 +31,6 @@ from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
 from rlhf_ray.policies.ppo_update import in_passes
-from rlhf_ray.rllib.rllib_internals import skip_notes
 from rlhf_ray.settings import PPOSettings
 
 STATE = "memory"
@@ -346,17 +343,3 @@ class PolicyMaker:
         module = built(self.spec, self.observation_space, self.action_space)
         module.set_state(self.weights)
         return CollectorPolicy(module)
-
-
-def load_policy(checkpoint: Path) -> CollectorPolicy:
-    """Load the policy from an algorithm's checkpoint. Needs no running Ray.
-
-    Raises:
-        ValueError: the folder is not a checkpoint with a policy.
-    """
-    # RLlib takes a relative path for the address of another file system.
-    path = checkpoint.absolute() / COMPONENT_LEARNER_GROUP / COMPONENT_LEARNER / COMPONENT_RL_MODULE / DEFAULT_MODULE_ID
-    if not path.is_dir():
-        raise ValueError(f"{checkpoint} is not a checkpoint with a policy.")
-    skip_notes()
-    return CollectorPolicy(RLModule.from_checkpoint(path))

@@ -14,6 +14,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, needs_episodes
 from rlhf_ray.rllib.checking import Checked
+from rlhf_ray.rllib.checkpoint_parts import OwnCheckpoints
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.inherited import check_inherited
@@ -112,7 +113,7 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         return policy_spec(from_json(PPOSettings, {**self.experiment[self.agent], **self.agent_settings()}))
 
 
-class PreferencePPO(LearnsFromPreferences, PPO):  # type: ignore[misc]
+class PreferencePPO(OwnCheckpoints, LearnsFromPreferences, PPO):  # type: ignore[misc]
     """PPO whose learner sees a learned reward. An RLlib `Algorithm`: build it from a `PreferencePPOConfig`."""
 
     config: PreferencePPOConfig

@@ -26,6 +26,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.checking import Checked
+from rlhf_ray.rllib.checkpoint_parts import OwnCheckpoints
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.inherited import check_inherited
 from rlhf_ray.rllib.learned_reward import LearnedReward
@@ -286,7 +287,7 @@ class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
         return pipeline
 
 
-class PreferenceSAC(LearnsFromPreferences, ReplaySAC):
+class PreferenceSAC(OwnCheckpoints, LearnsFromPreferences, ReplaySAC):
     """SAC whose learner sees a learned reward. An RLlib `Algorithm`: build it from a `PreferenceSACConfig`."""
 
     config: PreferenceSACConfig

@@ -19,9 +19,10 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.policies.sb3 import is_sb3, sb3_weights
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.rllib.checkpoint_parts import load_policy
 from rlhf_ray.rllib.cloning import clone
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
-from rlhf_ray.rllib.policy import built, load_policy
+from rlhf_ray.rllib.policy import built
 from rlhf_ray.settings import Experiment, RewardModelSettings
 
 
@@ -128,6 +129,8 @@ def policy_weights(
     checkpoint = last_checkpoint(path / "checkpoints") or path  # a run's folder, or a checkpoint itself
     try:
         state: Mapping[str, Any] = load_policy(checkpoint).module.get_state()
+    except SettingError:
+        raise
     except ValueError as error:
         raise SettingError(
             f"{path} is neither a run's folder, nor a checkpoint with a policy, nor a model of Stable-Baselines3."

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ray.rllib.core import DEFAULT_MODULE_ID
@@ -16,17 +17,18 @@ from rlhf_ray.actors.cluster import join_cluster, start_ray
 from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.agents.true_return import evaluate
 from rlhf_ray.data.atomic import append
-from rlhf_ray.data.checkpoints import last_checkpoint
+from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.data.plain import plain
+from rlhf_ray.rllib.checkpoint_parts import check_pickles, complete, load_policy
 from rlhf_ray.rllib.env_runner import raise_fault
 from rlhf_ray.rllib.expert import EXPERTS
-from rlhf_ray.rllib.policy import load_policy
+from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.rllib_internals import forget_env_runners
 from rlhf_ray.rllib.seeding import reset_and_reseed
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interruption import Interrupted, interruptible
 from rlhf_ray.runs.outcome import Outcome
-from rlhf_ray.runs.train import close, save
+from rlhf_ray.runs.train import close
 from rlhf_ray.settings import Experiment
 
 Watch = Callable[[dict[str, Any]], None]
@@ -65,6 +67,7 @@ def train_expert(
             algorithm = config.build_algo()
         try:
             if resume and (checkpoint := last_checkpoint(folder.checkpoints)) is not None:
+                check_pickles(checkpoint)
                 algorithm.restore_from_path(str(checkpoint))
                 reset_and_reseed(algorithm, experiment.seed, algorithm.training_iteration)
             folder.go_back_to(algorithm.training_iteration)
@@ -85,9 +88,9 @@ def train_expert(
                 append(folder.metrics, (json.dumps(metrics) + "\n").encode())
                 watch(metrics)
                 if algorithm.training_iteration % experiment.checkpoint_every == 0:
-                    save(algorithm, folder)
+                    _save(algorithm, folder)
             whole = algorithm.training_iteration >= iterations
-            save(algorithm, folder)
+            _save(algorithm, folder)
         finally:
             close(algorithm)
         random = trained = None
@@ -113,6 +116,16 @@ def train_expert(
     )
     folder.finish(asdict(outcome), interrupted=outcome.interrupted)
     return outcome
+
+
+def _save(algorithm: Any, folder: RunFolder) -> None:
+    """Save a checkpoint into the run folder."""
+
+    def write(path: Path) -> None:
+        algorithm.save_to_path(path)
+        complete(path)
+
+    save_checkpoint(folder.checkpoints, algorithm.training_iteration, write, unlisted=PREFERENCES)
 
 
 def _metrics(result: dict[str, Any]) -> dict[str, Any]:

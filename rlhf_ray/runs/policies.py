@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rlhf_ray.rllib.policy import CollectorPolicy, load_policy
+from rlhf_ray.rllib.checkpoint_parts import load_policy
+from rlhf_ray.rllib.policy import CollectorPolicy
 from rlhf_ray.runs.folder import RunFolder
 
 

@@ -23,10 +23,10 @@ from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.envs.thresholds import reward_threshold
 from rlhf_ray.labelling.waiting import PeopleWait
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
+from rlhf_ray.rllib.checkpoint_parts import load_policy
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.env_runner import NoFaults
 from rlhf_ray.rllib.metrics import PREFERENCES, flat_metrics
-from rlhf_ray.rllib.policy import load_policy
 from rlhf_ray.rllib.reference import train_reference
 from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, TrainingRun
 from rlhf_ray.runs.folder import RunFolder

@@ -205,6 +205,9 @@ def read_plan(folder: Path) -> Plan:
         plan = Plan(experiment=experiment, **values)
     look_in_all(modules)
     consent.check(experiment.own_names(), folder / PLAN)
+    for part in (folder, folder / SEEDS):
+        if state.has_started(part):
+            state.check_pickles(part)
     return plan
 
 

@@ -21,10 +21,12 @@ from ray import tune
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 
+from rlhf_ray.data import signed
 from rlhf_ray.data.atomic import find_folder, whole_file, whole_folder
 from rlhf_ray.data.checkpoints import damaged_files
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.strays import without_strays
+from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.runs.metrics_files import carry_on
 
 STATE = "state"
@@ -67,10 +69,12 @@ class Kept:
     Attributes:
         rows: size and SHA-256 of each of `ROWS`. Later, the file may be longer.
         checkpoint: the newest checkpoint, relative to the sweep's folder; None if a resumed sweep doesn't need one.
+        pickles: the hash of what runs code in it (`rlhf_ray.data.signed.digest`).
     """
 
     rows: dict[str, tuple[int, str]]
     checkpoint: str | None
+    pickles: str | None
 
 
 class Keeper(tune.Callback):  # type: ignore[misc]
@@ -126,7 +130,8 @@ def keep(folder: Path, source: Path, trials: dict[str, tuple[Path, str | None]])
     of_trials = {}
     for name, (place, checkpoint) in trials.items():
         rows = {file: (path.stat().st_size, _digest(path)) for file in ROWS if (path := place / file).exists()}
-        of_trials[name] = Kept(rows, checkpoint and os.path.relpath(checkpoint, folder))
+        pickles = checkpoint and signed.digest(Path(checkpoint), skip=(PREFERENCES,))
+        of_trials[name] = Kept(rows, checkpoint and os.path.relpath(checkpoint, folder), pickles)
     with whole_folder(folder / STATE) as new:
         for name, file in files.items():
             shutil.copyfile(file, new / name)
@@ -139,6 +144,7 @@ def keep(folder: Path, source: Path, trials: dict[str, tuple[Path, str | None]])
         }
         text = json.dumps(values, indent=2)
         (new / DIGESTS).write_text(json.dumps({"sha256": _sum(text), **values}, indent=2) + "\n")
+        signed.sign(new)
 
 
 def has_state(folder: Path) -> bool:
@@ -149,6 +155,22 @@ def has_state(folder: Path) -> bool:
 def has_started(folder: Path) -> bool:
     """Return whether any trial of the sweep has started."""
     return bool(_saved(folder) or _saved(find_folder(folder / STATE))) or any(folder.glob("trial_*"))
+
+
+def check_pickles(folder: Path) -> None:
+    """Check that a process of this user has kept the state of a sweep, and that its pickles and its trials' are those.
+
+    Raises:
+        SettingError: it is not so, and the user has not allowed them; see `rlhf_ray.data.signed.check`.
+    """
+    kept = find_folder(folder / STATE)
+    if not _saved(kept):
+        kept = folder
+    signed.check(kept, folder)
+    for trial in _read(folder).get("trials", {}).values():
+        checkpoint = trial["checkpoint"] and folder / trial["checkpoint"]
+        if checkpoint and trial.get("pickles") != signed.digest(checkpoint, skip=(PREFERENCES,)):
+            signed.check(checkpoint, folder, skip=(PREFERENCES,))
 
 
 def check(folder: Path) -> None:
@@ -223,8 +245,15 @@ def named(file: Path, remedy: str = AGAIN) -> Iterator[None]:
 
 
 def put_back(folder: Path) -> None:
-    """Put the kept state where Tune reads it, and cut rows that a killed sweep wrote in part. Call `check` first."""
+    """Put the kept state where Tune reads it, and cut rows that a killed sweep wrote in part. Call `check` first.
+
+    Remove other states and errors there, which Tune would unpickle.
+    """
     kept = find_folder(folder / STATE)
+    if names := {file.name for file in _saved(kept)}:
+        for file in (*_saved(folder), *folder.glob("trial_*/error.pkl")):
+            if file.name not in names:
+                file.unlink()
     for file in (*_saved(kept), *kept.glob(TUNER)):
         if _digest_of(folder / file.name) != _digest(file):
             with whole_file(folder / file.name) as sink:

@@ -30,7 +30,7 @@ def test_another_process_is_named_and_a_killed_one_lets_go(tmp_path):
     with pytest.raises(LockedError) as refused:
         Lock(folder)
     message = str(refused.value)
-    assert message.startswith(f"{folder} is being written by process {process.pid} on {os.uname().nodename}, for 0 s (")
+    assert message.startswith(f"{folder} is being written by process {process.pid} on {os.uname().nodename}, for ")
     assert f"stop it with `kill {process.pid}`, or give another folder." in message
     process.send_signal(signal.SIGKILL)
     process.communicate()

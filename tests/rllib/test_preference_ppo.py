@@ -15,8 +15,8 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.rllib.checkpoint_parts import load_policy
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
-from rlhf_ray.rllib.policy import load_policy
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,

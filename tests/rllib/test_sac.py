@@ -24,9 +24,9 @@ from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferenceSAC, PreferenceSACConfig
 from rlhf_ray.rllib.agents import agent_of
+from rlhf_ray.rllib.checkpoint_parts import load_policy
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
-from rlhf_ray.rllib.policy import load_policy
 from rlhf_ray.rllib.reference import ReferenceSACConfig
 from rlhf_ray.rllib.rllib_internals import local_learner
 from rlhf_ray.rllib.sac_learner import SACLearner

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from ray.tune.execution.tune_controller import TuneController
 
+from rlhf_ray.data import signed
 from rlhf_ray.data.checkpoints import add_manifest
 from rlhf_ray.settings import SettingError
 from rlhf_ray.sweeps import state
@@ -122,6 +123,35 @@ def test_rows_after_the_state_are_kept_and_one_cut_by_the_kill_is_not(tmp_path: 
         "checkpoint_000001",
         "checkpoint_000002",
     ]
+
+
+def test_pickles_of_another_user_are_asked_about_and_own_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = a_sweep(tmp_path / "sweep")
+    monkeypatch.setattr(signed, "_trusted", set())
+    state.check_pickles(folder)
+    (folder / CHECKPOINT / "more.pkl").touch()
+    with pytest.raises(SettingError, match=f"{folder} has pickles"):
+        state.check_pickles(folder)
+    (folder / CHECKPOINT / "more.pkl").unlink()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another"))
+    with pytest.raises(SettingError, match=f"add --allow-pickle {folder} "):
+        state.check_pickles(folder)
+    signed.trust(folder)
+    state.check_pickles(folder)
+    monkeypatch.setattr(signed, "_trusted", set())
+    state.check_pickles(folder)
+
+
+def test_what_tune_would_unpickle_besides_the_state_is_removed(tmp_path: Path) -> None:
+    folder = a_sweep(tmp_path / "sweep")
+    planted = [folder / "experiment_state-2027-01-01_00-00-00.json", folder / "trial_0" / "error.pkl"]
+    for file in planted:
+        file.touch()
+    state.put_back(folder)
+    assert not any(file.exists() for file in planted)
+    assert (folder / STATE).exists()
 
 
 def test_tune_starts_no_sweep_anew_that_it_cannot_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
