@@ -41,8 +41,9 @@ def test_an_agent_learns_to_stay_near_0_from_comparisons(tmp_path: Path) -> None
         returns = [algorithm.train()["env_runners"]["episode_return_mean"] for _ in range(ITERATIONS)]
     finally:
         algorithm.stop()
-    assert returns[0] < -25.0
-    assert returns[-1] > -15.0  # -7 to -8 over seeds
+    # Without a push, the position is normal, with variance 1 + 0.01 t after t steps: its mean size is sqrt(2 / pi) deviations.
+    still = -np.sqrt(2 / np.pi * (1 + 0.01 * np.arange(1, 21))).sum()
+    assert returns[0] < still < returns[-1]  # -17; trained, -7 to -8 over seeds
 
 
 class Uneven(Walk):
