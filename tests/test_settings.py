@@ -367,6 +367,11 @@ def test_one_value_may_be_given_where_a_setting_takes_several() -> None:
     assert (page.annotators, page.hosts) == (("ada",), ("lab.example",))
     with pytest.raises(SettingError, match=r"reward_model\.l2_interval is \(1\.1,\); it must be two numbers"):
         RewardModelSettings(l2_interval=1.1)  # type: ignore[arg-type]
+    for huge in (10**400, -(10**400), 2**63, 1e30):
+        with pytest.raises(SettingError, match=r"ppo\.num_envs is 'about -?1e\d+'; it must be at most 2\*\*63 - 1"):
+            PPOSettings(num_envs=huge)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match=r"ppo\.learning_rate is 'about 1e400'; it must be a finite number"):
+        PPOSettings(learning_rate=10**400)
     with pytest.raises(SettingError, match=r"ppo\.num_envs is \(4,\); it must be a whole number"):
         PPOSettings(num_envs=(4,))  # type: ignore[arg-type]
 

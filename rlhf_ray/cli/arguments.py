@@ -16,7 +16,7 @@ from rlhf_ray.cli.help import Usage, asks_help, help_text
 from rlhf_ray.cli.options import Option, options
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nearest import did_you_mean
-from rlhf_ray.data.whole import whole_number
+from rlhf_ray.data.whole import is_too_large, whole_number
 
 ANSI_STYLE = re.compile(r"\x1b\[[\d;]*m")
 """A terminal's colours."""
@@ -140,7 +140,7 @@ def _unfit_value(box: str, words: Sequence[str], known: Sequence[Option]) -> str
             values = ([value] if is_one else []) if current == name else values
         elif current == name:
             values.append(word)
-    wanted = _in_words(option.takes)
+    wanted = _in_words(option.takes) + " of at most 2**63 - 1" * any(map(is_too_large, values))
     return (
         f"{name} is {' '.join(values)!r}; it must be {wanted}."
         if values

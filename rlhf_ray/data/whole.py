@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+LARGEST = 2**63 - 1
+"""Whole numbers are at most so large, with either sign: what arrays hold, and floats reach."""
 _EXPONENT = re.compile(r"([+-]?)(\d[\d_]*)(?:\.(\d[\d_]*))?[eE]\+?(\d{1,3})")
 
 
@@ -11,8 +13,25 @@ def whole_number(text: str) -> int:
     """Parse a whole number. Exact, also above 2**53.
 
     Raises:
-        ValueError: it is none (``1.5``, ``1e-3``), or has a decimal point without an exponent (``3.0``, which may be a share).
+        ValueError: it is none (``1.5``, ``1e-3``), is larger than `LARGEST`, or has a decimal point without an exponent (``3.0``,
+            which may be a share).
     """
+    number = _parsed(text)
+    if number is None:
+        raise ValueError(f"{text!r} is not a whole number")
+    if abs(number) > LARGEST:
+        raise ValueError(f"{text!r} is not a whole number of at most 2**63 - 1")
+    return number
+
+
+def is_too_large(text: str) -> bool:
+    """Return whether ``text`` is a whole number that is larger than `LARGEST`."""
+    return abs(_parsed(text) or 0) > LARGEST
+
+
+def _parsed(text: str) -> int | None:
+    if len(text) > 1000:  # Python refuses to parse more than 4300 digits
+        return LARGEST + 1 if text.isdecimal() else None
     try:
         return int(text)
     except ValueError:
@@ -22,4 +41,4 @@ def whole_number(text: str) -> int:
         decimals = (decimals or "").replace("_", "").rstrip("0")
         if len(decimals) <= int(exponent):
             return int(f"{sign}{digits}{decimals}{'0' * (int(exponent) - len(decimals))}")
-    raise ValueError(f"{text!r} is not a whole number")
+    return None

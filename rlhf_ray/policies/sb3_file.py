@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import warnings
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,7 +168,15 @@ def _tensors(archive: zipfile.ZipFile, name: str) -> dict[str, Tensor]:
     size = archive.getinfo(name).file_size
     if size > MOST_BYTES:
         raise ValueError(f"its weights take {size / 2**30:.1f} GiB")
-    tensors = torch.load(io.BytesIO(archive.read(name)), map_location="cpu", weights_only=True)
+    content = io.BytesIO(archive.read(name))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice about pickles
+            tensors = torch.load(content, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch's own words are advice for programmers, in several lines
+        raise ValueError(
+            f"its {name} is damaged, or holds something else than tensors; save the model again"
+        ) from error
     if tensors is None:
         return {}
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):

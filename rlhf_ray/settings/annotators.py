@@ -6,6 +6,7 @@ import math
 import re
 from typing import NamedTuple
 
+from rlhf_ray.data.whole import LARGEST
 from rlhf_ray.settings.checks import require
 
 _ENTRY = re.compile(r"(?P<teacher>[^=@]+)(=(?P<share>[^=@]*))?(@(?P<after>[^=@]*))?")
@@ -45,7 +46,7 @@ def read_annotator(text: str, setting: str) -> AnnotatorEntry:
     part = 1.0 if share is None else _number(share)
     require(0 < part < math.inf, setting, text, "the share after = must be a number above 0")
     answers = None if after is None else _number(after)
-    whole = answers is None or (answers >= 1 and answers.is_integer())
+    whole = answers is None or (1 <= answers <= LARGEST and answers.is_integer())
     require(whole, setting, text, "the number of answers after @ must be a whole number of 1 or more")
     return AnnotatorEntry(teacher, part, None if answers is None else int(answers))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from numbers import Integral, Real
@@ -12,6 +13,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nearest import did_you_mean
 from rlhf_ray.data.registry import name_of, names_of
+from rlhf_ray.data.whole import LARGEST
 
 T = TypeVar("T")
 
@@ -90,6 +92,9 @@ def _number(value: Any, kinds: set[Any], setting: str) -> Any:
     words = sorted(kind for kind in kinds if isinstance(kind, str)) + ["None"] * (NoneType in kinds)
     rule = ", or ".join([f"it must be a {'' if float in kinds else 'whole '}number", *words])
     require(isinstance(value, Real) and not isinstance(value, bool), setting, value, rule)
+    if (LARGEST if int in kinds else sys.float_info.max) < abs(value) < math.inf:
+        rule = "it must be at most 2**63 - 1" if int in kinds else "it must be a finite number"
+        require(False, setting, f"about {'-' if value < 0 else ''}1e{math.log10(abs(value)):.0f}", rule)
     if int in kinds and float(value).is_integer() and (float not in kinds or value > 1 or isinstance(value, Integral)):
         return int(value)
     require(float in kinds, setting, value, rule)

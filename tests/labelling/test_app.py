@@ -178,6 +178,7 @@ def test_what_may_be_kept(stranger, ada, desk):
         b'{"holding": [""]}',
         b'{"count": 0}',
         b'{"count": 1000}',
+        b'{"count": ' + b"9" * 5000 + b"}",
         b'{"holding": {}}',
     ],
 )
