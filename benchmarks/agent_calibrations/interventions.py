@@ -22,7 +22,7 @@ from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import orthogonal_bases, removed_variance
 from rlhf_ray.interpret.directions.interventions import Intervention, Op, Vector
-from rlhf_ray.measure.intervals import bootstrap
+from rlhf_ray.measure.intervals import estimate_mean
 
 AGENTS = ("cuerun",)
 
@@ -154,7 +154,7 @@ def _not_needed(agent: Agent, known: Episodes, seed: int) -> list[Row]:
         turned, _ = go_on(
             agent, partial(make_batch, CUERUN), snapshots, interventions=[Intervention(direction, [0], "reflect")]
         )
-        found[name] = change = bootstrap(turned.returns - plain.returns, plain.levels, seed)
+        found[name] = change = estimate_mean(turned.returns - plain.returns, plain.levels)
         scores = direction.encode(episodes.memory[:, 1:][there])[:, 0]
         auc = float(roc_auc_score(episodes.states["cue"][:, :-1][there], scores))
         measured |= {f"{name}: auc": auc, "change of return": change.mean} if not measured else {f"{name}: auc": auc}

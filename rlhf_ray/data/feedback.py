@@ -30,7 +30,7 @@ def from_ratings(fragments: Fragments, ratings: FloatArray, rng: np.random.Gener
     """Turn ratings by one annotator into comparisons: the higher rated fragment is better, equal ratings are ties.
 
     Only the order of ratings counts, so any scale will do. Random pairs are compared, not all: otherwise ``n`` ratings would weigh
-    as much as ``n²`` answers.
+    as much as ``n²`` answers. A fragment that occurs several times counts once, with its mean rating.
 
     Args:
         fragments: ``n`` rated fragments, at least 2.
@@ -41,9 +41,9 @@ def from_ratings(fragments: Fragments, ratings: FloatArray, rng: np.random.Gener
         At most ``2 n`` different comparisons.
 
     Raises:
-        SettingError: there are fewer than two ratings, or some are NaN.
+        SettingError: there are fewer than two ratings of different fragments, or some are NaN.
     """
-    ratings = _scores(fragments, ratings, "ratings")
+    fragments, ratings = _once(fragments, _scores(fragments, ratings, "ratings"))
     n = len(fragments)
     index = np.array(list(itertools.combinations(range(n), 2)) if n <= 64 else _some_pairs(n, rng), np.int64)
     index = rng.permutation(index)[: PAIRS_PER_RATING * n]
@@ -53,6 +53,8 @@ def from_ratings(fragments: Fragments, ratings: FloatArray, rng: np.random.Gener
 def from_ranking(fragments: Fragments, ranks: IntArray | FloatArray) -> Comparisons:
     """Turn one ranked list into comparisons: of each two fragments, the one of the smaller rank is better.
 
+    A fragment that occurs several times counts once, with its mean rank.
+
     Args:
         fragments: the ``n`` fragments of the list, at least 2.
         ranks: ``[n]`` numbers: 0 or 1 for the best. Equal ranks are ties.
@@ -61,9 +63,9 @@ def from_ranking(fragments: Fragments, ranks: IntArray | FloatArray) -> Comparis
         All ``n (n - 1) / 2`` comparisons.
 
     Raises:
-        SettingError: there are fewer than two fragments, or not one rank for each, or some are NaN.
+        SettingError: there are fewer than two different fragments, or not one rank for each, or some are NaN.
     """
-    scores = -_scores(fragments, ranks, "ranks")
+    fragments, scores = _once(fragments, -_scores(fragments, ranks, "ranks"))
     index = np.array(list(itertools.combinations(range(len(fragments)), 2)), np.int64)
     return _by_score(fragments, index, scores)
 
@@ -73,6 +75,8 @@ def from_demonstrations(
 ) -> Comparisons:
     """Compare demonstrated fragments with other behaviour: the demonstration is always better (Ibarz et al. 2018).
 
+    Other behaviour that is a demonstration, too, is left out; a fragment that occurs several times counts once.
+
     Args:
         demonstrations: fragments of demonstrations.
         others: fragments of behaviour that is worse, such as a random policy's.
@@ -81,7 +85,18 @@ def from_demonstrations(
 
     Returns:
         ``min(count, len(demonstrations) * len(others))`` different comparisons.
+
+    Raises:
+        SettingError: all of the other behaviour are demonstrations.
     """
+    demonstrations, others = demonstrations[_first(demonstrations.ids())], others[_first(others.ids())]
+    shown_too = np.isin(others.ids(), demonstrations.ids())
+    if shown_too.all():
+        raise SettingError(
+            "All fragments of the other behaviour are demonstrations, too: compare with behaviour that is worse, such as a random "
+            "policy's."
+        )
+    others = others[~shown_too]
     places = rng.choice(
         len(demonstrations) * len(others), size=min(count, len(demonstrations) * len(others)), replace=False
     )
@@ -184,6 +199,27 @@ def read_demonstrations(
 def _some_pairs(n: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     drawn = {tuple(sorted(rng.choice(n, size=2, replace=False).tolist())) for _ in range(PAIRS_PER_RATING * n)}
     return sorted(drawn)
+
+
+def _first(ids: list[str]) -> IntArray:
+    """Return where each different id occurs first, ascending."""
+    return np.sort(np.unique(ids, return_index=True)[1])
+
+
+def _once(fragments: Fragments, scores: FloatArray) -> tuple[Fragments, FloatArray]:
+    """Return each different fragment once, with its mean score.
+
+    Raises:
+        SettingError: all are the same.
+    """
+    _, first, which = np.unique(fragments.ids(), return_index=True, return_inverse=True)
+    if len(first) == len(fragments):
+        return fragments, scores
+    if len(first) < 2:
+        raise SettingError(f"all {len(fragments)} fragments are the same: add others to compare with.")
+    means = np.bincount(which, scores) / np.bincount(which)
+    order = np.argsort(first)
+    return fragments[first[order]], means[order]
 
 
 def _scores(fragments: Fragments, given: object, what: str) -> FloatArray:

@@ -17,7 +17,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.films import FilmInfo
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.questions import Shown
-from rlhf_ray.store.answers import REVIEWED_BY, Suspicions, doubtful
+from rlhf_ray.store.answers import BEFORE, REVIEWED_BY, Suspicions, doubtful, own_preference
 from rlhf_ray.store.schema import holding
 
 MOST = 20
@@ -127,10 +127,11 @@ class SecondLooks:
 
 
 def replacing(row: _Row, owner: str, answer: str) -> dict[str, Any]:
-    """The values of an event with which ``owner`` replaces the answer ``row``, with a note of who did and what it was."""
+    """The values of an event with which ``owner`` replaces the answer ``row``, with a note of who did, and what it was."""
     shown = _shown(row)
     same = ("left_id", "right_id", "presented_swapped", "policy_version", "reward_version")
-    extra = {"answer": answer, "before": side_of(row["preference"], shown.swapped), REVIEWED_BY: owner}
+    own = own_preference(row["preference"], shown.swapped, row["extra"])
+    extra = {"answer": answer, BEFORE: side_of(own, shown.swapped), REVIEWED_BY: owner}
     preference = {"preference": shown.preference(answer)}
     return {name: row[name] for name in same} | {"target": row["event_id"], "extra": extra} | preference
 

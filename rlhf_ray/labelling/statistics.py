@@ -15,7 +15,7 @@ from rlhf_ray.data.comparisons import side_of
 from rlhf_ray.measure.agreement import AnnotatorAgreement, agreement
 from rlhf_ray.measure.agreement import alpha as alpha  # re-exported for callers
 from rlhf_ray.measure.error_rates import ErrorRate
-from rlhf_ray.store.answers import Presses, agreement_in, count_presses
+from rlhf_ray.store.answers import Presses, agreement_in, count_presses, own_preference
 from rlhf_ray.store.schema import holding
 
 _COLUMNS = (
@@ -31,7 +31,8 @@ def statistics(
     """Compute all statistics as JSON values; None for values without data. Only valid answers count.
 
     Agreement is among people; scripted teachers appear only in ``agreement_with_scripted``. Excluded annotators (weight 0) are
-    compared with the others, but the others are not compared with them. The order of a pair's clips does not matter.
+    compared with the others, but the others are not compared with them. The order of a pair's clips does not matter. Answers that
+    somebody looked at again count as their annotators gave them (`rlhf_ray.store.answers.own_preference`).
 
     Args:
         events: `PreferenceStore.events`.
@@ -74,7 +75,7 @@ class _Answers:
         self._weights = weights
         self._active = {row["event_id"]: row for row in rows if row["event_id"] not in cancelled}
         self.names = {row["annotator"] for row in rows}
-        self.labels = [rows[row] for row in sorted(holding(events).values())]
+        self.labels = [_own(rows[row]) for row in sorted(holding(events).values())]
         self._pairs: dict[frozenset[str], dict[str, str]] = defaultdict(dict)
         """Answers per pair, by annotator."""
         for label in self.labels:
@@ -129,6 +130,11 @@ class _Answers:
             if before is not None:
                 pairs.append(_answer(row) == before)
         return pairs
+
+
+def _own(label: _Row) -> _Row:
+    """The answer as its annotator gave it."""
+    return label | {"preference": own_preference(label["preference"], label["presented_swapped"], label["extra"])}
 
 
 def _known(checks: Iterable[_Row]) -> list[bool]:

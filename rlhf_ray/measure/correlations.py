@@ -32,14 +32,13 @@ class RewardCorrelations:
     returns_rank: MeanEstimate
 
 
-def reward_correlations(learned: Array, true: Array, seed: int = 0, draws: int = 500) -> RewardCorrelations:
+def reward_correlations(learned: Array, true: Array, intervals: bool = True) -> RewardCorrelations:
     """Correlate a learned reward with the true one.
 
     Args:
         learned: ``[fragments, length]``.
         true: ``[fragments, length]``.
-        seed: seeds the bootstrap over fragments, which gives the intervals.
-        draws: draws of the bootstrap; 0 for no intervals.
+        intervals: whether to compute intervals, over fragments.
 
     Raises:
         ValueError: the shapes differ.
@@ -50,8 +49,8 @@ def reward_correlations(learned: Array, true: Array, seed: int = 0, draws: int =
     group = np.repeat(np.arange(len(a)), a.shape[1])
     return RewardCorrelations(
         len(a),
-        linear_correlation(a, b, group, seed, draws),
-        rank_correlation(a, b, group, seed, draws),
-        linear_correlation(settled(a), settled(b), None, seed, draws),
-        rank_correlation(settled(a), settled(b), None, seed, draws),
+        linear_correlation(a, b, group, interval=intervals),
+        rank_correlation(a, b, group, interval=intervals),
+        linear_correlation(settled(a), settled(b), None, interval=intervals),
+        rank_correlation(settled(a), settled(b), None, interval=intervals),
     )

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap, rank_correlation, share_interval
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean, rank_correlation, share_interval
 
 BINS = 5
 """Bins of equal width from 0.5 to 1: five make tens of percent."""
@@ -51,8 +51,8 @@ class PredictionScores:
         answers: number of answers.
         decided: number of answers that are not ties.
         accuracy: share of decided answers on whose side the model is, with its 95 % interval (Wilson); NaN without any.
-        log_likelihood: mean log-likelihood in nats, with its 95 % interval (bootstrap over answers). Guessing gives -0.693.
-        brier: mean Brier score, with its 95 % interval (bootstrap over answers). 0 is perfect, guessing gives 0.25.
+        log_likelihood: mean log-likelihood in nats, with its 95 % interval (Student's t over answers). Guessing gives -0.693.
+        brier: mean Brier score, with its 95 % interval (Student's t over answers). 0 is perfect, guessing gives 0.25.
         calibration_error: expected calibration error (Naeini et al. 2015), 0 to 1: see `calibration_error`.
         chance: the calibration error that a perfectly calibrated model would have on so few answers.
     """
@@ -297,4 +297,4 @@ def _bin(confidence: FloatArray, bins: int) -> IntArray:
 
 
 def _mean(values: FloatArray) -> MeanEstimate:
-    return bootstrap(values) if len(values) else MeanEstimate(math.nan, None, None)
+    return estimate_mean(values) if len(values) else MeanEstimate(math.nan, None, None)

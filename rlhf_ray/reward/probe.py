@@ -50,11 +50,11 @@ class ProbeReading:
 
     def drift(self, earlier: ProbeReading) -> float:
         """Return one minus the rank correlation of the returns with an earlier version's: 0 for the same order, 2 opposite."""
-        return 1 - rank_correlation(self.returns, earlier.returns, draws=0).mean
+        return 1 - rank_correlation(self.returns, earlier.returns, interval=False).mean
 
     def truth(self, probe: Fragments) -> float:
         """Return the rank correlation of the returns with the true ones; NaN where these are unknown or constant."""
-        return rank_correlation(self.returns, settled(probe.rewards), draws=0).mean
+        return rank_correlation(self.returns, settled(probe.rewards), interval=False).mean
 
 
 def learned_rewards(reward: RewardEnsemble, fragments: Fragments) -> FloatArray:

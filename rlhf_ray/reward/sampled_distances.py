@@ -1,10 +1,11 @@
-"""Distances between any two reward functions, from recorded steps, with bootstrap intervals: EPIC, DARD, STARC, correlations.
+"""Distances between any two reward functions, from recorded steps, with intervals over episodes: EPIC, DARD, STARC, correlations.
 
 The recorded steps are the coverage distribution. Potentials of terminated steps' next observations are 0, as in `distances`,
 whose docstring defines the distances, the treatment of episode ends and what constant rewards get. Both rewards are
 canonicalised with the same draws, so that EPIC and DARD are 0 for shaped rewards at any number of samples.
 
-Intervals are 95 % percentile bootstraps over episodes (over steps, if there are fewer than `EPISODES`).
+Intervals are 95 % jackknifes over episodes (`rlhf_ray.measure.intervals`), whose steps and draws are left out in turn. With too few
+episodes there is none, but for distances that are exactly 0 and those from a constant.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,23 +21,19 @@ from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.measure import statistics
 from rlhf_ray.measure.distances import CONSTANT, pearson_distance, weighted_correlation
-from rlhf_ray.measure.intervals import percentile_interval
+from rlhf_ray.measure.intervals import CORRELATION
+from rlhf_ray.reward.distance_estimates import Estimate, estimate, refused, without
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.value_features import STEPS_PER_VALUE, features, fewest_values, value_features
 
-EPISODES = 10
-"""Least number of episodes for a bootstrap over episodes."""
-RESAMPLES = 200
-"""Bootstrap resamples."""
-SOLVES = 60
-"""Bootstrap resamples of STARC, each of which fits the values anew."""
 POOL = 4096
 """Most steps that a distance looks at."""
 CHUNK = 8192
 """Steps per call of a reward. Bounds memory for images."""
 SAME_ACTION = 1e3
 """Distance of different choices, such as Discrete actions: any observation is nearer than another action."""
-
+SHAPED_ON, SHAPED_DRAWS = 64, 16
+"""Steps, and draws for each, on which STARC looks whether a reward is nothing but shaping."""
 
 DISTANCES = {
     "epic_published": "EPIC, as published",
@@ -50,36 +46,13 @@ DISTANCES = {
 """Names for people, in the order in which they are shown."""
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its 95 % interval.
-
-    Attributes:
-        value: the estimate.
-        low: lower end.
-        high: upper end.
-        steps: number of recorded steps that it rests on.
-        refused: why there is no estimate; value, low and high are NaN then.
-    """
-
-    value: float
-    low: float
-    high: float
-    steps: int
-    refused: str = ""
-
-    def text(self, digits: int = 2) -> str:
-        """Write the value with its interval; a dash if there is none."""
-        if self.refused:
-            return "–"
-        return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
-
-    def __str__(self) -> str:
-        return self.text(3)
-
-
 def correlation(
-    first: RewardFunction, second: RewardFunction, steps: Transitions, rng: np.random.Generator, ranks: bool = False
+    first: RewardFunction,
+    second: RewardFunction,
+    steps: Transitions,
+    rng: np.random.Generator | None = None,
+    *,
+    ranks: bool = False,
 ) -> Estimate:
     """Correlate two rewards as they are, without canonicalisation.
 
@@ -87,17 +60,19 @@ def correlation(
         first: a reward.
         second: the other reward.
         steps: the steps to compare them on.
-        rng: draws the bootstrap.
+        rng: not used, as nothing is drawn; for a signature like that of the distances.
         ranks: Spearman's correlation instead of Pearson's.
 
     Returns:
         The correlation; 0 if one reward is constant, 1 if both are.
     """
     values = [reward.of(steps) for reward in (first, second)]
+    exact = any(statistics.constant(rewards) for rewards in values)
     if ranks:
         values = [statistics.ranks(rewards) for rewards in values]
-    resampled = weighted_correlation(values[0], values[1], _resamples(steps, rng))
-    return _estimate(float(weighted_correlation(values[0], values[1])), resampled, len(steps))
+    keep, sizes = without(steps)
+    others = weighted_correlation(values[0], values[1], keep)
+    return estimate(weighted_correlation(values[0], values[1]), others, sizes, len(steps), exact, CORRELATION)
 
 
 def epic(
@@ -123,37 +98,26 @@ def epic(
         second: the other reward.
         steps: coverage distribution.
         gamma: discount.
-        rng: draws samples and bootstrap.
+        rng: draws samples.
         pairs: steps on which the canonical rewards are compared.
         draws: actions and next states, drawn independently of each other, for the mean rewards.
         ends: whether potentials are 0 at the end of an episode.
     """
     pool = steps.sample(POOL, rng)
-    n = len(pool)
-    chosen, drawn = np.sort(rng.permutation(n)[:pairs]), rng.integers(n, size=(3, draws))
-    leaving, actions, nexts = drawn[0], drawn[1], n + drawn[2]
-    ended = pool.terminated[drawn[2]]
-    over = pool.terminated[chosen] & ends
-    weights = _resamples(pool[chosen], rng)
-    draw_weights = rng.multinomial(draws, np.full(draws, 1 / draws), len(weights)) / draws
-    canonical, resampled = [], []
+    chosen, drawn = np.sort(rng.permutation(len(pool))[:pairs]), rng.integers(len(pool), size=(3, draws))
+    keep, sizes = without(pool)
+    of_draws = keep[:, drawn].all(1)  # draws without any step of the episodes that are left out
+    of_draws = of_draws / np.maximum(of_draws.sum(1, keepdims=True), 1)
+    canonical, left, flat = [], [], []
     for reward in (first, second):
-        rewards = reward.of(pool[chosen])
-        before = _at(reward, pool, chosen[:, None], actions, nexts, ended)
-        after = np.empty_like(before)
-        after[~over] = _at(reward, pool, n + chosen[~over, None], actions, nexts, ended)
-        after[over] = _at(reward, pool, leaving, actions, nexts, ended) - _at(
-            reward, pool, leaving, actions, n + chosen[over, None], np.array(True)
-        )
-        means = gamma * after - before
-        canonical.append(_flat_if_constant(rewards + means.mean(1), rewards))
-        resampled.append(rewards + draw_weights @ means.T)
+        rewards, means, scale = _means(reward, pool, chosen, drawn, gamma, ends)
+        canonical.append(_flat_if_constant(rewards + means.mean(1), scale))
+        flat.append(not canonical[-1].any())
+        left.append(canonical[-1] if flat[-1] else rewards + of_draws @ means.T)
     distance = pearson_distance(weighted_correlation(canonical[0], canonical[1]))
-    if not canonical[0].any() or not canonical[1].any():
-        return _estimate(float(distance), np.full(1, float(distance)), len(chosen))
-    return _estimate(
-        float(distance), pearson_distance(weighted_correlation(resampled[0], resampled[1], weights)), len(chosen)
-    )
+    others = pearson_distance(weighted_correlation(left[0], left[1], keep[:, chosen]))
+    others[~of_draws.any(1)] = math.nan
+    return estimate(distance, others, sizes, len(chosen), any(flat))
 
 
 def dard(
@@ -179,7 +143,7 @@ def dard(
         second: the other reward.
         steps: coverage distribution and transition model.
         gamma: discount.
-        rng: draws samples and bootstrap.
+        rng: draws samples.
         pairs: steps on which the canonical rewards are compared.
         neighbours: recorded steps that stand for the transitions out of an observation.
     """
@@ -194,18 +158,26 @@ def dard(
     onward = _squares(features(pool.next_observations, first.observation_space, pool.observations)[chosen], known)
     of_actions = [_nearest(onward + _squares(moves[row], moves), neighbours, rng) for row in here.T]
     there = np.stack(of_actions, 1)  # [pairs, neighbours, neighbours]: from s', with the action of a step from s
-    canonical = []
+    keep, sizes = without(pool)
+    canonical: list[FloatArray] = []
     for reward in (first, second):
         rewards = reward.of(pool[chosen])
-        before = _at(reward, pool, chosen[:, None], here, n + here, pool.terminated[here]).mean(1)
-        after = _at(reward, pool, n + chosen[:, None, None], there, n + there, pool.terminated[there]).mean((1, 2))
-        crossed = _crossed(reward, pool, chosen, here, there).mean((1, 2))
-        canonical.append(
-            _flat_if_constant(rewards + gamma * np.where(over, 0, after) - before - gamma * crossed, rewards)
-        )
-    distance = float(pearson_distance(weighted_correlation(canonical[0], canonical[1])))
-    weights = _resamples(pool[chosen], rng)
-    return _estimate(distance, pearson_distance(weighted_correlation(canonical[0], canonical[1], weights)), len(chosen))
+        before = _at(reward, pool, chosen[:, None], here, n + here, pool.terminated[here])
+        after = _at(reward, pool, n + chosen[:, None, None], there, n + there, pool.terminated[there])
+        change = gamma * (np.where(over[:, None, None], 0, after) - _crossed(reward, pool, chosen, here, there))
+        scale = np.abs(np.concatenate([rewards, before.ravel(), after.ravel()])).max(initial=0.0)
+        whole = rewards + change.mean((1, 2)) - before.mean(1)
+        rows = [_flat_if_constant(whole, scale)]
+        for kept in keep:
+            near, far = kept[here], kept[here][..., None] * kept[there]
+            rows.append(
+                rewards + _mean_of(change, far, (1, 2)) - _mean_of(before, near, (1,)) if rows[0].any() else rows[0]
+            )
+        canonical.append(np.stack(rows))
+    weights = np.concatenate([np.ones((1, len(chosen))), keep[:, chosen]])
+    distances = pearson_distance(weighted_correlation(canonical[0], canonical[1], weights))
+    exact = not (canonical[0][0].any() and canonical[1][0].any())
+    return estimate(distances[0], distances[1:], sizes, len(chosen), exact)
 
 
 def starc(
@@ -216,60 +188,47 @@ def starc(
     The policy of the canonicalisation is the one that recorded the data. Its values are fitted by least-squares temporal
     differences: one weight for each observation if observations repeat, otherwise on `FEATURES` random Fourier features, so that
     shaping with a potential far from their span leaves a rest. Rewards are averaged over next states where the same observation
-    and action occur again.
+    and action occur again. A reward that is nothing but shaping, and a constant where no episode ends, has no direction: its
+    rewards of made-up steps tell (see `_shapes_only`), not the fit.
 
     It is refused with fewer than `STEPS_PER_VALUE` steps for each weight: one for each observation that repeats, or one for each
     feature of the observation (at most `FEATURES`) and a constant. It is refused, too, if the values leave nothing of a reward that
-    is no shaping, as other next states show: whoever always acts alike in one observation gains nothing over his own values.
+    is no shaping: whoever always acts alike in one observation gains nothing over his own values.
 
     Args:
         first: a reward.
         second: the other reward.
         steps: coverage distribution; steps of whole episodes.
         gamma: discount.
-        rng: draws features and bootstrap.
+        rng: draws features.
     """
     steps = steps.sample(POOL, rng)
     needed = STEPS_PER_VALUE * fewest_values(steps, first.observation_space)
     if len(steps) < needed:
-        return _refused(len(steps), f"{needed} steps are needed to fit the values, {STEPS_PER_VALUE} for each weight")
+        return refused(len(steps), f"{needed} steps are needed to fit the values, {STEPS_PER_VALUE} for each weight")
     pool, inputs, next_inputs = value_features(steps, first.observation_space, rng)
     onward = gamma * ~pool.terminated[:, None] * next_inputs
     given = np.stack([reward.of(pool) for reward in (first, second)], 1)
     same = _same_step(pool)
+    shaping = np.array([_shapes_only(reward, pool, gamma, rng) for reward in (first, second)])
 
-    def fitted(weights: FloatArray) -> FloatArray:
+    def squared(weights: FloatArray) -> tuple[float, BoolArray]:
         weighted = weights[:, None] * inputs
         system = weighted.T @ (inputs - onward)
         system += 1e-9 * np.trace(np.abs(system)) / len(system) * np.eye(len(system))
-        return np.linalg.solve(system, weighted.T @ given)
-
-    def squared(weights: FloatArray) -> tuple[float, BoolArray]:
-        values = fitted(weights)
-        canonical = given + (onward - inputs) @ values
+        canonical = given + (onward - inputs) @ np.linalg.solve(system, weighted.T @ given)
         norms = np.sqrt([_power(column, same, weights) for column in canonical.T])
-        trivial = norms <= 1e3 * CONSTANT * np.abs(given).max(0)
+        trivial = shaping | (norms <= 1e3 * CONSTANT * np.abs(given).max(0))
         directions = np.where(trivial, 0, canonical / np.where(trivial, 1, norms))
         return min(1.0, _power(directions[:, 0] - directions[:, 1], same, weights) / 4), trivial
 
-    distances, trivial = squared(np.ones(len(pool)))
-    elsewhere = rng.permutation(len(pool))
-    values = fitted(np.ones(len(pool)))
-    moved = {"next_observations": pool.next_observations[elsewhere], "terminated": pool.terminated[elsewhere]}
-    for number, reward in enumerate((first, second)):
-        if trivial[number] and np.ptp(given[:, number]) > 0:
-            rest = reward.of(pool.with_(**moved)) + (onward[elsewhere] - inputs) @ values[:, number]
-            if isinstance(reward, RecordedReward) or np.abs(rest).max() > 1e-4 * np.abs(given[:, number]).max():
-                return _refused(
-                    len(pool), "in these steps, each observation has one action: no other one's gain is known"
-                )
-    drawn = [squared(of) for of in _resamples(pool, rng)[:SOLVES]]
-    # In a few steps, drawn anew, a reward may cancel by chance, which says nothing.
-    resampled = np.array([of for of, cancels in drawn if np.array_equal(cancels, trivial)] or [distances])
-    # Resampling adds noise to the averages once more, which a square shows as bias. The interval spans the percentile bootstrap,
-    # which has that bias, and the reversed one, which overcorrects if the noise is small.
-    ends = [percentile_interval(draws) for draws in (resampled, 2 * distances - resampled)]
-    return _estimate(float(np.sqrt(distances)), np.sqrt(np.clip([np.min(ends), np.max(ends)], 0, 1)), len(pool))
+    square, trivial = squared(np.ones(len(pool)))
+    if (trivial & ~shaping & (np.ptp(given, axis=0) > 0)).any():
+        return refused(len(pool), "in these steps, each observation has one action: no other one's gain is known")
+    keep, sizes = without(pool)
+    found = [squared(kept) for kept in keep]
+    others = [np.sqrt(of) if np.array_equal(cancels, trivial) else math.nan for of, cancels in found]
+    return estimate(np.sqrt(square), np.array(others), sizes, len(pool), bool(trivial.any()))
 
 
 def all_distances(
@@ -290,8 +249,8 @@ def all_distances(
     }
     published = functools.partial(epic, pairs=pairs, draws=pairs // 4, ends=False)
     estimates["epic_published"] = published(first, second, steps, gamma, np.random.default_rng([seed, 0]))
-    for number, (name, ranks) in enumerate({"pearson": False, "spearman": True}.items()):
-        estimates[name] = correlation(first, second, steps, np.random.default_rng([seed, 10 + number]), ranks)
+    for name, ranks in {"pearson": False, "spearman": True}.items():
+        estimates[name] = correlation(first, second, steps, ranks=ranks)
     return estimates
 
 
@@ -323,18 +282,43 @@ def recorded_distances(reward: RewardFunction, steps: Transitions, gamma: float,
     """
     truth = RecordedReward(reward)
     estimates = {"starc": starc(reward, truth, steps, gamma, np.random.default_rng([seed, 2]))}
-    for number, (name, ranks) in enumerate({"pearson": False, "spearman": True}.items()):
-        estimates[name] = correlation(reward, truth, steps, np.random.default_rng([seed, 10 + number]), ranks)
+    for name, ranks in {"pearson": False, "spearman": True}.items():
+        estimates[name] = correlation(reward, truth, steps, ranks=ranks)
     return estimates
 
 
-def _refused(steps: int, why: str) -> Estimate:
-    return Estimate(math.nan, math.nan, math.nan, steps, why)
+def _means(
+    reward: RewardFunction, pool: Transitions, chosen: IntArray, drawn: IntArray, gamma: float, ends: bool
+) -> tuple[FloatArray, FloatArray, float]:
+    """Return the rewards of ``chosen`` steps, what EPIC adds to each by each draw, ``[chosen, draws]``, and the largest reward."""
+    n = len(pool)
+    leaving, actions, nexts = drawn[0], drawn[1], n + drawn[2]
+    ended = pool.terminated[drawn[2]]
+    over = pool.terminated[chosen] & ends
+    rewards = reward.of(pool[chosen])
+    before = _at(reward, pool, chosen[:, None], actions, nexts, ended)
+    after = np.empty_like(before)
+    after[~over] = _at(reward, pool, n + chosen[~over, None], actions, nexts, ended)
+    after[over] = _at(reward, pool, leaving, actions, nexts, ended) - _at(
+        reward, pool, leaving, actions, n + chosen[over, None], np.array(True)
+    )
+    largest = max(float(np.abs(of).max(initial=0.0)) for of in (rewards, before, after))
+    return rewards, gamma * after - before, largest
 
 
-def _estimate(value: float, resampled: Array, steps: int) -> Estimate:
-    low, high = resampled if len(resampled) == 2 else percentile_interval(resampled)
-    return Estimate(value, min(value, float(low)), max(value, float(high)), steps)
+def _shapes_only(reward: RewardFunction, pool: Transitions, gamma: float, rng: np.random.Generator) -> bool:
+    """Return whether a reward is ``constant + gamma * phi(s') - phi(s)``: EPIC's canonicalisation then leaves nothing of it.
+
+    Where episodes end, that holds without a constant only. Of recorded rewards, only a constant is known to be that.
+    """
+    chosen, drawn = rng.permutation(len(pool))[:SHAPED_ON], rng.integers(len(pool), size=(3, SHAPED_DRAWS))
+    if isinstance(reward, RecordedReward):
+        rewards = reward.of(pool)
+        return not rewards.any() or (statistics.constant(rewards) and not pool.terminated.any())
+    # Steps that end an episode are few, and what tells a constant.
+    chosen = np.unique(np.concatenate([chosen, np.flatnonzero(pool.terminated)[:SHAPED_ON]]))
+    rewards, means, largest = _means(reward, pool, chosen, drawn, gamma, True)
+    return not _flat_if_constant(rewards + means.mean(1), largest).any()
 
 
 def _power(values: FloatArray, groups: IntArray, weights: FloatArray) -> float:
@@ -347,19 +331,18 @@ def _power(values: FloatArray, groups: IntArray, weights: FloatArray) -> float:
     return max(0.0, float((count * (mean**2 - noise)).sum() / count.sum()))
 
 
-def _flat_if_constant(canonical: FloatArray, given: FloatArray) -> FloatArray:
-    """Rounding is no direction: 32-bit networks leave about 1e-7 of their size where their reward cancels."""
+def _flat_if_constant(canonical: FloatArray, largest: float) -> FloatArray:
+    """Rounding is no direction: 32-bit networks leave about 1e-7 of their ``largest`` reward where their reward cancels."""
     centred = canonical - canonical.mean()
-    return np.zeros_like(centred) if np.abs(centred).max() <= 1e-6 * np.abs(given).max(initial=0.0) else centred
+    return np.asarray(centred * (np.abs(centred).max(initial=0.0) > 1e-6 * largest))
 
 
-def _resamples(steps: Transitions, rng: np.random.Generator) -> FloatArray:
-    """Draw bootstrap weights ``[resamples, n]``: how often each step's episode was drawn. No row is empty."""
-    names, episode = np.unique(steps.episodes, return_inverse=True)
-    if len(names) < EPISODES:
-        names, episode = np.arange(len(steps)), np.arange(len(steps))
-    counts = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), RESAMPLES)
-    return counts[:, episode].astype(np.float64)
+def _mean_of(values: FloatArray, weights: FloatArray, axes: tuple[int, ...]) -> FloatArray:
+    """Return weighted means over ``axes``; unweighted ones where all weights are 0."""
+    total = weights.sum(axes)
+    return np.asarray(
+        np.where(total > 0, (weights * values).sum(axes) / np.where(total > 0, total, 1), values.mean(axes))
+    )
 
 
 def _at(

@@ -128,7 +128,7 @@ class Probing(Callback):
         if newest is not None and np.isfinite(newest.rewards).all():
             with carry_on("distances to the true reward"):
                 found |= self._distances(reward, newest)
-            of = reward_correlations(learned_rewards(reward, newest), newest.rewards, draws=0)
+            of = reward_correlations(learned_rewards(reward, newest), newest.rewards, intervals=False)
             found |= {
                 "step_correlation": of.steps_linear.mean,
                 "step_rank_correlation": of.steps_rank.mean,

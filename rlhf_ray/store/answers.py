@@ -27,6 +27,9 @@ MOSTLY = 0.8
 
 REVIEWED_BY = "reviewed_by"
 """Key of ``extra`` in an answer that somebody looked at again and kept or changed: who. It stands."""
+BEFORE = "before"
+"""Key of ``extra`` in such an answer: the side as shown that its annotator had chosen."""
+_OF_SIDES: Mapping[str, float] = {"left": 1.0, "right": 0.0, "equal": 0.5}
 
 Suspicions = Mapping[tuple[str, str], float]
 """How likely answers are wrong, by pair id and annotator."""
@@ -82,15 +85,36 @@ def count_presses(answers: Iterable[tuple[str, Side]], last: int | None = None) 
     }
 
 
+def own_preference(preference: float, swapped: bool | None, extra: str | None) -> float:
+    """Return what the annotator of an active answer preferred, whoever looked at it again and changed it.
+
+    Answers that one person gave for another are not independent of that person's. What annotators took back and answered anew
+    themselves is theirs: a slip.
+
+    Args:
+        preference: of the active answer.
+        swapped: whether the left fragment was shown on the right.
+        extra: the answer's ``extra``, JSON.
+    """
+    if extra is None or REVIEWED_BY not in extra:
+        return preference
+    noted = json.loads(extra)
+    shown = _OF_SIDES.get(noted.get(BEFORE)) if REVIEWED_BY in noted else None
+    return preference if shown is None else 1.0 - shown if swapped else shown
+
+
 def presses_in(labels: pa.Table) -> dict[str, Presses]:
-    """Count each annotator's answers among ``labels`` (`Snapshot.labels`) by the side as shown."""
-    names = ("annotator", "preference", "presented_swapped")
+    """Count each annotator's own answers (`own_preference`) among ``labels`` (`Snapshot.labels`) by the side as shown."""
+    names = ("annotator", "preference", "presented_swapped", "extra")
     rows = zip(*(labels[name].to_pylist() for name in names), strict=True)
-    return count_presses((name, side_of(preference, swapped)) for name, preference, swapped in rows)
+    return count_presses(
+        (name, side_of(own_preference(preference, swapped, extra), swapped))
+        for name, preference, swapped, extra in rows
+    )
 
 
 def agreement_in(events: pa.Table, weights: Mapping[str, float]) -> AnnotatorAgreement:
-    """Measure the agreement of people about pairs that several of them answered.
+    """Measure the agreement of people about pairs that several of them answered, by what each preferred (`own_preference`).
 
     The categories are left, right and equal, of the pair's own sides, because the sides as shown are random. Where a pair is stored
     in both orders, the first one counts. Scripted teachers and annotators of weight 0 are left out.
@@ -99,14 +123,16 @@ def agreement_in(events: pa.Table, weights: Mapping[str, float]) -> AnnotatorAgr
         events: `PreferenceStore.events`.
         weights: `PreferenceStore.weights`.
     """
-    names = ("left_id", "right_id", "preference", "annotator", "annotator_type")
+    names = ("left_id", "right_id", "preference", "presented_swapped", "extra", "annotator", "annotator_type")
     labels = take(events.select(names), rows_holding(events))
     first: dict[frozenset[str], str] = {}
     sides: dict[frozenset[str], dict[str, Side]] = {}
-    for left, right, preference, who, kind in zip(*(labels[name].to_pylist() for name in names), strict=True):
+    rows = zip(*(labels[name].to_pylist() for name in names), strict=True)
+    for left, right, preference, swapped, extra, who, kind in rows:
         if kind != "scripted" and weights.get(who, 1.0) > 0:
             pair = frozenset((left, right))
-            sides.setdefault(pair, {})[who] = side_of(preference, swapped=first.setdefault(pair, left) != left)
+            own = own_preference(preference, swapped, extra)
+            sides.setdefault(pair, {})[who] = side_of(own, swapped=first.setdefault(pair, left) != left)
     return agreement([list(answers.values()) for answers in sides.values()])
 
 

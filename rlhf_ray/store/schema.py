@@ -246,15 +246,15 @@ def holding(events: pa.Table) -> dict[tuple[str, str], int]:
     """Return the rows of ``events`` (from `in_order`) that are active labels, by pair and annotator.
 
     A retract or supersede cancels its target, regardless of their order; a cancelled event stays cancelled. Of the remaining
-    labels, the latest by each annotator for each pair is active.
+    labels, the latest by each annotator for each pair is active. A fragment with itself is no pair: an answer about it never is.
     """
-    names = ("event_id", "kind", "target", "pair_id", "annotator")
+    names = ("event_id", "kind", "target", "pair_id", "annotator", "left_id", "right_id")
     columns = [events[name].to_pylist() for name in names]
     cancelled = {target for target in columns[2] if target is not None}
     return {
         (pair, annotator): row
-        for row, (event, kind, _, pair, annotator) in enumerate(zip(*columns, strict=True))
-        if kind in ("label", "supersede") and event not in cancelled
+        for row, (event, kind, _, pair, annotator, left, right) in enumerate(zip(*columns, strict=True))
+        if kind in ("label", "supersede") and event not in cancelled and left != right
     }
 
 

@@ -23,6 +23,7 @@ from rlhf_ray.store.files import AMENDMENTS, LAST, LocalFiles, claim, copy_file,
 from rlhf_ray.store.packs import Rows
 from rlhf_ray.store.reading import StoreReader
 from rlhf_ray.store.schema import (
+    ANSWERS,
     FORMAT,
     LABELS,
     MAJOR,
@@ -36,6 +37,7 @@ from rlhf_ray.store.schema import (
 
 COMPACT_AT = 128
 """Number of small segments, or small packs, at which a commit compacts them."""
+ITSELF = "Left out %d comparisons of a fragment with itself."
 
 
 class PreferenceStore(StoreReader):
@@ -64,7 +66,8 @@ class PreferenceStore(StoreReader):
     def commit(self, comparisons: Comparisons, *, annotator: str, annotator_type: str = "scripted") -> int:
         """Store the answers as those of ``annotator``. They are on disk when this returns.
 
-        Commits are idempotent: pairs that ``annotator`` has already answered are skipped.
+        Commits are idempotent: pairs that ``annotator`` has already answered are skipped. A fragment compared with itself is left
+        out; how many are is logged.
 
         Args:
             comparisons: the pairs and answers.
@@ -92,6 +95,14 @@ class PreferenceStore(StoreReader):
         self._begin()
         self._check_kind(pairs.left)
         left, right = pairs.left.ids(), pairs.right.ids()
+        differ = np.array([one != other for one, other in zip(left, right, strict=True)], bool)
+        if not differ.all():
+            log.warning(ITSELF, int((~differ).sum()))
+            if not differ.any():
+                return 0
+            return self._commit(
+                pairs[differ], None if preferences is None else preferences[differ], annotator, annotator_type
+            )
         # All of them: committing a comparison again restores a fragment that was lost to damage.
         self._store_fragments([left, right], [pairs.left, pairs.right])
         events = [scripted_event_id(pair, annotator) for pair in pairs.ids]
@@ -142,6 +153,9 @@ class PreferenceStore(StoreReader):
                         f"event {event.event_id!r}: fragment {side} is not stored; pass it with the event, in fragments."
                     )
         new = self._new([event.event_id for event in events])
+        itself = sum(events[i].kind in ANSWERS and events[i].left_id == events[i].right_id for i in new)
+        if itself:  # stored, as all that was received, but never active: see `holding`
+            log.warning(ITSELF, itself)
         table = pa.Table.from_pylist([events[i].row() for i in new], schema=LABELS)
         if fragments is not None:
             self._check_kind(fragments)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from rlhf_ray.cli import store as store_commands
-from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.feedback import from_demonstrations, from_ranking, from_ratings, read_feedback
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.settings import RewardModelSettings
-from rlhf_ray.store import PreferenceStore
+from rlhf_ray.store import Event, PreferenceStore
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
 RNG = np.random.default_rng
@@ -67,6 +67,47 @@ def test_a_ranked_list_is_all_its_pairs() -> None:
     assert {pair for pair in found if pair[2] == 0.5} == {(2, 3, 0.5)}
     assert all(preference == 1.0 for left, right, preference in found if left == 1)
     assert all(preference == 0.0 for left, right, preference in found if left == 0)
+
+
+def _answers(found: Comparisons) -> dict[frozenset[str], set[str]]:
+    """The better fragments of each pair."""
+    answers: dict[frozenset[str], set[str]] = {}
+    for left, right, preference in zip(found.pairs.left.ids(), found.pairs.right.ids(), found.preferences, strict=True):
+        better = {1.0: left, 0.0: right}.get(float(preference), "equal")
+        answers.setdefault(frozenset((left, right)), set()).add(better)
+    return answers
+
+
+def test_a_fragment_is_never_compared_with_itself_nor_answers_contradict_each_other() -> None:
+    """Fragments 3 to 5 are 0 to 2 again, with other ratings."""
+    three = _fragments(3)
+    twice, ids = Fragments.concatenate([three, three]), three.ids()
+    ratings = np.array([1.0, 2.0, 3.0, 6.0, 2.0, 4.0])  # means 3.5, 2, 3.5
+    for found in (from_ratings(twice, ratings, RNG(0)), from_ranking(twice, -ratings)):
+        assert _answers(found) == {
+            frozenset(ids[:2]): {ids[0]},
+            frozenset(ids[1:]): {ids[2]},
+            frozenset((ids[0], ids[2])): {"equal"},
+        }
+    shared = from_demonstrations(three, Fragments.concatenate([three, _fragments(2, seed=1)]), 100, RNG(0))
+    assert len(shared) == 6
+    assert all(len(pair) == 2 and better < set(ids) for pair, better in _answers(shared).items())
+    with pytest.raises(SettingError, match="are demonstrations, too"):
+        from_demonstrations(three, twice, 5, RNG(0))
+
+
+def test_a_store_counts_no_fragment_compared_with_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clips, store = _fragments(3), PreferenceStore(tmp_path / "store")
+    pairs = Comparisons(Pairs.of(clips, np.array([[0, 0], [0, 1], [2, 2]])), np.array([1, 1, 0], np.float32))
+    assert store.commit(pairs, annotator="ada") == 1
+    assert "Left out 2 comparisons of a fragment with itself." in caplog.text
+    ids = clips.ids()
+    store.record([Event("one", "label", "bob", ids[2], ids[2], 1.0)], clips)
+    assert len(store) == 1
+    assert store.describe()["annotators"] == {"ada": 1}
+    merged = PreferenceStore(tmp_path / "merged")
+    assert merged.import_from(tmp_path / "store") == 1
+    assert merged.load().keys == store.load().keys  # type: ignore[union-attr]
 
 
 def test_demonstrations_are_better_on_either_side() -> None:
@@ -139,7 +180,8 @@ def test_demonstrations_are_added_against_other_behaviour(tmp_path: Path, capsys
         store_commands.run([*words[:-3], "50"])
 
 
-CLIPS = {"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2))}
+CLIPS = {"actions": np.zeros((3, 5, 1)), "observations": np.arange(36.0).reshape(3, 6, 2)}
+SAME = {"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2))}
 
 
 @pytest.mark.parametrize(
@@ -157,6 +199,8 @@ CLIPS = {"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2))}
         (CLIPS | {"ranks": np.zeros(2)}, r"as ranks, .* shape \(2,\)"),
         (CLIPS | {"ranks": np.array(["a", "b", "c"])}, "as ranks, .* got something else"),
         (CLIPS | {"ranks": np.arange(3), "lists": np.array([0, 0, 1])}, "its list 1 has one fragment only"),
+        (SAME | {"ranks": np.arange(3)}, "all 3 fragments are the same"),
+        (SAME | {"ratings": np.arange(3)}, "all 3 fragments are the same"),
     ],
 )
 def test_files_that_hold_something_else_are_refused(

@@ -71,9 +71,9 @@ def test_true_returns_that_differ_by_rounding_only_have_no_order() -> None:
     rng = np.random.default_rng(0)
     true = np.stack([rng.permutation([-0.1] * 9 + [1.0]) for _ in range(40)])
     learned = rng.normal(size=true.shape)
-    found = reward_correlations(learned, true, draws=0)
+    found = reward_correlations(learned, true, intervals=False)
     assert np.isnan([found.returns_linear.mean, found.returns_rank.mean]).all()
     true[:20, 0] += 0.3
-    found = reward_correlations(learned, true, draws=0)
+    found = reward_correlations(learned, true, intervals=False)
     scipy_s = stats.spearmanr(learned.sum(1), np.repeat([1.0, 0.0], 20)).statistic
     assert found.returns_rank.mean == pytest.approx(scipy_s)

@@ -294,6 +294,51 @@ def test_starc_is_refused_where_the_own_values_explain_any_reward() -> None:
     assert sampled_distances.starc(shaping_only, zero, steps, 0.9, rng).value == 0
 
 
+@pytest.mark.parametrize("gamma", [0.9, 0.99, 1.0])
+@pytest.mark.parametrize("over", [False, True])
+def test_starc_knows_a_constant_and_shaping_by_construction(gamma: float, over: bool) -> None:
+    """Observations that never repeat, and potentials that the fitted values can't follow: 0 to each other, 1/2 to anything else."""
+    rng = np.random.default_rng(0)
+    space, choice = gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(2)
+    seen, actions, at = rng.normal(size=(401, 2)).astype(np.float32), rng.integers(2, size=400), np.arange(400)
+    steps = Transitions(seen[:-1], actions, seen[1:], over & (at % 40 == 39), at * 0.0, at // 40, at % 40)
+
+    def made(function: Any) -> CallableReward:
+        return CallableReward(lambda o, a, n, d: np.float32(function(o, a, n, d)), space, choice)
+
+    def potential(of: Any) -> Any:
+        return np.sign(np.sin(9 * of[:, 0])) + of[:, 1] ** 2
+
+    shaping = made(lambda o, a, n, d: gamma * np.where(d, 0, potential(n)) - potential(o))
+    zero, one = made(lambda o, a, n, d: 0 * o[:, 0]), made(lambda o, a, n, d: 1 + 0 * o[:, 0])
+    three, reward = made(lambda o, a, n, d: -3 + 0 * o[:, 0]), made(lambda o, a, n, d: a * n[:, 0])
+    trivial = [shaping, zero] if over else [shaping, zero, one, three]  # a constant counts where episodes end
+
+    def distance(first: CallableReward, second: CallableReward) -> tuple[float, float, float]:
+        found = sampled_distances.starc(first, second, steps, gamma, np.random.default_rng(1))
+        return found.value, found.low, found.high
+
+    assert all(distance(first, second) == (0, 0, 0) for first in trivial for second in trivial)
+    for first in trivial:
+        assert distance(first, reward) == pytest.approx((0.5, 0.5, 0.5)) == distance(reward, first)
+    assert distance(reward, reward)[0] == pytest.approx(0, abs=1e-6)
+
+
+def test_one_or_two_episodes_have_no_interval_but_exact_distances() -> None:
+    rng = np.random.default_rng(0)
+    mdp = random_mdp(6, 2, 0.9, rng)
+    data = recorded(mdp, 400, rng, product=True)
+    data = data.with_(episodes=np.arange(400) // 200)
+    reward, noise = rng.normal(size=(2, 6, 2, 6))
+    first, other = TableReward(reward), TableReward(reward + noise)
+    for name, found in sampled_distances.all_distances(first, other, data, 0.9).items():
+        assert np.isnan([found.low, found.high]).all(), name
+        assert "too few episodes: no interval" in str(found)
+    for name, found in sampled_distances.all_distances(first, TableReward(2 * reward), data, 0.9).items():
+        exact = float(name in ("pearson", "spearman"))
+        assert (found.low, found.high) == pytest.approx((exact, exact), abs=1e-6), name
+
+
 @pytest.mark.slow
 def test_the_published_epic_knows_no_ends_of_episodes() -> None:
     rng = np.random.default_rng(3)

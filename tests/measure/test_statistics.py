@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from rlhf_ray.measure.intervals import percentile_interval
 from rlhf_ray.measure.statistics import auc, constant, discoveries, pearson, ranks, spearman
 
 SOME = st.lists(st.integers(-3, 3), min_size=3, max_size=40).map(lambda values: np.array(values, float))
@@ -52,10 +51,3 @@ def test_discoveries_are_those_of_the_threshold_of_benjamini_and_hochberg() -> N
     np.testing.assert_array_equal(discoveries(p, 0.05), p <= flat[below[-1]])
     assert not discoveries(np.ones((2, 3)), 0.05).any()
     assert discoveries(np.zeros((0, 0)), 0.05).shape == (0, 0)
-
-
-def test_a_percentile_interval_leaves_out_what_is_not_defined() -> None:
-    drawn = np.random.default_rng(0).normal(size=1000)
-    assert percentile_interval(drawn) == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])))
-    assert percentile_interval([*drawn, math.nan]) == percentile_interval(drawn)
-    assert all(map(math.isnan, percentile_interval([math.nan])))

@@ -217,7 +217,9 @@ def test_rewards_of_ones_own(tmp_path, monkeypatch):
     assert isinstance(load_reward("own_rewards_tried:made"), TableReward)
     assert isinstance(load_reward("own_rewards_tried:Mine"), TableReward)
     assert "name the environment" in refusal("own_rewards_tried:first")
-    assert "must return (1,)" in refusal("own_rewards_tried:wide", VECTORS, CHOICES)
+    wide = load_reward("own_rewards_tried:wide", VECTORS, CHOICES)
+    with pytest.raises(SettingError, match=r"must return \(4,\)"):
+        wide.members(*steps_for(wide))
     assert "is int" in refusal("own_rewards_tried:number")
     assert "has no missing: correct the name" in refusal("own_rewards_tried:missing")
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)

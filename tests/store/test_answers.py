@@ -11,6 +11,8 @@ import pytest
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Side
+from rlhf_ray.labelling.second_looks import replacing
+from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.answers import Presses, count_presses
 from tests.made_up import some_fragments
@@ -60,6 +62,32 @@ def test_coins_agree_by_chance_and_opposites_less(tmp_path: Path) -> None:
     assert store.agreement().alpha == pytest.approx(-1.0, abs=0.05)
     store = asked(tmp_path / "ties", {"ada": np.full(30, 0.5), "bob": np.full(30, 0.5)})
     assert store.agreement().words == "undefined: nothing varies, every answer is “equal”"
+
+
+def test_answers_that_the_owner_changed_count_as_their_annotators_gave_them(tmp_path: Path) -> None:
+    coins, sides = np.random.default_rng(5).integers(2, size=(2, 100)), ("left", "right")
+    store = asked(tmp_path, {"ada": coins[0], "bob": coins[1]})
+    before = store.agreement(), store.presses(), statistics(store.events(), {})["annotators"]
+    for turn in range(2):  # to what ada said, and back to bob's own: the note keeps what bob said first
+        rows = [row for row in store.snapshot().labels.to_pylist() if row["annotator"] == "bob"]
+        said = coins[turn]
+        for number, row in enumerate(rows):
+            answer = sides[int((said[number] < 0.5) != row["presented_swapped"])]
+            store.record([Event(f"{turn} {number}", "supersede", "bob", **replacing(row, "ada", answer))])
+        assert np.mean([row["preference"] for row in store.snapshot().labels.to_pylist()][-100:]) == np.mean(said)
+        assert (store.agreement(), store.presses(), statistics(store.events(), {})["annotators"]) == before
+
+
+def test_an_annotators_own_correction_counts(tmp_path: Path) -> None:
+    store = asked(tmp_path, {"ada": np.array([1.0]), "bob": np.array([0.0])})
+    assert store.agreement().raw == 0
+    row = next(row for row in store.snapshot().labels.to_pylist() if row["annotator"] == "bob")
+    store.record([Event("back", "retract", "bob", target=row["event_id"])])
+    again = Event(
+        "again", "label", "bob", row["left_id"], row["right_id"], 1.0, presented_swapped=False, annotator_type="human"
+    )
+    store.record([again])
+    assert store.agreement().raw == 1
 
 
 def test_scripted_and_excluded_answers_are_no_opinions_of_people(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from rlhf_ray.interpret.agent.story import NONE, CausalChain, Joint, Link
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import COUNT, orthogonal_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap_difference, weighted_contrast
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_difference, weighted_contrast
 
 SAME = 0.98
 """Correlation with a concept from which on a number of an observation tells it: it is the concept, but for noise and rounding."""
@@ -113,7 +113,7 @@ def sees(agent: Agent, moments: ChainMoments, concept: FloatArray, seed: int = 0
     else:
         size = own.shape[1] // 2
         differs = (np.abs(own - changed) > NONE * np.maximum(own.std(0), 1e-9))[:, :size].any(1)
-    return _mean(differs.astype(np.float64), some.levels, seed)
+    return _mean(differs.astype(np.float64), some.levels)
 
 
 def respond_at_once(agent: Agent, moments: ChainMoments, behaviours: Sequence[Behaviour]) -> Response:
@@ -180,7 +180,7 @@ def measure(
     moved = moves(present, absent, off)
     levels = moments.levels
     spread = max(float(plain[:, -1].std()), 1e-9)
-    value = moved.and_then(back).differs(-1, levels, seed).scaled(1.0 / spread)
+    value = moved.and_then(back).differs(-1, levels).scaled(1.0 / spread)
     chains = []
     for k, behaviour in enumerate(behaviours):
         slopes = slope(agent, moments, behaviour, site)
@@ -188,21 +188,21 @@ def measure(
         controls = []
         for sign in (1.0, -1.0):
             steered = Intervention(steepest, [0], "steer", amount=np.array([sign]), site=site)
-            controls.append(_mean((respond(every, [steered]) - plain)[:, k], levels, seed))
+            controls.append(_mean((respond(every, [steered]) - plain)[:, k], levels))
         gradient, *gradient_random = (
             float((slopes @ direction.patterns[0]).mean()) * float(direction.encode(values)[:, 0].std())
             for direction in (basis, *random)
         )
-        gap = bootstrap_difference(plain[:, k], holds, levels, seed)
+        gap = estimate_difference(plain[:, k], holds, levels)
         control = max(controls, key=lambda estimate: abs(estimate.mean))
         chain = CausalChain(
             basis.names[0], behaviour.name, *auc, (float(plain[off, k].mean()), float(plain[on, k].mean())), gradient,
-            gradient_random, removed.link(k, levels, seed), moved.link(k, levels, seed), back.link(k, levels, seed), control,
-            gap_estimate=gap, differs=moved.and_then(back).differs(k, levels, seed),
+            gradient_random, removed.link(k, levels), moved.link(k, levels), back.link(k, levels), control,
+            gap_estimate=gap, differs=moved.and_then(back).differs(k, levels),
             value=value,
         )  # fmt: skip
         if not chain.has_gap:
-            joint = _joint(plain[:, k], holds, others, moved.and_then(back, -1.0), k, levels, seed)
+            joint = _joint(plain[:, k], holds, others, moved.and_then(back, -1.0), k, levels)
             chain = replace(chain, joint=joint)
         chains.append(chain)
     return chains
@@ -217,15 +217,15 @@ class _Changes:
     some: IntArray
     random: Sequence[FloatArray]
 
-    def link(self, k: int, levels: IntArray, seed: int) -> Link:
+    def link(self, k: int, levels: IntArray) -> Link:
         """Return the mean changes of behaviour ``k``."""
-        estimate = _mean(self.changes[:, k], levels[self.rows], seed)
+        estimate = _mean(self.changes[:, k], levels[self.rows])
         return Link(estimate, [float(each[:, k].mean()) for each in self.random])
 
-    def differs(self, k: int, levels: IntArray, seed: int) -> Link:
+    def differs(self, k: int, levels: IntArray) -> Link:
         """Return the mean size of the changes of behaviour ``k``."""
         sizes = replace(self, changes=np.abs(self.changes), random=[np.abs(each) for each in self.random])
-        return sizes.link(k, levels, seed)
+        return sizes.link(k, levels)
 
     def and_then(self, other: _Changes, sign: float = 1.0) -> _Changes:
         """Return both, the other's changes times ``sign``."""
@@ -237,9 +237,9 @@ class _Changes:
         )
 
 
-def _mean(values: FloatArray, levels: IntArray, seed: int) -> MeanEstimate:
+def _mean(values: FloatArray, levels: IntArray) -> MeanEstimate:
     """Estimate the mean over moments, as shares are; its interval is over levels."""
-    return weighted_contrast(values, np.ones((len(values), 1)), np.ones(1), levels, seed)
+    return weighted_contrast(values, np.ones((len(values), 1)), np.ones(1), levels)
 
 
 def _joint(
@@ -249,7 +249,6 @@ def _joint(
     moves: _Changes,
     k: int,
     levels: IntArray,
-    seed: int,
 ) -> Joint | None:
     """Return what the concept does together with the other concept that changes its gap most; None without another."""
     best = None
@@ -257,11 +256,11 @@ def _joint(
         cells = np.stack([(holds == a) & (partner == b) for a, b in ((1, 1), (0, 1), (1, 0), (0, 0))], 1).astype(
             np.float64
         )
-        gap = weighted_contrast(plain, cells, np.array([1.0, -1.0, -1.0, 1.0]), levels, seed, tests=len(others))
+        gap = weighted_contrast(plain, cells, np.array([1.0, -1.0, -1.0, 1.0]), levels, tests=len(others))
         if np.isfinite(gap.mean) and (best is None or abs(gap.mean) > abs(best.gap.mean)):
             halves, signs = np.stack([partner == 1, partner == 0], 1).astype(np.float64), np.array([1.0, -1.0])
-            change = weighted_contrast(moves.changes[:, k], halves[moves.rows], signs, levels[moves.rows], seed)
-            random = [weighted_contrast(each[:, k], halves[moves.some], signs, draws=2).mean for each in moves.random]
+            change = weighted_contrast(moves.changes[:, k], halves[moves.rows], signs, levels[moves.rows])
+            random = [weighted_contrast(each[:, k], halves[moves.some], signs).mean for each in moves.random]
             best = Joint(name, gap, Link(change, [each for each in random if np.isfinite(each)]))
     return best
 

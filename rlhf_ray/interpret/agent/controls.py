@@ -127,7 +127,7 @@ def controlled(
     batch = make_batch(1)
     names = batch.action_names
     batch.close()
-    effects = [effect(plain, each, agent.action_space, names, seed, groups) for each in played]
+    effects = [effect(plain, each, agent.action_space, names, groups) for each in played]
     variances = [removed_variance(each, range(len(each)), values) for each in bases]
     return Controlled(effects[0], effects[1:], removed_variance(basis, components, values), variances)
 

@@ -16,7 +16,7 @@ from rlhf_ray.interpret.agent.counterfactual import Counterfact
 from rlhf_ray.interpret.agent.effects import acts_otherwise
 from rlhf_ray.interpret.agent.erasure import Classes
 from rlhf_ray.interpret.directions.labels import usable
-from rlhf_ray.measure.intervals import bootstrap
+from rlhf_ray.measure.intervals import estimate_mean
 
 MOST = 0.5
 """Share of moments at which an edit has to change a concept to be evidence of it."""
@@ -46,7 +46,6 @@ def unheard(
     pairs: Sequence[tuple[str, bool, Counterfact]],
     space: gym.Space[Any],
     groups: Callable[[IntArray], IntArray],
-    seed: int = 0,
 ) -> set[str]:
     """Return the concepts of which an edit at the start changes the class in most levels, and nothing that the agent does.
 
@@ -55,7 +54,7 @@ def unheard(
     silent, heard = set[str](), set[str]()
     for edit, at_start, pair in pairs:
         acts = acts_otherwise(pair.plain, pair.changed, space)
-        share = bootstrap(acts, groups(pair.plain.levels), seed)
+        share = estimate_mean(acts, groups(pair.plain.levels))
         if share.beyond(SMALL):
             changed = changed_by(edit, pair.plain, pair.changed)
             heard |= set(changed) if len(changed) == 1 else set()

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import FloatArray, IntArray
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean
 
 
 def causes_of(episodes: Episodes) -> list[str]:
@@ -29,11 +29,11 @@ class Change:
     difference: MeanEstimate
 
     @classmethod
-    def of(cls, before: FloatArray, after: FloatArray, levels: Any, seed: int = 0, tests: int = 1) -> Change:
-        """Compare measurements ``[n]`` of the same episodes; ``tests``: see `bootstrap`."""
+    def of(cls, before: FloatArray, after: FloatArray, levels: Any, tests: int = 1) -> Change:
+        """Compare measurements ``[n]`` of the same episodes; ``tests``: see `estimate_mean`."""
         _, level = np.unique(np.asarray(levels), return_inverse=True)
         first, second = (float((np.bincount(level, of) / np.bincount(level)).mean()) for of in (before, after))
-        return cls(first, second, bootstrap(np.subtract(after, before), levels, seed, tests=tests))
+        return cls(first, second, estimate_mean(np.subtract(after, before), levels, tests=tests))
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,6 @@ def effect(
     after: Episodes,
     space: gym.Space[Any],
     names: Sequence[str] = (),
-    seed: int = 0,
     groups: IntArray | None = None,
 ) -> CausalEffect:
     """Compare the same episodes under two conditions.
@@ -80,13 +79,12 @@ def effect(
         after: the same under the second, row by row.
         space: the environment's action space.
         names: of Discrete actions.
-        seed: seeds the bootstrap.
         groups: which levels are the same, ``[n]`` (`rlhf_ray.interpret.agent.levels.contents`); None: levels of one seed.
     """
     levels = before.levels if groups is None else groups
 
     def change(first: FloatArray, second: FloatArray) -> Change:
-        return Change.of(first, second, levels, seed)
+        return Change.of(first, second, levels)
 
     causes = [np.array(causes_of(episodes)) for episodes in (before, after)]
     acted = [action_shares(episodes, space) for episodes in (before, after)]
@@ -101,7 +99,7 @@ def effect(
         },
         {name: change(acted[0][:, at], acted[1][:, at]) for at, name in enumerate(called)},
         change(before.lengths.astype(float), after.lengths.astype(float)),
-        bootstrap(acts_otherwise(before, after, space), levels, seed),
+        estimate_mean(acts_otherwise(before, after, space), levels),
     )
 
 

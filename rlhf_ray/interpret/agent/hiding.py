@@ -14,10 +14,8 @@ from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.envs.batch import BatchStep, EnvBatch
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change, causes_of, effect
 from rlhf_ray.interpret.agent.questions.objects import OBJECT, patch_beside, repaint
-from rlhf_ray.measure.intervals import MeanEstimate, percentile_interval
+from rlhf_ray.measure.intervals import SHARE, MeanEstimate, jackknife
 
-DRAWS = 1000
-"""Draws of the bootstrap of selectivity."""
 AGENT = "agent"
 """The kind that is not hidden: it is the agent itself."""
 
@@ -142,23 +140,22 @@ def compare(
     control: Episodes,
     space: gym.Space[Any],
     groups: IntArray,
-    seed: int,
 ) -> HiddenObject:
     """Compare the same levels with an object in view, hidden, and with as large a patch hidden elsewhere."""
-    effects = [effect(plain, after, space, (), seed, groups) for after in (hidden, control)]
-    beyond = Change.of(control.returns, hidden.returns, groups, seed)
+    effects = [effect(plain, after, space, (), groups) for after in (hidden, control)]
+    beyond = Change.of(control.returns, hidden.returns, groups)
     ends = [np.array(causes_of(episodes)) for episodes in (plain, hidden, control)]
     own = None
     if any(kind in each for each in ends):
         before, after, patched = ((each == kind).astype(float) for each in ends)
-        share = Change.of(before, after, groups, seed)
-        selectivity = None if share.difference.holds_zero else selective(kind, ends[0], ends[1], groups, seed)
-        of_control, on_top = (Change.of(*pair, groups, seed) for pair in ((before, patched), (patched, after)))
+        share = Change.of(before, after, groups)
+        selectivity = None if share.difference.holds_zero else selective(kind, ends[0], ends[1], groups)
+        of_control, on_top = (Change.of(*pair, groups) for pair in ((before, patched), (patched, after)))
         own = OwnEnd(share, of_control, on_top, selectivity)
     return HiddenObject(effects[0], effects[1], beyond, own)
 
 
-def selective(kind: str, before: Array, after: Array, groups: IntArray, seed: int = 0) -> MeanEstimate:
+def selective(kind: str, before: Array, after: Array, groups: IntArray) -> MeanEstimate:
     """Return how much of all change of ends in the direction of ``kind``'s is ``kind``'s own, over levels.
 
     Args:
@@ -166,19 +163,17 @@ def selective(kind: str, before: Array, after: Array, groups: IntArray, seed: in
         before: causes ``[n]`` without a change.
         after: with it.
         groups: which levels are the same, ``[n]``.
-        seed: seeds the bootstrap.
     """
     causes = sorted({kind, *before, *after})
     changes = np.stack([(after == cause).astype(float) - (before == cause) for cause in causes], 1)
     group = np.unique(groups, return_inverse=True)[1].ravel()
     by_level = np.stack([np.bincount(group, change) for change in changes.T], 1) / np.bincount(group)[:, None]
-    at, count = causes.index(kind), len(by_level)
+    at = causes.index(kind)
     sign = np.sign(by_level.mean(0)[at])
-    weights = np.random.default_rng([seed, count]).multinomial(count, np.full(count, 1 / count), DRAWS) / count
 
-    def share(means: FloatArray) -> FloatArray:
-        moved = np.maximum(sign * means, 0.0)
+    def share(sums: FloatArray) -> FloatArray:
+        moved = np.maximum(sign * sums, 0.0)
         total = moved.sum(-1)
         return np.asarray(np.divide(moved[..., at], total, out=np.full(total.shape, np.nan), where=total > 0))
 
-    return MeanEstimate(float(share(by_level.mean(0))), *percentile_interval(share(weights @ by_level)))
+    return jackknife(share, by_level, SHARE)

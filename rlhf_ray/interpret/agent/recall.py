@@ -132,7 +132,7 @@ def recalled(
         difference -= np.stack([each[same] - each[other] for each in beside], 1) @ moved
     towards = difference @ distance
     share = np.where(holds, towards, -towards) / max(float(distance @ distance), 1e-300)
-    return weighted_contrast(share, np.ones((len(share), 1)), np.ones(1), moments.levels, seed)
+    return weighted_contrast(share, np.ones((len(share), 1)), np.ones(1), moments.levels)
 
 
 def _slopes(scores: FloatArray, holds: FloatArray, beside: Sequence[FloatArray]) -> FloatArray:

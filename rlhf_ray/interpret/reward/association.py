@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +13,13 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes
 from rlhf_ray.interpret.reward.regions import Regions
-from rlhf_ray.measure.intervals import percentile_interval
+from rlhf_ray.measure.intervals import jackknife
 from rlhf_ray.reward.functions import CallableReward, RewardFunction
 
 MOST = 400
 """Numbers of a part that are used as they are; larger parts are summed by region."""
-STEPS, NUMBERS, LEVELS, DRAWS = 1000, 12, 8, 200
-"""Steps that forests are fitted to; most numbers of a part that means by level are taken of; levels; draws of the bootstrap."""
+STEPS, NUMBERS, LEVELS = 1000, 12, 8
+"""Steps that forests are fitted to; most numbers of a part that means by level are taken of; levels."""
 TREES, WIDE = 20, 40
 """Trees of a forest; numbers up to which each split of a tree looks at all, else at half of them."""
 NEEDED = 0.005
@@ -101,7 +101,9 @@ def added(data: Transitions, regions: Regions, masks: Sequence[BoolArray]) -> li
 def _largest(found: Sequence[OverEpisodes]) -> OverEpisodes:
     """Return the largest figure, with the largest upper end of all."""
     best = max(found, key=lambda each: each.value)
-    return OverEpisodes(max(best.value, 0.0), max(best.low, 0.0), max(each.high for each in found))
+    return OverEpisodes(
+        max(best.value, 0.0), float(np.maximum(best.low, 0.0)), float(np.max([each.high for each in found]))
+    )
 
 
 def _levels_of(numbers: FloatArray) -> list[IntArray]:
@@ -114,34 +116,33 @@ def _levels_of(numbers: FloatArray) -> list[IntArray]:
     return found
 
 
-def _by_episode(columns: Sequence[Array], episodes: IntArray) -> FloatArray:
-    """Return the sums of ``columns`` over all steps, and over `DRAWS` bootstrap draws of episodes, ``[1 + DRAWS, columns]``."""
-    names, which = np.unique(episodes, return_inverse=True)
-    sums = np.stack([np.bincount(which, column, len(names)) for column in columns], 1)
-    drawn = np.random.default_rng(0).multinomial(len(names), np.full(len(names), 1 / len(names)), DRAWS)
-    return np.concatenate([np.ones((1, len(names))), drawn]) @ sums
-
-
-def _estimate(shares: FloatArray) -> OverEpisodes:
-    return OverEpisodes(float(shares[0]), *percentile_interval(shares[1:]))
+def _estimate(share: Callable[[FloatArray], Array], columns: Sequence[Array], episodes: IntArray) -> OverEpisodes:
+    """Estimate a share of the sums of ``columns``, with its interval over episodes."""
+    which = np.unique(episodes, return_inverse=True)[1]
+    sums = np.stack([np.bincount(which, column) for column in columns], 1)
+    return OverEpisodes.of(jackknife(share, sums, sizes=np.bincount(which)))
 
 
 def _gain(before: FloatArray, after: FloatArray, spread: FloatArray, episodes: IntArray) -> OverEpisodes:
     """Return by how much the squared error falls from ``before`` to ``after``, as a share of ``spread``."""
-    sums = _by_episode([before, after, spread], episodes)
-    return _estimate((sums[:, 0] - sums[:, 1]) / np.maximum(sums[:, 2], 1e-300))
+    return _estimate(
+        lambda sums: (sums[:, 0] - sums[:, 1]) / np.maximum(sums[:, 2], 1e-300), [before, after, spread], episodes
+    )
 
 
 def _between(values: FloatArray, levels: IntArray, episodes: IntArray, variance: float) -> OverEpisodes:
     """Return the variance of the means of ``values`` by level, less what it is by chance, as a share of ``variance``."""
     count = int(levels.max()) + 1
     of = [levels == level for level in range(count)]
-    sums = _by_episode([*of, *(values * at for at in of), values**2], episodes)
-    n, total, squares = sums[:, :count], sums[:, count:-1], sums[:, -1]
-    steps = n.sum(1)
-    between = (total**2 / np.maximum(n, 1)).sum(1) - total.sum(1) ** 2 / steps
-    within = np.maximum(squares - (total**2 / np.maximum(n, 1)).sum(1), 0) / np.maximum(steps - count, 1)
-    return _estimate((between - (count - 1) * within) / steps / variance)
+
+    def share(sums: FloatArray) -> FloatArray:
+        n, total, squares = sums[:, :count], sums[:, count:-1], sums[:, -1]
+        steps = n.sum(1)
+        between = (total**2 / np.maximum(n, 1)).sum(1) - total.sum(1) ** 2 / steps
+        within = np.maximum(squares - (total**2 / np.maximum(n, 1)).sum(1), 0) / np.maximum(steps - count, 1)
+        return np.asarray((between - (count - 1) * within) / steps / variance)
+
+    return _estimate(share, [*of, *(values * at for at in of), values**2], episodes)
 
 
 def guessed(numbers: FloatArray, truth: FloatArray, episodes: IntArray) -> FloatArray:

@@ -16,6 +16,7 @@ from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.regions import Regions
 from rlhf_ray.interpret.reward.reversals import Blind, Reversal, reversed_where, same_where
 from rlhf_ray.interpret.reward.strata import Steps, Stratum, worst
+from rlhf_ray.measure.intervals import CORRELATION, SHARE
 from rlhf_ray.measure.statistics import auc, constant, pearson, spearman
 from rlhf_ray.reward.functions import RewardFunction
 
@@ -146,7 +147,7 @@ def compare(
 
 def _told_apart(given: FloatArray, truth: FloatArray, episodes: IntArray) -> OverEpisodes:
     high = split_at(truth)
-    return over_episodes(lambda at: auc(given[at], high[at], 0.5), episodes, np.random.default_rng(0), 100)
+    return over_episodes(lambda at: auc(given[at], high[at], 0.5), episodes, SHARE)
 
 
 def _agreement(a: FloatArray, b: FloatArray) -> float | None:
@@ -186,7 +187,7 @@ def _unrelated(given: FloatArray, truth: FloatArray, episodes: IntArray, at: Boo
     def agreement(drawn: IntArray) -> float:
         return spearman(given[at][drawn], truth[at][drawn], 0.0)
 
-    return constant(given[at]) or over_episodes(agreement, episodes[at], np.random.default_rng(0), 100).below(0.3)
+    return constant(given[at]) or over_episodes(agreement, episodes[at], CORRELATION).below(0.3)
 
 
 def _flat(given: FloatArray, truth: FloatArray, episodes: IntArray) -> float | None:

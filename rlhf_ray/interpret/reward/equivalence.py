@@ -5,11 +5,13 @@ it explains much of any reward: a reward that depends on the state is nearly the
 is the rest: of what no shaping explains, how much does the true reward? This is 1 for a shaped or scaled truth, and 0 for an
 unrelated reward and for the truth's negation.
 
-All shares are of episodes that the fit has not seen, with a 95 % bootstrap interval over episodes.
+All shares are of episodes that the fit has not seen, with a 95 % interval over episodes. Of a
+single episode, steps are held out, and there is no interval.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +20,7 @@ from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.potential_basis import MOST, Basis, basis_of
 from rlhf_ray.interpret.reward.regions import Regions
-from rlhf_ray.measure.intervals import MeanEstimate, percentile_interval
+from rlhf_ray.measure.intervals import SHARE, MeanEstimate, jackknife
 from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.functions.potentials import LinearPotential
@@ -27,10 +29,8 @@ from rlhf_ray.study.figures import DRAWN
 
 STEPS = 4000
 """Most steps that the fit takes, of whole episodes where possible."""
-FEWEST, FOLDS, DRAWS = 50, 5, 300
-"""Least number of steps; parts that are held out in turn; draws of the bootstrap."""
-EPISODES = 10
-"""Episodes below which steps are held out and drawn, not episodes."""
+FEWEST, FOLDS = 50, 5
+"""Least number of steps; parts that are held out in turn."""
 HOLDS = 0.98
 """Share of what no shaping explains that the truth must explain, with the whole interval, for the reward to be its equivalent. A
 shaped truth reaches 1.00 if its potential is smooth; the truth cut off at its middle 0.96, as shaping can bend it."""
@@ -126,9 +126,8 @@ def _fitted(
     truth = truth * (np.sign(true.mean()) if steady else 1.0) / max(float(np.sqrt(np.mean(truth**2))), 1e-300)
     one = np.ones((len(data), 1))
     effects = np.zeros((len(data), 0)) if basis is None else effects_of(basis, data, gamma)
-    groups = np.unique(data.episodes, return_inverse=True)[1]
-    if groups.max() + 1 < EPISODES:
-        groups = np.arange(len(data))
+    episodes = np.unique(data.episodes, return_inverse=True)[1]
+    groups = episodes if episodes.max() > 0 else np.arange(len(data))
     alone = [one, *([] if steady else [truth])]
     shaping = [*([one] if level else []), effects]
     designs = [
@@ -139,16 +138,11 @@ def _fitted(
     ]
     order = rng.permutation(groups.max() + 1)
     errors = [_held_out(design, given, groups, own, order) for design, own in designs]
-    sums = np.stack([np.bincount(groups, error) for error in errors], 1)
-    drawn = rng.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), DRAWS) @ sums
-    estimates = [
-        MeanEstimate(
-            float(_share(sums.sum(0), *of)),
-            *(percentile_interval(_share(drawn.T, *of)) if len(sums) > 2 else (None, None)),
-        )
-        for of in ((1, 0), (2, 0), (3, 0), (3, 2))
-    ]
-    unshaped, of_shaping, joint, rest = estimates
+    sums, sizes = np.stack([np.bincount(episodes, error) for error in errors], 1), np.bincount(episodes)
+    unshaped, of_shaping, joint, rest = (
+        jackknife(functools.partial(_share, of=of, base=base), sums, SHARE, sizes)
+        for of, base in ((1, 0), (2, 0), (3, 0), (3, 2))
+    )
     weights = _fit(designs[3][0], given, 1)
     potential = None
     # A bonus for the end is shaping by a constant potential, and a level: as such it is told, and not hidden.
@@ -208,5 +202,5 @@ def _held_out(design: FloatArray, given: FloatArray, groups: IntArray, own: int,
 
 def _share(sums: Array, of: int, base: int) -> Array:
     """Return the share of the squared error of model ``base`` that model ``of`` explains; NaN if nothing is left of it."""
-    left = sums[base] > NOTHING_LEFT * sums[0]
-    return np.where(left, np.clip(1 - sums[of] / np.where(left, sums[base], 1), 0, 1), np.nan)
+    left = sums[:, base] > NOTHING_LEFT * sums[:, 0]
+    return np.where(left, np.clip(1 - sums[:, of] / np.where(left, sums[:, base], 1), 0, 1), np.nan)

@@ -7,6 +7,7 @@ exchange of everything else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +17,11 @@ import numpy as np
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.nudges import nudged
-from rlhf_ray.measure.intervals import percentile_interval
+from rlhf_ray.measure.intervals import POSITIVE, blocks, jackknife_interval
 from rlhf_ray.measure.statistics import auc
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.study.figures import fields_of
 
-DRAWS = 200
-"""Bootstrap draws for intervals."""
 NOTHING = 0.05
 """Parts whose exchange moves the reward less than this, relative to exchanging everything, are ignored by the reward."""
 NEARLY_ALL = 0.8
@@ -101,9 +100,9 @@ class Effect:
         part: the part.
         moves: root mean square change of the reward when the part is exchanged, relative to exchanging the whole step: 0 nothing,
             1 as much as exchanging everything.
-        interval: 95 % bootstrap interval of ``moves``, over episodes.
+        interval: 95 % interval of ``moves``, over episodes.
         rest: as ``moves``, when everything but the part is exchanged.
-        rest_interval: its 95 % bootstrap interval.
+        rest_interval: its 95 % interval.
         donor_auc: how well the reward after exchanging the part tells donors of high reward from those of low reward (area under
             the ROC curve): 1 if it follows the donor.
         own_auc: the same for the step's own reward, after exchanging everything but the part: 1 if it is unaffected.
@@ -176,7 +175,7 @@ class ExchangePairs:
         self._label = split_at(np.concatenate([self.rewards, self.donor_rewards]))
         truth = data.rewards[np.concatenate([own, donor])]
         self._truth = split_at(truth) if known.all() and len(data) and np.ptp(truth) > 0 else None
-        self._draws = self._resampled(data.episodes[own], data.episodes[donor], rng)
+        self.sizes, self._without = self._left_out(blocks(data.episodes), own, donor)
         moved = nudged(self.own, data, rng)
         self.noise = np.zeros(count) if moved is None else reward.of(moved) - self.rewards
         self.floor = max(NOTHING, self.interval(self.noise)[1])
@@ -202,32 +201,27 @@ class ExchangePairs:
         return self.mean_square(values - float(np.mean(self.weights * values)))
 
     def sums(self, values: FloatArray) -> FloatArray:
-        """Return the weighted sum of ``values`` over all pairs, and over each bootstrap draw of episodes, ``[1 + DRAWS]``."""
-        return np.concatenate([[float(self.weights @ values)], self._draws @ values])
+        """Return the weighted sum of ``values`` over all pairs, and without each block of episodes, ``[1 + blocks]``."""
+        return np.concatenate([[float(self.weights @ values)], self._without @ values])
 
-    def _resampled(self, own: IntArray, donor: IntArray, rng: np.random.Generator) -> FloatArray:
-        """Return the pairs' weights in each draw of a bootstrap over the episodes of both steps, ``[DRAWS, pairs]``.
-
-        A pair counts as often as both its episodes are drawn (Owen 2007); with fewer than three episodes, pairs are drawn.
-        """
-        drawing = np.random.default_rng(rng.integers(2**32))
-        names, which = np.unique(np.concatenate([own, donor]), return_inverse=True)
-        if len(names) < 3:
-            times = drawing.multinomial(len(own), np.full(len(own), 1 / len(own)), DRAWS)
-        else:
-            drawn = drawing.multinomial(len(names), np.full(len(names), 1 / len(names)), DRAWS)
-            times = drawn[:, which[: len(own)]] * drawn[:, which[len(own) :]]
-        return np.asarray(times * self.weights, np.float64)
+    def _left_out(self, block: IntArray, own: IntArray, donor: IntArray) -> tuple[IntArray, FloatArray]:
+        """Return the pairs of each block of episodes, and the weights of the pairs that have no step in it, ``[blocks, pairs]``."""
+        left = np.arange(int(block.max(initial=0)) + 1)[:, None]
+        apart = (block[own] != left) & (block[donor] != left)
+        return np.bincount(block[own], minlength=len(left)), apart * self.weights
 
     def relative(self, changes: FloatArray) -> float:
         """Return the root mean square of ``changes`` relative to exchanging everything."""
         return self.mean_square(changes) ** 0.5 / self.scale if self.scale > 0 else 0.0
 
     def interval(self, changes: FloatArray) -> tuple[float, float]:
-        """Return the 95 % bootstrap interval of `relative`."""
-        above, below = self._draws @ changes**2, self._draws @ (self.donor_rewards - self.rewards) ** 2
-        ratios = np.sqrt(above / np.maximum(below, 1e-300)) if self.scale > 0 else np.zeros(DRAWS)
-        return percentile_interval(ratios)
+        """Return the 95 % interval of `relative` over episodes; 0 to infinity with too few of them, unless nothing changes."""
+        if self.scale <= 0 or not changes.any():
+            return 0.0, 0.0
+        above, below = self._without @ changes**2, self._without @ (self.donor_rewards - self.rewards) ** 2
+        ratios = np.sqrt(np.divide(above, below, out=np.full(len(above), np.nan), where=below > 0))
+        low, high = jackknife_interval(self.relative(changes), ratios, self.sizes, POSITIVE)
+        return (0.0, math.inf) if low is None or high is None else (low, high)
 
     def effect(self, part: StepPart) -> Effect:
         """Measure what exchanging ``part`` does."""

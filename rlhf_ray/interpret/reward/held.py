@@ -12,6 +12,7 @@ from rlhf_ray.interpret.reward.equivalence import HOLDS
 from rlhf_ray.interpret.reward.findings import Cause
 from rlhf_ray.interpret.reward.lags import Lag, lag_of
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
+from rlhf_ray.measure.intervals import CORRELATION
 from rlhf_ray.measure.statistics import constant, spearman
 from rlhf_ray.reward.functions import RewardFunction
 
@@ -57,6 +58,6 @@ def held(
     given, truth = reward.of(data.with_(**both)), data.rewards
     if constant(given) or constant(truth):
         return None
-    agreement = over_episodes(lambda at: spearman(given[at], truth[at], 0.0), data.episodes, rng, DRAWS)
+    agreement = over_episodes(lambda at: spearman(given[at], truth[at], 0.0), data.episodes, CORRELATION)
     as_it_is = spearman(reward.of(data), truth, 0.0)
     return HeldReward(tuple(cause.name for cause in causes), agreement, as_it_is, lag_of(given, truth, data, rng))

@@ -6,13 +6,14 @@ A step's row holds what its transition shows: the reward that it pays, and the c
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.measure.intervals import percentile_interval
+from rlhf_ray.measure.intervals import CORRELATION, correlation_of, correlation_sums, jackknife_interval
 from rlhf_ray.measure.statistics import constant
 
 MOST = 10
@@ -24,7 +25,7 @@ FEWEST = 20
 BETTER = 0.1
 """A lag is told if it correlates better than the same step by this much, or leaves half of the variance unexplained; with the whole
 95 % interval of the gain above 0. Neighbouring steps of a smooth series correlate at other lags too, by less."""
-PERMUTATIONS, DRAWS = 100, 200
+PERMUTATIONS = 100
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Lag:
     Attributes:
         steps: the lag: positive if the series comes after the cause; 0 unless another lag is clearly better.
         correlation: the correlation at that lag.
-        low, high: its 95 % interval over episodes; NaN with fewer than three.
+        low, high: its 95 % interval over episodes; NaN if they are too few.
         at_once: the correlation at the same step.
         chance: the 95 % quantile of the largest absolute correlation if the cause is moved at random within its episodes.
     """
@@ -66,7 +67,7 @@ def lag_of(
         series: ``[n]``.
         cause: ``[n]``: an event (0 or 1) or a number, such as the true reward.
         data: the steps; the first `STEPS` count.
-        rng: draws the permutations and the bootstrap.
+        rng: draws the permutations.
         most: largest lag.
     """
     data = data[:STEPS]
@@ -78,20 +79,22 @@ def lag_of(
     all_found = np.stack([_correlations(late[after], moved[:, before]) for after, before in pairs.values()])
     found = all_found[:, 0]
     best = int(np.argmax(np.round(np.abs(found), 9)))
-    seed = int(rng.integers(2**32))  # one for both: their difference is what counts
     after = pairs[lags[best]][0]  # also without the ends of episodes, which have no pair at the lag
     of_both = _correlations(late[after], early[after][None])[0] if len(after) else 0.0
     rows = pairs[0] if abs(found[0]) >= abs(of_both) else (after, after)
-    at_lag, at_once = (_resampled(_sums(late, early, data.episodes, *of), seed) for of in (pairs[lags[best]], rows))
+    at_lag, at_once = (_without(late, early, data.episodes, *of) for of in (pairs[lags[best]], rows))
     size, same = abs(found[best]), max(abs(found[0]), abs(of_both))
-    gain = percentile_interval(np.abs(at_lag) - np.abs(at_once))[0]
+    sizes = np.unique(data.episodes, return_counts=True)[1]
+    gain = jackknife_interval(size - same, np.abs(at_lag) - np.abs(at_once), sizes)[0]
     mirrored = found[lags.index(-lags[best])]  # as opposite as strong: a derivative of the cause, which has no delay
     derivative = lags[best] != 0 and -np.sign(found[best]) * mirrored > size - BETTER
-    if derivative or not (size >= same + BETTER or 1 - size**2 <= (1 - same**2) / 2) or gain <= 0:
-        best, at_lag = 0, _resampled(_sums(late, early, data.episodes, *pairs[0]), seed)
-    low, high = percentile_interval(at_lag)
+    better = size >= same + BETTER or 1 - size**2 <= (1 - same**2) / 2
+    if derivative or not better or (gain is not None and gain <= 0):
+        best, at_lag = 0, _without(late, early, data.episodes, *pairs[0])
+    ends = jackknife_interval(float(found[best]), at_lag, sizes, CORRELATION)
+    low, high = (math.nan if end is None else end for end in ends)
     there, chance = float(found[best]), float(np.quantile(np.abs(all_found[:, 1:]).max(0), 0.95))
-    return Lag(lags[best], there, min(low, there), max(high, there), float(found[0]), chance)
+    return Lag(lags[best], there, low, high, float(found[0]), chance)
 
 
 def _standard(values: FloatArray) -> FloatArray:
@@ -115,24 +118,14 @@ def _pairs(data: Transitions, lag: int) -> tuple[IntArray, IntArray]:
     return (after[same], before[same]) if same.sum() >= FEWEST else (after[:0], before[:0])
 
 
-def _sums(late: FloatArray, early: FloatArray, episodes: IntArray, after: IntArray, before: IntArray) -> FloatArray:
-    """Return the sums of each episode that a correlation needs, ``[episodes, 6]``."""
+def _without(late: FloatArray, early: FloatArray, episodes: IntArray, after: IntArray, before: IntArray) -> FloatArray:
+    """Return the correlation without each episode, ``[episodes]``."""
     names, which = np.unique(episodes, return_inverse=True)
-    a, b = late[after], early[before]
-    columns = (np.ones(len(a)), a, b, a * a, b * b, a * b)
-    return np.stack([np.bincount(which[after], column, len(names)) for column in columns], 1)
-
-
-def _resampled(sums: FloatArray, seed: int) -> FloatArray:
-    """Return the correlation of each bootstrap draw of episodes; NaN with fewer than three."""
-    count = len(sums)
-    if count < 3:
-        return np.full(1, np.nan)
-    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), DRAWS)
-    n, a, b, aa, bb, ab = (weights @ sums).T
-    with np.errstate(all="ignore"):
-        correlation = (ab / n - a / n * b / n) / np.sqrt((aa / n - (a / n) ** 2) * (bb / n - (b / n) ** 2))
-    return np.asarray(np.clip(correlation, -1, 1))
+    sums = np.zeros((len(names), 6))
+    if len(after):
+        of = correlation_sums(late[after], early[before], which[after])
+        sums[: len(of)] = of
+    return correlation_of(sums.sum(0) - sums)
 
 
 def _moved(values: FloatArray, episodes: IntArray, rng: np.random.Generator) -> FloatArray:

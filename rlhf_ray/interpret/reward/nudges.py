@@ -11,6 +11,7 @@ import numpy as np
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
+from rlhf_ray.measure.intervals import SHARE
 from rlhf_ray.reward.functions import RewardFunction
 
 NEAR = 0.01
@@ -58,4 +59,4 @@ def noise_share(reward: RewardFunction, data: Transitions, rng: np.random.Genera
         return None
     given = reward.of(data)
     half: FloatArray = (reward.of(moved) - given) ** 2 / 2 / max(float(given.var()), 1e-300)
-    return over_episodes(lambda at: float(half[at].mean()), data.episodes, rng, DRAWS)
+    return over_episodes(lambda at: float(half[at].mean()), data.episodes, SHARE)

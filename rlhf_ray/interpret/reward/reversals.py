@@ -11,6 +11,7 @@ from sklearn.isotonic import isotonic_regression
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.strata import TRUTH, Condition, Steps, conditions_on, moved
+from rlhf_ray.measure.intervals import CORRELATION
 from rlhf_ray.measure.statistics import spearman
 from rlhf_ray.study.figures import DRAWN
 
@@ -106,7 +107,7 @@ def _reversal(name: str, mask: BoolArray, given: FloatArray, steps: Steps) -> Re
         def figure(drawn: IntArray) -> float:
             return spearman(given[at][drawn], truth[at][drawn], 0.0)
 
-        return over_episodes(figure, steps.data.episodes[at], np.random.default_rng(0), DRAWS)
+        return over_episodes(figure, steps.data.episodes[at], CORRELATION)
 
     there, elsewhere = agreement(mask), agreement(~mask)
     if not (there.below(-CLEAR) and elsewhere.beyond(CLEAR)) or np.isnan(there.low):

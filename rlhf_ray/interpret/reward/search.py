@@ -29,7 +29,7 @@ from rlhf_ray.interpret.reward.exchange import (
 from rlhf_ray.interpret.reward.findings import CLEAR, SPILLED, Cause, Findings, Together
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes
 from rlhf_ray.interpret.reward.regions import Regions
-from rlhf_ray.measure.intervals import percentile_interval
+from rlhf_ray.measure.intervals import MeanEstimate, jackknife_interval
 from rlhf_ray.reward.functions import RewardFunction
 
 EXPLAINED = 0.9
@@ -349,7 +349,8 @@ class Search:
                 continue
             both = many.exchanged(self.part(a.mask | b.mask)) - many.rewards
             shares = many.sums((both - alone[i] - alone[j]) ** 2 - noise) / np.maximum(total, 1e-300)
-            share = OverEpisodes(float(shares[0]), *percentile_interval(shares[1:]))
+            value = float(shares[0])
+            share = OverEpisodes.of(MeanEstimate(value, *jackknife_interval(value, shares[1:], many.sizes)))
             if share.value > TOGETHER and share.low > 0:
                 first, second = sorted((a, b), key=lambda each: each.regions)
                 found.append(Together(first.name, second.name, share))

@@ -64,7 +64,7 @@ def find(
     searched = Findings(scale, len(data))
     if regions is not None and times:
         searched = Search(drawn, regions, times, data, truth, objects or {}, stand_in).extended(searched)
-    flipped = _done_change(reward, data, scale, rng) if "done" in reward.inputs else None
+    flipped = _done_change(reward, data, scale) if "done" in reward.inputs else None
     searched = replace(searched, done_change=flipped)
     ignored = (*_silent(inputs, drawn, searched.pays_for_the_end), *searched.ignored)
     return replace(
@@ -108,7 +108,7 @@ def _action_curve(reward: RewardFunction, data: Transitions) -> Curve | None:
     return curve_of(reward, data, StepPart("the action", action=True), [actions[:, 0]])
 
 
-def _done_change(reward: RewardFunction, data: Transitions, scale: float, rng: np.random.Generator) -> OverEpisodes:
+def _done_change(reward: RewardFunction, data: Transitions, scale: float) -> OverEpisodes:
     with_, without = (reward.of(data.with_(terminated=np.full(len(data), flag))) for flag in (True, False))
     changes = (with_ - without) / scale
-    return over_episodes(lambda rows: float(changes[rows].mean()), data.episodes, rng)
+    return over_episodes(lambda rows: float(changes[rows].mean()), data.episodes)

@@ -310,9 +310,7 @@ def _stratum(name: str, at: BoolArray, given: FloatArray, data: Transitions) -> 
     if np.isnan(usual).mean() > 1 - SUPPORTED:
         return None
     beyond = given[at] - usual
-    gap = over_episodes(
-        lambda steps: float(np.nanmean(beyond[steps])) / spread, data.episodes[at], np.random.default_rng(0), DRAWS
-    )
+    gap = over_episodes(lambda steps: float(np.nanmean(beyond[steps])) / spread, data.episodes[at])
     mean = float(given[at].mean())
     elsewhere = mean - gap.value * spread
     elsewhere = elsewhere if abs(elsewhere) > 1e-9 * spread else 0.0  # rounding

@@ -31,7 +31,7 @@ from rlhf_ray.interpret.agent.comparison import (
 )
 from rlhf_ray.interpret.agent.comparison.alike import similarity
 from rlhf_ray.interpret.agent.comparison.concepts import ComparedConcept
-from rlhf_ray.measure.intervals import MeanEstimate
+from rlhf_ray.measure.intervals import MeanEstimate, mean_interval
 from rlhf_ray.study import run_study
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
@@ -200,20 +200,21 @@ class FewSignals(Signals):
 
 
 def test_intervals_of_a_comparison_are_over_distinct_levels() -> None:
-    """Of three levels, the interval is from the least to the largest: a bootstrap draws each thrice in 1 of 27."""
+    """Of three levels, the interval is Student's with two degrees of freedom."""
     pair = AgentPair(planted(COLOUR), planted(None), "Few signals", FewSignals, 0, 0.2)
     goes = [np.random.default_rng(level).integers(2, size=STEPS + 1)[:STEPS] for level in range(3)]
     found = run_step(played, pair).values
     losses = [STEPS - level.sum() for level in goes]  # the other agent always goes
     assert (found["levels"], found["distinct"]) == (40, 3)
+    low, high = mean_interval([float(loss) for loss in losses]) or (0, 0)
     assert found["difference"]["returns"]["difference"] == pytest.approx(
-        {"mean": np.mean(losses), "low": min(losses), "high": max(losses)}
+        {"mean": np.mean(losses), "low": low, "high": high}
     )
     frames = pair.frames
     same = frames.seen[:, COLOUR] > 0
     by_level = [same[frames.episodes.levels[frames.moments.rows] % 3 == level].mean() for level in range(3)]
     assert run_step(alike, pair).values["actions"]["same"] == pytest.approx(
-        {"mean": np.mean(by_level), "low": min(by_level), "high": max(by_level)}
+        dict(zip(("low", "high"), mean_interval(by_level) or (), strict=True)) | {"mean": np.mean(by_level)}
     )
 
 

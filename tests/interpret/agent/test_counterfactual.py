@@ -24,7 +24,7 @@ from rlhf_ray.interpret.agent.steps.counterfactuals import EditEffect, Stage
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import random_bases, removed_variance
 from rlhf_ray.interpret.directions.interventions import Intervention
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean
 from tests.agents.test_play import LEVELS, agent_of
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.directions import linear, oblique
@@ -139,15 +139,15 @@ def test_effects_are_paired_by_level(agent: NetworkAgent, stays: Directions) -> 
     assert alone.actions["0"].difference.mean == pytest.approx(alone.actions["0"].after - alone.actions["0"].before)
 
 
-def test_a_bootstrap_covers_the_mean_as_often_as_it_says() -> None:
+def test_an_interval_covers_the_mean_as_often_as_it_says() -> None:
     rng, hits = np.random.default_rng(0), 0
-    for seed in range(200):
-        found = bootstrap(rng.normal(1.0, 2.0, 60), seed=seed, draws=300)
+    for _ in range(200):
+        found = estimate_mean(rng.normal(1.0, 2.0, 6))
         assert found.low is not None
         assert found.high is not None
         hits += found.low <= 1.0 <= found.high
     assert 180 <= hits <= 198
-    alone = bootstrap(np.array([3.0]))
+    alone = estimate_mean(np.array([3.0]))
     assert (alone.mean, alone.low, alone.holds_zero) == (3.0, None, True)
 
 
@@ -226,7 +226,7 @@ def test_what_the_world_pays_without_another_action_is_no_reaction() -> None:
     """A pit is closed, and the agent that never looked at it goes on as it would have; one that acts otherwise reacts."""
     levels, gains = np.arange(12), np.linspace(3.0, 5.0, 12)
     returns = Change.of(np.ones(12), 1.0 + gains, levels)
-    same, other = bootstrap(np.zeros(12), levels), bootstrap(np.full(12, 0.25), levels)
+    same, other = estimate_mean(np.zeros(12), levels), estimate_mean(np.full(12, 0.25), levels)
     assert Stage(1, 9, 12, same, same, same, returns).size == 0.0
     assert Stage(1, 9, 12, same, other, other, returns).size == 0.25  # by what it does, not by what the world pays
     assert Stage(1, 9, 12, other, same, same, Change.of(np.ones(12), np.ones(12), levels)).size == 0.25
@@ -235,9 +235,13 @@ def test_what_the_world_pays_without_another_action_is_no_reaction() -> None:
 def edited_effect(first: FloatArray, later: FloatArray, returns: FloatArray) -> EditEffect:
     """Return the effect of an edit at 60 moments, one of each level: what differs at once, in later steps, and in the return."""
     levels, ones = np.arange(60), np.ones(60)
-    ever = bootstrap(np.maximum(first, later > 0) * 1.0, levels)
-    action, acts, change = bootstrap(first, levels), bootstrap(later, levels), Change.of(ones, ones + returns, levels)
-    still = bootstrap(np.zeros(60), levels)
+    ever = estimate_mean(np.maximum(first, later > 0) * 1.0, levels)
+    action, acts, change = (
+        estimate_mean(first, levels),
+        estimate_mean(later, levels),
+        Change.of(ones, ones + returns, levels),
+    )
+    still = estimate_mean(np.zeros(60), levels)
     whole = CausalEffect(60, 60, change, {"end": change}, {}, change, acts)
     stage = Stage(0, 0, 60, action, acts, ever, change)
     return EditEffect("turns it", action, still, still, 1.0, ever, whole, [stage], box=False)
@@ -263,15 +267,15 @@ def test_a_reaction_at_some_steps_is_as_strong_as_what_the_agent_does(first: flo
     """The world pays nothing more without what is edited, whatever the agent does: the share of other actions counts."""
     one = edited_effect(np.full(60, first), np.full(60, 0.3), np.full(60, -1.0))
     seldom = replace(
-        one, action=bootstrap(np.arange(60) < 3), effect=replace(one.effect, acts=bootstrap(np.full(60, 0.02)))
+        one, action=estimate_mean(np.arange(60) < 3), effect=replace(one.effect, acts=estimate_mean(np.full(60, 0.02)))
     )
     (said,) = counterfactuals._statements("no_gates", seldom)
     assert said.key == "counterfactuals.reacts_at"
     assert said.weight == pytest.approx(max(first, 0.3))
     assert "return" not in said.figure
     assert ("later" in said.figure) == (first == 0.0)
-    rare = replace(one.stages[0], action=bootstrap(np.arange(60) < 6), ever=bootstrap(np.arange(60) < 6))
-    weak = replace(seldom, stages=[replace(rare, acts=bootstrap(np.full(60, 0.2)))])
+    rare = replace(one.stages[0], action=estimate_mean(np.arange(60) < 6), ever=estimate_mean(np.arange(60) < 6))
+    weak = replace(seldom, stages=[replace(rare, acts=estimate_mean(np.full(60, 0.2)))])
     (said,) = counterfactuals._statements("no_gates", weak)
     assert said.strength == "weak"  # though the world pays nothing more
 

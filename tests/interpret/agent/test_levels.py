@@ -10,7 +10,7 @@ from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.interpret.agent.effects import Change, effect
 from rlhf_ray.interpret.agent.subject import AgentSubject
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap, bootstrap_difference, weighted_contrast
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_difference, estimate_mean, weighted_contrast
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
 
@@ -63,13 +63,13 @@ def test_differences_between_cells_have_the_widths_of_their_formula() -> None:
         assert estimate.high is not None
         return estimate.high - estimate.low
 
-    one = bootstrap_difference(values, chosen, seed=1)
+    one = estimate_difference(values, chosen)
     error = np.sqrt(values[chosen].var() / 200 + values[~chosen].var() / 600)
     np.testing.assert_allclose(one.mean, values[chosen].mean() - values[~chosen].mean())
     np.testing.assert_allclose(width(one) / (2 * 1.96 * error), 1.0, atol=0.1)
     # Every value a group of two: nothing is gained by counting it twice.
-    twice = bootstrap_difference(np.repeat(values, 2), np.repeat(chosen, 2), np.repeat(np.arange(800), 2), seed=1)
+    twice = estimate_difference(np.repeat(values, 2), np.repeat(chosen, 2), np.repeat(np.arange(800), 2))
     np.testing.assert_allclose([twice.mean, width(twice)], [one.mean, width(one)])
-    wide, narrow = bootstrap(values, seed=1, tests=10), bootstrap(values, seed=1)
+    wide, narrow = estimate_mean(values, tests=10), estimate_mean(values)
     np.testing.assert_allclose(width(wide) / width(narrow), 2.807 / 1.96, rtol=0.08)  # z of 0.9975
     assert np.isnan(weighted_contrast(values, np.zeros((800, 2)), np.array([1.0, -1.0])).mean)

@@ -69,7 +69,7 @@ def test_unknown_rewards_are_left_out():
     nothing = replace(subject, data=replace(steps, rewards=np.full(600, np.nan)))
     assert "no true rewards" in why_not(calibration, nothing)
     with pytest.raises(ValueError, match="no steps"):
-        agreement(subject.reward, steps[:0], np.random.default_rng(0))
+        agreement(subject.reward, steps[:0])
 
 
 def test_half_of_the_variance_is_told_as_a_number():

@@ -1,7 +1,6 @@
 """The report about a reward: its verdict, its page that loads nothing, and what it depends on."""
 
 import dataclasses
-import functools
 import json
 import re
 
@@ -12,7 +11,6 @@ import pytest
 from rlhf_ray.data.registry import name_of
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
-from rlhf_ray.interpret.reward.over_episodes import over_episodes
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.report import reward_study, write_report
 from rlhf_ray.interpret.reward.steps import overview
@@ -105,8 +103,7 @@ def test_every_step_has_a_title_and_says_where_it_does_not_apply(tmp_path):
         assert reason is None or reason.endswith(".")
 
 
-def test_overview_tells_agreement_from_disagreement(monkeypatch):
-    monkeypatch.setattr(overview, "over_episodes", functools.partial(over_episodes, resamples=60))
+def test_overview_tells_agreement_from_disagreement():
     agrees, opposes = run_step(overview, subject()), run_step(overview, subject(lambda o, a, n, d: -o[:, 0]))
     assert agrees.values["correlation"]["rank"]["value"] == pytest.approx(1.0)
     assert [statement.kind for statement in agrees.statements] == ["rewards"]

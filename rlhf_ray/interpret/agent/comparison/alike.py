@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret.agent.comparison.pair import AgentPair, Onlooker, correlation, mean_of, same_action
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap, percentile_interval
+from rlhf_ray.measure.intervals import SHARE, MeanEstimate, blocks, estimate_mean, jackknife
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
 from rlhf_ray.study.words import Words, estimate
@@ -20,8 +20,6 @@ WORDS = Words(__file__)
 WIDEST = 128
 """Principal components of what a wider layer holds."""
 SHUFFLES = 20
-DRAWS = 100
-"""Draws of the interval of a similarity."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +82,17 @@ def _actions(pair: AgentPair) -> ActionAgreement:
     levels, rng = frames.levels, np.random.default_rng([pair.seed, 0xA1])
 
     def compare(one: FloatArray, other: FloatArray) -> float:
-        return bootstrap(same_action(one, other, space).astype(float), levels, pair.seed).mean
+        return estimate_mean(same_action(one, other, space).astype(float), levels).mean
 
     one, other = (onlooker.acts for onlooker in frames.agents)
     same = same_action(one, other, space).astype(float)
     orders = [rng.permutation(len(other)) for _ in range(SHUFFLES)]
     shuffled = np.mean([same_action(one, other[order], space) for order in orders], axis=0, dtype=float)
     parts = [frames.by[frames.moments.rows] == who for who in (0, 1)]
-    first, second = (bootstrap(same[part], levels[part], pair.seed) for part in parts)
-    by_chance = [bootstrap(shuffled[part], levels[part]).mean for part in parts]
+    first, second = (estimate_mean(same[part], levels[part], SHARE) for part in parts)
+    by_chance = [estimate_mean(shuffled[part], levels[part]).mean for part in parts]
     untrained = frames.beside_twins((one, other), lambda onlooker: onlooker.acts, compare)
-    every = bootstrap(same, levels, pair.seed), bootstrap(shuffled, levels).mean
+    every = estimate_mean(same, levels, SHARE), estimate_mean(shuffled, levels).mean
     return ActionAgreement(*every, (first, second), (by_chance[0], by_chance[1]), untrained)
 
 
@@ -105,12 +103,12 @@ def _values(pair: AgentPair) -> ValueAgreement:
         return frames.moments.cut(onlooker.thoughts.values).astype(np.float64)
 
     def compare(one: FloatArray, other: FloatArray) -> float | None:
-        value = correlation(one, other, levels, pair.seed)
+        value = correlation(one, other, levels)
         return None if value is None else abs(value.mean)
 
     one, other = map(read, frames.agents)
     order = np.random.default_rng([pair.seed, 0xA2]).permutation(len(other))
-    both, shuffled = (correlation(one, values, levels, pair.seed) for values in (other, other[order]))
+    both, shuffled = (correlation(one, values, levels) for values in (other, other[order]))
     return ValueAgreement(both, shuffled, frames.beside_twins((one, other), read, compare))
 
 
@@ -136,7 +134,7 @@ def _held(pair: AgentPair) -> dict[str, MeanEstimate | None]:
         for twin in frames.twins[who][:1]:
             compared[f"untrained_{who}"] = inside, twin.inside, levels
     compared["shuffled"] = one, other[rng.permutation(len(other))], levels
-    return {name: _similarity_interval(*arrays, pair.seed) for name, arrays in compared.items()}
+    return {name: _similarity_interval(*arrays) for name, arrays in compared.items()}
 
 
 def similarity(one: FloatArray, other: FloatArray) -> float | None:
@@ -155,28 +153,24 @@ def _narrow(values: FloatArray) -> FloatArray:
     return narrow
 
 
-def _similarity_interval(x: FloatArray, y: FloatArray, groups: IntArray, seed: int) -> MeanEstimate | None:
-    """Bootstrap a similarity over groups, from each group's sums of products."""
+def _similarity_interval(x: FloatArray, y: FloatArray, groups: IntArray) -> MeanEstimate | None:
+    """Estimate a similarity, from each group's sums of products."""
     x, y = _narrow(x), _narrow(y)
     value = similarity(x, y)
     if value is None:
         return None
-    _, group = np.unique(groups, return_inverse=True)
-    count = int(group.max()) + 1
-    if count < 2:
-        return MeanEstimate(value, None, None)
-    both = np.concatenate([x - x.mean(0), y - y.mean(0)], 1)
-    order = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
-    products = np.stack([both[rows].T @ both[rows] for rows in order])
-    sums, sizes = np.stack([both[rows].sum(0) for rows in order]), np.bincount(group).astype(float)
-    rng, cut, drawn = np.random.default_rng([seed, 0xCA]), x.shape[1], []
-    for _ in range(DRAWS):
-        times = np.bincount(rng.integers(count, size=count), minlength=count).astype(float)
-        mean = times @ sums
-        product = np.tensordot(times, products, 1) - np.outer(mean, mean) / float(times @ sizes)
-        scale = float(np.linalg.norm(product[:cut, :cut]) * np.linalg.norm(product[cut:, cut:]))
-        drawn.append(float(np.linalg.norm(product[:cut, cut:]) ** 2 / max(scale, 1e-300)))
-    return MeanEstimate(value, *percentile_interval(drawn))
+    group, cut = blocks(groups), x.shape[1]
+    both = np.concatenate([x - x.mean(0), y - y.mean(0), np.ones((len(x), 1))], 1)
+    products = np.stack([both[group == number].T @ both[group == number] for number in range(int(group.max()) + 1)])
+
+    def likeness(sums: FloatArray) -> FloatArray:
+        mean = sums[:, -1, :-1]
+        product = sums[:, :-1, :-1] - mean[:, :, None] * mean[:, None] / sums[:, -1:, -1:]
+        one, other, across = product[:, :cut, :cut], product[:, cut:, cut:], product[:, :cut, cut:]
+        first, second, joint = (np.linalg.norm(each, axis=(1, 2)) for each in (one, other, across))
+        return np.asarray(joint**2 / np.maximum(first * second, 1e-300))
+
+    return replace(jackknife(likeness, products, SHARE, products[:, -1, -1]), mean=value)
 
 
 def _statements(figures: SameFrames) -> Iterator[Statement]:

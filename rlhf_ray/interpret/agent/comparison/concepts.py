@@ -25,7 +25,7 @@ from rlhf_ray.interpret.agent.story import NONE
 from rlhf_ray.interpret.directions import Directions, labels
 from rlhf_ray.interpret.directions.controls import COUNT, random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean
 from rlhf_ray.study.figures import fields_of
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
@@ -271,7 +271,7 @@ def _without(
     returns = result.effect.returns
     return replace(
         concept,
-        acts=bootstrap(change(found.basis), pair.frames.levels, pair.seed),
+        acts=estimate_mean(change(found.basis), pair.frames.levels),
         acts_random=[float(change(each).mean()) for each in random],
         before=returns.before,
         returns=returns.difference,

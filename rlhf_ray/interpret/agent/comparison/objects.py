@@ -21,7 +21,7 @@ from rlhf_ray.interpret.agent.comparison.pair import (
     use_of,
 )
 from rlhf_ray.interpret.agent.questions.objects import OBJECT, objects_of, patch_beside, repaint
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean
 from rlhf_ray.study.figures import fields_of
 from rlhf_ray.study.section import Section, Statement, Table
 from rlhf_ray.study.step import Step, StepContext
@@ -158,19 +158,19 @@ def _reactions(pair: AgentPair, changed: ChangedFrames, before: tuple[FloatArray
     after = [onlooker.react(changed.seen, rows) for onlooker in pair.frames.agents]
     far = [moved(before[who][rows], after[who], space) for who in (0, 1)]
     controls = [_control(pair, who, changed, before[who]) for who in (0, 1)]
-    sizes = bootstrap(far[0], groups, pair.seed), bootstrap(far[1], groups, pair.seed)
+    sizes = estimate_mean(far[0], groups), estimate_mean(far[1], groups)
     means, beyond, within = [], [], []
     for size, reaction, control in zip(sizes, far, controls, strict=True):
         means.append(None if control is None else float(control.mean()))
-        excess = bootstrap(reaction - (0.0 if control is None else control), groups, pair.seed)
+        excess = estimate_mean(reaction - (0.0 if control is None else control), groups)
         beyond.append(size.beyond(LEAST) and excess.mean > 0 and not excess.holds_zero)
         within.append(excess.high is not None and excess.high <= LEAST)
     deltas = [after[who] - before[who][rows] for who in (0, 1)]
     order = np.random.default_rng([pair.seed, 0x0C]).permutation(len(rows))
-    alike, chance = (correlation(deltas[0], other, groups, pair.seed) for other in (deltas[1], deltas[1][order]))
-    differ = not bootstrap(far[0] - far[1], groups, pair.seed).holds_zero
+    alike, chance = (correlation(deltas[0], other, groups) for other in (deltas[1], deltas[1][order]))
+    differ = not estimate_mean(far[0] - far[1], groups).holds_zero
     same_before, same_after = (
-        bootstrap(same_action(one, other, space).astype(float), groups, pair.seed)
+        estimate_mean(same_action(one, other, space).astype(float), groups)
         for one, other in ((before[0][rows], before[1][rows]), (after[0], after[1]))
     )
     return Reactions(

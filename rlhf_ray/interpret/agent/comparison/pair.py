@@ -293,10 +293,8 @@ def same_action(one: FloatArray, other: FloatArray, space: gym.Space[Any]) -> Bo
     return np.asarray((np.abs(one - other) <= 2 * NEAR).all(1))
 
 
-def correlation(
-    one: FloatArray, other: FloatArray, groups: IntArray, seed: int = 0, draws: int = 500
-) -> MeanEstimate | None:
-    """Return the correlation of ``[n]`` or ``[n, k]``, all columns together, with an interval by a bootstrap over groups.
+def correlation(one: FloatArray, other: FloatArray, groups: IntArray) -> MeanEstimate | None:
+    """Return the correlation of ``[n]`` or ``[n, k]``, all columns together, with an interval over groups.
 
     Columns are centred first. None if one of them does not vary.
     """
@@ -304,7 +302,7 @@ def correlation(
     if not len(x):
         return None
     x, y = x - x.mean(0), y - y.mean(0)
-    estimate = linear_correlation(x, y, np.repeat(groups, x.shape[1]), seed, draws)
+    estimate = linear_correlation(x, y, np.repeat(groups, x.shape[1]))
     return None if math.isnan(estimate.mean) else estimate
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from rlhf_ray.interpret.agent.comparison.pair import LEVELS, LONGEST, AgentPair
 from rlhf_ray.interpret.agent.effects import CausalEffect, Change, effect
 from rlhf_ray.interpret.agent.levels import FEW
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean
 from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step, StepContext
 from rlhf_ray.study.words import Words, estimate
@@ -48,8 +48,8 @@ def run(context: StepContext[AgentPair]) -> Section:
     first, second = (subject.play(levels, **how) for subject in pair.subjects)
     played = {"difference": first, "random": pair.subjects[0].play(levels, epsilon=1.0, seed=pair.seed, **how)}
     groups, names = pair.groups(levels), pair.subjects[0].action_names
-    effects = {name: effect(second, of, pair.space, names, pair.seed, groups) for name, of in played.items()}
-    returns = [bootstrap(episodes.returns, groups, pair.seed) for episodes in (first, second)]
+    effects = {name: effect(second, of, pair.space, names, groups) for name, of in played.items()}
+    returns = [estimate_mean(episodes.returns, groups) for episodes in (first, second)]
     figures = SameLevels(len(levels), len(np.unique(groups)), returns[0], returns[1], **effects)
     statements = [WORDS.statement("returns", names=pair.names, figures=figures)]
     if figures.distinct < FEW:

@@ -19,7 +19,7 @@ from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.interpret.attribution.faithfulness import curves
 from rlhf_ray.interpret.attribution.occlusion import Occlusion
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean
 from rlhf_ray.study.section import Picture, Section, Statement
 from rlhf_ray.study.step import Step, StepContext
 from rlhf_ray.study.words import Words, estimate
@@ -67,13 +67,13 @@ def run(context: StepContext[AgentPair]) -> Section:
         maps = [read(onlooker) for onlooker in frames.agents]
         one, other = (_parts(pair, each) for each in maps)
         order = rng.permutation(len(chosen))
-        both, shuffled = (_alike(one, parts, levels, pair.seed) for parts in (other, other[order]))
+        both, shuffled = (_alike(one, parts, levels) for parts in (other, other[order]))
 
         def parts_of(onlooker: Onlooker, read: Callable[[Onlooker], FloatArray] = read) -> FloatArray:
             return _parts(pair, read(onlooker))
 
         def compare(mine: FloatArray, twins: FloatArray) -> float | None:
-            alike = _alike(mine, twins, levels, pair.seed)
+            alike = _alike(mine, twins, levels)
             return None if alike is None else alike.mean
 
         untrained = frames.beside_twins((one, other), parts_of, compare)
@@ -136,12 +136,12 @@ def _parts(pair: AgentPair, maps: FloatArray) -> FloatArray:
     return sums
 
 
-def _alike(one: FloatArray, other: FloatArray, groups: IntArray, seed: int) -> MeanEstimate | None:
+def _alike(one: FloatArray, other: FloatArray, groups: IntArray) -> MeanEstimate | None:
     """Return the mean over frames of the correlation over parts; frames with a map that does not vary don't count."""
     x, y = (maps - maps.mean(1, keepdims=True) for maps in (one, other))
     size = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
     known = size > 1e-12
-    return bootstrap((x * y).sum(1)[known] / size[known], groups[known], seed) if known.sum() >= 2 else None
+    return estimate_mean((x * y).sum(1)[known] / size[known], groups[known]) if known.sum() >= 2 else None
 
 
 def _picture(

@@ -17,7 +17,7 @@ from rlhf_ray.interpret.agent.questions.quantities import Quantity
 from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from rlhf_ray.interpret.attribution.faithfulness import agreement, trained_against_untrained, where_it_matters
 from rlhf_ray.interpret.attribution.gradients import SmoothGrad
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean
 from rlhf_ray.study.figures import DRAWN
 
 SIDEWAYS = 100.0
@@ -285,7 +285,7 @@ def object_figures(
 def _excess(changes: FloatArray, control: FloatArray, rows: IntArray) -> MeanEstimate:
     more = np.abs(changes) - TIMES * np.abs(control)
     known = np.isfinite(more)
-    return bootstrap(more[known], rows[known])
+    return estimate_mean(more[known], rows[known])
 
 
 def _mean(values: FloatArray) -> float:

@@ -21,7 +21,7 @@ from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.story import NONE
 from rlhf_ray.interpret.agent.subject import WORDS as SHARED
 from rlhf_ray.interpret.agent.subject import AgentContext
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean
 from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.plots import COLOURS, png
 from rlhf_ray.study.screen import strength
@@ -259,18 +259,18 @@ def _effect(
         there, count = (steps >= low) & (steps <= high), len(stages)
         if there.any():
             at_once, from_there, any_later = (
-                bootstrap(each[there], groups[there], subject.seed, tests=count) for each in (moved, acts, ever)
+                estimate_mean(each[there], groups[there], tests=count) for each in (moved, acts, ever)
             )
             before, after = pair.plain.returns[there], pair.changed.returns[there]
-            returns = Change.of(before, after, groups[there], subject.seed, count)
-            valued = bootstrap(np.abs(value[there]), groups[there], subject.seed, tests=count)
+            returns = Change.of(before, after, groups[there], count)
+            valued = estimate_mean(np.abs(value[there]), groups[there], tests=count)
             found.append(Stage(low, high, int(there.sum()), at_once, from_there, any_later, returns, valued))
     at, levels = np.flatnonzero(chosen), groups[chosen]
     action, change, size, later = (
-        bootstrap(values[chosen], levels, subject.seed) for values in (moved, value, np.abs(value), ever)
+        estimate_mean(values[chosen], levels) for values in (moved, value, np.abs(value), ever)
     )
     sides = pair.plain.select(at), pair.changed.select(at)
-    whole = effect(*sides, space, subject.action_names, subject.seed, levels)
+    whole = effect(*sides, space, subject.action_names, levels)
     spread, changes = float(pair.plain.values[at, 0].std()), changed_by(edit, *sides)
     return EditEffect(about, action, change, size, spread, later, whole, found, box, changes)
 

@@ -74,7 +74,7 @@ def run(context: AgentContext) -> Section:
     for kind in kinds:
         context.say(f"hiding {kind}")
         hidden, control = (_play(context, levels, kind, control)[0] for control in (False, True))
-        objects[kind] = compare(kind, plain, hidden, control, subject.agent.action_space, groups, subject.seed)
+        objects[kind] = compare(kind, plain, hidden, control, subject.agent.action_space, groups)
     figures = HiddenObjects(len(levels), len(np.unique(groups)), objects)
     return WORDS.section(_statements(figures), tables=_tables(figures), figures=figures)
 

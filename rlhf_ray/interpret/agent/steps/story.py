@@ -25,7 +25,7 @@ from rlhf_ray.interpret.agent.story import NONE, READ, CausalChain, EditedLevel,
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.directions.controls import COUNT
 from rlhf_ray.interpret.directions.interventions import Intervention
-from rlhf_ray.measure.intervals import MeanEstimate, bootstrap, share_interval
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean, share_interval
 from rlhf_ray.study.plots import EffectRow, draw_effects
 from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Check, Section, Statement, Table
@@ -101,7 +101,7 @@ def run(context: AgentContext) -> Section:
     removed = taken_away(context, concepts, values, played)
     concepts = {name: concept for name, concept in concepts.items() if name in removed}
     pairs = _counterfacts(context, test)
-    silent = unheard(pairs, subject.agent.action_space, subject.groups, subject.seed)
+    silent = unheard(pairs, subject.agent.action_space, subject.groups)
     other = swapped(subject.agent, ChainMoments.cut_from(test, moments), subject.seed)
 
     def chains_of(name: str) -> list[CausalChain]:
@@ -214,12 +214,12 @@ def _edit_levels(
             if len(rows) < max(CHANGED * at_start * len(flips), FEWEST_OF_CLASS):
                 continue
             levels = groups[rows]
-            score = bootstrap(_moved_by(subject.agent, sides, rows, concept, site) * flips[rows], levels, subject.seed)
+            score = estimate_mean(_moved_by(subject.agent, sides, rows, concept, site) * flips[rows], levels)
             for behaviour in behaviours:
                 acts = [behaviour.frequency(side.select(rows)) for side in sides]
                 key = name, behaviour.name
                 if key not in effects or abs(score.mean) > abs(effects[key].score.mean):
-                    action = bootstrap((acts[1] - acts[0]) * flips[rows], levels, subject.seed)
+                    action = estimate_mean((acts[1] - acts[0]) * flips[rows], levels)
                     effects[key] = EditedLevel(edit, score, action)
     return effects
 

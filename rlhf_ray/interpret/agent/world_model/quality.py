@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.agent.world_model.windows import as_policy_actions, cut_out
 from rlhf_ray.interpret.agent.world_model.world import World
-from rlhf_ray.measure.intervals import percentile_interval
+from rlhf_ray.measure.intervals import ANY, SHARE, Bounds, blocks, jackknife_interval
 from rlhf_ray.policies.actions import best
 from rlhf_ray.policies.env_actions import to_env_actions
 
@@ -36,7 +37,7 @@ SHIFT = 4
 
 @dataclass(frozen=True)
 class HorizonCurve:
-    """A mean over windows at each step ``0 … steps``, with 95 % bootstrap intervals over episodes; NaN where none was measured."""
+    """A mean over windows at each step ``0 … steps``, with 95 % intervals over episodes; NaN where none was measured."""
 
     mean: FloatArray
     low: FloatArray
@@ -85,7 +86,7 @@ class Quality:
 
 
 def measure(
-    world: World, agent: Agent, episodes: Episodes, *, steps: int = 24, starts: int = 1, seed: int = 0, draws: int = 500
+    world: World, agent: Agent, episodes: Episodes, *, steps: int = 24, starts: int = 1, seed: int = 0
 ) -> Quality:
     """Measure a world model on episodes that it wasn't trained on.
 
@@ -99,8 +100,7 @@ def measure(
         episodes: whole or in parts, at least one with ``world.context`` observations.
         steps: horizon.
         starts: windows of each episode, from random steps.
-        seed: draws windows, the actions' shuffle, and the bootstrap.
-        draws: bootstrap draws.
+        seed: draws windows and the actions' shuffle.
 
     Raises:
         SettingError: no episode is long enough.
@@ -124,16 +124,16 @@ def measure(
         with torch.no_grad():
             parts.append(_measured(world, agent, windows, strange, steps, *seen))
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    boot = _Bootstrap(rows, rng, draws)
-    errors = {name: boot.curve(found[f"error.{name}"]) for name in ("model", *BASELINES)}
+    over = _OverEpisodes(rows)
+    errors = {name: over.curve(found[f"error.{name}"]) for name in ("model", *BASELINES)}
     split = {
-        kind: {name: boot.curve(found[f"{kind}.{name}"]) for name in ("model", "copy_last", "mean_frame")}
+        kind: {name: over.curve(found[f"{kind}.{name}"]) for name in ("model", "copy_last", "mean_frame")}
         for kind in ("visible", "revealed")
         if f"{kind}.model" in found
     }
-    agreement = boot.curve(found["agreement"])
+    agreement = over.curve(found["agreement"])
     majority = _majority(found["preferred"], agent.action_space)
-    memory = boot.curve(found["memory"]) if "memory" in found else None
+    memory = over.curve(found["memory"]) if "memory" in found else None
     return Quality(
         steps=steps,
         windows=len(rows),
@@ -143,8 +143,8 @@ def measure(
         agreement=agreement,
         majority=majority,
         memory=memory,
-        reward=boot.auc(found["reward"], found["reward_real"]),
-        end=boot.auc(found["end"], found["end_real"]),
+        reward=over.auc(found["reward"], found["reward_real"]),
+        end=over.auc(found["end"], found["end_real"]),
         valid_horizon=valid_horizon(errors["model"].mean, errors["mean_frame"].mean, agreement.mean, majority),
     )
 
@@ -249,36 +249,38 @@ def visible_pixels(images: FloatArray) -> BoolArray:
     return inside
 
 
-class _Bootstrap:
-    """Resamples episodes, of which each has one or more windows."""
+class _OverEpisodes:
+    """Leaves out episodes, of which each has one or more windows."""
 
-    def __init__(self, rows: IntArray, rng: np.random.Generator, draws: int):
-        self.episodes, self.of = np.unique(rows, return_inverse=True)
-        self.draws = rng.multinomial(
-            len(self.episodes), np.full(len(self.episodes), 1.0 / len(self.episodes)), size=draws
-        )
+    def __init__(self, rows: IntArray):
+        self.block = blocks(rows)
+        self.sizes = np.bincount(self.block)
 
     def curve(self, values: FloatArray) -> HorizonCurve:
         """Average ``[n, steps + 1]``, leaving out NaN."""
-        sums, counts = (np.zeros((len(self.episodes), values.shape[1])) for _ in range(2))
-        np.add.at(sums, self.of, np.nan_to_num(values))
-        np.add.at(counts, self.of, ~np.isnan(values))
+        sums, counts = (np.zeros((len(self.sizes), values.shape[1])) for _ in range(2))
+        np.add.at(sums, self.block, np.nan_to_num(values))
+        np.add.at(counts, self.block, ~np.isnan(values))
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = sums.sum(0) / counts.sum(0)
-            drawn = (self.draws @ sums) / (self.draws @ counts)
-        drawn = np.where(np.isnan(drawn), mean, drawn)
-        low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
+            others = (sums.sum(0) - sums) / (counts.sum(0) - counts)
+        ends = [self._interval(*of) for of in zip(mean, others.T, strict=True)]
+        low, high = np.array(ends, np.float64).T
         return HorizonCurve(mean, low, high)
 
     def auc(self, scores: FloatArray, labels: FloatArray) -> tuple[float, float, float]:
-        """Return `concordance` with its interval."""
+        """Return `concordance` with its interval; NaN ends if episodes are too few."""
         made = ~np.isnan(scores)
-        owners = np.broadcast_to(self.of[:, None], scores.shape)[made]
+        owners = np.broadcast_to(self.block[:, None], scores.shape)[made]
         value = concordance(scores[made], labels[made])
         if np.isnan(value):
             return value, value, value
-        drawn = [concordance(scores[made], labels[made], weights[owners]) for weights in self.draws[:100]]
-        return (value, *percentile_interval(drawn))
+        others = [concordance(scores[made], labels[made], owners != left) for left in range(len(self.sizes))]
+        return (value, *self._interval(value, np.array(others), SHARE))
+
+    def _interval(self, value: float, others: FloatArray, bounds: Bounds = ANY) -> tuple[float, float]:
+        low, high = jackknife_interval(float(value), others, self.sizes, bounds)
+        return (math.nan, math.nan) if low is None or high is None else (low, high)
 
 
 def concordance(scores: FloatArray, labels: FloatArray, weights: Array | None = None) -> float:

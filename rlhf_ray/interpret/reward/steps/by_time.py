@@ -97,20 +97,18 @@ def measure(subject: Subject, rewards: FloatArray, happens: dict[str, BoolArray]
     lags = {name: lag_of(rewards, there, data, subject.rng(WORDS.name)) for name, there in happens.items()}
     if subject.lag is not None:
         lags[TRUE] = subject.lag
-    at_events = {
-        name: _at_event(rewards / spread, there, data.episodes, subject.rng(name)) for name, there in happens.items()
-    }
+    at_events = {name: _at_event(rewards / spread, there, data.episodes) for name, there in happens.items()}
     return ByTime(spread, lags, at_events)
 
 
-def _at_event(rewards: FloatArray, there: BoolArray, episodes: IntArray, rng: np.random.Generator) -> AtEvent:
+def _at_event(rewards: FloatArray, there: BoolArray, episodes: IntArray) -> AtEvent:
     def difference(at: IntArray) -> float:
         inside = there[at]
         return (
             float(rewards[at][inside].mean() - rewards[at][~inside].mean()) if 0 < inside.sum() < len(at) else math.nan
         )
 
-    found = over_episodes(difference, episodes, rng, 100)
+    found = over_episodes(difference, episodes)
     return AtEvent(int(there.sum()), found.value, found.low, found.high)
 
 

@@ -12,6 +12,7 @@ from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.measure.intervals import SHARE
 from rlhf_ray.measure.statistics import constant, pearson
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.supervised.report import RewardLevel, balanced_auc, levels_of, measures
@@ -75,15 +76,15 @@ def why_not(context: StepContext[Subject]) -> str | None:
 def run(context: StepContext[Subject]) -> Section:
     """Compare the reward with the true one on all steps of the data."""
     subject = context.subject
-    figures = agreement(subject.judged, known(subject.data), subject.rng(WORDS.name))
+    figures = agreement(subject.judged, known(subject.data))
     checks = _checks(figures)
     steady = subject.shaped or subject.constant_as_true  # then a constant true reward is no riddle
     statements = [] if steady and math.isnan(figures.explained.value) else _statements(figures, checks)
     return WORDS.section(statements, checks, _tables(figures), figures=figures)
 
 
-def agreement(reward: RewardFunction, steps: Transitions, rng: np.random.Generator) -> Agreement:
-    """Compare ``reward`` with the true rewards of ``steps``, which are known. ``rng`` draws the bootstrap over episodes.
+def agreement(reward: RewardFunction, steps: Transitions) -> Agreement:
+    """Compare ``reward`` with the true rewards of ``steps``, which are known.
 
     Raises:
         ValueError: there are no steps.
@@ -102,10 +103,10 @@ def agreement(reward: RewardFunction, steps: Transitions, rng: np.random.Generat
         return 1 - float(np.square(scale * given[at] + offset - true[at]).mean()) / max(float(true[at].var()), 1e-300)
 
     episodes = steps.episodes
-    explained = NOTHING if constant(true) else over_episodes(share, episodes, rng)
+    explained = NOTHING if constant(true) else over_episodes(share, episodes, (-np.inf, 1.0))
     rewarded = int(np.count_nonzero(true))
     told = min(rewarded, len(true) - rewarded) >= FEWEST
-    auc = over_episodes(lambda at: balanced_auc(fitted[at], true[at]), episodes, rng) if told else NOTHING
+    auc = over_episodes(lambda at: balanced_auc(fitted[at], true[at]), episodes, SHARE) if told else NOTHING
     returns, levels = _correlation_of_returns(given, true, steps), levels_of(given, true, np.zeros(0))
     return Agreement(errors, len(steps), scale, offset, error, explained, auc, returns, levels)
 

@@ -14,7 +14,8 @@ from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.teaching import SHIFTED
 from rlhf_ray.interpret.reward.true_reward import true_reward
 from rlhf_ray.measure.statistics import constant
-from rlhf_ray.reward.sampled_distances import DISTANCES, Estimate, all_distances, recorded_distances
+from rlhf_ray.reward.distance_estimates import Estimate
+from rlhf_ray.reward.sampled_distances import DISTANCES, all_distances, recorded_distances
 from rlhf_ray.study.screen import strength
 from rlhf_ray.study.section import Section, Statement
 from rlhf_ray.study.step import Step, StepContext

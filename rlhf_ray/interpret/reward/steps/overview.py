@@ -12,6 +12,7 @@ from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.interpret.reward.equivalence import HOLDS
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.measure.intervals import CORRELATION, SHARE, MeanEstimate, blocks, jackknife_interval
 from rlhf_ray.measure.statistics import constant, pearson, spearman
 from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.plots import png
@@ -32,8 +33,6 @@ MEMBERS_AGREE = 0.7
 """Mean correlation of an ensemble's members."""
 PAIRS = 20_000
 """Pairs of steps to compare."""
-TIES = 100
-"""Draws of the bootstrap of the order without ties."""
 QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 DOTS = 3000
 
@@ -130,21 +129,23 @@ def measure(subject: Subject) -> Overview:
 
 
 def _correlations(true: FloatArray, given: FloatArray, episodes: IntArray, rng: np.random.Generator) -> Correlations:
-    linear = over_episodes(lambda at: pearson(true[at], given[at], 0.0), episodes, rng)
-    rank = over_episodes(lambda at: spearman(true[at], given[at], 0.0), episodes, rng)
-    pairs = over_episodes(lambda at: pairs_in_order(true, given, at, rng), episodes, rng)
+    linear = over_episodes(lambda at: pearson(true[at], given[at], 0.0), episodes, CORRELATION)
+    rank = over_episodes(lambda at: spearman(true[at], given[at], 0.0), episodes, CORRELATION)
+    pairs = pairs_in_order(true, given, episodes, rng)
     sums, true_sums = episode_sums(given, episodes), episode_sums(true, episodes)
     of_returns = None
     if not constant(true_sums) and not constant(sums):
         numbers = np.arange(len(sums))
-        of_returns = over_episodes(lambda at: spearman(sums[at], true_sums[at], 0.0), numbers, rng)
+        of_returns = over_episodes(lambda at: spearman(sums[at], true_sums[at], 0.0), numbers, CORRELATION)
     untied = None
     if len(np.unique(given)) < SAME_ORDER * len(given):
-        untied = over_episodes(lambda at: pairs_in_order(true, given, at, rng, ties=False), episodes, rng, TIES)
+        untied = pairs_in_order(true, given, episodes, rng, ties=False)
     return Correlations(linear, rank, pairs, of_returns, untied)
 
 
-def pairs_in_order(true: Array, given: Array, steps: IntArray, rng: np.random.Generator, *, ties: bool = True) -> float:
+def pairs_in_order(
+    true: Array, given: Array, episodes: IntArray, rng: np.random.Generator, *, ties: bool = True
+) -> OverEpisodes:
     """Compute the share of pairs of steps with different true rewards that the given reward orders alike.
 
     Unlike a rank correlation, it does not depend on how many steps share one true reward. 0.5 if all do.
@@ -152,17 +153,21 @@ def pairs_in_order(true: Array, given: Array, steps: IntArray, rng: np.random.Ge
     Args:
         true: ``[n]``.
         given: ``[n]``.
-        steps: steps to pair.
+        episodes: of the steps, ``[n]``.
         rng: draws `PAIRS` pairs.
         ties: whether pairs of one given reward count, half; else they are left out.
     """
-    first, second = rng.choice(steps, (2, PAIRS))
+    first, second = rng.integers(len(true), size=(2, PAIRS))
     differ = (true[first] != true[second]) & (ties | (given[first] != given[second]))
-    if not differ.any():
-        return 0.5
     first, second = first[differ], second[differ]
-    alike = np.sign(given[first] - given[second]) * np.sign(true[first] - true[second])
-    return float((alike.mean() + 1) / 2)
+    alike = (np.sign(given[first] - given[second]) * np.sign(true[first] - true[second]) + 1) / 2
+    if not len(alike):
+        return OverEpisodes(0.5, np.nan, np.nan)
+    block = blocks(episodes)
+    kept = [(block[first] != left) & (block[second] != left) for left in range(int(block.max()) + 1)]
+    others = np.array([alike[of].mean() if of.any() else np.nan for of in kept])
+    value = float(alike.mean())
+    return OverEpisodes.of(MeanEstimate(value, *jackknife_interval(value, others, np.bincount(block), SHARE)))
 
 
 def episode_sums(values: FloatArray, episodes: IntArray) -> FloatArray:
