@@ -35,7 +35,7 @@ class Evaluate:
     """
 
     run: tyro.conf.Positional[Path]
-    """The run folder."""
+    """The run folder, or one of its checkpoints."""
     episodes: int = 20
     """Number of episodes."""
     sample_actions: bool = False
@@ -66,8 +66,13 @@ def run(words: list[str]) -> None:
     from rlhf_ray.runs.video import check_video, write_video
 
     quiet()
-    folder = RunFolder.open(command.run)
-    experiment = folder.experiment()
+    folder = RunFolder.of_policy(command.run)
+    if not folder.config.exists() and (command.run.is_file() or (command.run / "agent.json").exists()):
+        raise SettingError(
+            f"{command.run} is no run; of an agent without a run, `rlhf-ray interpret agent {command.run} --environment NAME "
+            "--steps recording` tells the true return."
+        )
+    experiment = folder.is_there().experiment()
     if command.video is not None:
         writable(command.video.parent, "--video")
         check_video(command.video, experiment.environment)

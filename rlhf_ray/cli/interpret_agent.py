@@ -22,7 +22,8 @@ class InterpretAgent:
     """Report what an agent remembers, sees and uses: a page, its JSON twin, and a panel to explore. Finished steps are kept."""
 
     run: tyro.conf.Positional[Path]
-    """A run folder, whose newest policy is examined; the folder of a saved agent (agent.json); or module:Name of your own agent."""
+    """A run folder, whose newest policy is examined; a checkpoint; the folder of a saved agent (agent.json); a model of
+    Stable-Baselines3 (.zip); or module:Name of your own agent."""
     environment: str | None = None
     """The environment. Default: the run's. Needed for any other agent."""
     out: Path | None = None

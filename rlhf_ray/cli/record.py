@@ -37,8 +37,9 @@ class Record:
     """
 
     source: tyro.conf.Positional[str]
-    """A run folder (the run may still be running), a preset or an environment id. With --inside: a run folder, the folder of a
-    saved agent (agent.json), or module:Name of your own agent."""
+    """A run folder (the run may still be running) or one of its checkpoints, a preset or an environment id. With --inside: a run
+    folder, a checkpoint, the folder of a saved agent (agent.json), a model of Stable-Baselines3 (.zip), or module:Name of your own
+    agent."""
     out: Path
     """A folder for a recording: Arrow files (see rlhf_ray.data.recordings). Or an .npz file with flat arrays observations, actions,
     next_observations, rewards, terminals and timeouts."""
@@ -161,12 +162,15 @@ def _record_inside(command: Record) -> None:
 def _plan(command: Record) -> tuple[RecordingPlan, str]:
     """What to record, and a description of the run's policy."""
     mix = command.shares
-    folder = RunFolder(command.source)
+    folder = RunFolder.of_policy(command.source)
     policy, who = None, ""
     if folder.config.exists():
         environment = folder.experiment().environment
     elif folder.path.exists() and "/" in command.source:
-        raise SettingError(f"{folder.path} is not a run folder (no config.json); give the folder of a run.")
+        raise SettingError(
+            f"{folder.path} is not a run folder (no config.json); give the folder of a run, or add --inside for an agent without a "
+            "run."
+        )
     else:
         environment = preset(command.source).environment
     from rlhf_ray import envs

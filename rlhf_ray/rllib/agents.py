@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,32 @@ from torch import Tensor, nn
 from rlhf_ray.agents.agent import MEMORY, Agent, AgentStep, Edit, NetworkAgent
 from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
+from rlhf_ray.policies.sb3 import is_sb3
 from rlhf_ray.rllib.checkpoint_parts import load_policy
 from rlhf_ray.rllib.policy import ActorCritic, CollectorPolicy, built
+from rlhf_ray.rllib.starting import check_policy, policy_weights
+
+FORMS = (
+    "a run folder, a checkpoint, the folder of a saved agent (agent.json), a model of Stable-Baselines3 (.zip), or module:Name of "
+    "your own"
+)
 
 
-def agent_of(source: Path | str | CollectorPolicy | RLModule, name: str | None = None) -> Agent:
+def agent_of(
+    source: Path | str | CollectorPolicy | RLModule,
+    name: str | None = None,
+    observation_space: gym.Space[Any] | None = None,
+    action_space: gym.Space[Any] | None = None,
+) -> Agent:
     """Return the frozen agent of ``source``, which stays as it is.
 
     Args:
-        source: a run's folder (its newest checkpoint), a checkpoint, a folder of `NetworkAgent.save`, a policy or an RLModule.
+        source: a run's folder (its newest checkpoint), a checkpoint, a folder of `NetworkAgent.save`, a ``model.zip`` of
+            Stable-Baselines3's PPO or A2C, a policy or an RLModule.
         name: for people. Defaults to the folder's name, or "agent".
+        observation_space: the environment's, for a model of Stable-Baselines3.
+        action_space: the environment's, for such a model.
 
     Raises:
         SettingError: there is no policy, or it has actions that the tools don't know.
@@ -38,20 +55,44 @@ def agent_of(source: Path | str | CollectorPolicy | RLModule, name: str | None =
         path = Path(source)
         if (path / "agent.json").exists():
             return NetworkAgent.load(path)
+        if is_sb3(path) or is_sb3(path / "model.zip"):
+            return _of_sb3(path, name or path.stem, observation_space, action_space)
         try:
             policy = load_policy(last_checkpoint(path / "checkpoints") or path)
         except SettingError:
             raise
         except ValueError as error:
-            raise SettingError(
-                f"{path} has no policy: give a run's folder with a checkpoint, a checkpoint, or a saved agent."
-            ) from error
+            raise SettingError(f"{path} has no policy; give {FORMS}.") from error
         return agent_of(policy, name or path.name)
     module: Any = source.module if isinstance(source, CollectorPolicy) else source
     name = name or "agent"
     if type(module) is ActorCritic:
         return NetworkAgent(copy.deepcopy(module.network), module.observation_space, module.action_space, name)
     return ModuleAgent(module, name)
+
+
+def _of_sb3(
+    path: Path, name: str, observation_space: gym.Space[Any] | None, action_space: gym.Space[Any] | None
+) -> NetworkAgent:
+    """Return the agent of a model that Stable-Baselines3 saved."""
+    weights = policy_weights(path, observation_space, action_space)
+    assert observation_space is not None and action_space is not None, "policy_weights() refuses it"  # noqa: PT018
+    if not any(key.startswith("critic.") for key in weights):
+        raise SettingError(
+            f"{path} is a model of SAC; agents are looked into if they are of PPO or A2C. `rlhf-ray train … --policy-from {path}` "
+            "starts from it."
+        )
+    layers = [value for key, value in weights.items() if re.fullmatch(r"actor\.\d+\.weight", key)]
+    shape = PolicyShape(
+        hidden=tuple(len(layer) for layer in layers[:-1]) or PolicyShape.hidden,
+        features=len(weights["encoder.1.weight"]) if "encoder.1.weight" in weights else None,
+        normalize_observations=any("statistics." in key for key in weights),
+    )
+    network = ActorCriticNetwork(observation_space, action_space, shape)
+    check_policy(weights, network.state_dict(), str(path), "ppo")
+    state = network.state_dict() | {key: torch.as_tensor(value) for key, value in weights.items()}
+    network.load_state_dict(state)
+    return NetworkAgent(network, observation_space, action_space, name)
 
 
 class ModuleAgent:

@@ -8,11 +8,12 @@ from typing import Any
 import gymnasium as gym
 
 from rlhf_ray import envs
-from rlhf_ray.agents.agent import Agent, NetworkAgent
+from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.own import own_agent
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.rllib.agents import agent_of
+from rlhf_ray.data.places import run_path
+from rlhf_ray.rllib.agents import FORMS, agent_of
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy
 
@@ -21,7 +22,8 @@ def named_agent(source: Path, environment: str | None) -> tuple[Agent, str, RunF
     """Load an agent.
 
     Args:
-        source: a run folder, for its newest policy; the folder of a saved agent (agent.json); or module:Name of your own agent.
+        source: a run folder, for its newest policy; a checkpoint; the folder of a saved agent (agent.json); a model of
+            Stable-Baselines3; or module:Name of your own agent.
         environment: the name of its environment; None: the run's.
 
     Returns:
@@ -30,18 +32,15 @@ def named_agent(source: Path, environment: str | None) -> tuple[Agent, str, RunF
     Raises:
         SettingError: there is no agent, or its environment is not known.
     """
-    folder = None
-    own = not source.exists() and consent.OWN.fullmatch(str(source))
-    saved = (source / "agent.json").exists()
-    if (own or saved) and environment is None:
-        raise SettingError(f"{source} is an agent without a run; name its environment with --environment.")
-    if not own and not saved:
-        if not (source / "config.json").exists():
-            raise SettingError(
-                f"{source} is no agent: give a run folder, the folder of a saved agent (agent.json), or module:Name of your own."
-            )
-        folder = RunFolder.open(source)
+    own = consent.OWN.fullmatch(str(source)) is not None and not source.exists()
+    found = RunFolder.of_policy(source)
+    folder = found if not own and found.config.exists() else None
+    if not own and not run_path(source).exists():
+        raise SettingError(f"There is no agent at {source}; give {FORMS}.")
+    if folder is not None:
         environment = environment or folder.experiment().environment
+    elif environment is None:
+        raise SettingError(f"{source} is no run folder; if it is an agent, name its environment with --environment.")
     assert environment is not None
     try:
         env = envs.make_env(environment)
@@ -58,7 +57,7 @@ def named_agent(source: Path, environment: str | None) -> tuple[Agent, str, RunF
         policy, iteration = newest_policy(folder)
         agent = agent_of(policy, name=f"{folder.path.name}, iteration {iteration}")
     else:
-        agent = own_agent(str(source), *spaces) if own else NetworkAgent.load(source)
+        agent = own_agent(str(source), *spaces) if own else agent_of(run_path(source), None, *spaces)
     for mine, its in zip((agent.observation_space, agent.action_space), spaces, strict=True):
         if _kind(mine) != _kind(its):
             raise SettingError(

@@ -69,6 +69,7 @@ class RunFolder:
         self.probe = self.path / "probe.json"
         self.labelling = self.path / "labelling.json"
         self.paused = self.path / "collecting.paused"
+        self._chosen: Path | None = None
         self._lock: Lock | None = None
 
     @staticmethod
@@ -141,10 +142,27 @@ class RunFolder:
         Raises:
             SettingError: the path is not a run folder.
         """
+        return RunFolder(path).is_there()
+
+    @staticmethod
+    def of_policy(path: Path | str) -> RunFolder:
+        """The run folder ``path``, or the one that has the checkpoint ``path``, which is then its only one; it may not exist."""
         folder = RunFolder(path)
-        if not folder.config.exists():
-            raise SettingError(f"{folder.path} is not a run folder (no config.json); give the folder of a run.")
+        run = RunFolder(folder.path.parents[1]) if len(folder.path.parents) > 1 else folder
+        if not folder.config.exists() and folder.path.parent == run.checkpoints and run.config.exists():
+            run._chosen = folder.path
+            return run
         return folder
+
+    def is_there(self) -> RunFolder:
+        """Return this folder.
+
+        Raises:
+            SettingError: it is not a run folder.
+        """
+        if not self.config.exists():
+            raise SettingError(f"{self.path} is not a run folder (no config.json); give the folder of a run.")
+        return self
 
     @staticmethod
     def around(path: Path | str) -> RunFolder | None:
@@ -174,11 +192,17 @@ class RunFolder:
         return {}
 
     def checkpoint(self) -> Path:
-        """The newest whole checkpoint.
+        """The newest whole checkpoint, or the one that `of_policy` was given.
 
         Raises:
             SettingError: there is none yet, or all are damaged.
         """
+        if self._chosen is not None:
+            if bad := damaged_files(self._chosen) if self._chosen.exists() else ["it does not exist"]:
+                raise SettingError(
+                    f"The checkpoint {self._chosen} is damaged ({', '.join(bad[:3])}); give another one."
+                )
+            return self._chosen
         checkpoint = last_checkpoint(self.checkpoints)
         there = all_checkpoints(self.checkpoints)
         if checkpoint is None and there:

@@ -16,6 +16,7 @@ import torch
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
 from rlhf_ray.policies.sb3 import is_sb3, sb3_weights
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
+from rlhf_ray.rllib.agents import agent_of
 from rlhf_ray.rllib.starting import check_policy, policy_weights
 from rlhf_ray.settings import SettingError
 
@@ -58,15 +59,14 @@ def saved(path: Path, kind: str, observations: Any, actions: Any, algorithm: Any
 @pytest.mark.parametrize("kind", SPACES)
 def test_it_acts_and_values_the_same(kind: str, tmp_path: Path) -> None:
     policy, observations, actions = SPACES[kind]
-    model = saved(tmp_path / "model.zip", policy, observations, actions)
-    weights = policy_weights(tmp_path / "model.zip", observations, actions)
-    network = ActorCriticNetwork(observations, actions, PolicyShape())
-    check_policy(weights, network.state_dict(), "model.zip", "ppo")
-    network.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
+    layers = {} if kind == "images" else {"policy_kwargs": {"net_arch": [16, 24]}}
+    model = saved(tmp_path / "model.zip", policy, observations, actions, **layers)
+    agent = agent_of(tmp_path / "model.zip", None, observations, actions)
     observations.seed(0)
     seen = np.stack([observations.sample() for _ in range(6)])
     with torch.no_grad():
-        outputs, values = network.decide(network.encode(torch.as_tensor(seen)), network.initial_memory(6))
+        step = agent.step(torch.as_tensor(seen), agent.initial_memory(6))
+        outputs, values = step.logits, step.value
         tensor = model.policy.obs_to_tensor(seen if kind != "images" else seen.transpose(0, 3, 1, 2))[0]
         distribution = model.policy.get_distribution(tensor).distribution
         wanted = model.policy.predict_values(tensor).squeeze(-1)
@@ -105,6 +105,14 @@ def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path) -> None:
         sb3_weights(tmp_path / "model.zip", gym.spaces.Box(-1, 1, (5,)), actions)
     with pytest.raises(SettingError, match="does not act in the environment's action space"):
         sb3_weights(tmp_path / "model.zip", observations, gym.spaces.Box(-1, 1, (3,)))
+
+
+def test_no_agent_is_made_of_sac_or_without_spaces(tmp_path: Path) -> None:
+    saved(tmp_path / "model.zip", "MlpPolicy", HALF, BOX, sb3.SAC, buffer_size=10)
+    with pytest.raises(SettingError, match=r"is a model of SAC; .* --policy-from"):
+        agent_of(tmp_path / "model.zip", None, HALF, BOX)
+    with pytest.raises(SettingError, match="needs the environment's spaces"):
+        agent_of(tmp_path / "model.zip")
 
 
 BOX = SPACES["bounded"][2]

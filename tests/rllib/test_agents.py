@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rlhf_ray.policies.actions import best
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.rllib.agents import ModuleAgent, agent_of
 from rlhf_ray.rllib.policy import CollectorPolicy, built, policy_spec
+from rlhf_ray.runs.agents import named_agent
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy
 from rlhf_ray.settings import PPOSettings
@@ -101,8 +103,17 @@ def test_the_agent_of_a_run_is_that_of_its_newest_checkpoint(
     np.testing.assert_allclose(actions_of(agent, observations)[0], policy.best(observations[0]), rtol=1e-5, atol=1e-6)
     agent.save(tmp_path / "agent")
     assert agent_of(tmp_path / "agent").digest == agent.digest
-    with pytest.raises(SettingError, match="has no policy: give a run's folder"):
+    with pytest.raises(SettingError, match="has no policy; give a run folder, a checkpoint"):
         agent_of(tmp_path)
-    for folder in (trained_run.path, tmp_path / "agent"):
+    checkpoint = trained_run.checkpoint()
+    found, environment, run = named_agent(checkpoint, None)  # as the commands name it
+    assert (found.digest, environment) == (agent.digest, trained_run.experiment().environment)
+    assert run is not None
+    assert (run.path, run.checkpoint()) == (trained_run.path, checkpoint)
+    copied = shutil.copytree(checkpoint, tmp_path / "checkpoint")
+    assert named_agent(copied, environment)[0].digest == agent.digest
+    with pytest.raises(SettingError, match="name its environment with --environment"):
+        named_agent(copied, None)
+    for folder in (trained_run.path, checkpoint, tmp_path / "agent"):
         monkeypatch.chdir(folder.parent)
         assert agent_of(folder.name).digest == agent.digest  # as the tutorial names it: agent_of("runs/cuerun")

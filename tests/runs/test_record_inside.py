@@ -136,7 +136,7 @@ def test_rewards_are_normalised_by_the_return_of_the_agents_own_discount(
     ("source", "environment", "said"),
     [
         ("agent", "CartPole-v11", "--environment: There is no environment 'CartPole-v11'. The closest"),
-        ("mine.py", POLE, r"mine.py is no agent: give a run folder, .* or module:Name of your own"),
+        ("mine.py", POLE, r"no agent at mine.py; give a run folder, .* or module:Name of your own"),
     ],
 )
 def test_an_agent_or_environment_that_is_not_there_is_one_line(
