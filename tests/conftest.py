@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from rlhf_ray.data import metrics
+from rlhf_ray.data import metrics, places
 
 metrics.strict = True  # a number that nobody declared is an error
+places.RUNS = os.path.join(os.environ["XDG_CONFIG_HOME"], "runs")  # not in the working folder
 
 VANISH_WITHIN_S = 10.0
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import re
-import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
@@ -89,19 +85,18 @@ def new_folder(given: Path | None, name: str, seed: int) -> Iterator[Path]:
         SettingError: it can't be made.
     """
     from rlhf_ray.actors.cluster import job_metadata
-    from rlhf_ray.data.places import run_path
-    from rlhf_ray.runs.folder import make_folder
+    from rlhf_ray.data.places import make_run_folder
 
     if given is not None:
         yield given
         return
-    moment = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%d-%H%M%S")
-    # A colon (module:Id-v0) would break scp, lists of paths and Windows.
-    short = re.sub(r"[^\w.-]+", "-", Path(name).stem if name.endswith(".json") else name)
     job = job_metadata().get("job_submission_id", "")[-4:]  # two people may submit the same command in the same second
-    first = "-".join(filter(None, [short, f"seed{seed}", moment, job]))
-    names = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
-    path = next(path for name in names if make_folder(path := run_path("runs") / name, new=True))
+    try:
+        path = make_run_folder(Path(name).stem if name.endswith(".json") else name, seed, job)
+    except OSError as error:
+        raise SettingError(
+            f"The run's folder {error.filename} can't be made ({error.strerror}): name one that can, with --run-dir."
+        ) from error
     try:
         yield path
     finally:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import re
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -12,6 +17,32 @@ JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 def in_job() -> bool:
     """Return whether this process belongs to a job submitted to a cluster."""
     return JOB in os.environ
+
+
+RUNS = "runs"
+"""Folder of new runs and sweeps."""
+
+
+def make_run_folder(name: str, seed: int, job: str = "") -> Path:
+    """Make a folder under runs/ that did not exist: another process never gets the same one.
+
+    Args:
+        name: of what is trained on.
+        seed: the run's seed.
+        job: of the job that this process belongs to.
+
+    Raises:
+        OSError: it can't be made; names it.
+    """
+    moment = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%d-%H%M%S")
+    short = re.sub(r"[^\w.-]+", "-", name)  # a colon (module:Id-v0) would break scp, lists of paths and Windows
+    first = run_path(RUNS) / "-".join(filter(None, [short, f"seed{seed}", moment, job]))
+    for number in itertools.count(1):
+        path = first if number == 1 else first.with_name(f"{first.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
+    raise AssertionError  # never reached
 
 
 def config_folder() -> Path:

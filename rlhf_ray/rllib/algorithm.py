@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.fs
 import ray
 import torch
-from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.tune import PlacementGroupFactory
@@ -44,6 +42,7 @@ from rlhf_ray.rllib.rllib_internals import (
     use_own_learning_rates,
 )
 from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
+from rlhf_ray.rllib.run_folder import InRunFolder
 from rlhf_ray.rllib.seeding import reset_and_reseed, seed_learners
 from rlhf_ray.rllib.starting import first_weights
 from rlhf_ray.store.files import lock_store
@@ -65,7 +64,7 @@ def _faults_first(faults: str) -> Iterator[None]:
         raise
 
 
-class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
+class LearnsFromPreferences(InRunFolder):
     """A mixin to put before an RLlib `Algorithm`, with `PreferenceConfig` in its config: the learner sees a learned reward.
 
     Each `train()` is one iteration of the algorithm. Before it, the ring does what is due (ask, label, fit) and the learner gets
@@ -170,19 +169,6 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
                 f"{agent}.gpus_per_learner is {gpus:g}, and with {agent}.num_learners 0 this process is the learner, but torch "
                 f"sees no GPU on {platform.node()}: set {agent}.num_learners to 1 to place the learner on a node with a GPU."
             )
-
-    def _store_path(self) -> Path | str:
-        """Return the configured store, or a folder next to Tune's checkpoints of the trial, which a restored trial finds again."""
-        if self.config.store:
-            return str(self.config.store)
-        storage = self._storage
-        if storage is not None and isinstance(storage.storage_filesystem, pyarrow.fs.LocalFileSystem):
-            return Path(storage.trial_fs_path).absolute() / PREFERENCES
-        return Path(self.logdir).absolute() / PREFERENCES
-
-    def _run_name(self) -> str:
-        """Return the name of the run's or trial's folder."""
-        return str(self._store_path()).rstrip("/").split("/")[-2:][0]
 
     @property
     def _trial(self) -> str | None:
@@ -418,7 +404,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the configuration to rebuild the algorithm from a checkpoint, without paths to what the checkpoint contains."""
         config = self.config.copy(copy_frozen=False)
-        config.store = config.reward_from = config.policy_from = config.labels_from = None
+        config.run_dir = config.store = config.reward_from = config.policy_from = config.labels_from = None
         config.demonstrations_from = config.begun_after = None
         return (config.get_state(),), {}
 

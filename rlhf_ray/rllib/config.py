@@ -24,6 +24,7 @@ from ray.rllib.utils import force_list
 from rlhf_ray import envs
 from rlhf_ray.actors.streams import OwnStreams
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.places import run_path
 from rlhf_ray.data.registry import names_of
 from rlhf_ray.labelling.camera import camera_options, without_a_screen
 from rlhf_ray.rllib.checking import Checked, check_environment
@@ -64,6 +65,7 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
         usual = Experiment(agent=self.agent)
         self.experiment: dict[str, Any] = to_json(usual)
         self.sessions: str | None = None
+        self.run_dir: str | None = None
         self.store: str | None = None
         self.reward_from: str | None = None
         self.policy_from: str | None = None
@@ -209,6 +211,7 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
         total_env_steps: int | None = None,
         checkpoint_every: int | None = None,
         reward_mix: float | None = None,
+        run_dir: Path | str | None = None,
         store: Path | str | None = None,
         begun_after: int | None = None,
         **settings: Any,
@@ -220,8 +223,10 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
             checkpoint_every: interval in iterations of checkpoints that resume bit for bit (see `Experiment.checkpoint_every`).
                 Save checkpoints at multiples of it.
             reward_mix: share of the environment's own reward in what the agent learns from (see `Experiment.reward_mix`).
-            store: folder or URL of the preference store. Defaults to ``preferences`` in the algorithm's ``logdir`` or the Tune
-                trial's folder. Two algorithms must not share one.
+            run_dir: folder of what the algorithm writes: its ``logdir``. Defaults to a new folder under ``runs/``, which a line
+                names. A Tune trial has its own.
+            store: folder or URL of the preference store. Defaults to ``preferences`` in ``run_dir``. Two algorithms must not share
+                one.
             begun_after: for a run that starts again because it was killed before its first checkpoint: the number of the last
                 event in the store when it first started (see `rlhf_ray.actors.ring.RingSettings`).
             settings: fields of `PreferenceSettings`.
@@ -235,6 +240,8 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
             self._set(None, {"checkpoint_every": checkpoint_every})
         if reward_mix is not None:
             self._set(None, {"reward_mix": reward_mix})
+        if run_dir is not None:
+            self.run_dir = str(run_path(run_dir).absolute())
         if store is not None:
             self.store = _absolute(store)
         if begun_after is not None:
@@ -252,7 +259,7 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
 
         Args:
             sessions: file with the annotators' links, so that they survive a restart; created if missing. Defaults to
-                ``labelling.json`` in the algorithm's ``logdir``.
+                ``labelling.json`` in ``run_dir``.
             settings: fields of `LabellingSettings`.
 
         Raises:

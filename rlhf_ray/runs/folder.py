@@ -289,30 +289,21 @@ class RunFolder:
         write_text(path, json.dumps(plain(values), indent=2) + "\n")
 
 
-def make_folder(path: Path, *, new: bool = False) -> bool:
-    """Create the folder of a run or of a sweep. Return whether that could be done: a ``new`` one must not exist.
-
-    Raises:
-        SettingError: it can't be created.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=not new)
-    except OSError as error:
-        if new and isinstance(error, FileExistsError):
-            return False
-        raise SettingError(
-            f"--run-dir is {path}, which can't be created ({error.strerror}): choose a folder that can be written."
-        ) from error
-    return True
-
-
 @contextlib.contextmanager
 def own_folder(path: Path, remedy: str) -> Iterator[None]:
     """Inside this context, the folder of a new run or sweep exists, and no other process writes to it; see `Lock`.
 
     If it is empty in the end, it is removed.
+
+    Raises:
+        SettingError: it can't be created.
     """
-    make_folder(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingError(
+            f"--run-dir is {path}, which can't be created ({error.strerror}): choose a folder that can be written."
+        ) from error
     try:
         with Lock(path, remedy):
             yield

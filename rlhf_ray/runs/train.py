@@ -157,7 +157,7 @@ def _train(
     """Train until the budget is spent, a stop is requested, or a callback fails; returns (budget is spent, seconds so far)."""
     checkpoint = newest_checkpoint(folder) if resume else None
     config = preference_config(experiment).preferences(
-        store=folder.preferences, begun_after=folder.labels_before() if resume and checkpoint is None else None
+        run_dir=folder.path, begun_after=folder.labels_before() if resume and checkpoint is None else None
     )
     config.labelling(sessions=folder.labelling).start_from(**sources(folder))
     with interrupted.at_once():

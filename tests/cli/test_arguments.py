@@ -1,5 +1,8 @@
 """What is wrong with a value on the command line is one line; first comparisons follow the budget."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from rlhf_ray import cli, tune_configs
@@ -7,6 +10,7 @@ from rlhf_ray.cli import presets
 from rlhf_ray.cli import store as commands
 from rlhf_ray.cli.train import Train, _experiment, with_first_comparisons
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.places import make_run_folder
 
 
 @pytest.mark.parametrize(
@@ -97,7 +101,17 @@ def test_people_are_waited_for_if_asked_to(name: str, teacher: str | None, waits
 
 @pytest.mark.parametrize("name", ["my.module:Own-v0", "ALE/Pong-v5", "procgen/coinrun-easy", "../other/best.json"])
 def test_a_run_folder_of_any_name_has_no_colon_and_is_one_folder(name: str) -> None:
-    folder = presets.new_folder(name, 3)
-    assert folder.parent.name == "runs"
-    assert ":" not in folder.name
-    assert "seed3" in folder.name
+    with presets.new_folder(None, name, 3) as folder:
+        assert folder.parent.name == "runs"
+        assert ":" not in folder.name
+        assert "seed3" in folder.name
+        assert folder.is_dir()
+    assert not folder.exists()  # nothing was written
+
+
+def test_runs_that_start_in_the_same_second_get_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: make_run_folder("pendulum", 0), range(8)))
+    first = min(folders, key=lambda folder: len(folder.name))
+    assert {folder.name for folder in folders} == {first.name, *(f"{first.name}-{n}" for n in range(2, 9))}
