@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.bounds import fitted
 from rlhf_ray.data.fragments import Trajectory
 
 Act = Callable[[Array], Any]
@@ -74,9 +75,8 @@ def rollout(
     terminated = truncated = False
     while (steps is None or len(actions) < steps) and not (terminated or truncated):
         action = act(observation)
-        observation, reward, terminated, truncated, info = env.step(
-            copy.deepcopy(action)
-        )  # some environments change their action
+        # A copy: some environments change their action.
+        observation, reward, terminated, truncated, info = env.step(fitted(copy.deepcopy(action), env.action_space))
         observation = np.array(observation)  # a copy: some environments reuse their arrays
         observations.append(observation)
         actions.append(np.array(action))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlhf_ray.data.spaces import one_line
 from rlhf_ray.envs.carried import statistics_of
+from rlhf_ray.envs.checked import RAISED
 
 PROBED_STEPS = 1_000
 """The most steps that are taken in either to find where episodes are truncated."""
@@ -73,23 +75,20 @@ def difference(
         probe: whether to take steps.
     """
     steps = min(PROBED_STEPS, PROBED_STEPS if limit is None else limit + 1) if probe else 0
-    together = make_together()
     try:
-        if (mode := together.metadata.get("autoreset_mode")) is not AutoresetMode.NEXT_STEP:
-            return f"its metadata['autoreset_mode'] is {mode}, not AutoresetMode.NEXT_STEP"
-        if statistics := statistics_of(together):
-            return f"it keeps running statistics ({', '.join(statistics)})"
-        spaces, theirs = (together.single_observation_space, together.single_action_space), truncation(together, steps)
-    finally:
-        together.close()
-    alone = make_alone()
-    try:
-        for what, given, wanted in zip(
-            ("observations", "actions"), spaces, (alone.observation_space, alone.action_space), strict=True
-        ):
-            if given != wanted:
-                return f"its {what} are {one_line(given)}, not {one_line(wanted)}"
-        own = truncation(alone, steps)
-    finally:
-        alone.close()
-    return f"its episodes {theirs}, and those of the single environment {own}" if theirs.unlike(own) else None
+        with contextlib.closing(make_together()) as together:
+            if (mode := together.metadata.get("autoreset_mode")) is not AutoresetMode.NEXT_STEP:
+                return f"its metadata['autoreset_mode'] is {mode}, not AutoresetMode.NEXT_STEP"
+            if statistics := statistics_of(together):
+                return f"it keeps running statistics ({', '.join(statistics)})"
+            spaces = together.single_observation_space, together.single_action_space
+            theirs = truncation(together, steps)
+    except RAISED as error:
+        return f"it raises {type(error).__name__}: {' '.join(str(error).split())}"
+    with contextlib.closing(make_alone()) as alone:
+        wanted = alone.observation_space, alone.action_space
+        for what, given, own in zip(("observations", "actions"), spaces, wanted, strict=True):
+            if given != own:
+                return f"its {what} are {one_line(given)}, not {one_line(own)}"
+        usual = truncation(alone, steps)
+    return f"its episodes {theirs}, and those of the single environment {usual}" if theirs.unlike(usual) else None

@@ -165,11 +165,8 @@ def _unlike_the_single_one(name: str) -> str | None:
     def together() -> Any:
         return gymnasium.make_vec(name, 1, vectorization_mode="vector_entry_point")
 
-    try:
-        alone = functools.partial(make_env, name)
-        return difference(together, alone, spec.max_episode_steps, probe=not _is_envpool_s(spec.vector_entry_point))
-    except RAISED as error:
-        raise fault(f"Environment {name}: its vector_entry_point", error) from error
+    alone = functools.partial(make_env, name)
+    return difference(together, alone, spec.max_episode_steps, probe=not _is_envpool_s(spec.vector_entry_point))
 
 
 def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:

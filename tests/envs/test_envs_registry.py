@@ -97,6 +97,10 @@ class Shorter(Together):
         super().__init__(num_envs, max_episode_steps - 1)  # type: ignore[no-untyped-call]
 
 
+def picky(num_envs: int) -> Any:  # gymnasium passes max_episode_steps
+    return Together(num_envs)  # type: ignore[no-untyped-call]
+
+
 def normalised(num_envs: int, **options: Any) -> Any:
     return gymnasium.wrappers.vector.NormalizeReward(Together(num_envs, **options))
 
@@ -114,6 +118,7 @@ ADDED = (WrapperSpec("Clipped", "gymnasium.wrappers:ClipReward", {"max_reward": 
         ),
         (Shorter, {}, "its episodes are truncated after 6 steps, and .* after 7 steps"),
         (normalised, {}, r"it keeps running statistics \(NormalizeReward\)"),
+        (picky, {}, r"it raises TypeError: .*unexpected keyword argument 'max_episode_steps'"),
         (Together, {"additional_wrappers": ADDED}, r"it lacks the additional_wrappers \(Clipped\)"),
     ],
 )

@@ -95,6 +95,12 @@ def test_each_component_is_scaled_between_two_bounds_and_clipped_at_one(space: g
     np.testing.assert_allclose(back, np.clip(actions, *policy_bounds(space)), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("space", FLOATS, ids=str)
+def test_environments_of_a_user_s_own_maker_get_them_too(space: gym.spaces.Box) -> None:
+    outputs = iter(to_env_actions(np.random.default_rng(0).normal(size=(9, *space.shape)) * 9, space))
+    rollout(Strict(space), lambda _: next(outputs), steps=9, seed=0)
+
+
 @pytest.mark.parametrize("strict", [*FLOATS, *OTHERS], ids=str, indirect=True)
 def test_environments_get_actions_of_their_space(strict: str) -> None:
     space, rng = envs.make_env(strict).action_space, np.random.default_rng(0)
