@@ -1,6 +1,7 @@
 """Gymnasium spaces: as JSON, for saved reward models and recordings; made from fragments."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -23,12 +24,15 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
     if isinstance(space, gym.spaces.MultiBinary):
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
     if isinstance(space, gym.spaces.Box):
+        names, planes = names_in(space), planes_in(space)
         return {
             "type": "Box",
             "shape": list(space.shape),
             "dtype": str(space.dtype),
             "low": _bound(space.low),
             "high": _bound(space.high),
+            **({"names": list(names)} if names else {}),
+            **({"planes": planes} if planes else {}),
         }
     raise ValueError(f"The space {space} can't be saved; only Box, Discrete, MultiDiscrete and MultiBinary can.")
 
@@ -43,7 +47,7 @@ def space_from_json(value: dict[str, Any]) -> gym.Space[Any]:
         return gym.spaces.MultiBinary(value["n"])
     shape, dtype = tuple(value["shape"]), np.dtype(value["dtype"])
     low, high = (np.broadcast_to(np.array(value[name], dtype=dtype), shape) for name in ("low", "high"))
-    return gym.spaces.Box(low, high, shape, dtype.type)
+    return with_names(gym.spaces.Box(low, high, shape, dtype.type), value.get("names", ()), int(value.get("planes", 0)))
 
 
 def seeded(space: gym.Space[Any], seed: int) -> gym.Space[Any]:
@@ -51,6 +55,40 @@ def seeded(space: gym.Space[Any], seed: int) -> gym.Space[Any]:
     own = copy.deepcopy(space)
     own.seed(seed)
     return own
+
+
+def with_names(space: gym.spaces.Box, names: Sequence[str], planes: int = 0) -> gym.spaces.Box:
+    """Return ``space`` after giving it the names of the parts that its observations are made of.
+
+    Args:
+        space: of vectors or images.
+        names: of each number of a vector, or of each channel of an image; empty: unknown.
+        planes: of an image, the number of first channels that hold one number each, everywhere the same.
+    """
+    space.part_names, space.planes = tuple(names), planes  # type: ignore[attr-defined]
+    return space
+
+
+def names_in(space: gym.Space[Any]) -> tuple[str, ...]:
+    """Return the names that `with_names` gave, for example of a Dict's parts; empty if there are none."""
+    names: tuple[str, ...] = getattr(space, "part_names", ())
+    return names
+
+
+def feature_names(space: gym.Space[Any]) -> list[str]:
+    """Name each number of observations: by the part of a Dict that it is of, or by its place."""
+    return list(names_in(space)) or [f"feature {i}" for i in range(int(np.prod(space.shape or ())))]
+
+
+def take_names(space: gym.Space[Any], other: gym.Space[Any]) -> None:
+    """Give ``space`` the names that ``other``, the space of the same observations, has: a loaded model may lack them."""
+    if isinstance(space, gym.spaces.Box) and not names_in(space) and space.shape == other.shape:
+        with_names(space, names_in(other), planes_in(other))
+
+
+def planes_in(space: gym.Space[Any]) -> int:
+    """Return how many of an image's first channels hold one number each."""
+    return int(getattr(space, "planes", 0))
 
 
 def choices_of(space: gym.Space[Any]) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.bounds import WIDEST_SCALED, unscaled, without_formal
 from rlhf_ray.data.images import LEAST_SIDE, is_image
+from rlhf_ray.data.spaces import names_in, with_names
 
 MOST_CHOICES = 4096
 """Of the components of an action together: a Box of whole numbers with more is not taken for choices."""
@@ -64,7 +65,7 @@ def view_of(space: gym.Space[Any]) -> View | None:
     if parts is None:
         return _vector_view(space)
     if _has_images(space):
-        return _joint_view(parts)
+        return _joint_view(space, parts)
     return _vector_view(space)
 
 
@@ -164,8 +165,9 @@ def _vector_view(space: gym.Space[Any]) -> View | None:
         space.dtype if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "fiu" else np.dtype(np.float32)
     )
     kind: Any = np.dtype(dtype).type
+    seen = spaces.Box(bounds[0].astype(kind), bounds[1].astype(kind), dtype=kind)
     return View(
-        spaces.Box(bounds[0].astype(kind), bounds[1].astype(kind), dtype=kind),
+        with_names(seen, () if _parts(space) is None else _names(space)),
         lambda observation: _numbers(space, observation).astype(kind),
     )
 
@@ -202,6 +204,28 @@ def _numbers(space: gym.Space[Any], observation: Any) -> Array:
     if parts is None:
         return _flat(np.asarray(observation), len(space.shape or ()))
     return np.concatenate([_numbers(part, observation[name]) for name, part in parts.items()], -1)
+
+
+def _names(space: gym.Space[Any], name: str = "") -> list[str]:
+    """Name the numbers of `_numbers`: ``goal[0]``, ``inner.door=2``."""
+    parts = _parts(space)
+    if parts is not None:
+        return [each for key, part in parts.items() for each in _names(part, _of_part(name, key, space))]
+    if isinstance(space, spaces.Discrete):
+        return [f"{name}={int(space.start) + choice}" for choice in range(int(space.n))]
+    places = [f"{name}[{','.join(map(str, at))}]" if at else name for at in np.ndindex(space.shape or ())]
+    if isinstance(space, spaces.MultiDiscrete):
+        first_of: list[int] = space.start.flatten().tolist()
+        each = zip(places, first_of, space.nvec.flatten().tolist(), strict=True)
+        return [f"{place}={first + choice}" for place, first, count in each for choice in range(count)]
+    return [name] if len(places) == 1 else places
+
+
+def _of_part(name: str, key: Any, space: gym.Space[Any]) -> str:
+    """Name a part of a Dict or Tuple."""
+    if not name:
+        return f"part {key}" if isinstance(space, spaces.Tuple) else str(key)
+    return f"{name}.{key}"
 
 
 def _flat(values: Array, rank: int) -> Array:
@@ -266,20 +290,22 @@ def _has_images(space: gym.Space[Any]) -> bool:
     return isinstance(space, spaces.Box) and (is_image(space) or _image_view(space) is not None)
 
 
-def _joint_view(parts: dict[Any, gym.Space[Any]]) -> View | None:
+def _joint_view(space: gym.Space[Any], parts: dict[Any, gym.Space[Any]]) -> View | None:
     """The channels of all images, after those for each number; None if the images differ in size or a part is neither."""
     images: dict[Any, View] = {}
     numbers: dict[Any, Callable[[Any], Array]] = {}
-    count = 0
-    for name, space in parts.items():
-        if _has_images(space):
-            view = view_of(space) if not is_image(space) else View(cast(spaces.Box, space), np.asarray)
+    planes, channels = list[str](), list[str]()
+    for name, part in parts.items():
+        called = _of_part("", name, space)
+        if _has_images(part):
+            view = view_of(part) if not is_image(part) else View(cast(spaces.Box, part), np.asarray)
             if view is None:
                 return None
             images[name] = view
-        elif (as_bytes := _as_bytes(space)) is not None:
-            numbers[name], channels = as_bytes
-            count += channels
+            channels += _channel_names(view.space, called)
+        elif (as_bytes := _as_bytes(part, called)) is not None:
+            numbers[name], found = as_bytes
+            planes += found
         else:
             return None
     if len({view.space.shape[:2] for view in images.values()}) != 1:
@@ -294,11 +320,20 @@ def _joint_view(parts: dict[Any, gym.Space[Any]]) -> View | None:
             planes.append(np.broadcast_to(values, (*seen[0].shape[:-1], values.shape[-1])))
         return np.concatenate([*planes, *seen], -1)
 
-    return View(_images(height, width, count + sum(view.space.shape[2] for view in images.values())), see)
+    seen = _images(height, width, len(planes) + len(channels))
+    return View(with_names(seen, [*planes, *channels], len(planes)), see)
 
 
-def _as_bytes(space: gym.Space[Any]) -> tuple[Callable[[Any], Array], int] | None:
-    """Return what makes bytes of the numbers of an observation, and their count: those with bounds, then those squashed."""
+def _channel_names(space: spaces.Box, name: str) -> list[str]:
+    """Name the channels of the part ``name``: by what they are made of, or by their numbers."""
+    if inner := names_in(space):
+        return [f"{name}.{each}" for each in inner]
+    count = space.shape[2]
+    return [name] if count == 1 else [f"{name}, channel {channel}" for channel in range(count)]
+
+
+def _as_bytes(space: gym.Space[Any], name: str) -> tuple[Callable[[Any], Array], list[str]] | None:
+    """Return what makes bytes of the numbers of the part ``name``, and their names: those with bounds, then those squashed."""
     if (bounds := _bounds(space)) is None or not len(bounds[0]):
         return None
     if isinstance(space, spaces.Box) and _unclear(space) and not _scalable(space):
@@ -314,7 +349,11 @@ def _as_bytes(space: gym.Space[Any]) -> tuple[Callable[[Any], Array], int] | Non
         values = _numbers(space, observation).astype(np.float64)
         return to_bytes(np.concatenate([values[..., bounded], _squash(values[..., squashed])], -1))
 
-    return see, len(box.low)
+    names = np.array(_names(space, name), object)
+    return see, [
+        *names[bounded],
+        *(f"{each}, squashed" if also else each for each, also in zip(names[squashed], bounded[squashed], strict=True)),
+    ]
 
 
 def misfit(space: gym.Space[Any]) -> str | None:
@@ -330,7 +369,7 @@ def misfit(space: gym.Space[Any]) -> str | None:
         if _has_images(part):
             view = view_of(part)
             sizes[name] = part.shape[:2] if view is None else view.space.shape[:2]  # type: ignore[index]
-        elif _as_bytes(part) is None:
+        elif _as_bytes(part, "") is None:
             return f"Its part {name!r} is {part}, which is neither an image nor numbers."
     listed = " and ".join(f"{name!r} of {size[0]}x{size[1]} pixels" for name, size in sizes.items())
     return f"Its images differ in size: {listed}."

@@ -13,6 +13,7 @@ from rlhf_ray.agents.own import own_agent
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
+from rlhf_ray.data.spaces import take_names
 from rlhf_ray.rllib.agents import FORMS, agent_of
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy
@@ -63,6 +64,7 @@ def named_agent(source: Path, environment: str | None) -> tuple[Agent, str, RunF
             raise SettingError(
                 f"The agent {source} is for {mine}, but {environment} has {its}; name its own environment."
             )
+    take_names(agent.observation_space, spaces[0])
     return agent, environment, folder
 
 

@@ -11,6 +11,7 @@ from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Stretches, WorldMoments, moments_of
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.spaces import feature_names
 from rlhf_ray.interpret.agent.questions import AgentQuestion, Quantity
 from rlhf_ray.interpret.agent.questions.samples import GradientSamples
 from rlhf_ray.interpret.attribution import attribute
@@ -141,15 +142,16 @@ def strips(
     beyond = np.arange(steps) > (steps if samples.horizon is None else samples.horizon)
     left = episodes.lengths[samples.rows[rows]] - samples.steps[rows]
     pieces = Stretches(samples.rows[rows], samples.steps[rows], np.minimum(steps, left), steps)
+    names = feature_names(agent.observation_space)
     for index, quantity in enumerate(asked):
         choice = drawn.choose(quantity.name, STRIP)
         if choice == INSTEAD:
             frames, maps, over = occluded(agent, episodes, pieces, quantity, judged, 0)
-            image = strip(frames, maps, captions, columns, "what it adds", over)
+            image = strip(frames, maps, captions, columns, "what it adds", over, names=names)
             yield Picture(f"saliency_{quantity.name}", image, words.text("occluded", title=quantity.title))
             continue
         why = None if choice else words.text("crossed_out")
         maps, faded = samples.saliency[rows, index].astype(np.float64), np.tile(beyond, (len(rows), 1))
-        image = strip(seen, maps, captions, columns, "per unit of the frame", faded, why)
+        image = strip(seen, maps, captions, columns, "per unit of the frame", faded, why, names)
         caption = words.text("strip", title=quantity.title, step=steps - 1, samples=samples)
         yield Picture(f"saliency_{quantity.name}", image, caption, why)

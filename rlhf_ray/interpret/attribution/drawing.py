@@ -171,6 +171,7 @@ def strip(
     unit: str = "value",
     faded: BoolArray | None = None,
     crossed_out: str | None = None,
+    names: Sequence[str] = (),
 ) -> bytes:
     """Draw frames, with maps over them, for example samples below each other and time to the right, as a PNG with one legend.
 
@@ -182,12 +183,13 @@ def strip(
         unit: of the legend.
         faded: ``[rows, columns]``: beyond the valid horizon: grey, and marked.
         crossed_out: why not to trust the maps; written across them.
+        names: of a vector's features, from `rlhf_ray.data.spaces.feature_names`.
     """
     faded = np.zeros(frames.shape[:2], bool) if faded is None else faded
     if frames.ndim != 5:
         values = frames if maps is None else maps
         flat = values.reshape(*values.shape[:2], -1)
-        bars = _bars(flat, rows, columns, [f"feature {k}" for k in range(flat.shape[2])], unit, faded)
+        bars = _bars(flat, rows, columns, list(names) or [f"feature {k}" for k in range(flat.shape[2])], unit, faded)
         return _finished(bars, crossed_out)
     images = np.asarray(np.clip(np.rint(frames), 0, 255), np.uint8)
     if maps is None:

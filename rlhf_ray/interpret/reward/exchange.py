@@ -60,17 +60,24 @@ class StepPart:
 
 @dataclass(frozen=True)
 class BackgroundColour(StepPart):
-    """The background of images: the pixels of each image's most frequent colour."""
+    """The background of images: the pixels of each image's most frequent colour.
+
+    Attributes:
+        planes: first channels that hold numbers and stay as they are.
+    """
+
+    planes: int = 0
 
     def exchange(self, own: Transitions, donor: Transitions) -> Transitions:
         """Return ``own``, its background painted in the background colour of ``donor``."""
         changes: dict[str, Array] = {}
         for mask, name in ((self.state, "observations"), (self.next_state, "next_observations")):
             if mask is not None:
-                images = getattr(own, name)
+                images = getattr(own, name)[..., self.planes :]
                 where = _background(images)[1]
-                painted = _background(getattr(donor, name))[0]
-                changes[name] = np.where(where[..., None], painted[:, None, None], images)
+                painted = _background(getattr(donor, name)[..., self.planes :])[0]
+                colours = np.where(where[..., None], painted[:, None, None], images)
+                changes[name] = np.concatenate([getattr(own, name)[..., : self.planes], colours], -1)
         return own.with_(**changes)
 
 

@@ -16,6 +16,7 @@ from rlhf_ray import envs
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import Fault, SettingError
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.spaces import feature_names, names_in, planes_in, take_names
 from rlhf_ray.envs.gridworld import OBJECTS, GridWorld
 from rlhf_ray.reward.functions import RewardFunction
 
@@ -32,12 +33,14 @@ class Regions:
         masks: ``[regions, *observation_shape]`` bool.
         layout: ``(rows, columns)`` of the regions for drawing; ``(1, regions)`` for features.
         kind: "feature", "cell" or "patch".
+        planes: number of the last regions that are whole channels: numbers beside the images of a Dict, outside of the layout.
     """
 
     names: tuple[str, ...]
     masks: BoolArray
     layout: tuple[int, int]
     kind: str
+    planes: int = 0
 
     def __len__(self) -> int:
         return len(self.names)
@@ -80,17 +83,22 @@ def regions_of(
         cells = [f"cell ({row}, {column})" for row in range(grid[0]) for column in range(grid[1])]
         return Regions(tuple(cells), masks, grid, "cell")
     if is_image(space) or (len(shape) == 3 and min(shape[:2]) > 1):
-        height, width = shape[:2]
+        (height, width), planes, of_channels = shape[:2], planes_in(space), names_in(space)
+        pictures = {name.rpartition(", channel ")[0] or name for name in of_channels[planes:]}
+        picture = f"{pictures.pop()}, " if len(pictures) == 1 else ""
         rows, columns = (np.linspace(0, side, min(patches, side) + 1).round().astype(int) for side in (height, width))
         found, called = [], []
         for top, bottom in itertools.pairwise(rows):
             for left, right in itertools.pairwise(columns):
                 mask = np.zeros(shape, bool)
-                mask[top:bottom, left:right] = True
+                mask[top:bottom, left:right, planes:] = True
                 found.append(mask)
-                called.append(f"rows {top}-{bottom - 1}, columns {left}-{right - 1}")
-        return Regions(tuple(called), np.stack(found), (len(rows) - 1, len(columns) - 1), "patch")
-    called = list(names) if names is not None and len(names) == size else [f"feature {i}" for i in range(size)]
+                called.append(f"{picture}rows {top}-{bottom - 1}, columns {left}-{right - 1}")
+        for channel in range(planes):
+            found.append(np.broadcast_to(np.arange(shape[2]) == channel, shape))
+            called.append(of_channels[channel])
+        return Regions(tuple(called), np.stack(found), (len(rows) - 1, len(columns) - 1), "patch", planes)
+    called = list(names if names is not None and len(names) == size else feature_names(space))
     return Regions(tuple(called), np.eye(size, dtype=bool).reshape(size, *shape), (1, size), "feature")
 
 
@@ -104,6 +112,7 @@ def regions_in(environment: str | None, reward: RewardFunction) -> Regions | Non
     Returns:
         The parts; None for tables.
     """
+    space = reward.observation_space
     grid: tuple[int, int] | None = None
     names: Sequence[str] | None = None
     if environment is not None:
@@ -112,9 +121,10 @@ def regions_in(environment: str | None, reward: RewardFunction) -> Regions | Non
             env = envs.make_env(environment)
             grid = getattr(env.unwrapped, "grid", None)
             names = getattr(env.unwrapped, "feature_names", None) or names
+            take_names(space, env.observation_space)
             env.close()  # type: ignore[no-untyped-call]
     try:
-        return regions_of(reward.observation_space, grid, names)
+        return regions_of(space, grid, names)
     except ValueError:
         return None
 

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.ndimage import label
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray
+from rlhf_ray.data.spaces import names_in
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.association import NEEDED, added, association
 from rlhf_ray.interpret.reward.curves import OWN, OWN_OF_IMAGES, Curve, curve_of
@@ -77,6 +78,8 @@ class Search:
         if regions.kind == "feature" and 1 < len(regions) <= 64 and stack(data) is None:
             self.dependent = dependent(data)
         self.channels = self.shape[2] if regions.kind == "patch" and len(self.shape) == 3 else 1
+        named = names_in(pairs.reward.observation_space)
+        self.channel_names = named if len(named) == self.channels else [f"channel {i}" for i in range(self.channels)]
 
     def extended(self, findings: Findings) -> Findings:
         """Return the findings with those about regions."""
@@ -211,14 +214,15 @@ class Search:
     def connected(self, chosen: Sequence[int]) -> list[list[int]]:
         """Group neighbouring regions, corners included."""
         at = np.zeros(self.regions.layout, bool)
-        at.flat[list(chosen)] = True
+        at.flat[[i for i in chosen if i < at.size]] = True
         labels, count = label(at, np.ones((3, 3)))
-        return [np.flatnonzero(labels == number).tolist() for number in range(1, count + 1)]
+        groups = [np.flatnonzero(labels == number).tolist() for number in range(1, count + 1)]
+        return [*groups, *([i] for i in chosen if i >= at.size)]
 
     def cause(self, group: list[int]) -> Cause:
         """Describe the cause that lies in a group of regions: its box, its channels, its moments, its curve."""
         mask = self.regions.join(group)
-        if self.regions.kind == "patch":
+        if self.regions.kind == "patch" and group[0] < len(self.regions) - self.regions.planes:
             mask, name = self.box(mask, group)
         elif len(group) == 1 or self.regions.kind == "feature":
             name = " with ".join(self.regions.names[i] for i in group[:4]) + (" …" if len(group) > 4 else "")
@@ -250,8 +254,8 @@ class Search:
 
     def box(self, mask: BoolArray, group: list[int]) -> tuple[BoolArray, str]:
         """Shrink a group of patches to the smallest box, and the fewest channels, that explain what its exchange does."""
-        if len(group) > MOST_OF_IMAGE * len(self.regions):
-            return mask, f"{len(group)} of {len(self.regions)} patches of the image"
+        if len(group) > MOST_OF_IMAGE * (len(self.regions) - self.regions.planes):
+            return mask, f"{len(group)} of {len(self.regions) - self.regions.planes} patches of the image"
         whole = self.exchanged(mask)
         plane = np.asarray(mask.any(axis=2))
         rows, columns = np.flatnonzero(plane.any(1)), np.flatnonzero(plane.any(0))
@@ -259,7 +263,7 @@ class Search:
 
         def inside(box: list[int]) -> BoolArray:
             window = np.zeros(self.shape, bool)
-            window[box[0] : box[1], box[2] : box[3]] = True
+            window[box[0] : box[1], box[2] : box[3], self.regions.planes :] = True
             return window
 
         for side in range(4):
@@ -280,7 +284,7 @@ class Search:
             return mask, name
         only = np.zeros(self.shape, bool)
         only[..., channel] = True
-        return mask & only, f"{name}, channel {channel}"
+        return mask & only, f"{name}, {self.channel_names[channel]}"
 
     def channel(self, mask: BoolArray, whole: FloatArray) -> int | None:
         """Return the channel that alone explains what the exchange of ``mask`` does; None if there is none."""
@@ -321,10 +325,12 @@ class Search:
 
     def background(self) -> Effect | None:
         """Exchange the background colour of images that have one."""
-        if self.regions.kind != "patch" or background_share(self.pairs.own.next_observations[:40]) < BACKGROUND:
+        planes = self.regions.planes
+        images = self.pairs.own.next_observations[:40, ..., planes:]
+        if self.regions.kind != "patch" or background_share(images) < BACKGROUND:
             return None
         part = self.part(np.ones(self.shape, bool))
-        return self.pairs.effect(BackgroundColour("the background colour", part.state, part.next_state))
+        return self.pairs.effect(BackgroundColour("the background colour", part.state, part.next_state, planes=planes))
 
     def together(self, causes: Sequence[Cause]) -> list[Together]:
         """Return pairs of causes whose joint effect is not the sum of both, with the share of the variance that the sum leaves.

@@ -372,7 +372,8 @@ def _by_content(
     for i, name in enumerate(regions.names):
         for when, shown in zip(("in the state", "in the next state"), means, strict=True):
             if np.ptp(shown[:, i]) > 0:
-                label = f"{name} {when}" if regions.kind != "patch" else f"the mean of {name} {when}"
+                one_number = regions.kind != "patch" or i >= len(regions) - regions.planes
+                label = f"{name} {when}" if one_number else f"the mean of {name} {when}"
                 yield from _by_value(label, shown[:, i], words=words if regions.kind == "cell" else {})
         if regions.kind != "feature":
             yield Condition(f"{name} changes", (flat[0] != flat[1])[:, regions.masks[i].reshape(-1)].any(1))

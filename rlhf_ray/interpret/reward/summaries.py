@@ -156,6 +156,9 @@ def _of_images(
     before: Array, after: Array, regions: Regions, words: Mapping[float, str]
 ) -> Iterator[tuple[str, FloatArray]]:
     for when, images in zip(SIDE[::-1], (after, before), strict=True):
+        for plane in range(regions.planes):
+            yield f"{regions.names[plane - regions.planes]} in {when}", images[:, 0, 0, plane].astype(np.float64)
+        images = images[..., regions.planes :]
         height, width, channels = images.shape[1:]
         by_channel = images.mean((1, 2), dtype=np.float64)
         yield f"the mean brightness of {when}", by_channel.mean(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from rlhf_ray.agents.moments import draw_steps
 from rlhf_ray.agents.play import NotANumberError
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.data.spaces import feature_names
 from rlhf_ray.interpret.agent import samples
 from rlhf_ray.interpret.agent.comparison.pair import LEAST, LONGEST, AgentPair, Use, moved, use_of
 from rlhf_ray.interpret.agent.concepts import DecodedConcept, concepts_at, decode
@@ -185,7 +187,8 @@ def run(context: StepContext[AgentPair]) -> Section:
 def _read(pair: AgentPair, who: int) -> list[DecodedConcept]:
     """Return how well each concept is read off an agent at the frames."""
     onlooker, moments = pair.frames.agents[who], pair.frames.moments
-    known = {name: moments.cut(concept) for name, concept in concepts_of(onlooker.thoughts).items()}
+    every = concepts_of(onlooker.thoughts, feature_names(pair.first.observation_space))
+    known = {name: moments.cut(concept) for name, concept in every.items()}
     values, levels = onlooker.inside, pair.frames.levels
     if float(values.std(0).max(initial=0.0)) < 1e-9:
         return []
@@ -211,7 +214,8 @@ def _erasures(
     levels = pair.groups(onlooker.thoughts.levels)[steps.rows]
     distinct = rng.permutation(np.unique(levels))
     fitted = np.isin(levels, distinct[: (len(distinct) + 1) // 2])
-    every = concepts_of(onlooker.thoughts)
+    find = partial(concepts_of, names=feature_names(pair.first.observation_space))
+    every = find(onlooker.thoughts)
     known = {name: steps.cut(every[name]) for name in names if labels.usable(steps.cut(every[name]))}
     if fitted.all() or not known or float(values.std(0).max(initial=0.0)) < 1e-9:
         return values, {}
@@ -222,20 +226,19 @@ def _erasures(
     )
     found = erasures(fit, test, list(borders), GONE)
     return values, {
-        name: taken_in_the_loop(pair.subjects[who], one, name, borders, values, levels_played, concepts_of)
+        name: taken_in_the_loop(pair.subjects[who], one, name, borders, values, levels_played, find)
         for name, one in found.items()
     }
 
 
-def concepts_of(episodes: Episodes) -> Mapping[str, FloatArray]:
-    """Return what the environment says about its state, ``[n, T]`` by name; of vectors without that, their features."""
+def concepts_of(episodes: Episodes, names: Sequence[str]) -> Mapping[str, FloatArray]:
+    """Return what the environment says about its state, ``[n, T]`` by name; of vectors without that, their features ``names``."""
     known = concepts_at(episodes, ELEMENTS)
     if known or episodes.observations.ndim != 3:
         return known
     steps = episodes.actions.shape[1]
     return {
-        f"feature {number}": episodes.observations[:, :steps, number].astype(np.float64)
-        for number in range(min(MOST, episodes.observations.shape[2]))
+        name: episodes.observations[:, :steps, number].astype(np.float64) for number, name in enumerate(names[:MOST])
     }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.spaces import feature_names
 from rlhf_ray.interpret.agent.comparison.pair import (
     COPIES,
     LEAST,
@@ -125,11 +126,11 @@ def changes(pair: AgentPair) -> Iterator[ChangedFrames]:
             control = _blot(seen[rows], where, where | taken[rows], rng)
         yield ChangedFrames(WORDS.text("edit", name=name), rows, edited[rows], control)
     if not image and seen.ndim == 2:
-        for feature in range(min(FEATURES, seen.shape[1])):
+        for feature, called in enumerate(feature_names(pair.first.observation_space)[:FEATURES]):
             other = seen.copy()
             other[:, feature] = seen[rng.permutation(len(seen)), feature]
             rows = np.flatnonzero(other[:, feature] != seen[:, feature])
-            yield ChangedFrames(WORDS.text("feature", number=feature), rows, other[rows], None)
+            yield ChangedFrames(WORDS.text("feature", name=called), rows, other[rows], None)
 
 
 def run(context: StepContext[AgentPair]) -> Section:

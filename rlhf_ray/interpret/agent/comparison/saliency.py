@@ -12,6 +12,7 @@ import numpy as np
 from rlhf_ray.agents.moments import Moments, WorldMoments, moments_of
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.spaces import feature_names
 from rlhf_ray.interpret.agent.comparison.pair import AgentPair, Onlooker, acts, mean_of
 from rlhf_ray.interpret.agent.questions.quantities import Quantity, action_mean, log_odds, value
 from rlhf_ray.interpret.agent.questions.question import AgentQuestion
@@ -155,7 +156,8 @@ def _picture(
     )
     why = WORDS.text("unfaithful", names=[pair.names[number] for number in unfaithful]) if unfaithful else None
     frames = np.stack([seen, seen])
-    image = strip(frames, scaled, pair.names, heads, "each in units of its mean", crossed_out=why)
+    names, unit = feature_names(pair.first.observation_space), "each in units of its mean"
+    image = strip(frames, scaled, pair.names, heads, unit, crossed_out=why, names=names)
     return replace(WORDS.picture("maps", image, quantity.name, title=quantity.title), crossed_out=why)
 
 

@@ -13,6 +13,7 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Stretches
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.data.spaces import feature_names
 from rlhf_ray.interpret.agent.drawn_maps import DrawnMaps
 from rlhf_ray.interpret.agent.embeddings import tsne
 from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair
@@ -93,6 +94,7 @@ def collect(
     labels = {**_concepts(episodes), **extras.labels}
     return PanelData(
         title=title,
+        feature_names=feature_names(agent.observation_space),
         observations=pieces.window(episodes.observations),
         lengths=pieces.lengths,
         actions=pieces.window(actions),

@@ -12,6 +12,7 @@ import numpy as np
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.moments import WorldMoments, draw_moments
+from rlhf_ray.data.spaces import feature_names
 from rlhf_ray.interpret.agent.questions import quantities
 from rlhf_ray.interpret.agent.questions.quantities import Quantity
 from rlhf_ray.interpret.agent.questions.question import AgentQuestion
@@ -120,7 +121,8 @@ def run(context: AgentContext) -> Section:
         "flat": list(flat),
     }
     table = WORDS.table("searches", [_row(searched) for searched in figures.values()], **about)
-    return WORDS.section((), _checks(figures), [table], _pictures(results, figures, rollout, horizon), figures)
+    names = feature_names(context.subject.agent.observation_space)
+    return WORDS.section((), _checks(figures), [table], _pictures(results, figures, rollout, horizon, names), figures)
 
 
 def _quantities(context: AgentContext) -> list[Quantity]:
@@ -173,7 +175,11 @@ def _checks(figures: Mapping[str, Searched]) -> Iterator[Check]:
 
 
 def _pictures(
-    results: Mapping[str, SearchResult], figures: Mapping[str, Searched], rollout: int, horizon: int | None
+    results: Mapping[str, SearchResult],
+    figures: Mapping[str, Searched],
+    rollout: int,
+    horizon: int | None,
+    names: Sequence[str],
 ) -> Iterator[Picture]:
     """Draw the rollouts that move each quantity most, below the recorded ones."""
     for name, result in results.items():
@@ -181,7 +187,9 @@ def _pictures(
         frames = np.stack([result.frames_before, result.frames], 1)[most].reshape(-1, *result.frames.shape[1:])
         beyond = np.broadcast_to(np.arange(rollout + 1) > (rollout if horizon is None else horizon), frames.shape[:2])
         columns = [f"step {step}" for step in range(rollout + 1)]
-        image = strip(frames, None, ["recorded\nstart", "found\nstart"] * len(most), columns, "value", beyond)
+        image = strip(
+            frames, None, ["recorded\nstart", "found\nstart"] * len(most), columns, "value", beyond, names=names
+        )
         yield WORDS.picture("rollouts", image, name, rise=figures[name].rise, quantity=figures[name].quantity)
 
 

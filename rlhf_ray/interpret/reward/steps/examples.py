@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.spaces import feature_names
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.measure.statistics import constant
@@ -153,7 +154,7 @@ def _feature_names(subject: Subject) -> list[str]:
     size = int(np.prod(subject.data.observations.shape[1:]))
     if subject.regions is not None and subject.regions.kind == "feature":
         return list(subject.regions.names)[:SHOWN]
-    return ["state"] if size == 1 else [f"feature {i}" for i in range(size)][:SHOWN]
+    return ["state"] if size == 1 else feature_names(subject.reward.observation_space)[:SHOWN]
 
 
 def _table(data: Transitions, chosen: Sequence[Examples], names: Sequence[str]) -> Table:
