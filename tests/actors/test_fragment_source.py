@@ -111,7 +111,9 @@ def test_initial_fragments_take_their_steps_once_and_others_replace_them_with_ot
     assert (source.env_steps, source.share, len(made)) == (900, 1.0, 1)
     asyncio.run(source.more(2))
     assert source.env_steps == 1_900
-    assert [(one["env_steps"], one["number"], one["version"], one["mixed"]) for one in collector.made] == [
+    asyncio.run(source.first(900, lambda: None, None))  # again, after an interruption
+    assert source.env_steps == 2_800
+    assert [(one["env_steps"], one["number"], one["version"], one["mixed"]) for one in collector.made[:2]] == [
         (900, 0, RANDOM_POLICY, True), (1_000, MORE_FRAGMENTS + 2, RANDOM_POLICY, True)
     ]  # fmt: skip
 
@@ -156,6 +158,31 @@ def test_a_round_has_as_many_films_as_use_each_in_one_or_two_pairs() -> None:
     assert filmed(members, 40)[0].films_per_round == 6  # at least
     assert filmed(members, 2)[0].films_per_round == 200 // 11  # what the steps hold
     assert filmed(members, 0)[0].films_per_round == 200 // 11
+
+
+@pytest.mark.parametrize("fragments", [1, 40])
+def test_the_first_films_take_all_steps_once_half_of_them_of_a_pretrained_policy(fragments: int) -> None:
+    members = Members()
+    members.pool.fragments = fragments
+    source, collector = filmed(members)
+    made: list[float] = []
+    work = source.first(900, lambda: made.append(source.share), (3, "pretrained"))  # type: ignore[arg-type]
+    if fragments == 1:
+        with pytest.raises(SettingError, match="in 900 steps"):
+            asyncio.run(work)
+        return
+    asyncio.run(work)
+    assert source.env_steps == sum(one["env_steps"] for one in collector.made) == 900
+    assert [one["part"] for one in collector.made] == list(range(1, len(collector.made) + 1))
+    for one in collector.made:
+        even = one["part"] % 2 == 0
+        assert (one["version"], one["policy"]) == ((3, "pretrained") if even else (RANDOM_POLICY, None))
+        assert one["taken"] == sum(other["env_steps"] for other in collector.made[: one["part"] - 1])
+        assert one["episode"] == (one is collector.made[-1])
+    assert made[-1] == 1.0 == source.share
+    assert max(made[:-1]) < 1.0
+    asyncio.run(source.first(900, lambda: None, None))  # again, after an interruption
+    assert source.env_steps == 1_800
 
 
 def test_other_initial_fragments_are_filmed_of_random_actions() -> None:

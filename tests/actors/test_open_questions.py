@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,6 +113,17 @@ def test_a_restarted_gatherer_is_asked_again_and_lost_pairs_are_no_longer_open(
     assert (questions.open, questions.lost_questions, questions.pairs) == (3, 2, {4: "pairs 4"})
     asyncio.run(questions.ask(ChosenPairs(6, "pairs 6", 4)))  # type: ignore[arg-type]
     assert (questions.open, questions.lost_questions, questions.asked) == (3, 6, 5)
+
+
+def test_a_page_that_nobody_can_reach_is_served_again(gatherer: Gatherer) -> None:
+    served: list[int] = []
+
+    async def serve() -> None:
+        served.append(1)
+
+    page = OpenQuestions(gatherer, "people", share=1.0, limit=None, serve=serve)
+    heard(page, gatherer, GathererProgress(0, {}), GathererProgress(0, {}, serving=False, pages=2, deserted=True))
+    assert (len(served), page.pages, page.deserted) == (1, 2, True)
 
 
 def test_open_pairs_survive_a_checkpoint(questions: OpenQuestions, gatherer: Gatherer) -> None:
@@ -234,3 +246,26 @@ def test_the_agent_says_how_many_answers_it_waits_for(version: int, used: int, t
     people.questions.open = 0  # it waits for clips, not for people
     AsynchronousRing._show_wait(ring)
     assert len(people.waits) == 1
+
+
+def test_answers_are_counted_as_questions_close(questions: OpenQuestions, gatherer: Gatherer) -> None:
+    asyncio.run(questions.ask(ChosenPairs(4, "pairs", 5)))  # type: ignore[arg-type]
+    gatherer.progress += [GathererProgress(1, {4: 3}), GathererProgress(1, {4: 3}), GathererProgress(2, {4: 0})]
+    counted: list[int] = []
+    turns = iter([True, True, True, False])
+
+    async def until(ready: Any) -> bool:
+        return next(turns)
+
+    async def read() -> None: ...
+
+    ring: Any = SimpleNamespace(
+        people=None,
+        meters={"answering": SimpleNamespace(busy=lambda if_: nullcontext(counted.append))},
+        _stages=SimpleNamespace(until=until, wake=lambda: None),
+        _read=read,
+        _unfitted=False,
+    )
+    asyncio.run(AsynchronousRing._listen(ring, questions))
+    assert counted == [2, 0, 3]
+    assert ring._unfitted

@@ -95,6 +95,9 @@ def test_the_next_question_comes_with_the_iteration_in_which_its_label_falls_due
         if not number:
             ada.tell(0, 1, answered)
             assert told[-1].next_question is None  # no pace yet
+        if number == 1:
+            ada.tell(0, 1, answered)
+            assert told[-1].next_question is not None
     label = next(label for label in range(1000) if label * share >= answered + open_ + 1)
     ahead = 1
     while ada.schedule.due(more * (29 + ahead)) < label:

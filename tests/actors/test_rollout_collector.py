@@ -258,6 +258,8 @@ class TestFilming:
             assert (np.diff(steps, axis=1) == 1).all()
             assert (clips.fragments.starts == steps[:, 0]).all()
             assert set(clips.fragments.starts + 20 * (episodes[:, 0] - first).astype(int)) <= set(starts)
+        collector.film(14, 2, 1, 0, episode=False)  # no part, so a new episode, although the last one goes on
+        assert collector.env.episode == 3
 
 
 def test_varied_clips_are_of_held_actions_too_and_others_as_ever() -> None:

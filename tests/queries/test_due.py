@@ -1,11 +1,13 @@
 """What is due in a ring, from plain numbers."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.queries.due import Due, FitSchedule, RingState, RoundQuestions, share_of_questions
 from rlhf_ray.queries.schedule import GATHERINGS, PROBE, LabelSchedule
 from rlhf_ray.queries.skips import MOST_IN_A_ROW, Skips
@@ -115,6 +117,13 @@ def test_other_pairs_replace_skipped_ones_unless_skips_count() -> None:
         questions = RoundQuestions(labels, Skips(labels.preferences), 1)
         assert questions.missing(Tally(held=6)) == 1
         assert questions.missing(Tally(held=6, skipped=1)) == second
+
+
+@pytest.mark.parametrize(("held", "skipped", "fails"), [(0, 0, False), (0, 3, True), (1, 3, False)])
+def test_the_first_fit_needs_an_answer(held: int, skipped: int, fails: bool) -> None:
+    skips = Skips(PREFERENCES)
+    with pytest.raises(SettingError, match="skipped all of the first 3 pairs") if fails else nullcontext():
+        skips.check_first(Tally(held=held, skipped=skipped))
 
 
 def test_a_round_ends_if_the_teacher_skips_everything() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.queries.selection import Candidates, Disagreement, choose, random_pairs
+from rlhf_ray.queries.selection.pairs import _Deck
 from tests.made_up import some_fragments
 
 
@@ -132,3 +133,21 @@ def test_a_share_of_1_takes_favoured_fragments_only() -> None:
     pairs = random_pairs(10, 100, np.random.default_rng(0), favoured, 1.0)
     assert favoured[pairs].all()
     assert len(pairs) == 10
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_new_round_of_fragments_begins_with_another_and_leaves_none_out(seed: int) -> None:
+    deck = _Deck(np.arange(3), np.random.default_rng(seed))
+    *_, last = (deck.deal() for _ in range(3))
+    for _ in range(20):
+        dealt = [deck.deal(other_than=last), deck.deal(), deck.deal()]
+        assert dealt[0] != last
+        assert sorted(dealt) == [0, 1, 2]
+        last = dealt[-1]
+
+
+def test_one_favoured_fragment_alone_makes_no_pair_and_so_none_is_favoured() -> None:
+    favoured = np.arange(4) == 2
+    assert len(random_pairs(4, 6, np.random.default_rng(0), favoured, 1.0)) == 6
+    favoured[0] = True
+    assert random_pairs(4, 6, np.random.default_rng(0), favoured, 1.0).tolist() in ([[0, 2]], [[2, 0]])

@@ -109,7 +109,7 @@ def test_fragments_hold_what_happened_under_the_newest_version(ring: Ring) -> No
         episode(4, 8), episode(0, 9),
     ]  # fmt: skip
     sampled(FragmentCutter(), runner(pool=300), *pieces)
-    (cut,) = ring.added
+    cut = ring.added[0]
     fragments = cut.fragments
     assert (cut.source, cut.policy_version, cut.too_short) == (2, 8, 1)
     assert cut.episode_lengths == (20, 59)
@@ -121,6 +121,8 @@ def test_fragments_hold_what_happened_under_the_newest_version(ring: Ring) -> No
     for observations, rewards, start in zip(fragments.observations, fragments.rewards, fragments.starts, strict=True):
         np.testing.assert_array_equal(observations[:, 1], start + np.arange(6))
         np.testing.assert_array_equal(rewards, start + np.arange(5))
+    sampled(FragmentCutter(), runner(), episode(0, 9))  # in which no policy has acted
+    assert (ring.added[1].policy_version, ring.added[1].fragments) == (0, None)
     assert fragments.terminated.tolist() == [start == 54 for start in fragments.starts]
 
 

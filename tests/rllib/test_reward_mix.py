@@ -120,6 +120,19 @@ def test_the_novelty_of_the_pretraining_is_not_mixed() -> None:
     assert torch.equal(module(0.5, pretrains=True).mixed(rewards, own), 0.5 * rewards + 0.5)
 
 
+def test_states_are_remembered_once_when_they_are_new() -> None:
+    reward, of = module(0.0, pretrains=True, version=0), episode(9)
+    seen = []
+    for shared in ({}, {REPLAYED: True}, None):
+        columns = {DEFAULT_MODULE_ID: batch(of)}
+        connector = LearnedReward(keep_next_observations=True)
+        connector(rl_module=Modules(reward), batch=columns, episodes=[], shared_data=shared)
+        assert reward.novelty is not None
+        seen.append(int(reward.novelty.seen))
+        assert columns[DEFAULT_MODULE_ID][Columns.REWARDS][-1] == 0
+    assert seen == [9, 9, 18]
+
+
 @pytest.mark.parametrize("kind", [PreferencePPOConfig, PreferenceSACConfig])
 @pytest.mark.parametrize("share", [0.0, 0.25])
 def test_the_setting_reaches_the_learners_module(kind: Any, share: float) -> None:

@@ -121,6 +121,10 @@ def test_each_row_has_its_own_next_observation_whatever_is_next_to_it_and_the_ri
     buffer.add(pieces[:2])
     buffer.add(pieces[2:])
     assert (buffer.added, len(buffer)) == (62, 50)
+    place = buffer._columns[Columns.REWARDS].data_ptr()
+    buffer.add([])
+    buffer.add(pieces[-1:])  # again, now into a buffer that is full
+    assert (buffer.added, buffer._columns[Columns.REWARDS].data_ptr()) == (92, place)
     torch.manual_seed(0)
     rows = buffer.sample(2_000)
     seen = set()
@@ -131,7 +135,7 @@ def test_each_row_has_its_own_next_observation_whatever_is_next_to_it_and_the_ri
         assert rows[Columns.REWARDS][i] == pytest.approx(reward)
         assert bool(rows[Columns.TERMINATEDS][i]) == over
         seen.add(name)
-    newest = [each.tobytes() for piece in pieces for each in piece.get_observations()[:-1]][-50:]
+    newest = [each.tobytes() for piece in [*pieces, pieces[-1]] for each in piece.get_observations()[:-1]][-50:]
     assert seen == set(newest)
 
 

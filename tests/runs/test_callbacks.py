@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from rlhf_ray.cli.train import _callbacks
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import CallbackError, SettingError
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
-from rlhf_ray.runs.callbacks import Callback, Callbacks, TrainingRun
+from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.runs.train import train
@@ -176,3 +177,32 @@ def test_callbacks_are_named_on_the_command_line_and_a_folders_need_consent(
     (mine,) = _callbacks(["my_listeners:Mine"], folder)  # typed by now
     assert isinstance(mine, Callback)
     consent._allowed.discard("my_listeners")
+
+
+def test_the_latest_values_are_those_of_a_resumed_run_too_and_nothing_is_no_value() -> None:
+    rows = [{"seconds": 1.0, "held_out": 3}, {"seconds": 2.0, "held_out": None}]
+    latest = Latest()
+    latest.on_start(cast(Any, SimpleNamespace(folder=SimpleNamespace(rows=lambda: rows))))
+    assert latest.values == {"seconds": 2.0, "held_out": 3}
+    latest.on_metrics({"seconds": 4.0})
+    assert latest.values == {"seconds": 4.0, "held_out": 3}
+
+
+def test_each_callback_hears_what_is_told_in_order_and_the_end_backwards_if_it_began() -> None:
+    told: list[Any] = []
+
+    class Told(Callback):
+        def __getattribute__(self, name: str) -> Any:
+            return (
+                (lambda *what: told.append((self, name, *what)))
+                if name.startswith("on_")
+                else object.__getattribute__(self, name)
+            )
+
+    one, other = Told(), Told()
+    both = Callbacks([one, other])
+    both.on_end(None)
+    for hook in ("on_start", "on_stage", "on_links", "on_wait", "on_end"):
+        getattr(both, hook)("what")
+        assert told == [(each, hook, "what") for each in ((one, other) if hook != "on_end" else (other, one))]
+        told.clear()

@@ -173,6 +173,14 @@ def test_a_reward_scale_that_jumps() -> None:
     at, alarm = the_one(watch(rows))
     assert (at, alarm.name) == (20, "reward_scale")
     assert "version 10 to 11" in alarm.message
+    for row in rows[24:]:
+        if "reward_std" in row:
+            row["reward_std"] *= 10  # so that it never falls
+    assert the_one(watch(rows))[0] == 20
+    for row in rows[:20]:
+        if "reward_std" in row:
+            row["reward_std"] *= 100  # so that it only falls
+    assert the_one(watch(rows))[0] == 20
 
 
 def test_a_discrete_policy_that_settles_on_one_action() -> None:

@@ -76,6 +76,8 @@ def test_there_is_a_fit_before_the_training_and_at_most_one_after_each_iteration
     with shown:
         assert shown._bars is not None
         totals = {task.description: task.total for task in shown._bars.tasks}
+        shown.on_metrics({"iteration": 1, "raised": [], "env_steps": 3_000, "comparisons": 40, "reward_version": 2})
+        assert [task.completed for task in shown._bars.tasks] == [3_000, 40, 2]
     assert totals == {"env steps": total, "labels": 77, "reward fits": fits}
 
 

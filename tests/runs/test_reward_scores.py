@@ -82,6 +82,10 @@ def test_groups_hold_every_answer_once_and_are_named(tmp_path: Path) -> None:
     assert sum(of.answers for of in found.curve) == found.overall.answers
     assert found.correlations.fragments == 2 * found.overall.answers
     assert found.correlations.returns_linear.mean > 0.3
+    store.commit(some_comparisons(30, seed=9, reward_version=3), annotator="ada")
+    newer = score_reward(trainer.ensemble, store, SHARE)
+    assert newer is not None
+    assert list(newer.groups["age"]) == ["0", "1", "2", "3"]
     store.weigh("ben", 0.0)
     without = score_reward(trainer.ensemble, store, SHARE)
     assert without is not None
@@ -121,7 +125,7 @@ def test_nothing_held_out_has_no_scores(tmp_path: Path) -> None:
 
 def test_error_rates_and_rationalities_are_the_newest() -> None:
     rows = [
-        {"error_rate/ada": 0.1, "rationality/ada": 2.0, "loss": 1.0},
+        {"error_rate/ada": 0.1, "rationality/ada": 2.0, "loss": 1.0, "stage_rate/asking": 3.0},
         {"error_rate/ada": 0.2, "error_rate/b/c": 0.3},
         {"error_rate/ada": None},
     ]

@@ -67,6 +67,12 @@ def test_metrics_are_the_same_in_jsonl_and_tensorboard(tmp_path: Path) -> None:
     assert [(e.step, e.value) for e in events.Scalars("held_out_accuracy")] == [(10, 0.5)]
     assert [(e.step, e.value) for e in events.Scalars("true_return_mean")] == [(20, -3.0)]
     assert [(e.step, e.value) for e in events.Scalars("alarms")] == [(10, 2.0)]
+    # A resumed run drops what came after its last row, and no more.
+    folder.metrics.write_text(folder.metrics.read_text().splitlines(keepends=True)[0])
+    writers(folder).on_metrics({"env_steps": 15, "held_out_accuracy": 1.0, "true_return_mean": 2.0})
+    events = EventAccumulator(str(folder.tensorboard)).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("held_out_accuracy")] == [(10, 0.5), (15, 1.0)]
+    assert [(e.step, e.value) for e in events.Scalars("true_return_mean")] == [(15, 2.0)]
 
 
 def test_a_full_disk_leaves_out_whole_rows_and_holds_up_nobody(
