@@ -132,15 +132,26 @@ def _finished(figure: Figure, crossed_out: str | None) -> bytes:
 def _planes(
     question: Question, moments: Any, captions: Sequence[str], maps: Maps, shown: Sequence[str], signed: bool
 ) -> Figure:
-    """Draw one row for each input that is an image or a grid; below each moment, the sums of the other inputs."""
-    cells, observations = question.cells, question.arrays(moments)
+    """Draw one row for each input that is an image or a grid; below each moment, the sums of the other inputs.
+
+    Numbers beside images (a Dict's) are among those.
+    """
+    cells, observations, planes = question.cells, question.arrays(moments), question.planes
+    numbers = {name: maps[name][..., : len(planes)] for name in (shown if planes else ())}
+    maps = {name: values[..., len(planes) :] if name in numbers else values for name, values in maps.items()}
     scale = largest({name: maps[name] for name in shown})
     if cells is None:
-        rows = [overlay(observations[name], plane(maps[name]), scale, signed=signed) for name in shown]
+        rows = [
+            overlay(observations[name][..., len(planes) :], plane(maps[name]), scale, signed=signed) for name in shown
+        ]
     else:
         rows = [coloured(maps[name].reshape(-1, *cells), scale, signed) for name in shown]
+    others = {question.words[name]: maps[name] for name in maps if name not in shown}
+    for name, values in numbers.items():
+        when = f" in {question.words[name]}" if len(numbers) > 1 else ""
+        others |= {f"{each}{when}": values[..., at] for at, each in enumerate(planes)}
     below = [
-        "\n".join(f"{question.words[name]} {maps[name][moment].sum():+.2g}" for name in maps if name not in shown)
+        "\n".join(f"{name} {values[moment].sum():+.2g}" for name, values in others.items())
         for moment in range(len(captions))
     ]
     words = [question.words[name] for name in shown]

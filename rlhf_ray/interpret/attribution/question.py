@@ -31,6 +31,7 @@ class Question(ABC):
         names: the inputs that the function may depend on, in order.
         background: the moments that give typical values, scales and donors.
         images: the inputs that are images, ``[height, width, channels]``.
+        planes: names of the first channels of these that hold one number each.
         cells: ``(rows, columns)`` of inputs that are grids; None if they aren't.
         coded: whether inputs are codes, whose mean means nothing: cells of a grid, or states of a table.
         typical: typical values as arguments of `ask`, ``[1, …]`` each.
@@ -54,6 +55,10 @@ class Question(ABC):
     @property
     @abstractmethod
     def images(self) -> tuple[str, ...]: ...  # noqa: D102
+
+    @property
+    def planes(self) -> tuple[str, ...]:  # noqa: D102
+        return ()
 
     @property
     def cells(self) -> tuple[int, int] | None:  # noqa: D102

@@ -77,6 +77,11 @@ class RewardQuestion(Question):
         return self._observations if self.regions is not None and self.regions.kind == "patch" else ()
 
     @property
+    def planes(self) -> tuple[str, ...]:
+        """The numbers beside images, which are the first channels, by name."""
+        return () if self.regions is None else self.regions.names[len(self.regions) - self.regions.planes :]
+
+    @property
     def cells(self) -> tuple[int, int] | None:
         """Rows and columns of observations that are grids; None if they aren't."""
         return self.regions.layout if self.regions is not None and self.regions.kind == "cell" else None

@@ -7,8 +7,11 @@ from gymnasium.spaces import Box, Dict, Discrete
 from rlhf_ray.data.spaces import names_in, planes_in, space_from_json, space_to_json, take_names
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.data.views import view_of
+from rlhf_ray.interpret.attribution import METHODS
+from rlhf_ray.interpret.attribution.drawing import draw
 from rlhf_ray.interpret.reward.drawing import map_picture
 from rlhf_ray.interpret.reward.exchange import BackgroundColour
+from rlhf_ray.interpret.reward.question import RewardQuestion
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.steps.shortcuts import measure
 from rlhf_ray.interpret.reward.subject import Subject
@@ -61,5 +64,12 @@ def test_a_background_has_no_numbers():
 
 def test_a_reward_of_a_number_names_it():
     reward = CallableReward(lambda o, a, n, d: n[:, 0, 0, 2].astype(float), SEEN, gym.spaces.Discrete(2))
-    causes = measure(Subject(reward, driving(), effort=0.1)).found.causes
-    assert [cause.name for cause in causes] == ["speed"]
+    subject = Subject(reward, driving(), effort=0.1)
+    assert [cause.name for cause in measure(subject).found.causes] == ["speed"]
+    question, shown = RewardQuestion(reward, subject.data, subject.regions), subject.data[:2]
+    assert question.planes == PLANES
+    maps = METHODS.make("occlusion_donor").attribute(question, shown)
+    moved = maps["next_state"].sum((0, 1, 2))
+    assert moved[2] != 0
+    assert not np.delete(moved, 2).any()
+    assert draw(question, shown, ["a", "b"], maps, True)[:4] == b"\x89PNG"
