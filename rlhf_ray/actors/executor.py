@@ -67,7 +67,7 @@ class Executor(Protocol):
         """Copy the reference's value to this node, so that it outlives the node that made it. Doesn't read it."""
         ...
 
-    def apart(self) -> contextlib.AbstractContextManager[None]:
+    def apart(self) -> contextlib.AbstractContextManager[object]:
         """Return a context manager to enter while the agent waits for actors: they draw no random numbers of the agent's."""
         ...
 
@@ -146,7 +146,7 @@ class RayExecutor:
         """See `Executor.keep`."""
         ray.wait([reference], timeout=0, fetch_local=True)
 
-    def apart(self) -> contextlib.AbstractContextManager[None]:
+    def apart(self) -> contextlib.AbstractContextManager[object]:
         """See `Executor.apart`. Actors are in processes of their own."""
         return contextlib.nullcontext()
 

@@ -97,7 +97,7 @@ class LocalExecutor:
     def keep(self, reference: Ref[Any]) -> None:
         """See `Executor.keep`."""
 
-    def apart(self) -> contextlib.AbstractContextManager[None]:
+    def apart(self) -> contextlib.AbstractContextManager[object]:
         """See `Executor.apart`."""
         return self._streams
 

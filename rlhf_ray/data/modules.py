@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
+from rlhf_ray.data.defaults import making
+
 FOLDERS = "RLHF_RAY_MODULES"
 """Environment variable with the folders to search before Python's own path; Ray's workers inherit it."""
 
@@ -33,6 +35,7 @@ def append_to_path() -> None:
     sys.path.extend(folder for folder in folders() if folder not in sys.path)
 
 
+@making
 def import_module(module: str) -> ModuleType:
     """Import ``module`` as `python -m` in one of the `folders` would find it.
 

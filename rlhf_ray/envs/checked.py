@@ -15,9 +15,10 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.bounds import fitted
+from rlhf_ray.data.defaults import making, stepping
 from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.data.infos import with_plain_success
-from rlhf_ray.envs.observations import Say, UnfitError, fitting, short
+from rlhf_ray.envs.observations import Say, UnfitError, fitting, plain, plain_end, plain_ends, short
 
 RAISED = (Exception, SystemExit)
 """Exceptions attributed to the environment. Includes `sys.exit`, which would silently end an actor's process."""
@@ -76,7 +77,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         """See gymnasium."""
         self._episode, self._step = self._episode + 1, 0
         try:
-            observation, info = self.env.reset(seed=seed, options=options)
+            with making:
+                observation, info = self.env.reset(seed=seed, options=options)
         except RAISED as error:
             raise fault(f"{self._where()}: reset()", error) from error
         return self._observation(observation, "reset()"), with_plain_success(info, self._called)
@@ -86,14 +88,18 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         self._step += 1
         try:
             given = fitted(copy.deepcopy(action), self.env.action_space)
-            observation, reward, terminated, truncated, info = self.env.step(given)
-            terminated, truncated = bool(terminated), bool(truncated)
+            with stepping:
+                observation, reward, terminated, truncated, info = self.env.step(given)
         except RAISED as error:
             raise fault(f"{self._where()}: step()", error) from error
         try:
             number = float(reward.item() if isinstance(reward, np.ndarray) else reward)
-        except (TypeError, ValueError):
-            raise self._fault(f"the reward is {reward!r}, which is not a number") from None
+        except (TypeError, ValueError, ArithmeticError, RuntimeError):
+            raise self._fault(f"the reward is {short(reward)}, which is not a number") from None
+        try:
+            terminated, truncated = plain_end(terminated, "terminated"), plain_end(truncated, "truncated")
+        except UnfitError as error:
+            raise self._fault(f"step() returned {error}") from None
         if not math.isfinite(number):
             _blame_policy(action, self._where())
             raise self._fault(f"the reward is {number}")
@@ -103,14 +109,16 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def render(self) -> Any:
         """See gymnasium."""
         try:
-            return copy.deepcopy(self.env.render())
+            with stepping:
+                return copy.deepcopy(self.env.render())
         except RAISED as error:
             raise fault(f"{self._where()}: render()", error) from error
 
     def close(self) -> None:
         """See gymnasium. Logs errors instead of raising, so that results are not lost."""
         try:
-            self.env.close()  # type: ignore[no-untyped-call]
+            with making:
+                self.env.close()  # type: ignore[no-untyped-call]
         except Exception:
             logger.warning("Can't close the environment %s.", self._called, exc_info=True)
 
@@ -148,7 +156,8 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """See gymnasium."""
         try:
-            observations, info = self.env.reset(**options)
+            with making:
+                observations, info = self.env.reset(**options)
         except RAISED as error:
             raise fault(f"Environment {self._called}: reset()", error) from error
         self._steps[:] = 0
@@ -158,10 +167,17 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
         """See gymnasium."""
         try:
             given = fitted(copy.deepcopy(actions), self.env.action_space)
-            observations, rewards, *others = self.env.step(given)
+            with stepping:
+                observations, rewards, terminated, truncated, info = self.env.step(given)
         except RAISED as error:
             raise fault(f"Environment {self._called}: step()", error) from error
-        rewards = np.array(rewards)
+        rewards = np.array(plain(rewards))
+        try:
+            ends = [plain_ends(*said, self.num_envs) for said in ((terminated, "terminated"), (truncated, "truncated"))]
+        except UnfitError as error:
+            raise FaultyEnvironmentError(
+                f"Environment {self._called}: step() returned {error}. Fix the environment."
+            ) from None
         if rewards.dtype.kind not in "biuf" or not np.isfinite(rewards).all():
             _blame_policy(actions, f"Environment {self._called}")
             raise FaultyEnvironmentError(
@@ -169,8 +185,8 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
                 "the environment."
             )
         if self._limit is not None:
-            self._count(others[0] | others[1])
-        return self._observations(observations, "step()"), rewards, *others
+            self._count(ends[0] | ends[1])
+        return self._observations(observations, "step()"), rewards, *ends, info
 
     def _count(self, ended: Any) -> None:
         """Count the steps of each copy's episode; one that has ended begins its next with the next step, which is not counted."""

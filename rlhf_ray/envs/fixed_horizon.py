@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.envs.observations import copied, plain_end
 
 
 class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -40,8 +41,8 @@ class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._end is not None:
             return copy.deepcopy(self._end[0]), 0.0, False, False, dict(self._end[1])
         observation, reward, terminated, truncated, info = super().step(action)
-        if terminated:
-            self._end = copy.deepcopy(observation), info
+        if terminated := plain_end(terminated, "terminated"):
+            self._end = copied(observation), info
         return observation, float(reward), False, truncated, info
 
 
@@ -85,7 +86,7 @@ class AbsorbingState(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._info is not None:
             return self._absorbing(), self._reward, False, False, dict(self._info)
         observation, reward, terminated, truncated, info = super().step(action)
-        if terminated:
+        if terminated := plain_end(terminated, "terminated"):
             self._info = info
         return self._absorbing() if terminated else self._flagged(observation), float(reward), False, truncated, info
 

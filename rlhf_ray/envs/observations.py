@@ -23,7 +23,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.inputs import ROUNDING
 
 logger = logging.getLogger(__name__)
@@ -124,10 +124,7 @@ class _Numbers:
     def _array(self, given: Any) -> Array:
         values: Array = given
         if not (isinstance(given, np.ndarray) and given.dtype == self.dtype):
-            try:
-                values = np.asarray(given)
-            except ValueError:
-                raise UnfitError(f"{_an(self.part)} that is not an array: {short(given)}") from None
+            values = as_array(given, self.part)
             if values.dtype.kind not in "biuf":
                 raise UnfitError(f"{_an(self.part)} that is not an array of numbers: {short(given)}")
         if values.shape != self.space.shape:
@@ -176,10 +173,7 @@ class _Choices:
         self.count = np.asarray(getattr(space, "nvec", 2) if not isinstance(space, spaces.Discrete) else space.n)
 
     def __call__(self, given: Any) -> Any:
-        try:
-            values = np.asarray(given)
-        except ValueError:
-            raise UnfitError(f"{_an(self.part)} that is not an array: {short(given)}") from None
+        values = as_array(given, self.part)
         if values.dtype.kind not in "biuf":
             raise UnfitError(f"{_an(self.part)} that is not an array of numbers: {short(given)}")
         if values.shape != (self.space.shape or ()):
@@ -198,6 +192,55 @@ class _Choices:
             )
         cast: Array = values.astype(self.space.dtype)
         return cast if cast.shape else cast[()]
+
+
+def plain(value: Any) -> Any:
+    """Return what numpy can read of a tensor of torch, wherever it is and whatever its gradient; all else as it is."""
+    return value.detach().cpu() if hasattr(value, "detach") else value
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of an observation; of a tensor, one without its gradient: with it, many can't be copied."""
+    if isinstance(value, Mapping):
+        return {name: copied(part) for name, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(map(copied, value))
+    return value.detach().clone() if hasattr(value, "detach") else copy.deepcopy(value)
+
+
+def plain_end(value: Any, name: str) -> bool:
+    """Return `plain_ends` of one environment."""
+    return value if value is True or value is False else bool(plain_ends(value, name)[0])
+
+
+def plain_ends(values: Any, name: str, copies: int = 1) -> BoolArray:
+    """Return whether the episodes of ``copies`` environments are over, ``[copies]``.
+
+    Args:
+        values: what the environments say.
+        name: terminated or truncated.
+        copies: number of environments.
+
+    Raises:
+        UnfitError: a value is neither True nor False.
+    """
+    array = np.asarray(plain(values))
+    says = array.dtype.kind == "b" or (array.dtype.kind in "iuf" and bool(((array == 0) | (array == 1)).all()))
+    if not says or array.size != copies:
+        raise UnfitError(f"{name}={short(values)}; it must be True or False{'' if copies == 1 else ' for each copy'}")
+    return array.astype(bool).reshape(copies)
+
+
+def as_array(given: Any, part: str = "") -> Array:
+    """Return an observation, or the ``part`` of one, as an array.
+
+    Raises:
+        UnfitError: it is none.
+    """
+    try:
+        return np.asarray(plain(given))
+    except Exception:  # whatever an object's `__array__` raises
+        raise UnfitError(f"{_an(part)} that is not an array: {short(given)}") from None
 
 
 def converted(values: Array, dtype: np.dtype[Any]) -> Array:

@@ -13,6 +13,7 @@ from gymnasium.envs.registration import find_highest_version, load_env_creator, 
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlhf_ray.data import modules
+from rlhf_ray.data.defaults import making
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import atari, envpool, procgen, procgen_settings
 from rlhf_ray.envs.apart import EnvApart
@@ -121,6 +122,7 @@ def is_natively_vectorised(name: str) -> bool:
     return name.startswith((PROCGEN_PREFIX, envpool.PREFIX)) or name in _NATIVE
 
 
+@making
 def steps_together(name: str) -> bool:
     """Return whether `make_vector_env` steps the copies together: natively, or by a ``vector_entry_point``.
 
@@ -169,6 +171,7 @@ def _unlike_the_single_one(name: str) -> str | None:
     return difference(together, alone, spec.max_episode_steps, probe=not _is_envpool_s(spec.vector_entry_point))
 
 
+@making
 def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """Make one environment.
 
@@ -204,6 +207,7 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     return _make(name, functools.partial(_maker(name), name), options)
 
 
+@making
 def make_vector_env(name: str, num_envs: int, worker_processes: int = 1, **options: Any) -> VectorEnv[Any, Any, Any]:
     """Make ``num_envs`` copies of an environment, stepped together.
 

@@ -60,8 +60,8 @@ class WeightAverage:
         """Return the state as numpy arrays and plain values."""
         return {
             "steps": self._steps,
-            "mean": {str(number): np.array(tensor.cpu()) for number, tensor in enumerate(self._mean)},
-            "last": {str(number): np.array(tensor.cpu()) for number, tensor in enumerate(self._last)},
+            "mean": {str(number): tensor.cpu().numpy().copy() for number, tensor in enumerate(self._mean)},
+            "last": {str(number): tensor.cpu().numpy().copy() for number, tensor in enumerate(self._last)},
         }
 
     def load_state(self, state: dict[str, Any]) -> None:

@@ -367,7 +367,7 @@ class RewardTrainer:
         return {
             "ensemble": self.ensemble.state(),
             "optimizer": {
-                str(parameter): {name: np.array(value.cpu()) for name, value in moments.items()}
+                str(parameter): {name: value.cpu().numpy().copy() for name, value in moments.items()}
                 for parameter, moments in optimizer["state"].items()
             },
             "average": self._average.state(),

@@ -25,6 +25,7 @@ from rlhf_ray.actors.cluster import start_ray
 from rlhf_ray.actors.listener import Listener
 from rlhf_ray.actors.placement import NODES_WITHIN, await_room, ring_bundles
 from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, Stop, check_horizon, never
+from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim.parallel import leave_cores_to_parts
 from rlhf_ray.reward import RewardEnsemble
@@ -103,6 +104,7 @@ class LearnsFromPreferences(InRunFolder):
             [*request.bundles, *ring_bundles(experiment.reward_model.gpus)], strategy=request.strategy
         )
 
+    @own_defaults()
     def setup(self, config: Any) -> None:
         """Check the environment, start the ring and build the algorithm (called by Ray)."""
         leave_cores_to_parts()
@@ -191,6 +193,7 @@ class LearnsFromPreferences(InRunFolder):
         """Whether another iteration could exceed ``total_env_steps``."""
         return self.budget.finished(self._sampled, self.ring.env_steps)
 
+    @own_defaults()
     def reward_model(self) -> RewardEnsemble:
         """Return a copy of the newest version of the reward model."""
         with torch.random.fork_rng(devices=[]):  # keep the policy's random stream unchanged
@@ -200,6 +203,7 @@ class LearnsFromPreferences(InRunFolder):
 
     # An iteration.
 
+    @own_defaults()
     def begin(self, stop: Stop = never) -> bool:
         """Collect the initial fragments and hold the first labelling round. `train` calls this if needed.
 
@@ -228,6 +232,7 @@ class LearnsFromPreferences(InRunFolder):
         self._use(report)
         return True
 
+    @own_defaults()
     def step(self) -> dict[str, Any]:
         """Run one iteration (called by `train`). Sets ``done`` for Tune when the step budget is spent."""
         result: dict[str, Any] = super().step()
@@ -336,6 +341,7 @@ class LearnsFromPreferences(InRunFolder):
 
     # Checkpoints.
 
+    @own_defaults()
     def save_to_path(self, path: Any = None, **arguments: Any) -> str:
         """Save RLlib's checkpoint, with the ring (``ring``), the labels (``preferences``) and the reward (``reward_model``)."""
         saved: str = super().save_to_path(path, **arguments)
@@ -349,6 +355,7 @@ class LearnsFromPreferences(InRunFolder):
         (folder / ORIGIN).write_text(json.dumps({"trial": self._trial}) + "\n")
         return saved
 
+    @own_defaults()
     def restore_from_path(self, path: Any, *arguments: Any, **keywords: Any) -> None:
         """Restore a checkpoint.
 

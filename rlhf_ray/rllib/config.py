@@ -23,6 +23,7 @@ from ray.rllib.utils import force_list
 
 from rlhf_ray import envs
 from rlhf_ray.actors.streams import OwnStreams
+from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.registry import names_of
@@ -360,6 +361,7 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
                 "fitted to them: remove the labels, or fit a reward model to them first (`rlhf-ray fit`)."
             )
 
+    @own_defaults()
     def check_environment(self) -> Checked:
         """Make the environment once and check that all settings fit it; see `rlhf_ray.rllib.checking.check_environment`."""
         with OwnStreams():  # an environment may seed the process's generators
@@ -379,11 +381,6 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
         if self._module_to_env_connector is not None:
             pipeline.__class__ = ModuleToEnvWithoutRewards
         return pipeline
-
-    @property
-    def rewards_stay(self) -> bool:
-        """Whether the learner gets the environment's rewards, because it mixes them in."""
-        return self.checked is None or bool(self.checked.experiment.reward_mix)
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
         """Build RLlib's pipeline with the learned reward: at the end (before PPO's advantages), or before custom connectors.

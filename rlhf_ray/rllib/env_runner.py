@@ -17,6 +17,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from rlhf_ray.actors.cluster import was_restarted
 from rlhf_ray.actors.streams import OwnStreams
 from rlhf_ray.data.bounds import fitted
+from rlhf_ray.data.defaults import making, stepping, take_own_defaults
 from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostFragmentsError, PartError
 from rlhf_ray.data.failures import cause, debugging
 from rlhf_ray.data.infos import Infos
@@ -67,6 +68,8 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any, config: Any, **keywords: Any):
         keywords["config"] = config
+        if keywords.get("worker_index"):  # a process of its own, which may have imported a user's modules
+            take_own_defaults()
         self.of_environment = OwnStreams(None if config.seed is None else np.random.SeedSequence(config.seed))
         with seeded_without_compiler():
             try:
@@ -88,7 +91,7 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
     def make_env(self) -> None:
         """See RLlib."""
-        with self.of_environment:
+        with self.of_environment, making:
             super().make_env()
         if type(self.env) is DictInfoToList:
             self.env.__class__ = LazyInfos  # not another wrapper: this one, thrown away, would close the copies
@@ -97,7 +100,7 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         """Reset the environments (called by RLlib). With a ``seed``, each copy gets a new stream of its own."""
         seeds_given = None if seed is None else seeds_of_copies(self.env, self.copies)
         self._infos, self._unsaid = Infos(self.env.num_envs, str(self.config.env)), []
-        with self.of_environment:
+        with self.of_environment, making:
             observations, infos = super()._try_env_reset(seed=seeds_given, options=options)
         return copy.deepcopy(observations), infos
 
@@ -105,7 +108,7 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         """Step the environments (called by RLlib). They get and give copies: some change or reuse arrays."""
         space, given = self.env.single_action_space, copy.deepcopy(actions)
         given = [fitted(action, space) for action in given] if isinstance(given, list) else fitted(given, space)
-        with self.of_environment:
+        with self.of_environment, stepping:
             stepped = super()._try_env_step(given)
         if stepped is ENV_STEP_FAILURE:
             return stepped

@@ -28,7 +28,8 @@ from rlhf_ray.data.vector_rollout import VectorRollout
 
 def take_off(data: TrainingData, config: Any) -> None:
     """Replace the rewards that a learner is given by NaN, unless its configuration mixes them in or learns from them alone."""
-    if not getattr(config, "rewards_stay", True) and data.episodes:
+    checked = getattr(config, "checked", None)
+    if checked is not None and not checked.experiment.reward_mix and data.episodes:
         data.episodes = [_without_rewards(sample) for sample in data.episodes]
 
 

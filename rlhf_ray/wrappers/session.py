@@ -8,10 +8,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import find_folder, whole_folder
 from rlhf_ray.data.bounds import without_formal
+from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import NAME, write_nested
 from rlhf_ray.data.spaces import choices_of
@@ -61,7 +63,10 @@ class RewardSession:
         """The learned reward of ``n`` steps, ``[n]`` float32; None before the first version."""
         if self._predictor is None:
             return None
-        return self._predictor.predict(observations, actions, next_observations, terminated)
+        if torch.get_default_dtype() is torch.float32:
+            return self._predictor.predict(observations, actions, next_observations, terminated)
+        with own_defaults():
+            return self._predictor.predict(observations, actions, next_observations, terminated)
 
     def early_rewards(self, next_observations: Array, real: BoolArray) -> FloatArray:
         """The rewards of ``n`` steps before the first version, ``[n]``."""
@@ -110,6 +115,7 @@ class RewardSession:
         """Take the steps in ``recorder``, and learn from them."""
         recorder.forget()
 
+    @own_defaults()
     def save(self, path: Path) -> None:
         """See `HumanPreferencesEnv.save`."""
         self.check_open()
@@ -164,6 +170,7 @@ class RewardSession:
     def _close(self) -> None:
         """Stop everything that this session started."""
 
+    @own_defaults()
     def _use_version(self, state: dict[str, Array]) -> None:
         """Switch to this version of the reward model: weights, normalisers and number."""
         self.ensemble.load_state(state)

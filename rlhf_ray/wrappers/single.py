@@ -132,7 +132,7 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
             Exception: an actor failed permanently.
         """
         observation, rewards, terminated, truncated, info, news = self._step(action)
-        return observation, float(rewards[0]), terminated, truncated, info | _of_one(news)
+        return observation, float(rewards[0]), bool(terminated), bool(truncated), info | _of_one(news)
 
     def compute_reward(self, *arguments: Any) -> Any:
         """Compute the environment's own reward of other goals (called by Stable-Baselines3's `HerReplayBuffer`).

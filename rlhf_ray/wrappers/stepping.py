@@ -16,7 +16,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.spaces import choices_of
-from rlhf_ray.envs.observations import UnfitError, converted
+from rlhf_ray.envs.observations import UnfitError, as_array, converted, copied, plain, plain_ends, short
 from rlhf_ray.wrappers.arguments import Transform, Wait
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.session import WINDOW, RewardSession
@@ -59,7 +59,7 @@ class Stepping:
         self._recorder.begin(which)
         self._started[which] = time.perf_counter()
         self._begin_films()
-        return copy.deepcopy(observations), infos
+        return copied(observations), infos
 
     def _step(self, action: Any) -> tuple[Any, FloatArray, Any, Any, dict[str, Any], dict[str, Any]]:
         """Step the environment with a copy of ``action``.
@@ -70,10 +70,9 @@ class Stepping:
         """
         taken = self._rows(np.array(action, self._action_dtype))
         result = self.env.step(copy.deepcopy(action))  # some change or reuse arrays
-        observations, infos = copy.deepcopy(result[0]), result[4]
+        observations, infos = copied(result[0]), result[4]
         before, self._last = self._last, self._see(observations)
-        true = self._rows(np.array(result[1], np.float64))
-        terminated, truncated = (self._rows(np.asarray(ends)) for ends in result[2:4])
+        true, terminated, truncated = self._outcome(*result[1:4])
         after = self._after(infos, terminated | truncated)
         learned = self._learned(before, taken, after, terminated)
         real, episodes = self._recorder.add(
@@ -92,6 +91,26 @@ class Stepping:
             "_reward_is_learned": np.ones(len(true), bool),
         }
         return observations, rewards, result[2], result[3], infos, news
+
+    def _outcome(self, rewards: Any, terminated: Any, truncated: Any) -> tuple[FloatArray, BoolArray, BoolArray]:
+        """The true rewards and ends of a step, ``[n]`` each.
+
+        Raises:
+            FaultyEnvironmentError: a reward is no number, or an end neither True nor False.
+        """
+        copies = self._recorder.copies
+        try:
+            ends = plain_ends(terminated, "terminated", copies), plain_ends(truncated, "truncated", copies)
+        except UnfitError as error:
+            raise FaultyEnvironmentError(
+                f"Environment {self.env}: step() returned {error}. Fix the environment."
+            ) from None
+        try:
+            return np.array(plain(rewards), np.float64).reshape(copies), *ends
+        except (TypeError, ValueError, OverflowError):
+            raise FaultyEnvironmentError(
+                f"Environment {self.env}: the reward is {short(rewards)}, which is not a number. Fix the environment."
+            ) from None
 
     def _learned(self, before: Array, actions: Array, after: Array, terminated: BoolArray) -> FloatArray | None:
         """The learned reward of a step; None if it isn't used or there is none yet."""
@@ -152,15 +171,20 @@ class Stepping:
         """The reward model's observations; a copy, because some environments reuse their arrays.
 
         Raises:
-            FaultyEnvironmentError: the space's dtype can't hold a value, such as 0.5 in an image of uint8.
+            FaultyEnvironmentError: it is no array, or the space's dtype can't hold a value, such as 0.5 in an image of uint8.
         """
         seen = observations if self._transform is None else self._transform(observations)
+        wrong = f"Environment {self.env}: it returned"
         try:
-            return self._rows(converted(np.asarray(seen), np.dtype(self._space.dtype)))
+            array = as_array(seen)
+        except UnfitError as error:
+            raise FaultyEnvironmentError(f"{wrong} {error}. Convert it with observation_transform.") from None
+        try:
+            return self._rows(converted(array, np.dtype(self._space.dtype)))
         except UnfitError as error:
             raise FaultyEnvironmentError(
-                f"Environment {self.env}: it returned an observation {error}, the dtype of its observation space. "
-                "Correct the space, or convert observations with observation_transform."
+                f"{wrong} an observation {error}, the dtype of its observation space. Correct the space, or convert observations "
+                "with observation_transform."
             ) from None
 
     # A single environment replaces the following.

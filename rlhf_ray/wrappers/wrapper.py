@@ -13,6 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.bounds import without_formal
+from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.spaces import seeded
@@ -30,6 +31,7 @@ from rlhf_ray.wrappers.stepping import Stepping
 class PreferenceWrapper(Stepping):
     """What users call; the subclasses' docstrings document the arguments."""
 
+    @own_defaults()
     def __init__(
         self,
         env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any],

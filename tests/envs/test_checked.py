@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 from rlhf_ray import envs
 from rlhf_ray.data.errors import FaultyEnvironmentError
@@ -22,8 +23,8 @@ class Env(gym.Env[Any, Any]):
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, observation: Any = (0.0, 0.0), reward: Any = 1.0, instead: Any = None):
-        self.given, self.reward, self.instead, self.t = observation, reward, instead, 0
+    def __init__(self, observation: Any = (0.0, 0.0), reward: Any = 1.0, end: Any = False, instead: Any = None):
+        self.given, self.reward, self.end, self.instead, self.t = observation, reward, end, instead, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -36,7 +37,7 @@ class Env(gym.Env[Any, Any]):
             return np.zeros(2, np.float32), 0.0, False, False, {}
         if self.instead is not None:
             self.instead()
-        return self.given, self.reward, False, False, {}
+        return self.given, self.reward, self.end, False, {}
 
 
 def third_step(**given: Any) -> Any:
@@ -56,6 +57,11 @@ def divide() -> float:
         ({"reward": float("nan")}, "the reward is nan"),
         ({"reward": float("-inf")}, "the reward is -inf"),
         ({"reward": None}, "the reward is None, which is not a number"),
+        ({"reward": 10**400}, "the reward is 1000.*, which is not a number"),
+        ({"end": "False"}, "terminated='False'; it must be True or False"),
+        ({"end": float("nan")}, "terminated=nan; it must be True or False"),
+        ({"end": None}, "terminated=None; it must be True or False"),
+        ({"end": [True, False]}, r"terminated=\[True, False\]; it must be True or False"),
         ({"observation": np.array([0.0, np.nan], np.float32)}, "an observation that is nan at 1"),
         ({"observation": np.zeros(3, np.float32)}, r"of shape \(3,\); its observation space has shape \(2,\)"),
         ({"observation": [[1.0], 2.0]}, r"not an array: \[\[1.0\], 2.0\]"),
@@ -91,6 +97,20 @@ def test_a_policy_that_acts_with_no_numbers_is_to_blame_and_not_the_environment(
     env.step(0), env.step(0)
     with pytest.raises(FaultyEnvironmentError, match=r"acts with array\(\[nan\]\), because its weights are not finite"):
         env.step(np.array([np.nan]))
+
+
+@pytest.mark.parametrize(
+    "end", [True, 1, np.True_, np.array([1.0]), torch.tensor(True), torch.ones(1, requires_grad=True)]
+)
+def test_an_end_is_true_or_false_in_any_type(end: Any) -> None:
+    assert third_step(end=end)[2:4] == (True, False)
+
+
+def test_tensors_become_arrays_whatever_their_gradients() -> None:
+    parameter = torch.ones(2, requires_grad=True)
+    observation, reward, *_ = third_step(observation=2.0 * parameter, reward=parameter.sum())
+    assert observation.tolist() == [2.0, 2.0]
+    assert reward == 2.0
 
 
 @pytest.mark.parametrize("observation", [[1, 2], np.array([1.0, 2.0]), (np.int64(1), 2.0)])

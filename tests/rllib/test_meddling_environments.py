@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +32,27 @@ def seed_everything(env: gym.Env[Any, Any]) -> None:
     env.action_space.seed(0)
 
 
-MEDDLING: dict[str, Callable[[gym.Env[Any, Any]], Any]] = {"Not": lambda env: None, "Seeds": seed_everything}
+def set_defaults(env: gym.Env[Any, Any]) -> None:
+    """Set the process's defaults, and rely on them."""
+    if not hasattr(env, "weights"):
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        np.seterr(all="raise")
+        warnings.simplefilter("error")
+        torch.set_num_threads(2)
+        os.chdir("/")
+        env.weights = torch.nn.Linear(1, 1)  # type: ignore[attr-defined]
+    assert env.weights(torch.zeros(1)).dtype == torch.float64  # type: ignore[attr-defined]
+    assert not torch.is_grad_enabled()
+    assert np.geterr()["under"] == "raise"
+    assert os.getcwd() == "/"
+
+
+MEDDLING: dict[str, Callable[[gym.Env[Any, Any]], Any]] = {
+    "Not": lambda env: None,
+    "Seeds": seed_everything,
+    "Defaults": set_defaults,
+}
 
 
 class Meddler(gym.Env[Any, Any]):
