@@ -19,11 +19,7 @@ from tests.made_up import (
     FORCES,
     IMAGES,
     VECTORS,
-    beats,
     joined,
-    more_right,
-    opposite,
-    right_about,
     some_comparisons,
 )
 
@@ -90,15 +86,6 @@ def _some_ties(comparisons: Comparisons, every: int = 4) -> Comparisons:
     return Comparisons(comparisons.pairs, preferences)
 
 
-def test_a_fit_learns_a_linear_reward_from_200_comparisons() -> None:
-    seen, unseen = some_comparisons(200, 10), some_comparisons(500, 10, seed=1)
-    trainers = [_trainer(RewardModelSettings(), seen, held_out_share=0.1, seed=seed) for seed in range(2)]
-    for trainer in trainers:
-        trainer.fit(200)
-    assert beats(0.75, [right_about(seen, trainer.ensemble) for trainer in trainers])
-    assert beats(0.75, [right_about(unseen, trainer.ensemble) for trainer in trainers])
-
-
 def test_a_fit_that_comes_to_no_numbers_says_so() -> None:
     def nothing(return_difference: torch.Tensor, preferences: torch.Tensor, label_noise: float) -> torch.Tensor:
         return return_difference * torch.nan
@@ -109,18 +96,6 @@ def test_a_fit_that_comes_to_no_numbers_says_so() -> None:
         SettingError, match=r"learning_rate is 0\.\d+, and after 3 gradient steps the rewards are NaN or inf.*nothing"
     ):
         trainer.fit(3)
-
-
-def test_a_fit_learns_from_images() -> None:
-    spaces: Any = {"observations": IMAGES, "actions": CHOICES}
-    seen, unseen = some_comparisons(24, 3, **spaces), some_comparisons(200, 3, seed=1, **spaces)
-    right: dict[bool, list[Any]] = {False: [], True: []}
-    for seed in range(2):
-        for turned, fits in right.items():
-            trainer = _trainer(SMALL, opposite(seen) if turned else seen, seed=seed, **spaces)
-            trainer.fit(30)
-            fits.append(right_about(unseen, trainer.ensemble))
-    assert more_right(right[False], right[True])
 
 
 @pytest.mark.parametrize("discount", [1.0, 0.7])
