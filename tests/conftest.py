@@ -88,19 +88,27 @@ def ray_session() -> Iterator[None]:
 
     # Ray's sockets lie some 60 characters below, and a Unix socket's path may have 107: no long $TMPDIR here.
     folder = tempfile.mkdtemp(prefix="rlhf", dir="/tmp")
-    with started_for_a_run(workers=1):
-        ray.init(
-            address="local",
-            num_cpus=4,
-            include_dashboard=False,
-            object_store_memory=200 << 20,
-            _temp_dir=folder,
-            namespace="test",
-            log_to_driver=False,
-            configure_logging=False,
-            # Each of Ray's processes reports as often, for as long as the tests take; one test waits for a report.
-            _system_config={"metrics_report_interval_ms": 4000},
-        )
+    for left_over in (2, 1, 0):
+        try:
+            with started_for_a_run(workers=1):
+                ray.init(
+                    address="local",
+                    num_cpus=4,
+                    include_dashboard=False,
+                    object_store_memory=200 << 20,
+                    _temp_dir=folder,
+                    namespace="test",
+                    log_to_driver=False,
+                    configure_logging=False,
+                    # Each of Ray's processes reports as often, for as long as the tests take; one test waits for a report.
+                    _system_config={"metrics_report_interval_ms": 4000},
+                )
+            break
+        except Exception as error:
+            # Ray gives its processes half a minute to start, which a busy machine may not.
+            if not left_over or "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
     yield
     try:
         # Those of wider fixtures (a module's, say), which the check below does not count against a single test.

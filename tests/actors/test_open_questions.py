@@ -150,6 +150,7 @@ class Asked:
     def __init__(self) -> None:
         self.told: list[tuple[int, int, int]] = []
         self.waits: list[tuple[int, int]] = []
+        self.ended = 0
         self.questions = SimpleNamespace(asked=0, open=0, ask=self._ask, listen=self._listen)
 
     async def _ask(self, pairs: int) -> None:
@@ -169,7 +170,8 @@ class Asked:
 
     def look(self) -> None: ...
 
-    def end_wait(self) -> None: ...
+    def end_wait(self) -> None:
+        self.ended += 1
 
     def has_answered(self, *situation: int) -> None: ...
 
@@ -222,7 +224,7 @@ def test_people_are_waited_for_until_all_questions_of_the_round_are_answered() -
     )
     asyncio.run(SynchronousRing._wait_for_answers(ring, 40, never))
     assert people.waits == [(37, 40), (38, 40), (39, 40)]
-    assert ring._tally == "tally"
+    assert (ring._tally, people.ended) == ("tally", 1)
     ring.source.env_steps, people.questions.open = 0, 3
     asyncio.run(SynchronousRing._wait_for_answers(ring, 40, lambda: True))
     assert len(people.waits) == 3

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rlhf_ray.actors.rollout_collector import RolloutCollector
+from rlhf_ray.actors.rollout_collector import HOLDS, RolloutCollector
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.settings import ResolvedFragments
@@ -273,6 +273,18 @@ def test_varied_clips_are_of_held_actions_too_and_others_as_ever() -> None:
     assert (np.diff(plain) != 0).all()
     assert held[0] == 0
     assert (held[1:] > [0.4, 0.6, 0.8, 0.85]).all()
+
+
+@pytest.mark.parametrize(("rollout", "hold"), enumerate(HOLDS))
+def test_a_held_action_lasts_its_number_of_steps_on_average(rollout: int, hold: int) -> None:
+    collector = _collector(Walk((10_000,)), varied=True)
+    assert collector._hold(rollout) == collector._hold(rollout + len(HOLDS)) == hold
+    act = collector._act(None, np.random.default_rng(0), 0.0, hold)
+    steps = 300 * hold
+    actions = np.array([act(np.zeros(3)) for _ in range(steps)])[:, 0]
+    stretches = 1 + (np.diff(actions) != 0).sum()
+    # Their lengths are geometric: mean h, variance h (h - 1).
+    assert abs(steps / stretches - hold) <= 5 * (hold * (hold - 1) / stretches) ** 0.5
 
 
 def _changes_of_mind(switch_probability: float) -> tuple[float, float]:

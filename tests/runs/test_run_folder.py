@@ -31,6 +31,16 @@ def test_a_new_folder_holds_settings_versions_and_command(tmp_path: Path) -> Non
     assert about["finished"] >= about["started"]
 
 
+def test_a_run_goes_back_to_the_end_of_an_iteration(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    rows = [{"iteration": number, "env_steps": 10 * number} for number in range(1, 6)]
+    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder.go_back_to(3)
+    assert read_metrics(folder.metrics) == rows[:3]
+    folder.go_back_to(0)
+    assert folder.metrics.read_text() == ""
+
+
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     with pytest.raises(SettingError, match=r"run_dir is .*already exists"):

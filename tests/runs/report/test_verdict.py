@@ -262,6 +262,14 @@ def test_episodes_that_were_cut_are_said_in_the_terminal_the_report_and_the_resu
     assert json.loads(folder.result.read_text())["trained"]["cut"] == 3
 
 
+@pytest.mark.parametrize("missing", ["random", "trained"])
+def test_without_an_evaluation_there_is_nothing_to_say(missing: str) -> None:
+    result = {"random": agent(0, 1), "trained": agent(5, 1), "reference": agent(9, 1)}
+    assert share_of_the_way(result) == pytest.approx(5 / 9)
+    del result[missing]
+    assert (verdicts(result), share_of_the_way(result)) == ([], None)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_difference_counts_in_welchs_standard_errors(seed: int) -> None:
     rng = np.random.default_rng(seed)
