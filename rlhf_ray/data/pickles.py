@@ -95,6 +95,25 @@ def _scalar(dtype: _Dtype, content: Any) -> Any:
 _NUMPY = {"ndarray": _Array, "_reconstruct": _Array, "dtype": _Dtype, "_frombuffer": _frombuffer, "scalar": _scalar}
 
 
+class _Anything(Stored):
+    """Stands in for an object of any class, or for what a function returns: holds its attributes, if it has some."""
+
+    def __init__(self, *_: Any, **__: Any):
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, dict):
+            vars(self).update(state)
+
+
+class _Lenient(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a harmless stand-in for any name in the pickle."""
+        if module.partition(".")[0] == "numpy" and name in _NUMPY:
+            return _NUMPY[name]
+        return type("Other", (_Anything,), {"kind": name})
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return a harmless stand-in for a name in the pickle."""
@@ -114,6 +133,18 @@ def load(content: bytes) -> Any:
         Exception: one of `ERRORS`.
     """
     return _Unpickler(io.BytesIO(content)).load()
+
+
+def attributes(content: bytes) -> dict[str, Any]:
+    """Unpickle an object of another project and return its attributes; stand-ins take the place of whatever it refers to.
+
+    Raises:
+        Exception: one of `ERRORS`.
+    """
+    found = _Lenient(io.BytesIO(content)).load()
+    if not isinstance(found, Stored):
+        raise ValueError(f"expected an object, found a {type(found).__name__}")
+    return vars(found)
 
 
 def frames_of(segment: Any) -> Any:

@@ -5,8 +5,10 @@ A ``model.zip`` of SB3 holds ``data`` (JSON, with pickles that are not read) and
 
 from __future__ import annotations
 
+import functools
 import io
 import json
+import logging
 import re
 import warnings
 import zipfile
@@ -19,10 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.data import pickles
 from rlhf_ray.data.bounds import formal_numbers
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.policies.statistics import LEAST_VARIANCE, bounds
+
+log = logging.getLogger(__name__)
 
 MOST_BYTES = 2**31
 """Largest file of tensors in a model."""
@@ -57,16 +62,19 @@ class SB3File:
         weights: the policy's state dict.
         variables: other tensors of the algorithm.
         options: the options of the algorithm.
+        beside: count, mean and deviation of the observations by the ``VecNormalize`` that was saved beside the model; None if there
+            is none.
     """
 
     path: Path
     weights: dict[str, Tensor]
     variables: dict[str, Tensor]
     options: dict[str, Any]
+    beside: tuple[Tensor, Tensor, Tensor] | None = None
 
     @classmethod
     def read(cls, path: Path) -> SB3File:
-        """Read a model.
+        """Read a model, and the statistics of ``VecNormalize`` beside it (`statistics_beside`).
 
         Raises:
             SettingError: it is damaged.
@@ -80,7 +88,7 @@ class SB3File:
         except Exception as error:  # a damaged file raises almost anything
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise SettingError(f"{path} can't be read as a model of Stable-Baselines3: {lines[0][:150]}.") from error
-        return cls(path, weights, variables, options if isinstance(options, dict) else {})
+        return cls(path, weights, variables, options if isinstance(options, dict) else {}, statistics_beside(path))
 
     def check_options(self, activation: str) -> None:
         """Check that the policy is one that a network of ours can be.
@@ -104,10 +112,21 @@ class SB3File:
                 )
 
     def normaliser(self, of: str) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return count, mean and deviation of the observations, float64, from the part ``of`` of a policy of imitation."""
+        """Return count, mean and deviation of the observations, float64.
+
+        They are those of ``VecNormalize`` beside the model, or those of the part ``of`` of a policy of imitation.
+
+        Raises:
+            SettingError: there are both.
+        """
         prefix = f"{of}.normalize."
         if f"{prefix}running_mean" not in self.weights:
-            return None
+            return self.beside
+        if self.beside is not None:
+            raise SettingError(
+                f"The policy in {self.path} normalises its observations, and so does the VecNormalize beside it: take away its "
+                ".pkl, if the policy was trained without."
+            )
         count, mean, variance = (
             self.weights[prefix + name].double() for name in ("count", "running_mean", "running_var")
         )
@@ -162,6 +181,58 @@ class SB3File:
         theirs = self.normaliser(of)
         mean, deviation = (torch.zeros_like(middle), torch.ones_like(middle)) if theirs is None else theirs[1:]
         return weight * (scale / deviation), bias + weight @ ((middle - mean) / deviation)
+
+
+def statistics_file(path: Path) -> Path | None:
+    """Return where a ``VecNormalize`` was saved beside a model, as SB3's callbacks, its zoo and people name it; None if nowhere."""
+    stem, folder = path.stem, path.parent
+    checkpoint = re.fullmatch(r"(.+)_(\d+)_steps", stem)
+    names = [f"{stem}_vecnormalize.pkl", f"{stem}_vec_normalize.pkl", f"{stem}/vecnormalize.pkl"]
+    if checkpoint is not None:
+        names.append(f"{checkpoint[1]}_vecnormalize_{checkpoint[2]}_steps.pkl")
+    names += ["vecnormalize.pkl", "vec_normalize.pkl"]
+    zoo = sorted(folder.glob("*/vecnormalize.pkl"))  # in a folder of the environment's name, beside best_model.zip
+    found = [folder / name for name in names if (folder / name).is_file()] + (zoo if len(zoo) == 1 else [])
+    return found[0] if found else None
+
+
+def statistics_beside(path: Path) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return count, mean and deviation of the observations by the ``VecNormalize`` beside a model, float64. Runs no code.
+
+    Returns:
+        None if there is none, or if it leaves observations as they are. A model itself does not tell.
+
+    Raises:
+        SettingError: it can't be read.
+    """
+    file = statistics_file(path)
+    if file is None:
+        _say(f"{path}: no VecNormalize beside it (vecnormalize.pkl), so its policy takes observations as they are.")
+        return None
+    try:
+        pickles.check_size(file.stat().st_size)
+        stored = pickles.attributes(file.read_bytes())
+        if not stored.get("norm_obs", True):
+            return None
+        seen = vars(stored["obs_rms"])
+        mean, variance, count = (pickles.array_of(seen[name]).astype(np.float64) for name in ("mean", "var", "count"))
+        epsilon = float(pickles.array_of(stored.get("epsilon", 1e-8)))
+    except (OSError, *pickles.ERRORS) as error:
+        raise SettingError(
+            f"{file} can't be read as a VecNormalize of Stable-Baselines3 ({pickles.reason(error)}): save it again, or take it "
+            "away if the policy was trained without."
+        ) from error
+    _say(f"{path}: its policy takes observations normalised by {file}.")
+    return (
+        torch.as_tensor(count),
+        torch.as_tensor(mean).flatten(),
+        torch.as_tensor(variance + epsilon).flatten().sqrt(),
+    )
+
+
+@functools.cache
+def _say(line: str) -> None:
+    log.warning(line)
 
 
 def _tensors(archive: zipfile.ZipFile, name: str) -> dict[str, Tensor]:

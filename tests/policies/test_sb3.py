@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.policies import sb3_file
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
 from rlhf_ray.policies.sb3 import is_sb3, sb3_weights
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
@@ -171,6 +173,41 @@ def test_a_policy_that_normalises_acts_and_values_the_same(norm: str, tmp_path: 
     assert isinstance(BOX, gym.spaces.Box)
     middle, half = (BOX.low + BOX.high) / 2, (BOX.high - BOX.low) / 2
     np.testing.assert_allclose(outputs.numpy()[:, :2] * half + middle, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["vecnormalize.pkl", "model_vecnormalize.pkl", "HalfBox-v0/vecnormalize.pkl"])
+def test_a_policy_beside_a_vecnormalize_acts_and_values_the_same(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    model = saved(tmp_path / "model.zip", "MlpPolicy", HALF, BOX)
+    assert sb3_file.statistics_beside(tmp_path / "model.zip") is None
+    assert "no VecNormalize beside it" in caplog.text
+    outside = VecNormalize(model.get_env())
+    outside.obs_rms.update(observed(200).astype(np.float64))
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    outside.save(str(tmp_path / name))
+    network = loaded(
+        ActorCriticNetwork(HALF, BOX, PolicyShape(normalize_observations=True)), tmp_path / "model.zip", "ppo"
+    )
+    assert f"normalised by {tmp_path / name}" in caplog.text
+    seen = observed(6)
+    with torch.no_grad():
+        outputs, values = network.decide(network.encode(torch.as_tensor(seen)), network.initial_memory(6))
+        normalised = torch.as_tensor(outside.normalize_obs(seen), dtype=torch.float32)
+        wanted = model.policy.get_distribution(normalised).distribution.mean
+        np.testing.assert_allclose(values, model.policy.predict_values(normalised).squeeze(-1), rtol=1e-4, atol=1e-4)
+    assert isinstance(BOX, gym.spaces.Box)
+    middle, half = (BOX.low + BOX.high) / 2, (BOX.high - BOX.low) / 2
+    np.testing.assert_allclose(outputs.numpy()[:, :2] * half + middle, wanted, rtol=1e-3, atol=1e-4)
+    (tmp_path / name).write_bytes(b"damaged")
+    with pytest.raises(SettingError, match="can't be read as a VecNormalize"):
+        sb3_file.statistics_beside(tmp_path / "model.zip")
+    (tmp_path / name).write_bytes(pickle.dumps(Call(os.mkdir, str(tmp_path / "ran"))))
+    with pytest.raises(SettingError, match="can't be read as a VecNormalize"):
+        sb3_file.statistics_beside(tmp_path / "model.zip")
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("norm", ["none", "RunningNorm"])
