@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from pathlib import Path
 
@@ -28,6 +29,20 @@ def token_source() -> str | None:
         return "RAY_AUTH_TOKEN"
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     return str(path) if path.is_file() else None
+
+
+def make_token() -> None:
+    """Give this process a token of its own if it has none and its home folder can't keep the one that Ray would make there."""
+    if token_source() is not None:
+        return
+    try:
+        folder = Path.home() / ".ray"
+        folder.mkdir(exist_ok=True)
+        kept = os.access(folder, os.W_OK)
+    except (OSError, RuntimeError):  # the user may have no home
+        kept = False
+    if not kept:
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def show_token() -> None:

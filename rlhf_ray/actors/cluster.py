@@ -6,6 +6,8 @@ import contextlib
 import json
 import logging
 import os
+import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +17,7 @@ import ray
 from rlhf_ray.actors import access
 from rlhf_ray.actors.ray_internals import call_head, hush_ray, started_for_a_run
 from rlhf_ray.data import modules
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import JOB
 from rlhf_ray.data.system import CORES, TORCH_THREADS
 
@@ -30,6 +33,12 @@ FOR_ACTORS = {
     "MALLOC_ARENA_MAX": "2",
 }
 """Environment variables for Ray's processes on this machine."""
+
+SOCKET_PATH = 104 if sys.platform == "darwin" else 108
+"""Bytes of a socket's path in the kernel, with the zero at the end."""
+
+_LONGEST_SOCKET = "ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.1"
+"""Ray's longest socket below its temporary folder."""
 
 _held = 0
 _ours = False
@@ -76,6 +85,8 @@ def start_ray(cpus: int) -> None:
             "Unset it, and Ray requires a token.",
             mode,
         )
+    else:
+        access.make_token()
     # Set them in the environment, which Ray's processes inherit: a runtime_env would need new workers instead of prestarted ones.
     with _environment():
         for attempts_left in (2, 1, 0):
@@ -100,6 +111,7 @@ def _start_here(cpus: int, attempts_left: int) -> bool:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level="ERROR",
+                _temp_dir=_sockets(),
             )
         except BaseException as error:
             hush_ray()
@@ -115,6 +127,23 @@ def _start_here(cpus: int, attempts_left: int) -> bool:
                 raise access.NoAccessError(seen, "Try again when the machine is less busy.") from error
             return False
     return True
+
+
+def _sockets() -> str | None:
+    """Return where Ray keeps its sockets: in its usual place (None) unless the path is too long for sockets, else in /tmp.
+
+    Raises:
+        SettingError: that can't be written.
+    """
+    usual = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    if len(os.fsencode(os.path.join(usual, _LONGEST_SOCKET))) < SOCKET_PATH:
+        return None
+    if not os.access("/tmp", os.W_OK | os.X_OK):
+        raise SettingError(
+            f"TMPDIR is {usual}, and paths of Ray's sockets may have {SOCKET_PATH - 1} bytes: set RAY_TMPDIR to a folder with a "
+            f"path of at most {SOCKET_PATH - 2 - len(_LONGEST_SOCKET)} bytes."
+        )
+    return "/tmp/ray"
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rlhf_ray import __version__, tune_configs
 from rlhf_ray.cli.help import Usage, asks_help
+from rlhf_ray.cli.surroundings import open_streams, run_in_utf8
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import DEBUG, cause, debugging, explain
 from rlhf_ray.data.nearest import did_you_mean
@@ -94,6 +95,9 @@ codecs.register_error("in_plain_characters", _in_plain_characters)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with code 2 on invalid settings and 1 on other failures, each with a one-line message."""
+    open_streams()
+    if arguments is None:
+        run_in_utf8()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="in_plain_characters")
     words = list(sys.argv[1:] if arguments is None else arguments)

@@ -174,4 +174,7 @@ class Gauges:
     def _set(self, name: str, value: float, **tags: str) -> None:
         if name not in self._gauges:
             self._gauges[name] = Gauge(f"rlhf_{name}", described(name), tag_keys=("run", *tags))
-        self._gauges[name].set(value, {"run": self._run, **tags})
+        values = {"run": self._run, **tags}  # names of folders and people; Ray takes ASCII
+        self._gauges[name].set(
+            value, {tag: of.encode("ascii", "backslashreplace").decode() for tag, of in values.items()}
+        )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
 from rlhf_ray.rllib.ppo import apply_ppo
-from rlhf_ray.rllib.rllib_internals import forget_env_runners, local_learner
+from rlhf_ray.rllib.rllib_internals import forget_env_runners, in_temporary_folder, local_learner
 from rlhf_ray.rllib.sac import ReplaySACConfig
 from rlhf_ray.rllib.sac_learner import ReferenceSACLearner
 from rlhf_ray.settings import AgentName, Experiment
@@ -111,7 +113,8 @@ def train_reference(experiment: Experiment) -> CollectorPolicy:
     It trains in this process, for whole iterations, and so may use up to one iteration less than the step budget.
     """
     alone = experiment.with_agent_settings(num_learners=0)
-    algorithm = REFERENCES[experiment.agent].from_experiment(alone).build_algo()
+    with in_temporary_folder():
+        algorithm = REFERENCES[experiment.agent].from_experiment(alone).build_algo()
     try:
         for _ in range(experiment.total_env_steps // experiment.agent_settings.iteration_env_steps):
             algorithm.train()
@@ -124,3 +127,5 @@ def train_reference(experiment: Experiment) -> CollectorPolicy:
         raise
     finally:
         algorithm.stop()
+        with contextlib.suppress(OSError):
+            Path(algorithm.logdir).rmdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from ray.rllib.utils.metrics import (
 from ray.tune.logger import CSVLoggerCallback
 from ray.tune.registry import ENV_CREATOR, _global_registry
 from ray.tune.result import EXPR_PROGRESS_FILE
+from ray.tune.trainable import trainable
 from ray.tune.utils import flatten_dict
 from ray.util.debug import log_once
 
@@ -42,6 +44,16 @@ NAMESPACE = b"rlhf_ray"
 def env_creator(name: str) -> Any:
     """Return the creator registered with `ray.tune.register_env` under this name; None if there is none."""
     return _global_registry.get(ENV_CREATOR, name) if _global_registry.contains(ENV_CREATOR, name) else None
+
+
+@contextlib.contextmanager
+def in_temporary_folder() -> Iterator[None]:
+    """Context manager: algorithms built inside have their folder in the temporary one, and not in ~/ray_results."""
+    before, trainable.DEFAULT_STORAGE_PATH = trainable.DEFAULT_STORAGE_PATH, tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        trainable.DEFAULT_STORAGE_PATH = before
 
 
 def skip_notes(algorithm_name: str = "") -> None:

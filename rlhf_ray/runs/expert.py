@@ -23,7 +23,7 @@ from rlhf_ray.rllib.checkpoint_parts import check_pickles, complete, load_policy
 from rlhf_ray.rllib.env_runner import raise_fault
 from rlhf_ray.rllib.expert import EXPERTS
 from rlhf_ray.rllib.metrics import PREFERENCES
-from rlhf_ray.rllib.rllib_internals import forget_env_runners
+from rlhf_ray.rllib.rllib_internals import forget_env_runners, in_temporary_folder
 from rlhf_ray.rllib.seeding import reset_and_reseed
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interruption import Interrupted, interruptible
@@ -63,7 +63,7 @@ def train_expert(
     if others := config.num_env_runners + config.num_learners:
         start_ray(cpus=1 + others)
     with folder.writing(), interruptible() as interrupted:
-        with interrupted.at_once():
+        with interrupted.at_once(), in_temporary_folder():
             algorithm = config.build_algo()
         try:
             if resume and (checkpoint := last_checkpoint(folder.checkpoints)) is not None:

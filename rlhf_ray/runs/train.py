@@ -304,7 +304,7 @@ def _outcome(
 
 
 def close(algorithm: Any) -> None:
-    """Stop an algorithm, and remove RLlib's folder under ~/ray_results, which is empty."""
+    """Stop an algorithm, and remove its own folder if that is empty."""
     algorithm.stop()
     with contextlib.suppress(OSError):
         Path(algorithm.logdir).rmdir()

@@ -200,6 +200,7 @@ def test_dashboard_and_documents_speak_of_declared_metrics() -> None:
 
 @pytest.mark.usefixtures("ray_session")
 def test_prometheus_can_read_them_from_ray() -> None:
+    Gauges("ein Läufer").set(RESULT)  # Ray's tags are ASCII
     Gauges("this run").set(RESULT)
     page = f"http://127.0.0.1:{ray.nodes()[0]['MetricsExportPort']}/metrics"
     deadline, lines = time.monotonic() + 120, list[str]()
