@@ -166,7 +166,9 @@ def _plan(command: Record) -> tuple[RecordingPlan, str]:
     policy, who = None, ""
     if folder.config.exists():
         environment = folder.experiment().environment
-    elif folder.path.exists() and "/" in command.source:
+    elif folder.path.exists() and (
+        "/" in command.source or folder.path.is_file() or (folder.path / "agent.json").exists()
+    ):
         raise SettingError(
             f"{folder.path} is not a run folder (no config.json); give the folder of a run, or add --inside for an agent without a "
             "run."
