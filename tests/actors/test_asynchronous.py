@@ -271,7 +271,8 @@ def test_a_meter_counts_what_was_done_and_how_long_it_was_idle() -> None:
         clock.now += 2.0
         assert meter.report(0) == pytest.approx({"rate": 0.0, "idle": 1 / 3, "queue": 0.0})
         clock.now += 1.0
-        done(4)
+        done(1)
+        done(3)
     clock.now += 1.0
     assert meter.report(7) == {"rate": 2.0, "idle": 0.5, "queue": 7.0}
     clock.now += 5.0

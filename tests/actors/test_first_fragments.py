@@ -47,6 +47,28 @@ def test_the_parts_take_all_steps_and_the_episode_comes_last(
 
 
 @pytest.mark.parametrize(
+    ("steps", "images", "before", "in_part", "last"),
+    [
+        (900, False, 17, 2, 200),  # 36 clips are 18 parts
+        (300, False, 6, 2, 150),  # of 22 steps at least, of half of all
+        (40, False, 1, 2, 20),
+        (900, True, 8, 12, 200),  # a part for each rollout; the pool's 100 in eight
+        (300, True, 7, 14, 150),
+    ],
+)
+def test_a_part_makes_a_pair_or_its_share_of_the_pool(
+    steps: int, images: bool, before: int, in_part: int, last: int
+) -> None:
+    fragments = ResolvedFragments(length=10, initial_env_steps=steps, film_env_steps=200, pool=100)
+    *others, episode = parts(steps, 36, 8, fragments, images=images)
+    assert [part.fragments for part in others] == [in_part] * before
+    assert (episode.env_steps, episode.fragments, episode.film) == (last, 0 if images else 2, True)
+    sizes = [part.env_steps for part in others]
+    assert max(sizes) - min(sizes) <= 1
+    assert [part.film for part in others] == [not images] * before
+
+
+@pytest.mark.parametrize(
     ("first", "pool", "films"), [(125, 36, 36), (150, 360, 150), (40, 360, 40), (4, 360, 8), (20, 30, 36)]
 )
 def test_a_preset_that_keeps_many_clips_has_one_filmed_for_each_first_question(
@@ -117,7 +139,9 @@ def test_helpers_make_parts_once_they_are_ready_and_are_ended() -> None:
         return 2 * sum(by.values())
 
     first = FirstFragments(made, make)
-    asyncio.run(first.gather("collector", lambda most: [quick, never], ended.append))
+    wanted: list[int] = []
+    asyncio.run(first.gather("collector", lambda most: (wanted.append(most), [quick, never])[1], ended.append))
+    assert wanted == [(len(made) - 1) // 2]  # as many as have two parts each to make
     assert sum(by.values()) == len(made)
     assert by[quick] >= 5
     assert ended == [quick, never]

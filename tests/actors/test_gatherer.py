@@ -43,7 +43,8 @@ class Store(Actor[Any]):
 
 
 @pytest.fixture
-def store() -> Store:
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(gatherer, "PATIENCE", 60.0)  # news come at once
     return Store()
 
 

@@ -19,9 +19,11 @@ from rlhf_ray.actors.open_questions import ChosenPairs, OpenQuestions, as_arrays
 from rlhf_ray.actors.ring import Moment, never, no_policy
 from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.comparisons import Pairs
-from rlhf_ray.queries.due import share_of_questions
+from rlhf_ray.queries.due import FitSchedule, share_of_questions
 from rlhf_ray.queries.schedule import LabelSchedule
-from rlhf_ray.settings import PreferenceSettings
+from rlhf_ray.queries.skips import Skips
+from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
+from rlhf_ray.store import Tally
 from tests.actors.test_fragment_source import Done
 from tests.made_up import some_comparisons
 
@@ -271,3 +273,27 @@ def test_answers_are_counted_as_questions_close(questions: OpenQuestions, gather
     asyncio.run(AsynchronousRing._listen(ring, questions))
     assert counted == [2, 0, 3]
     assert ring._unfitted
+
+
+def test_a_round_is_fitted_at_its_share_of_the_training() -> None:
+    preferences = PreferenceSettings(comparisons=10, initial_comparisons=6, rounds=4, schedule="constant")
+    schedule, fitted = LabelSchedule(preferences), list[Any]()
+
+    async def fit(*how: Any) -> None:
+        fitted.append(how)
+
+    ring: Any = SimpleNamespace(
+        _tally=Tally(held=8, last=30),
+        _skips=Skips(preferences),
+        version=1,
+        people=None,
+        fits=True,
+        answered=6,
+        skipped=0,
+        schedule=schedule,
+        fit_schedule=FitSchedule(schedule, RewardModelSettings(updates=20)),
+        members=SimpleNamespace(read=20, fit=fit),
+    )
+    report = asyncio.run(SynchronousRing._fit(ring, 2))
+    assert fitted == [(2 * 20, 30, 0.5)]  # the steps of two rounds
+    assert (report.wanted, report.answered, ring.answered, ring.round_number) == (2, 2, 8, 2)

@@ -287,6 +287,16 @@ def test_a_held_action_lasts_its_number_of_steps_on_average(rollout: int, hold: 
     assert abs(steps / stretches - hold) <= 5 * (hold * (hold - 1) / stretches) ** 0.5
 
 
+def test_each_part_goes_on_with_the_next_mean_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = RolloutCollector(partial(Drawn, (20,)), ResolvedFragments(length=5), 0)
+    asked: list[int] = []
+    monkeypatch.setattr(collector, "_hold", lambda rollout: (asked.append(rollout), 1)[1])
+    collector.collect(20, 2, 0, part=3)
+    collector.collect(20, 2, 0)
+    collector.film(20, 2, 0, 0, episode=False, part=4)
+    assert asked == [2, 3, 0, 1, 3, 4]  # the film first goes on with an episode
+
+
 def _changes_of_mind(switch_probability: float) -> tuple[float, float]:
     """The share of random actions, and how often a random action follows one of the policy or the other way round."""
     env = Counting(Walk((10_000,)))

@@ -126,6 +126,17 @@ def test_the_first_fit_needs_an_answer(held: int, skipped: int, fails: bool) -> 
         skips.check_first(Tally(held=held, skipped=skipped))
 
 
+def test_skips_are_counted_from_the_last_answer_and_anew_in_each_round() -> None:
+    skips, hopeless = Skips(PREFERENCES), list[bool]()
+    for held, skipped in ((0, 99), (0, 100), (1, 100), (1, 199), (1, 200)):
+        skips.note(Tally(held=held, skipped=skipped))
+        hopeless.append(skips.hopeless)
+    skips.forget()
+    hopeless.append(skips.hopeless)
+    assert hopeless == [False, True, False, False, True, False]
+    assert MOST_IN_A_ROW == 100
+
+
 def test_a_round_ends_if_the_teacher_skips_everything() -> None:
     labels = _schedule(mode="synchronous")
     questions = RoundQuestions(labels, Skips(labels.preferences), 0)
@@ -243,3 +254,5 @@ def test_what_needs_people_is_settled() -> None:
     answered = Tally(held=3, by_annotator={"oracle": 3})
     assert not due.unsettled(_now([people, script], tally=answered))
     assert due.unsettled(_now([people, script], tally=answered, fitting=True))
+    script.open = 1
+    assert due.unsettled(_now([people, script], tally=answered, collecting=False))

@@ -264,6 +264,11 @@ def test_a_few_ties_in_a_row_hold_nothing_back() -> None:
     assert of.newest == (PROBE, 0)
     assert of.allowed(0.5, 2 * PROBE, PROBE) == 2 * PROBE + TRICKLE
     assert of.newest == (PROBE, PROBE)
+    ahead = _watching()
+    ahead.allowed(0.0, 0, 0, training=False)
+    ahead.allowed(0.0, PROBE, 0, training=False)
+    more = ahead.due(0.5) + PROBE  # than are due, all ties
+    assert (ahead.allowed(0.5, more, more - PROBE), ahead.held_back) == (more, 0)
 
 
 def test_ties_ask_for_other_clips_and_then_hold_the_budget_back() -> None:

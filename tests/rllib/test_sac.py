@@ -183,8 +183,9 @@ def test_the_true_reward_is_normalised_over_the_buffer() -> None:
     config.validate()
     of: Any = config.build_learner(spaces={DEFAULT_MODULE_ID: (Walk.observation_space, BOUNDS)})
     of.build()
-    pieces = [episode(n, seed=n) for n in (4, 17)]
-    of.replay.add(pieces)
+    pieces = [episode(n, seed=n) for n in (17, 4)]
+    for piece in pieces:  # the second makes room for more than there are
+        of.replay.add([piece])
     true = np.concatenate([piece.get_rewards() for piece in pieces])
     drawn = of.replay.sample(50)
     rewards = of._rewarded(drawn, replayed=True)[Columns.REWARDS].numpy()

@@ -217,6 +217,9 @@ def test_labels_that_stay_behind_round_after_round() -> None:
         if "wanted" in row:
             row["answered"] = 10  # of the 120
     assert "120 of 150 due labels" in the_one(watch(rows))[1].message
+    for row in rows[30:]:
+        row["comparisons"] = 270  # nine tenths of 300
+    assert "labels_starving" not in [alarm.name for _, alarm in watch(rows)]
     once = healthy()
     once[30]["answered"] = 0
     assert watch(once) == []

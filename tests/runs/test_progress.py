@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -115,3 +116,5 @@ def test_the_last_line_has_the_outcome_in_order(capsys: pytest.CaptureFixture[st
     ]
     places = [lines.index(part, lines.index("normalised return")) for part in parts if part != "2"]
     assert places == sorted(places)
+    shown.on_end(dataclasses.replace(outcome, comparisons=100))
+    assert "not used" not in capsys.readouterr().out

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from rlhf_ray.labelling.camera import RENDERED_SIDE
-from rlhf_ray.runs.video import LINE, _image, _lines
+from rlhf_ray.runs.video import LINE, _image, _lines, save_animation
 
 
 def test_under_a_frame_are_the_reward_of_the_step_that_led_to_it_and_the_return_with_it() -> None:
@@ -43,3 +46,13 @@ def test_frames_are_scaled_by_whole_pixels_and_in_the_middle(
     written = (made[height:] < 128).any((1, 2))
     assert written[:LINE].any()
     assert written[LINE : 2 * LINE].any()
+
+
+@pytest.mark.parametrize(("fps", "milliseconds"), [(10.0, 100), (15.0, 67), (100.0, 20)])
+def test_frames_last_as_long_as_a_step_but_no_shorter_than_browsers_show(
+    tmp_path: Path, fps: float, milliseconds: int
+) -> None:
+    images = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    save_animation(tmp_path / "video.png", images, fps)
+    with Image.open(tmp_path / "video.png") as video:
+        assert (video.n_frames, video.info["duration"]) == (2, milliseconds)
