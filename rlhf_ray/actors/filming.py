@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import deque
@@ -26,6 +27,12 @@ REPORT_EVERY = 5.0
 
 FEWEST_FILMS = 6
 """Minimum number of fragments filmed of each later policy."""
+
+LAST_EPISODE = 2 * MORE_FRAGMENTS
+"""Random stream number of the episode that is filmed at the end."""
+
+LAST_WITHIN = 60.0
+"""Seconds for filming it."""
 
 EPISODE_EVERY = 10.0
 """Minimum seconds between two films of a whole episode: rendering them takes time from the training."""
@@ -62,6 +69,8 @@ class Filming(Collecting):
         self._filming: tuple[int, int, PolicyFactory, int] | None = None
         self._filmed_at = -math.inf
         """Time (`time.monotonic`) of the last film of an episode."""
+        if members.people is not None:
+            members.people.film = self.show_last
         self._asked_at_film = 0
         """`_asked` when fragments were last filmed."""
 
@@ -176,6 +185,14 @@ class Filming(Collecting):
                 self._filming = None
             steps += self.fragments.filmed_env_steps
         return steps
+
+    def show_last(self, policy: PolicyFactory, env_steps: int) -> None:
+        """Show people an episode of the trained ``policy``. Waits for it; its steps count to no budget."""
+        arguments = (self.fragments.filmed_env_steps, 1, LAST_EPISODE, env_steps, 0, policy, True)
+        *_, of_episode = self.collector.split(4, RolloutCollector.film, *arguments)
+        with contextlib.suppress(Exception):  # the training is complete without it
+            self.members.executor.get(of_episode, LAST_WITHIN)
+            self.members.show_episode(of_episode)
 
     async def _film(
         self,

@@ -27,6 +27,9 @@ PORT_WITHIN = 60.0
 RESUMED_WITHIN = 5.0
 """The same for a resumed run, whose port another run may use permanently."""
 
+LAST_LOOK = 1.5
+"""Seconds in which pages that know that the training is over fetch its last episode."""
+
 ASK_EVERY = 0.2
 """Seconds between two looks at whether all pages know that labelling is over."""
 
@@ -82,21 +85,29 @@ class PageHandle:
         self._suspicions = suspicions
         self.actor.call(LabellingPage.suspect, suspicions)
 
-    def farewell(self, ending: Ending, within: float, stop: Callable[[], bool] = lambda: False) -> None:
+    def farewell(
+        self, ending: Ending, within: float, stop: Callable[[], bool] = lambda: False, env_steps: int | None = None
+    ) -> None:
         """Tell all open pages that labelling is over.
 
         Args:
             ending: why.
             within: seconds to wait for the pages to ask.
             stop: polled; True ends the wait.
+            env_steps: the training's environment steps; None: as told last.
         """
-        self.tell(dataclasses.replace(self._situation or Situation(), ending=ending))
+        last = self._situation or Situation()
+        self.tell(
+            dataclasses.replace(last, ending=ending, env_steps=last.env_steps if env_steps is None else env_steps)
+        )
         deadline = time.monotonic() + within
         with contextlib.suppress(Exception):  # the page may be gone
             while time.monotonic() < deadline and not stop():
                 if not self._get(self.actor.call(LabellingPage.untold), within):
                     break
                 time.sleep(ASK_EVERY)
+            if env_steps is not None and not stop():
+                time.sleep(LAST_LOOK)
 
     def show_episode(self, episode: Ref[Episode | None]) -> None:
         """See `Viewer.show_episode`."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from rlhf_ray.actors.listener import Listener
 from rlhf_ray.actors.open_questions import OpenQuestions
 from rlhf_ray.actors.page_handle import PageHandle
+from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.labelling.situation import Ending, Situation
 from rlhf_ray.labelling.waiting import Waiting
@@ -68,6 +69,8 @@ class People:
         """Each annotator's error rate, by the newest fit."""
         self.gathered: float | None = None
         """Share of the first clips that are made, while the page waits for these."""
+        self.film: Callable[[PolicyFactory, int], None] | None = None
+        """Films an episode of a policy for the page, after so many environment steps."""
         self._waiting = Waiting(listener.on_wait)
         self._ending: Ending | None = None
         self._heard = 0, time.monotonic()
@@ -94,16 +97,28 @@ class People:
         longest, self._unanswered = self._unanswered, 0.0
         return {"unanswered_seconds": longest}
 
-    def farewell(self, ending: Ending, stop: Callable[[], bool] = lambda: False) -> None:
+    def farewell(
+        self,
+        ending: Ending,
+        stop: Callable[[], bool] = lambda: False,
+        env_steps: int | None = None,
+        policy: Callable[[], PolicyFactory] | None = None,
+    ) -> None:
         """Tell open pages that labelling is over, once. Wait until each knows: up to a minute, or shorter if the run was stopped.
 
         Args:
             ending: why.
             stop: polled; True ends the wait.
+            env_steps: the training's environment steps at its end; None: as told last.
+            policy: makes a factory of the trained policy, of which an episode is filmed for open pages.
         """
-        if self._ending is None:
-            self._ending = ending
-            self.page.farewell(ending, STOPPED_WITHIN if ending == "stopped" else OPEN_FOR, stop)
+        if self._ending is not None:
+            return
+        self._ending = ending
+        if policy is not None and self.film is not None and self.questions.pages and not stop():
+            self.film(policy(), env_steps or 0)
+        within = STOPPED_WITHIN if ending == "stopped" else OPEN_FOR
+        self.page.farewell(ending, within, stop, env_steps)
 
     def advanced(self, progress: float) -> None:
         """Record the training's progress, 0 to 1."""

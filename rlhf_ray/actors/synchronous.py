@@ -59,6 +59,8 @@ class SynchronousRing:
         self._skips = Skips(members.settings.preferences)
         self._tally = Tally()
         """The store's counts, as last read."""
+        self._at = 0
+        """Environment steps at the newest `advance`."""
         self._loop = asyncio.new_event_loop()
 
     @property
@@ -95,7 +97,7 @@ class SynchronousRing:
         Labelling rounds fall due with the training's progress; while paused, they are put off. `begin` holds round 0, before the
         agent learns anything.
         """
-        number, report = self.due_round(moment), None
+        number, report, self._at = self.due_round(moment), None, moment.env_steps
         if number > self.round_number and (self.collecting or number == 0):
             # Collect fragments: initial ones in round 0, later of the newest policy, if the pool needs more than its rollouts'.
             self.collect(moment, number, stop)
@@ -161,9 +163,15 @@ class SynchronousRing:
         return self._run(self._fit(number))
 
     def look_after_people(self) -> None:
-        """Between rounds: reconnect to a restarted page."""
+        """Between rounds: show the training's progress, and reconnect to a restarted page."""
         if self.people is not None:
+            self.people.tell(self._taken, self.version, self.answered)
             self._run(self.people.questions.listen())
+
+    @property
+    def _taken(self) -> int:
+        """Environment steps of the training so far, the agent's included."""
+        return max(self._at, self.source.env_steps)
 
     # How they are done.
 
@@ -211,7 +219,7 @@ class SynchronousRing:
                 await questions.listen()
         if self.people is not None:
             self.people.end_wait()
-            self.people.has_answered(self.source.env_steps, self.version, self.answered)
+            self.people.has_answered(self._taken, self.version, self.answered)
         self._tally = await self._count()
 
     async def _fit(self, number: int) -> RoundReport:
@@ -232,7 +240,7 @@ class SynchronousRing:
             self.fit_schedule.took(rounds)
         self.answered, self.skipped, self.round_number = tally.held, tally.skipped, number
         if fit is not None and self.people is not None:
-            self.people.tell(self.source.env_steps, self.version, self.answered)
+            self.people.tell(self._taken, self.version, self.answered)
         answered = tally.held - before.held
         spent = used - self._skips.used(before) - answered  # on skips in this round
         wanted = max(0, self.schedule.due_in_round(number) - self._skips.used(before) - spent) - self.schedule.held_back
@@ -298,7 +306,7 @@ class SynchronousRing:
         self.source.share = 1.0
         self.schedule.load_state(state["schedule"])
         if self.people is not None:
-            self.people.tell(self.source.env_steps, self.version, self.answered)
+            self.people.tell(self._taken, self.version, self.answered)
 
     def abandon(self) -> None:
         """See `Ring.abandon`."""

@@ -254,6 +254,7 @@ class Desk:
         """The film with this id, as the bytes of a WebP file; None if it is not stored."""
         if self._episode is not None and self._episode[0].film.info.id == film_id:
             return self._episode[0].film.sheet
+        await self._looks.film([film_id])  # of a pair from before a restart
         return await self._films.sheet(film_id)
 
     async def episode(self) -> dict[str, Any] | None:

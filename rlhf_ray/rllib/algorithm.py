@@ -415,6 +415,11 @@ class LearnsFromPreferences(InRunFolder):
         config.demonstrations_from = config.begun_after = None
         return (config.get_state(),), {}
 
+    def farewell(self, stop: Stop = never) -> None:
+        """Tell people, once, that the training is over, and show them its last state."""
+        if self.ring.people is not None:
+            self.ring.people.farewell("over", stop, self._sampled + self.ring.env_steps, self._policy)
+
     def stop_now(self) -> None:
         """Stop env runners and pending work of the ring at once. Afterwards, only save and stop the algorithm."""
         forget_env_runners(self.env_runner_group)
@@ -424,7 +429,7 @@ class LearnsFromPreferences(InRunFolder):
         """Stop everything this algorithm started (called by Ray)."""
         super().cleanup()
         if hasattr(self, "_ring"):
-            if self.ring.people is not None and self.finished:
-                self.ring.people.farewell("over")
+            if self.finished:
+                self.farewell()
             self.ring.close()
             self._lock.close()

@@ -183,7 +183,7 @@ def _train(
         finished = algorithm.finished
         if finished and algorithm.ring.people is not None:
             told.on_stage("telling the open labelling pages")
-            algorithm.ring.people.farewell("over", stopped)
+            algorithm.farewell(stopped)
         if stopped():
             told.on_stage("stopping")
             hush_ray()

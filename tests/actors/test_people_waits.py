@@ -154,14 +154,19 @@ def test_few_questions_are_open_for_each_person(names: str, limit: int | None, m
 def test_people_are_left_once_and_for_longer_at_the_end_of_the_training(
     ada: People, left: list[tuple[Any, ...]]
 ) -> None:
-    ada.farewell("over")
+    filmed: list[Any] = []
+    ada.film, ada.questions.pages = lambda *how: filmed.append(how), 1
+    policy: Any = object()
+    ada.farewell("over", env_steps=24_000, policy=lambda: policy)
     ada.farewell("stopped")  # what `close` says of every ring
-    assert [how[:2] for how in left] == [("over", OPEN_FOR)]
+    assert [(*how[:2], how[-1]) for how in left] == [("over", OPEN_FOR, 24_000)]
+    assert filmed == [(policy, 24_000)]
     assert STOPPED_WITHIN < 10
 
 
 def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_handle, "ASK_EVERY", 0.0)
+    monkeypatch.setattr(page_handle, "LAST_LOOK", 0.0)
     told: list[Any] = []
     untold = [2, 1, 0]
 
@@ -177,8 +182,8 @@ def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.Monke
             return self.answers[method](*arguments)
 
     handle = PageHandle(Page(), Heard(), lambda value, timeout=None: value, 8765)
-    handle.farewell("over", 10.0)
-    assert told[-1].ending == "over"
+    handle.farewell("over", 10.0, env_steps=24_000)
+    assert (told[-1].ending, told[-1].env_steps) == ("over", 24_000)
     assert untold == []
     untold += [1] * 1000
     handle.farewell("stopped", 0.05)  # a page that never asks

@@ -390,9 +390,16 @@ def test_a_page_says_that_labelling_is_over_also_when_the_server_has_gone(visit,
     expect(page.locator("#reason")).to_have_text("Done. Thank you! You can close this page.")
     assert page.title().startswith("✓")
     assert not desk.answers
+    needs_the_server = page.locator("[data-action=undo], [data-answer], #again, a, #leave").locator("visible=true")
+    expect(needs_the_server).to_have_count(0)
+    page.keyboard.press("z")
+    page.wait_for_timeout(200)
+    assert not desk.undone
+    expect(page.locator("#toast")).to_be_hidden()
     page.context.set_offline(False)
     desk.ended = False  # an answer was taken back
     wait_for_pair(page)
+    expect(page.locator("[data-action=undo]")).to_be_visible()
     assert not page.title().startswith("✓")
 
 

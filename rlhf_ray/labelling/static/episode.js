@@ -24,7 +24,7 @@ export function showEpisodes(playing) {
   let picture = null;
 
   const look = async () => {
-    if (document.hidden) return;
+    if (document.hidden && document.body.dataset.ended !== "true") return;
     try {
       const episode = await call("GET", "api/episode");
       if (!episode) return;
@@ -49,4 +49,6 @@ export function showEpisodes(playing) {
   look();
   setInterval(look, LOOK_EVERY_MS);
   document.addEventListener("visibilitychange", look);
+  // The last one, before the server closes.
+  addEventListener("ended", () => [0, 700].forEach((wait) => setTimeout(look, wait)));
 }

@@ -57,9 +57,15 @@ function show(again = false) {
   }
 }
 
-/** Labelling is over: say so, in the tab too, which may be in the background. @param {string} text */
-function showOver(text) {
+/**
+ * Labelling is over: say so, in the tab too, which may be in the background.
+ * @param {string} text
+ * @param {boolean} ended whether the server is about to close: nothing that needs it is shown any more
+ */
+function showOver(text, ended) {
   pair.dataset.over = String(Boolean(text));
+  document.body.dataset.ended = String(ended);
+  if (ended) dispatchEvent(new Event("ended"));
   byId("reason").textContent = text;
   document.title = (text ? "✓ " : "") + title;
 }
@@ -98,7 +104,7 @@ function respond(answer, key) {
 
 /** Undo the latest answer and show its pair again. */
 async function undo() {
-  if (undoing || !outbox) return; // not signed in yet
+  if (undoing || !outbox || document.body.dataset.ended === "true") return; // not signed in yet, or over
   undoing = true;
   pair.dataset.busy = "true";
   try {

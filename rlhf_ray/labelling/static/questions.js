@@ -45,7 +45,8 @@ export class Questions {
    * @param {() => void} onReady called when a question is available again
    * @param {(progress: any) => void} onProgress
    * @param {(text: string) => void} onTrouble called with the reason when no question can be loaded
-   * @param {(text: string) => void} onOver called with what to show once labelling is over; empty if more questions may come
+   * @param {(text: string, ended: boolean) => void} onOver called with what to show once labelling is over, empty if more questions
+   *   may come; and whether the server is about to close
    * @param {() => import("./outbox.js").Outbox | undefined} outbox returns the unsaved answers: their pairs stay leased like those on
    *   screen
    */
@@ -56,6 +57,7 @@ export class Questions {
     this._onOver = onOver;
     /** What to show once labelling is over, also when the server has gone; empty before. */
     this._over = "";
+    this._ended = false;
     this._outbox = outbox;
     /** @type {Question | null} */
     this.current = null;
@@ -145,7 +147,7 @@ export class Questions {
    * @param {{ended: boolean, over: string | null}} heard
    */
   _hear({ ended, over }) {
-    if ((over ?? "") !== this._over) this._onOver((this._over = over ?? ""));
+    if ((over ?? "") !== this._over || ended !== this._ended) this._onOver((this._over = over ?? ""), (this._ended = ended));
     if (!ended || !this._leases().length) return;
     this.release();
     this._onReady();
