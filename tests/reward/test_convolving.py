@@ -66,18 +66,19 @@ def test_rewards_and_gradients_are_those_of_the_members_layers(settings: dict[st
 def test_rewards_outside_of_fits_are_float32_and_fits_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     comparisons = some_comparisons(12, 4, observations=LARGER, actions=CHOICES)
     states = []
-    for precision in ("float32", "bfloat16", "bfloat16"):
+    for precision, seed in (("float32", 0), ("bfloat16", 0), ("bfloat16", 0), ("float32", 1)):
         settings = RewardModelSettings(hidden=(8,), precision=precision)  # type: ignore[arg-type]
-        trainer = RewardTrainer(settings, LARGER, CHOICES, held_out_share=0.0, seed=0)
+        trainer = RewardTrainer(settings, LARGER, CHOICES, held_out_share=0.0, seed=seed)
         trainer.comparisons.add(comparisons)
         before = trainer.ensemble.fragment_returns(comparisons.pairs.left)
         trainer.fit(3)
         states.append((before, trainer.ensemble.fragment_returns(comparisons.pairs.left)))
-    assert all(np.array_equal(states[0][0], before) for before, _ in states)
+    assert all(np.array_equal(states[0][0], before) for before, _ in states[:3])
     assert np.array_equal(states[1][1], states[2][1])
     assert not np.array_equal(states[0][1], states[1][1])
-    of, of_low = (after - after.mean(1, keepdims=True) for _, after in states[:2])  # no comparison depends on the mean
-    assert np.linalg.norm(of_low - of) < 0.15 * np.linalg.norm(of)
+    # No comparison depends on the mean. The precision counts less than the weights with which a fit begins.
+    of, of_low, _, other = (after - after.mean(1, keepdims=True) for _, after in states)
+    assert np.linalg.norm(of_low - of) < np.linalg.norm(other - of)
 
 
 @pytest.mark.parametrize("settings", [{"network": "cnn"}, {"network": "small_cnn", "ensemble_size": 1}], ids=str)
