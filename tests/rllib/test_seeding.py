@@ -160,3 +160,24 @@ def test_processes_and_draws_of_the_ring_share_no_numbers() -> None:
     numbers += [number_of(sequence(0, "learners", 0)), number_of(sequence(0, "learners", 0, 0))]
     assert len(set(numbers)) == len(numbers)
     assert generator(0, "rollouts", 1).random() == np.random.default_rng([0, 3, 1]).random()  # as in earlier versions
+
+
+def test_no_two_env_runners_iterations_or_uses_have_the_same_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    episodes: list[Any] = []
+    processes: list[Any] = []
+    monkeypatch.setattr(seeding, "begin_episodes", lambda runner, *seeds: episodes.append(seeds))
+    monkeypatch.setattr(seeding, "seed_process", processes.append)
+
+    def begin(number: int, iteration: int, evaluates: bool, **how: Any) -> Any:
+        runner = SimpleNamespace(worker_index=number, config=SimpleNamespace(in_evaluation=evaluates))
+        seeding.begin_runner(runner, 5, iteration, **how)
+        return tuple(tuple(seeds.generate_state(4)) for seeds in episodes[-1])
+
+    cases = [
+        (number, iteration, evaluates) for number in range(3) for iteration in (0, 7) for evaluates in (False, True)
+    ]
+    begun = [begin(*case) for case in cases]
+    assert len({one for each in begun for one in each}) == 2 * len(cases)  # of episodes, and of the environment
+    assert len({tuple(each.generate_state(4)) for each in processes}) == len(processes) == 8  # 0 is in the algorithm's
+    assert [begin(*case) for case in cases] == begun
+    assert len({*begun, begin(1, 0, False, unused=True), begin(1, 0, False, unused=True)}) == len(cases) + 2
