@@ -112,13 +112,13 @@ def ends_of(found: Any) -> tuple[float, float, float]:
     return float(value), low, high
 
 
-def covers(kind: str, family: str, episodes: int, data_sets: int, target: float) -> dict[str, float]:
+def covers(kind: str, family: str, episodes: int, data_sets: int, target: float) -> dict[str, Any]:
     """Return in how many data sets there is an interval, how many of those hold the target, and their mean width."""
     found = [ends_of(KINDS[kind](data_of(family, episodes, seed), seed)) for seed in range(data_sets)]
     known = [(low, high) for _, low, high in found if not math.isnan(low)]
     held = sum(low <= target <= high for low, high in known)
     width = float(np.mean([high - low for low, high in known])) if known else math.nan
-    return {"intervals": len(known), "hold": held, "width": round(width, 3)}
+    return {"intervals": len(known), "hold": held, "width": round(width, 3) if known else None}
 
 
 def target_of(kind: str, family: str) -> float:

@@ -38,7 +38,7 @@ def test_intervals_of_few_episodes_hold_the_value_of_many_and_tell_something(kin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["EPIC", "STARC", "DARD", "equivalence"])
+@pytest.mark.parametrize("kind", ["EPIC", "STARC", "DARD"])
 def test_distances_of_few_episodes_hold_the_value_of_many(kind: str) -> None:
     target = target_of(kind, "drift")
     row = covers(kind, "drift", 5, DATA_SETS, target)

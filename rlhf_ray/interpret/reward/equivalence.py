@@ -5,13 +5,13 @@ it explains much of any reward: a reward that depends on the state is nearly the
 is the rest: of what no shaping explains, how much does the true reward? This is 1 for a shaped or scaled truth, and 0 for an
 unrelated reward and for the truth's negation.
 
-All shares are of episodes that the fit has not seen, with a 95 % interval over episodes. Of a
-single episode, steps are held out, and there is no interval.
+All shares are of episodes that the fit has not seen, with a 95 % interval over episodes. With
+fewer than `EPISODES` episodes there is no interval; of a single one, steps are held out.
 """
 
 from __future__ import annotations
 
-import functools
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.potential_basis import MOST, Basis, basis_of
 from rlhf_ray.interpret.reward.regions import Regions
-from rlhf_ray.measure.intervals import SHARE, MeanEstimate, jackknife
+from rlhf_ray.measure.intervals import MeanEstimate, jackknife
 from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.functions.potentials import LinearPotential
@@ -31,6 +31,8 @@ STEPS = 4000
 """Most steps that the fit takes, of whole episodes where possible."""
 FEWEST, FOLDS = 50, 5
 """Least number of steps; parts that are held out in turn."""
+EPISODES = 12
+"""Fewest episodes for intervals: a fit to the rest of fewer errs by more than they show; they hold in 85 of 100 data sets."""
 HOLDS = 0.98
 """Share of what no shaping explains that the truth must explain, with the whole interval, for the reward to be its equivalent. A
 shaped truth reaches 1.00 if its potential is smooth; the truth cut off at its middle 0.96, as shaping can bend it."""
@@ -139,10 +141,9 @@ def _fitted(
     order = rng.permutation(groups.max() + 1)
     errors = [_held_out(design, given, groups, own, order) for design, own in designs]
     sums, sizes = np.stack([np.bincount(episodes, error) for error in errors], 1), np.bincount(episodes)
-    unshaped, of_shaping, joint, rest = (
-        jackknife(functools.partial(_share, of=of, base=base), sums, SHARE, sizes)
-        for of, base in ((1, 0), (2, 0), (3, 0), (3, 2))
-    )
+    if len(sizes) < EPISODES:
+        sums, sizes = sums.sum(0, keepdims=True), sizes.sum(keepdims=True)
+    unshaped, of_shaping, joint, rest = (_explained(sums, sizes, *of) for of in ((1, 0), (2, 0), (3, 0), (3, 2)))
     weights = _fit(designs[3][0], given, 1)
     potential = None
     # A bonus for the end is shaping by a constant potential, and a level: as such it is told, and not hidden.
@@ -200,7 +201,18 @@ def _held_out(design: FloatArray, given: FloatArray, groups: IntArray, own: int,
     return errors
 
 
-def _share(sums: Array, of: int, base: int) -> Array:
-    """Return the share of the squared error of model ``base`` that model ``of`` explains; NaN if nothing is left of it."""
-    left = sums[:, base] > NOTHING_LEFT * sums[:, 0]
-    return np.where(left, np.clip(1 - sums[:, of] / np.where(left, sums[:, base], 1), 0, 1), np.nan)
+def _explained(sums: FloatArray, sizes: IntArray, of: int, base: int) -> MeanEstimate:
+    """Estimate the share of the squared error of model ``base`` that model ``of`` explains; NaN if nothing is left of it.
+
+    The interval is that of what is left: a share of 0 is no bound, as a model may leave more.
+    """
+
+    def left(of_groups: Array) -> Array:
+        known = of_groups[:, base] > NOTHING_LEFT * of_groups[:, 0]
+        return np.where(known, of_groups[:, of] / np.where(known, of_groups[:, base], 1), np.nan)
+
+    found = jackknife(left, sums, sizes=sizes)
+    value, high, low = (
+        None if each is None else float(np.clip(1 - each, 0, 1)) for each in (found.mean, found.low, found.high)
+    )
+    return MeanEstimate(math.nan if value is None else value, low, high)

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from benchmarks.calibrations.flaws import wander
+from benchmarks.calibrations import flaws
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
@@ -25,7 +25,9 @@ GAMMA = 0.99
 
 @pytest.fixture(scope="module")
 def played():
-    return {name: wander(name, 0) for name in ("Pendulum-v1", "CartPole-v1", "rlhf_ray/RandomGoal-v0")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flaws, "STEPS", 13 * 200)  # of Pendulum, as many episodes as an interval takes
+        return {name: flaws.wander(name, 0) for name in ("Pendulum-v1", "CartPole-v1", "rlhf_ray/RandomGoal-v0")}
 
 
 def shaped(truth, potential, factor=1.0, constant=0.0):

@@ -12,7 +12,7 @@ from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.measure.intervals import SHARE
+from rlhf_ray.measure.intervals import CORRELATION, SHARE
 from rlhf_ray.measure.statistics import constant, pearson
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.supervised.report import RewardLevel, balanced_auc, levels_of, measures
@@ -99,16 +99,23 @@ def agreement(reward: RewardFunction, steps: Transitions) -> Agreement:
     errors = measures(given, true, float(true.mean()))
     fitted = scale * given + offset if scale > 0 else given
 
-    def share(at: IntArray) -> float:
-        return 1 - float(np.square(scale * given[at] + offset - true[at]).mean()) / max(float(true[at].var()), 1e-300)
+    def correlation(at: IntArray) -> float:
+        return pearson(given[at], true[at], 0.0)
 
     episodes = steps.episodes
-    explained = NOTHING if constant(true) else over_episodes(share, episodes, (-np.inf, 1.0))
+    explained = NOTHING if constant(true) else _squared(over_episodes(correlation, episodes, CORRELATION))
     rewarded = int(np.count_nonzero(true))
     told = min(rewarded, len(true) - rewarded) >= FEWEST
     auc = over_episodes(lambda at: balanced_auc(fitted[at], true[at]), episodes, SHARE) if told else NOTHING
     returns, levels = _correlation_of_returns(given, true, steps), levels_of(given, true, np.zeros(0))
     return Agreement(errors, len(steps), scale, offset, error, explained, auc, returns, levels)
+
+
+def _squared(correlation: OverEpisodes) -> OverEpisodes:
+    """Return the share of the variance that the best line explains."""
+    ends = sorted((correlation.low**2, correlation.high**2))
+    low = 0.0 if correlation.low <= 0 <= correlation.high else ends[0]
+    return OverEpisodes(correlation.value**2, low, ends[1])
 
 
 def _correlation_of_returns(given: FloatArray, true: FloatArray, steps: Transitions) -> float:
