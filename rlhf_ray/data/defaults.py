@@ -24,8 +24,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 PLAIN_ERRORS: Any = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 """Numpy's own."""
 
@@ -50,7 +48,9 @@ class _State:
     def now() -> _State:
         torch: Any = sys.modules.get("torch")
         device = PLAIN_DEVICE if torch is None else str(torch.get_default_device())
-        return _State(*_quick(torch), device, np.geterr(), os.getcwd())
+        numpy: Any = sys.modules.get("numpy")
+        errors = PLAIN_ERRORS if numpy is None else numpy.geterr()
+        return _State(*_quick(torch), device, errors, os.getcwd())
 
     def apply(self, before: _State) -> None:
         """Set what differs from ``before``, the state of now."""
@@ -64,7 +64,7 @@ class _State:
         if self.device != before.device:
             torch.set_default_device(None if self.device == PLAIN_DEVICE else self.device)
         if self.errors != before.errors:
-            np.seterr(**self.errors)
+            sys.modules["numpy"].seterr(**self.errors)
         if self.folder != before.folder:
             os.chdir(self.folder)
 

@@ -56,11 +56,23 @@ def own_code() -> str:
         file = queue.pop()
         if file not in files and file.is_file():
             files.add(file)
-            queue += _beside(file)
+            queue += _read(file)[1]
     content = hashlib.sha256()
     for file in sorted(files):
-        content.update(str(file).encode() + hashlib.sha256(file.read_bytes()).digest())
+        content.update(str(file).encode() + _read(file)[0])
     return content.hexdigest()
+
+
+def _read(file: Path) -> tuple[bytes, list[Path]]:
+    """Return a file's hash and the files beside it that it may import. A file that has not changed is read once."""
+    stat = file.stat()
+    return _read_at(file, stat.st_mtime_ns, stat.st_size, stat.st_ino)
+
+
+@cache
+def _read_at(file: Path, *version: int) -> tuple[bytes, list[Path]]:
+    content = file.read_bytes()
+    return hashlib.sha256(content).digest(), _beside(file, content)
 
 
 class _Walk:
@@ -218,12 +230,12 @@ def _packages() -> tuple[str, ...]:
     return tuple(f"{folder}/" for folder in dict.fromkeys([*folders, *real]))
 
 
-def _beside(file: Path) -> list[Path]:
+def _beside(file: Path, content: bytes) -> list[Path]:
     """Return the files beside ``file``, or above it in its package, that it may import."""
     if file.suffix != ".py":
         return []
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(content)
     except (SyntaxError, ValueError):
         return []
     names: set[str] = set()

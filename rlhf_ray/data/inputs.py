@@ -65,13 +65,13 @@ def check_observations(values: Array, space: gym.Space[Any], what: str, *, axes:
     Raises:
         SettingError: they can't come from ``space``.
     """
+    if not values.size:
+        return
     if values.shape[axes:] != space.shape:
         raise SettingError(
             f"{what} have observations of shape {values.shape[axes:]}; the space is {one_line(space)}. "
             f"{shape_remedy(values.shape[axes:], space.shape)}"
         )
-    if not values.size:
-        return
     _check_finite(values, f"{what} have observations")
     if choices_of(space):
         check_choices(values, space, what, "observations")

@@ -77,7 +77,7 @@ class Members:
             total_env_steps=10_000,
         )
         self.pool = Pool()
-        self.people = object() if people else None
+        self.people = SimpleNamespace(film=None) if people else None
         self.viewed = [SimpleNamespace(share=0.5, asked=0)]
         self.shown: list[Any] = []
         self.executor = SimpleNamespace(stop=lambda actor: None)

@@ -221,13 +221,11 @@ def test_people_are_waited_for_until_all_questions_of_the_round_are_answered() -
         def open(self) -> int:
             return int(people.questions.open)
 
-    ring: Any = SimpleNamespace(
-        people=people, members=Members(), source=SimpleNamespace(env_steps=0), version=0, answered=0, _count=count
-    )
+    ring: Any = SimpleNamespace(people=people, members=Members(), _taken=0, version=0, answered=0, _count=count)
     asyncio.run(SynchronousRing._wait_for_answers(ring, 40, never))
     assert people.waits == [(37, 40), (38, 40), (39, 40)]
     assert (ring._tally, people.ended) == ("tally", 1)
-    ring.source.env_steps, people.questions.open = 0, 3
+    people.questions.open = 3
     asyncio.run(SynchronousRing._wait_for_answers(ring, 40, lambda: True))
     assert len(people.waits) == 3
 

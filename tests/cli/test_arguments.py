@@ -60,7 +60,7 @@ from rlhf_ray.data.places import make_run_folder
             ["label", "x.npz", "--store", "x", "--preferences.annotators", "oracle@0", "--teacher=population"],
             "rlhf-ray: preferences.annotators is 'oracle@0'; the number of answers after @ ",
         ),
-        (["evaluate"], "rlhf-ray: Missing from rlhf-ray evaluate: RUN The run folder. `rlhf-ray evaluate --help`"),
+        (["evaluate"], "rlhf-ray: Missing from rlhf-ray evaluate: RUN The run folder, or one of its checkpoints."),
     ],
 )
 def test_a_value_that_cannot_work_is_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ SMALL = ["--reward-model.hidden", "3", "--reward-model.ensemble-size", "1"]
 
 def arrays(observations: tuple[int, ...] = (3,), dtype: Any = np.float32) -> dict[str, Any]:
     rng = np.random.default_rng(0)
-    seen = (rng.uniform(0, 2, (N + 1, *observations))).astype(dtype)
+    seen = (rng.uniform(0, 1, (N + 1, *observations))).astype(dtype)
     at = np.arange(N)
     return {
         "observations": seen[:-1],

@@ -218,5 +218,6 @@ def test_in_a_job_run_folders_are_relative_to_the_home_folder(monkeypatch: pytes
     assert RunFolder("/shared/a").path == Path("/shared/a")
     assert RunFolder.create("runs/a", Experiment()).config.exists()
     assert RunFolder.around(tmp_path / "runs" / "a" / "preferences") is not None
-    assert presets.new_folder("procgen/coinrun", 3).name.startswith("procgen-coinrun-seed3-")
-    assert presets.new_folder("procgen/coinrun", 3).name.endswith("-WXYZ")
+    with presets.new_folder(None, "procgen/coinrun", 3) as folder:
+        assert folder.name.startswith("procgen-coinrun-seed3-")
+        assert folder.name.endswith("-WXYZ")
