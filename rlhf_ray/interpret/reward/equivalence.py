@@ -201,7 +201,7 @@ def _held_out(design: FloatArray, given: FloatArray, groups: IntArray, own: int,
     return errors
 
 
-def _explained(sums: FloatArray, sizes: IntArray, of: int, base: int) -> MeanEstimate:
+def _explained(sums: Array, sizes: IntArray, of: int, base: int) -> MeanEstimate:
     """Estimate the share of the squared error of model ``base`` that model ``of`` explains; NaN if nothing is left of it.
 
     The interval is that of what is left: a share of 0 is no bound, as a model may leave more.
