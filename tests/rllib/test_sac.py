@@ -308,7 +308,7 @@ def test_a_restored_run_is_the_undisturbed_one_and_budgets_are_exact(tmp_path: P
     assert undisturbed["env_steps"] == experiment.total_env_steps
     assert len(undisturbed["ids"]) == 20
     assert replayed["added"] == 8 * 40 + pretraining
-    assert (replayed["columns"][Columns.REWARDS] <= 0).all()  # the walk's
+    assert np.isnan(replayed["columns"][Columns.REWARDS]).all()  # the environment's own don't reach the learner
     true = results[-1]["env_runners"]["episode_return_mean"]
     assert -400 < true < 0
     assert results[-1]["learners"][DEFAULT_MODULE_ID]["reward_version"] > 1

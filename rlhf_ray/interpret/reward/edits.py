@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, get_args, get_type_hints
 
 import numpy as np
-from scipy.ndimage import gaussian_filter
 
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
@@ -186,6 +185,8 @@ class Blur:
 
     def apply(self, frames: Frames, rng: np.random.Generator) -> Frames:
         """Blur the box, from what surrounds it too."""
+        from scipy.ndimage import gaussian_filter  # a slow import that training does not need
+
         edited = [frame.copy() for frame in frames]
         for frame, old in zip(edited, frames, strict=True):
             blurred = gaussian_filter(old.astype(np.float32), (0, self.sigma, self.sigma, 0))

@@ -153,7 +153,7 @@ def test_what_moves_actions_without_reward_is_not_called_unneeded(tmp_path: Path
 
     agent = AGENTS["a5"]
     record_inside(agent, Unrewarded(40), list(range(60)), tmp_path / "recording")
-    section = interventions.run(context_of(agent, Unrewarded, tmp_path, effort=0.1))
+    section = interventions.run(context_of(agent, Unrewarded, tmp_path, effort=0.2))
     verdicts = {each["concept"]: each["verdict"] for each in section.values["effects"]}
     moving, still = ({name for name in verdicts if name[0] == lamp} for lamp in "ab")
     assert moving

@@ -25,19 +25,19 @@ def shaping(o, p):
 
 @pytest.fixture(scope="module")
 def swings():
-    """Twenty episodes of a pendulum that swings freely: its states follow each other smoothly."""
+    """Forty episodes of a pendulum that swings freely: its states follow each other smoothly."""
     rng = np.random.default_rng(0)
-    states = np.zeros((20, 61, 2))
-    states[:, 0] = rng.uniform((-np.pi, -4), (np.pi, 4), (20, 2))
+    states = np.zeros((40, 61, 2))
+    states[:, 0] = rng.uniform((-np.pi, -4), (np.pi, 4), (40, 2))
     for at in range(60):
         speed = states[:, at, 1] + 0.6 * np.sin(states[:, at, 0])
         states[:, at + 1] = np.stack([states[:, at, 0] + 0.05 * speed, speed], 1)
     seen = np.stack([np.cos(states[..., 0]), np.sin(states[..., 0]), states[..., 1]], 2).astype(np.float32)
     before, after = (part.reshape(-1, 3) for part in (seen[:, :-1], seen[:, 1:]))
-    force = rng.uniform(-2, 2, (1200, 1)).astype(np.float32)
-    number, step = np.divmod(np.arange(1200), 60)
+    force = rng.uniform(-2, 2, (2400, 1)).astype(np.float32)
+    number, step = np.divmod(np.arange(2400), 60)
     paid = truth(before, None, None, None).astype(np.float64)
-    return Transitions(before, force, after, np.zeros(1200, bool), paid, number, step)
+    return Transitions(before, force, after, np.zeros(2400, bool), paid, number, step)
 
 
 def subject(function, data):
