@@ -41,9 +41,7 @@ def test_another_process_is_named_and_a_killed_one_lets_go(tmp_path):
 
 
 def test_a_child_that_outlives_a_killed_process_holds_nothing(tmp_path):
-    process = holder(
-        tmp_path / "run", "import os, time; child = os.fork(); child and print(child, flush=True); time.sleep(60)"
-    )
+    process = holder(tmp_path / "run", "import os, time; os.fork() or print(os.getpid(), flush=True); time.sleep(60)")
     assert process.stdout is not None
     child = int(process.stdout.readline())
     process.kill()

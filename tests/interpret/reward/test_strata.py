@@ -94,7 +94,7 @@ def test_the_share_of_noise_is_the_planted_one(swings, part):
 
 
 def test_one_episode_has_no_exceptions(swings):
-    one = swings.with_(episodes=np.zeros(1200, int), steps=np.arange(1200))
+    one = swings.with_(episodes=np.zeros(2400, int), steps=np.arange(2400))
     assert not shortcuts.measure(subject(lambda o, a, p, d: truth(o, a, p, d) + 4.0 * (a[:, 0] > 1), one)).beside.strata
 
 
