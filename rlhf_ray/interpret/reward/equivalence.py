@@ -141,9 +141,10 @@ def _fitted(
     order = rng.permutation(groups.max() + 1)
     errors = [_held_out(design, given, groups, own, order) for design, own in designs]
     sums, sizes = np.stack([np.bincount(episodes, error) for error in errors], 1), np.bincount(episodes)
-    if len(sizes) < EPISODES:
-        sums, sizes = sums.sum(0, keepdims=True), sizes.sum(keepdims=True)
-    unshaped, of_shaping, joint, rest = (_explained(sums, sizes, *of) for of in ((1, 0), (2, 0), (3, 0), (3, 2)))
+    shares = [_explained(sums, sizes, *of) for of in ((1, 0), (2, 0), (3, 0), (3, 2))]
+    if len(sizes) < EPISODES:  # what no episode changes is exact, however few there are
+        shares = [each if each.low == each.high else MeanEstimate(each.mean, None, None) for each in shares]
+    unshaped, of_shaping, joint, rest = shares
     weights = _fit(designs[3][0], given, 1)
     potential = None
     # A bonus for the end is shaping by a constant potential, and a level: as such it is told, and not hidden.
