@@ -23,7 +23,7 @@ from rlhf_ray.optim.parallel import in_parallel
 from rlhf_ray.reward.histories import last_of_windows
 from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks import is_built_in, make_network, observe, reads_history
-from rlhf_ray.reward.networks.convolving import steps_that_fit
+from rlhf_ray.reward.networks.convolving import steps_that_fit, takes_averages
 from rlhf_ray.reward.unmoved import unmoved
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
@@ -118,7 +118,8 @@ class RewardEnsemble(nn.Module):
         threads gain nothing, or may draw random numbers or change the networks.
         """
         images = self._that_fit is not None and is_built_in(self.settings)
-        if not images or self.settings.dropout or next(self.networks.parameters()).is_cuda:
+        fixed = not (self.settings.dropout or takes_averages(self.networks))
+        if not images or not fixed or next(self.networks.parameters()).is_cuda:
             return map(work, parts)
         return in_parallel(work, parts)
 

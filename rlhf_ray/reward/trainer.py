@@ -29,7 +29,7 @@ from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.reward.likelihood import SLOPES, make_loss, return_differences
 from rlhf_ray.reward.methods import FitLabels, make_methods
 from rlhf_ray.reward.networks import is_built_in
-from rlhf_ray.reward.networks.convolving import steps_that_fit
+from rlhf_ray.reward.networks.convolving import steps_that_fit, takes_averages
 from rlhf_ray.reward.regularisation import AdaptiveL2, EarlyStopping, PassLosses
 from rlhf_ray.reward.scores import scores_of
 from rlhf_ray.reward.stacked import StackedComparisons, rows_of
@@ -81,7 +81,8 @@ class RewardTrainer:
         self.loss = make_loss(settings)
         self.ensemble.networks.to(self.device)
         self._backward_steps = BACKWARD_STEPS // settings.ensemble_size
-        if self.device.type == "cpu" and (that_fit := steps_that_fit(self.ensemble.networks)):
+        that_fit = None if takes_averages(self.ensemble.networks) else steps_that_fit(self.ensemble.networks)
+        if self.device.type == "cpu" and that_fit:
             self._backward_steps = min(self._backward_steps, that_fit)
         of_adam: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay, "fused": True}
         self._fused: FusedMLPs | None = None

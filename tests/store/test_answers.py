@@ -13,6 +13,9 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Side
 from rlhf_ray.labelling.second_looks import replacing
 from rlhf_ray.labelling.statistics import statistics
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.report.steps.health import measure
+from rlhf_ray.runs.report.subject import read_run
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.answers import Presses, count_presses
 from tests.made_up import some_fragments
@@ -66,7 +69,8 @@ def test_coins_agree_by_chance_and_opposites_less(tmp_path: Path) -> None:
 
 def test_answers_that_the_owner_changed_count_as_their_annotators_gave_them(tmp_path: Path) -> None:
     coins, sides = np.random.default_rng(5).integers(2, size=(2, 100)), ("left", "right")
-    store = asked(tmp_path, {"ada": coins[0], "bob": coins[1]})
+    run = RunFolder(tmp_path)
+    store = asked(run.preferences, {"ada": coins[0], "bob": coins[1]})
     before = store.agreement(), store.presses(), statistics(store.events(), {})["annotators"]
     for turn in range(2):  # to what ada said, and back to bob's own: the note keeps what bob said first
         rows = [row for row in store.snapshot().labels.to_pylist() if row["annotator"] == "bob"]
@@ -76,6 +80,7 @@ def test_answers_that_the_owner_changed_count_as_their_annotators_gave_them(tmp_
             store.record([Event(f"{turn} {number}", "supersede", "bob", **replacing(row, "ada", answer))])
         assert np.mean([row["preference"] for row in store.snapshot().labels.to_pylist()][-100:]) == np.mean(said)
         assert (store.agreement(), store.presses(), statistics(store.events(), {})["annotators"]) == before
+        assert measure(read_run(run)).presses == before[1]
 
 
 def test_an_annotators_own_correction_counts(tmp_path: Path) -> None:

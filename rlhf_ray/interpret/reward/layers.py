@@ -15,9 +15,10 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.reward.passes import passes
 
 CHUNK = 512
-"""Steps per forward pass. Bounds memory for images."""
+"""Most steps per forward pass."""
 
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -74,15 +75,15 @@ class Layer:
         """Compute the activations of ``steps``, ``[n, *shape]`` float32."""
         parts = []
         with torch.no_grad():
-            for start in range(0, len(steps), CHUNK):
-                parts.append(self.run(reward, reward.tensors(steps[start : start + CHUNK]))[1].float())
+            for part in passes(len(steps), reward.observation_space, CHUNK):
+                parts.append(self.run(reward, reward.tensors(steps[part]))[1].float())
         values: FloatArray = torch.cat(parts).numpy()
         return values
 
     def attributions(self, reward: RewardFunction, steps: Transitions) -> FloatArray:
         """Compute gradient x activation: what each activation contributes to the reward, to first order: ``[n, *shape]``."""
         parts: list[Array] = []
-        for start in range(0, len(steps), CHUNK):
+        for part in passes(len(steps), reward.observation_space, CHUNK):
             leaves: list[Tensor] = []
 
             def leaf(output: Tensor, leaves: list[Tensor] = leaves) -> Tensor:
@@ -90,7 +91,7 @@ class Layer:
                 return leaves[-1]
 
             with hooked(self.module(reward), leaf):
-                rewards = reward.forward(*reward.tensors(steps[start : start + CHUNK]))
+                rewards = reward.forward(*reward.tensors(steps[part]))
             if rewards.requires_grad:
                 (slope,) = torch.autograd.grad(rewards.sum(), leaves[-1], allow_unused=True)
             else:

@@ -18,13 +18,14 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.inputs import check_observations, in_type
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.reward.passes import passes
 from rlhf_ray.reward.unmoved import unmoved
 
 Input = Literal["state", "action", "next_state", "done"]
 INPUTS: tuple[Input, ...] = ("state", "action", "next_state", "done")
 
 CHUNK = 2048
-"""Steps per forward pass without gradients. Bounds memory for images."""
+"""Most steps per forward pass without gradients."""
 
 
 class NotDifferentiableError(SettingError):
@@ -211,19 +212,25 @@ class TorchReward(RewardFunction):
 
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
         """Compute the reward of each member, ``[members, n]`` float64."""
-        parts = []
+        steps = (observations, actions, next_observations, terminated)
+        parts = passes(len(terminated), self.observation_space, CHUNK)
         with torch.no_grad():
-            for start in range(0, len(terminated), CHUNK):
-                part = slice(start, start + CHUNK)
-                parts.append(
-                    self.member_tensor(
-                        torch.as_tensor(np.array(observations[part], np.float32)),
-                        self.action_inputs(actions[part]),
-                        torch.as_tensor(np.array(next_observations[part], np.float32)),
-                        torch.as_tensor(np.array(terminated[part], np.float32)),
-                    ).double()
-                )
-        rewards: FloatArray = torch.cat(parts, 1).numpy()
+            return np.concatenate([self.members_at_once(*(of[part] for of in steps)) for part in parts], 1)
+
+    def members_at_once(
+        self, observations: Array, actions: Array, next_observations: Array, terminated: Array
+    ) -> FloatArray:
+        """Compute `members` of so few steps that they fit one pass."""
+        rewards: FloatArray = (
+            self.member_tensor(
+                torch.as_tensor(np.array(observations, np.float32)),
+                self.action_inputs(actions),
+                torch.as_tensor(np.array(next_observations, np.float32)),
+                torch.as_tensor(np.array(terminated, np.float32)),
+            )
+            .double()
+            .numpy()
+        )
         return rewards
 
     def layers(self) -> dict[str, nn.Module]:

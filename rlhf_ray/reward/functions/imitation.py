@@ -35,14 +35,15 @@ class ImitationReward(TorchReward):
         self.name = name
         self.inputs = _reads(net)
 
-    def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
-        """Compute the reward of each member, ``[members, n]`` float64."""
+    def members_at_once(
+        self, observations: Array, actions: Array, next_observations: Array, terminated: Array
+    ) -> FloatArray:
+        """Compute the reward of each member, ``[members, n]`` float64, by the network's own predictions."""
         net: Any = self.module
         steps = (observations, actions, next_observations, np.asarray(terminated, bool))
-        with torch.no_grad():
-            if hasattr(net, "predict_processed_all"):
-                return np.asarray(net.predict_processed_all(*steps, update_stats=False), np.float64).T
-            return np.asarray(net.predict_processed(*steps, update_stats=False), np.float64)[None]
+        if hasattr(net, "predict_processed_all"):
+            return np.asarray(net.predict_processed_all(*steps, update_stats=False), np.float64).T
+        return np.asarray(net.predict_processed(*steps, update_stats=False), np.float64)[None]
 
     def member_tensor(
         self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor

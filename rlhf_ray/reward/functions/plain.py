@@ -13,6 +13,7 @@ from torch import nn
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward.functions.function import INPUTS, Input, RewardFunction
+from rlhf_ray.reward.passes import passes
 from rlhf_ray.reward.unmoved import copied, modules_of
 
 
@@ -56,12 +57,16 @@ class CallableReward(RewardFunction):
         Raises:
             SettingError: the function doesn't return one finite number per step.
         """
-        rewards = np.asarray(self._function(observations, actions, next_observations, terminated), np.float64)
-        if rewards.shape != (len(terminated),):
-            raise SettingError(
-                f"The reward function {self.name!r} returned shape {rewards.shape} for {len(terminated)} steps; it must return "
-                f"({len(terminated)},): one number per step."
-            )
+        parts = []
+        for part in passes(len(terminated), self.observation_space):
+            steps = (observations[part], actions[part], next_observations[part], terminated[part])
+            parts.append(np.asarray(self._function(*steps), np.float64))
+            if parts[-1].shape != (n := len(steps[-1]),):
+                raise SettingError(
+                    f"The reward function {self.name!r} returned shape {parts[-1].shape} for {n} steps; it must return ({n},): one "
+                    "number per step."
+                )
+        rewards = np.concatenate(parts)
         bad = np.flatnonzero(~np.isfinite(rewards))
         if len(bad):
             raise SettingError(

@@ -24,6 +24,7 @@ from rlhf_ray.reward.networks.reward_net import RewardNetStep, is_reward_net, me
 from rlhf_ray.reward.networks.sequences import SEQUENCES
 from rlhf_ray.reward.networks.sequences import reads_history as reads_history  # where callers look for them
 from rlhf_ray.reward.networks.shaped import ShapedNetwork
+from rlhf_ray.reward.passes import steps_at_once
 from rlhf_ray.settings import RewardModelSettings
 
 
@@ -83,11 +84,17 @@ class StepNetwork(Protocol):
 
 
 class PerStep(nn.Module):
-    """A `RewardNetwork` made of one `StepNetwork` per member, evaluated one after the other, each on its own copy of the steps."""
+    """A `RewardNetwork` made of one `StepNetwork` per member, evaluated one after the other, each on its own copy of the steps.
 
-    def __init__(self, networks: Iterable[nn.Module]):
+    Args:
+        networks: the members.
+        observation_space: of the steps.
+    """
+
+    def __init__(self, networks: Iterable[nn.Module], observation_space: gym.Space[Any]):
         super().__init__()
         self.networks = nn.ModuleList(networks)
+        self.images_at_once = steps_at_once(observation_space)
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
         """Return all three unchanged."""
@@ -180,7 +187,8 @@ def _inner_network(
         members = members_of(first, settings) if is_reward_net(first) else None
         if members is None:
             members = [first, *(NETWORKS.make(name, **offered) for _ in range(settings.ensemble_size - 1))]
-        network = PerStep(RewardNetStep(member) if is_reward_net(member) else member for member in members)
+        steps = (RewardNetStep(member) if is_reward_net(member) else member for member in members)
+        network = PerStep(steps, observation_space)
     _try_out(network, observation_space, action_space, settings)
     return network
 

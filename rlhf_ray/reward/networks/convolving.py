@@ -54,15 +54,14 @@ def evaluating(members: nn.ModuleList) -> Iterator[None]:
 
 
 def steps_that_fit(networks: nn.Module) -> int | None:
-    """Return how many steps of a pass through the networks fit a core's cache: None if any number does, or no pass may be cut.
-
-    Batch normalisation takes its averages over a pass.
-    """
-    layers = list(networks.modules())
-    if any(isinstance(layer, _BatchNorm | StackedBatchNorm) for layer in layers):
-        return None
-    bounds = [getattr(layer, "images_at_once", None) for layer in layers]
+    """Return how many steps of a pass through the networks fit a core's cache, or memory; None if any number does."""
+    bounds = [getattr(layer, "images_at_once", None) for layer in networks.modules()]
     return min((bound for bound in bounds if isinstance(bound, int)), default=None)
+
+
+def takes_averages(networks: nn.Module) -> bool:
+    """Return whether a fit may not cut a pass: batch normalisation takes its averages over it."""
+    return any(isinstance(layer, _BatchNorm | StackedBatchNorm) for layer in networks.modules())
 
 
 def convolved(members: nn.ModuleList, images: Tensor, *, bfloat16: bool) -> Tensor:

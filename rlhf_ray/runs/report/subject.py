@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from rlhf_ray.runs.distances import RewardDistances
 from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.runs.reward_scores import RewardScores, newest_of_annotators, score_reward
 from rlhf_ray.store import PreferenceStore
-from rlhf_ray.store.answers import doubtful
+from rlhf_ray.store.answers import Presses, doubtful
 
 _T = TypeVar("_T")
 
@@ -27,6 +27,7 @@ class Run:
 
     Attributes:
         settings: as written: the run may be of an older or newer version than these settings.
+        presses: which sides each annotator chose, as shown to them.
         doubts: the answers that are more likely wrong than right, with how likely (`doubtful`); the likeliest first.
         unreadable: unreadable files, each with the reason.
     """
@@ -37,6 +38,7 @@ class Run:
     rows: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     comparisons: Comparisons | None = None
+    presses: Mapping[str, Presses] = field(default_factory=dict)
     reward: RewardEnsemble | None = None
     scores: RewardScores | None = None
     distances: RewardDistances | None = None
@@ -112,6 +114,7 @@ def read_run(folder: RunFolder) -> Run:
     return replace(
         run,
         comparisons=comparisons,
+        presses=attempt(manifest, lambda path: PreferenceStore(path.parent).presses()) or {},
         reward=reward,
         scores=scores,
         distances=attempt(folder.distances, lambda path: RewardDistances.from_json(_read_object(path))),

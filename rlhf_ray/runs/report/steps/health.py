@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_ray.measure.error_rates import ErrorRate, newest_rates
 from rlhf_ray.queries.schedule import gathered, held_back
 from rlhf_ray.runs.report.subject import Run, is_number, part
-from rlhf_ray.store.answers import Presses, count_presses
+from rlhf_ray.store.answers import Presses
 from rlhf_ray.study.figures import DRAWN
 from rlhf_ray.study.section import Check, Section, Table
 from rlhf_ray.study.step import Step, StepContext
@@ -34,7 +34,7 @@ class RunHealth:
         tie_texts: what was done about ties: before training, and now.
         skipped: pairs that annotators could not decide.
         answers, ties: stored answers, and how many say "equally good".
-        presses: which sides each annotator chose, as shown.
+        presses: which sides each annotator chose, as shown to them.
         error_rates: of each annotator.
     """
 
@@ -82,7 +82,7 @@ def measure(run: Run) -> RunHealth:
         run.number("comparisons"),
         0 if stored is None else len(stored),
         0 if stored is None else stored.ties,
-        {} if stored is None else count_presses(zip(stored.annotators, stored.chosen, strict=True)),
+        dict(run.presses),
         newest_rates(run.rows)[1],
     )
 
