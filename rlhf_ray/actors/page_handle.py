@@ -27,8 +27,11 @@ PORT_WITHIN = 60.0
 RESUMED_WITHIN = 5.0
 """The same for a resumed run, whose port another run may use permanently."""
 
-LAST_LOOK = 1.5
+LAST_LOOK = 10.0
 """Seconds in which pages that know that the training is over fetch its last episode."""
+
+ARRIVES_WITHIN = 0.5
+"""Seconds for the last bytes of it."""
 
 ASK_EVERY = 0.2
 """Seconds between two looks at whether all pages know that labelling is over."""
@@ -100,14 +103,18 @@ class PageHandle:
         self.tell(
             dataclasses.replace(last, ending=ending, env_steps=last.env_steps if env_steps is None else env_steps)
         )
-        deadline = time.monotonic() + within
-        with contextlib.suppress(Exception):  # the page may be gone
-            while time.monotonic() < deadline and not stop():
-                if not self._get(self.actor.call(LabellingPage.untold), within):
-                    break
+
+        def wait(left: Callable[..., Any], within: float) -> None:
+            deadline = time.monotonic() + within
+            while time.monotonic() < deadline and not stop() and self._get(self.actor.call(left), within):
                 time.sleep(ASK_EVERY)
-            if env_steps is not None and not stop():
-                time.sleep(LAST_LOOK)
+
+        with contextlib.suppress(Exception):  # the page may be gone
+            wait(LabellingPage.untold, within)
+            if env_steps is not None:
+                wait(LabellingPage.unseen, LAST_LOOK)
+                if self._episode is not None and not stop():
+                    time.sleep(ARRIVES_WITHIN)
 
     def show_episode(self, episode: Ref[Episode | None]) -> None:
         """See `Viewer.show_episode`."""

@@ -166,15 +166,16 @@ def test_people_are_left_once_and_for_longer_at_the_end_of_the_training(
 
 def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_handle, "ASK_EVERY", 0.0)
-    monkeypatch.setattr(page_handle, "LAST_LOOK", 0.0)
+    monkeypatch.setattr(page_handle, "ARRIVES_WITHIN", 0.0)
     told: list[Any] = []
-    untold = [2, 1, 0]
+    untold, unseen = [2, 1, 0], [2, 0]
 
     class Page(Actor[Any]):
         answers: ClassVar[dict[str, Any]] = {
             "tell": lambda *what: told.append(what[0]),
             "start": lambda port: {"ada": "http://127.0.0.1:8765/#token=x"},
             "untold": lambda: untold.pop(0),
+            "unseen": lambda: unseen.pop(0),
             "suspect": lambda suspicions: None,
         }
 
@@ -184,7 +185,7 @@ def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.Monke
     handle = PageHandle(Page(), Heard(), lambda value, timeout=None: value, 8765)
     handle.farewell("over", 10.0, env_steps=24_000)
     assert (told[-1].ending, told[-1].env_steps) == ("over", 24_000)
-    assert untold == []
+    assert untold == unseen == []
     untold += [1] * 1000
     handle.farewell("stopped", 0.05)  # a page that never asks
     assert untold

@@ -189,7 +189,7 @@ class FakeDesk:
         self.doubted = [one for one in self.doubted if one.event_id != target]
         self.reviews.append((target, event_id, answer))
 
-    async def film(self, film_id: str) -> bytes | None:
+    async def film(self, film_id: str, page: str | None = None) -> bytes | None:
         return self.sheets.get(film_id)
 
     async def episode(self) -> dict[str, Any] | None:

@@ -82,16 +82,17 @@ export async function call(method, path, body, options = {}, whose = session) {
 /**
  * A film's decoded sprite sheet. A slow connection may take its time; a silent one is given up.
  * @param {string} id
+ * @param {string} [page] the page that shows it, where the server waits for that
  * @returns {Promise<ImageBitmap>}
  * @throws {Refused | Offline}
  */
-export async function sheet(id) {
+export async function sheet(id, page = "") {
   const silence = new AbortController();
   const giveUp = () => setTimeout(() => silence.abort(), TIMEOUT_MS);
   let timer = giveUp();
   let response;
   try {
-    response = await fetch(`api/films/${id}`, { signal: silence.signal, headers: header(session) });
+    response = await fetch(`api/films/${id}${page && `?page=${page}`}`, { signal: silence.signal, headers: header(session) });
     if (response.ok) {
       const heard = new TransformStream({
         transform(bytes, through) {

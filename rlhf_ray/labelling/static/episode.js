@@ -2,6 +2,7 @@
 import { call, sheet } from "./api.js";
 import { byId } from "./dom.js";
 import { Player } from "./player.js";
+import { PAGE } from "./questions.js";
 import { LOCALE, t } from "./text.js";
 
 const LOOK_EVERY_MS = 8000;
@@ -29,7 +30,7 @@ export function showEpisodes(playing) {
       const episode = await call("GET", "api/episode");
       if (!episode) return;
       if (episode.film.id !== shown) {
-        const next = await sheet(episode.film.id);
+        const next = await sheet(episode.film.id, PAGE);
         byId("episode-none").hidden = true;
         byId("episode").hidden = false;
         player.show([{ info: episode.film, sheet: next }], episode.fps);
