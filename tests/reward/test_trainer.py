@@ -240,15 +240,13 @@ def test_each_member_has_mean_0_and_standard_deviation_1_over_all_stored_steps(n
 
 def test_the_normalisers_do_not_depend_on_the_chunks() -> None:
     comparisons = some_comparisons(11, 5)
-    settings = dataclasses.replace(SMALL, dropout=0.1)
-    whole = _trainer(settings, comparisons)
-    report = whole.fit(3)
-    chunked = _trainer(settings, comparisons)
-    chunked.ensemble._that_fit = 33  # three pairs of 2 x 5 steps
-    other_report = chunked.fit(3)
-    assert np.allclose(whole.ensemble.reward_std, chunked.ensemble.reward_std, rtol=1e-5)
-    assert np.allclose(whole.ensemble.reward_mean, chunked.ensemble.reward_mean, atol=1e-6)
-    assert report.train_loss == pytest.approx(other_report.train_loss, rel=1e-5)
+    trainer = _trainer(dataclasses.replace(SMALL, dropout=0.1), comparisons)
+    trainer.ensemble._that_fit = 33  # three pairs of 2 x 5 steps
+    report = trainer.fit(3)
+    rewards = _raw_rewards(trainer, comparisons).reshape(3, -1)  # in one pass
+    np.testing.assert_allclose(trainer.ensemble.reward_mean, rewards.mean(1), atol=1e-5)
+    np.testing.assert_allclose(trainer.ensemble.reward_std, rewards.std(1, ddof=1), rtol=1e-4)
+    assert report.train_loss > 0
 
 
 def test_a_window_leaves_out_all_but_the_newest_comparisons() -> None:
