@@ -11,6 +11,7 @@ Behaviour cloning needs only the first two. An ``.npz`` of ours also holds the e
 from __future__ import annotations
 
 import json
+import logging
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.inputs import check_observations, check_recorded
 from rlhf_ray.data.spaces import shaped, space_from_json, space_to_json
 from rlhf_ray.data.transitions import Transitions
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,9 @@ class Demonstrations:
     def trajectories(self) -> list[Trajectory]:
         """Split into episodes, for `rlhf_ray.data.fragments.cut_fragments`. The last one may be unfinished.
 
-        Without ``next_observations``, each episode loses its last step. Without ``rewards``, rewards are NaN.
+        Without ``next_observations``, each episode loses its last step. Without ``rewards``, rewards are NaN. Where a step's next
+        observation is not the next row's observation, the rows between are missing or in another order: they are cut there, which
+        is logged.
 
         Raises:
             SettingError: both ``terminals`` and ``timeouts`` are missing.
@@ -184,7 +189,15 @@ class Demonstrations:
             np.zeros(len(self), bool) if e is None else e.astype(bool) for e in (self.terminals, self.timeouts)
         )
         rewards = np.full(len(self), np.nan) if self.rewards is None else self.rewards.astype(np.float64)
-        ends = np.flatnonzero(terminals | timeouts) + 1
+        ended = terminals | timeouts
+        if (cut := self._cut() & ~ended[:-1]).any():
+            logger.warning(
+                "After %d of %d steps, the next row does not have the next observation: cutting there. Each piece counts as an "
+                "episode. Mark ends in timeouts, and keep the order of steps.",
+                int(cut.sum()),
+                len(self),
+            )
+        ends = np.flatnonzero(np.append(ended[:-1] | cut, ended[-1])) + 1
         pieces = []
         for begin, end in zip([0, *ends], [*ends, len(self)], strict=True):
             observations, last = self.observations[begin:end], end
@@ -196,6 +209,15 @@ class Demonstrations:
                 whole = bool(last == end and terminals[end - 1])
                 pieces.append(Trajectory(observations, self.actions[begin:last], rewards[begin:last], whole))
         return pieces
+
+
+    def _cut(self) -> BoolArray:
+        """Whether a step's next observation is another than that of the row after it, ``[n - 1]``."""
+        if self.next_observations is None:
+            return np.zeros(len(self) - 1, bool)
+        after, before = self.next_observations[:-1], self.observations[1:]
+        coarse = min(after.dtype, before.dtype, key=lambda dtype: dtype.itemsize)
+        return np.asarray((after.astype(coarse) != before.astype(coarse)).reshape(len(after), -1).any(1))
 
 
 def open_npz(path: Path | str) -> Any:

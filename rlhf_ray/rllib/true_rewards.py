@@ -42,7 +42,7 @@ def _without_rewards(sample: Any) -> Any:
 
 
 class HiddenRewards(InfiniteLookbackBuffer):  # type: ignore[misc]
-    """Stands for rewards while connectors run. Its length is known; reading it raises a `PartError` that names the connector."""
+    """Stands for rewards in what connectors get. Its length is known; reading it raises a `PartError` that names the connector."""
 
     def __init__(self, rewards: Any):
         self.count, self.lookback = len(rewards), getattr(rewards, "lookback", 0)
@@ -76,19 +76,23 @@ class HiddenRewards(InfiniteLookbackBuffer):  # type: ignore[misc]
         )
 
 
+ATTRIBUTES = tuple({*SingleAgentEpisode.__slots__} - {"rewards"})
+"""What connectors may change of an episode."""
+
+
 class _WithoutRewards(ConnectorPipelineV2):  # type: ignore[misc]
     def __call__(self, *, episodes: Sequence[SingleAgentEpisode], **given: Any) -> Any:
         """Run the connectors (called by RLlib)."""
-        kept = [episode.rewards for episode in episodes]
         if Columns.REWARDS in given:
             given[Columns.REWARDS] = HiddenRewards(given[Columns.REWARDS])
-        for episode, rewards in zip(episodes, kept, strict=True):
-            episode.rewards = HiddenRewards(rewards)
-        try:
-            return super().__call__(episodes=episodes, **given)
-        finally:
-            for episode, rewards in zip(episodes, kept, strict=True):
-                episode.rewards = rewards
+        shown = [copy.copy(episode) for episode in episodes]  # a connector may keep one, and read it later
+        for episode in shown:
+            episode.rewards = HiddenRewards(episode.rewards)
+        result = super().__call__(episodes=shown, **given)
+        for episode, seen in zip(episodes, shown, strict=True):
+            for name in ATTRIBUTES:
+                setattr(episode, name, getattr(seen, name))
+        return result
 
 
 class EnvToModuleWithoutRewards(_WithoutRewards, EnvToModulePipeline):  # type: ignore[misc]

@@ -105,6 +105,26 @@ def test_an_unfinished_last_episode_is_one_too() -> None:
     assert [(len(t), t.terminated) for t in cut.trajectories()] == [(4, True), (2, False)]
 
 
+def test_each_step_keeps_its_own_next_observation_where_rows_are_missing_or_in_another_order(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    whole = made_up((4, 3))
+    unmarked = made_up((4, 3), terminals=np.arange(7) == 6, timeouts=None)  # type: ignore[arg-type]
+    assert [len(piece) for piece in unmarked.trajectories()] == [4, 3]
+    assert "After 1 of 7 steps" in caplog.text
+    order = np.array([2, 6, 0, 1, 5, 3, 4])
+    shuffled = Demonstrations(**{name: value[order] for name, value in vars(whole).items()})
+    pieces = shuffled.trajectories()
+    assert [len(piece) for piece in pieces] == [1, 1, 2, 1, 1, 1]
+    after = np.concatenate([piece.observations[1:] for piece in pieces])
+    np.testing.assert_array_equal(after, whole.next_observations[order])
+    assert [piece.terminated for piece in pieces] == [False, True, False, False, False, False]
+    caplog.clear()
+    halves = made_up(next_observations=whole.next_observations.astype(np.float16))
+    assert [len(piece) for piece in halves.trajectories()] == [4, 3]
+    assert not caplog.text
+
+
 def test_what_is_no_file_of_demonstrations_is_an_error_that_says_what_it_should_be(tmp_path: Path) -> None:
     np.savez(tmp_path / "lacking.npz", observations=np.zeros((5, 3)))
     np.savez(tmp_path / "uneven.npz", observations=np.zeros((5, 3)), actions=np.zeros((4, 2)))

@@ -114,12 +114,39 @@ def test_a_connector_that_reads_rewards_is_refused_before_anything_starts(where:
         config.check_environment()
 
 
-@pytest.mark.parametrize(("rewards", "refused"), [(1, True), (0, False)])
-def test_rllibs_own_connector_of_earlier_rewards_is_refused_while_it_runs(rewards: int, refused: bool) -> None:
-    spaces: Any = gym.spaces.Box(-1.0, 1.0, (2,)), gym.spaces.Discrete(3)
+def some_episode(*spaces: Any) -> SingleAgentEpisode:
     episode = SingleAgentEpisode(observation_space=spaces[0], action_space=spaces[1])
     episode.add_env_reset(spaces[0].sample(), {})
     episode.add_env_step(spaces[0].sample(), 1, LEAST, {})
+    return episode
+
+
+def test_a_connector_that_keeps_an_episode_reads_no_rewards_of_it_later() -> None:
+    spaces: Any = gym.spaces.Box(-1.0, 1.0, (2,)), gym.spaces.Discrete(3)
+    kept: list[Any] = []
+
+    class Keeper(ConnectorV2):  # type: ignore[misc]
+        def __call__(self, *, batch: Any, episodes: Any, **given: Any) -> Any:
+            for before in kept:
+                before.get_rewards()
+            kept.extend(episodes)
+            episodes[0].set_observations(new_data=spaces[0].high, at_indices=0)
+            episodes[0].custom_data["seen"] = 1
+            return batch
+
+    pipeline = EnvToModuleWithoutRewards(*spaces, connectors=[Keeper()])
+    first = some_episode(*spaces)
+    pipeline(rl_module=None, batch={}, episodes=[first], explore=True)
+    assert (first.custom_data, first.get_return()) == ({"seen": 1}, LEAST)
+    assert (first.get_observations(0) == spaces[0].high).all()
+    with pytest.raises(PartError, match="connector Keeper"):
+        pipeline(rl_module=None, batch={}, episodes=[some_episode(*spaces)], explore=True)
+
+
+@pytest.mark.parametrize(("rewards", "refused"), [(1, True), (0, False)])
+def test_rllibs_own_connector_of_earlier_rewards_is_refused_while_it_runs(rewards: int, refused: bool) -> None:
+    spaces: Any = gym.spaces.Box(-1.0, 1.0, (2,)), gym.spaces.Discrete(3)
+    episode = some_episode(*spaces)
     read = PrevActionsPrevRewards(n_prev_actions=1, n_prev_rewards=rewards)
     pipeline = EnvToModuleWithoutRewards(*spaces, connectors=[read])
     says = pytest.raises(PartError, match="connector PrevActionsPrevRewards")
