@@ -210,7 +210,6 @@ class Demonstrations:
                 pieces.append(Trajectory(observations, self.actions[begin:last], rewards[begin:last], whole))
         return pieces
 
-
     def _cut(self) -> BoolArray:
         """Whether a step's next observation is another than that of the row after it, ``[n - 1]``."""
         if self.next_observations is None:

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.wrappers.single import HumanPreferencesEnv
 
 CHUNK = 4096
@@ -30,8 +30,9 @@ def relabel_replay_buffer(agent: Any, env: HumanPreferencesEnv) -> int:
 
     Raises:
         RuntimeError: there is no learned reward yet.
-        ValueError: the buffer's observations are not those that ``env`` returned, for example after frame stacking; or the agent
-            has no such buffer, or it has forgotten what the reward reads of the last steps of episodes.
+        ValueError: the buffer's observations are not those that ``env`` returned, for example after frame stacking, or its actions
+            not those that it got; or the agent has no such buffer, or it has forgotten what the reward reads of the last steps of
+            episodes.
     """
     buffer, space = getattr(agent, "replay_buffer", None), env.action_space
     if buffer is None:
@@ -45,7 +46,15 @@ def relabel_replay_buffer(agent: Any, env: HumanPreferencesEnv) -> int:
         )
     rows = buffer.buffer_size if buffer.full else buffer.pos
     original = _original(buffer.observations, env.observation_space)
-    box = isinstance(space, gym.spaces.Box)
+
+    def actions_at(rows: IntArray) -> Array:
+        # Stable-Baselines3 stores continuous actions scaled to [-1, 1].
+        box = isinstance(space, gym.spaces.Box)
+        stored: Array = agent.policy.unscale_action(buffer.actions[rows]) if box else buffer.actions[rows]
+        return stored.reshape(-1, *(space.shape or ()))
+
+    newest = np.array([(buffer.pos - 1) % buffer.buffer_size])
+    _check_latest(agent, env, original(buffer.observations, newest), actions_at(newest), buffer.rewards[newest[0]])
     for start in range(0, rows, max(1, CHUNK // buffer.n_envs)):
         now = np.arange(start, min(rows, start + max(1, CHUNK // buffer.n_envs)))
         after, following = (
@@ -53,11 +62,9 @@ def relabel_replay_buffer(agent: Any, env: HumanPreferencesEnv) -> int:
             if buffer.optimize_memory_usage
             else (buffer.next_observations, now)
         )
-        # Stable-Baselines3 stores continuous actions scaled to [-1, 1].
-        actions: Array = agent.policy.unscale_action(buffer.actions[now]) if box else buffer.actions[now]
+        actions = actions_at(now)
         ended = buffer.dones[now] * (1 - buffer.timeouts[now])
         before, then, over = original(buffer.observations, now), original(after, following), ended.reshape(-1) > 0
-        actions = actions.reshape(-1, *(space.shape or ()))
         rewards = env.relabel(before, actions, then, over)
         done = buffer.dones[now].reshape(-1) > 0
         if (
@@ -69,6 +76,27 @@ def relabel_replay_buffer(agent: Any, env: HumanPreferencesEnv) -> int:
             _check_same(rewards, env.relabel(before, actions, then, ~over), done, kept)
         buffer.rewards[now] = rewards.reshape(len(now), buffer.n_envs)
     return int(rows * buffer.n_envs)
+
+
+def _check_latest(agent: Any, env: HumanPreferencesEnv, observations: Any, actions: Array, rewards: Array) -> None:
+    """Refuse a buffer whose newest steps, one for each environment of the agent, are not what these environments stepped.
+
+    Where another reward was returned since, the environment was stepped by somebody else: then nothing is known.
+    """
+    try:
+        latest = agent.get_env().get_attr("latest_step")
+    except AttributeError:  # the agent has no environment, or others
+        return
+    seen = env._see_all(observations)
+    for i, step in enumerate(latest):
+        if step is None or not step.rewards[0] or np.float32(step.rewards[0]) != rewards[i]:
+            continue
+        for name, stored, stepped in (("observations", seen[i], step.before), ("actions", actions[i], step.actions)):
+            if not np.allclose(stored, stepped[0], rtol=1e-4, atol=1e-4):
+                raise ValueError(
+                    f"The replay buffer has other {name} than the environment stepped with: a wrapper around HumanPreferencesEnv "
+                    "changes them. Apply that wrapper inside: HumanPreferencesEnv(Wrapper(env))."
+                )
 
 
 def _check_same(rewards: FloatArray, otherwise: FloatArray, done: BoolArray, kept: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector.utils import batch_space, iterate
 
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
@@ -166,11 +167,8 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
         if self._transform is None:
             seen: Array = self._see(observations)[0]
             return seen
-        if not isinstance(observations, dict):
-            return np.concatenate([self._see(observation) for observation in observations])
-        count = len(next(iter(observations.values())))
-        rows = ({name: column[i] for name, column in observations.items()} for i in range(count))
-        return np.concatenate([self._see(row) for row in rows])
+        space = batch_space(self.env.observation_space)
+        return np.concatenate([self._see(row) for row in iterate(space, observations)])
 
     def _after(self, infos: dict[str, Any], ended: BoolArray) -> Array:
         return self._last

@@ -6,7 +6,7 @@ import copy
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -25,6 +25,15 @@ FIRST_WINDOW_CLIPS = 4
 """Length of the windows for people's first clips, in clip lengths: such a window contains two completely rendered clips."""
 
 
+class LatestStep(NamedTuple):
+    """What the reward model got of a step, and the rewards that were returned, ``[n]``."""
+
+    before: Array
+    actions: Array
+    after: Array
+    rewards: FloatArray
+
+
 class Stepping:
     """Steps environments with the session's reward. Arrays have a row for each environment.
 
@@ -32,6 +41,7 @@ class Stepping:
     """
 
     env: Any
+    latest_step: LatestStep | None = None
     _wait: Wait
     _since = 0
     """Steps per environment since the last message to the ring."""
@@ -84,6 +94,7 @@ class Stepping:
         if not self._paused:
             self._count(int(real.sum()))
         rewards, is_learned = self._rewards(learned, true, after, real)
+        self.latest_step = LatestStep(before, taken, after, rewards)
         news |= {
             "true_reward": true,
             "_true_reward": real,

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import RescaleAction, TransformObservation
 from stable_baselines3 import PPO, SAC, HerReplayBuffer
 from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.monitor import Monitor
@@ -120,3 +121,58 @@ def test_a_buffer_without_the_last_observations_is_refused_by_a_reward_that_read
             relabel_replay_buffer(agent, env)
         assert env.status()["reward_version"]
         assert REWARD_MODEL.use_next_state is False
+
+
+@pytest.mark.parametrize("changed", ["observations", "actions", ""])
+def test_a_buffer_of_what_a_wrapper_outside_made_of_it_is_refused(in_process: SimpleNamespace, changed: str) -> None:
+    with wrapped() as env:
+        outside: gym.Env[Any, Any] = Monitor(env)
+        if changed == "observations":
+            outside = TransformObservation(env, lambda seen: seen / 2, env.observation_space)
+        elif changed == "actions":
+            outside = RescaleAction(env, np.float32(-10), np.float32(10))
+        agent = agent_of("ReplayBuffer", DummyVecEnv([lambda: outside]))
+        agent.learn(100)
+        assert agent.replay_buffer.rewards[99]
+        if changed:
+            with pytest.raises(ValueError, match=f"has other {changed} than the environment stepped with"):
+                relabel_replay_buffer(agent, env)
+            return
+        returned = agent.replay_buffer.rewards[:100].copy()
+        assert relabel_replay_buffer(agent, env) == 100
+        np.testing.assert_allclose(agent.replay_buffer.rewards[99], returned[99], rtol=1e-5)
+        env.step(np.zeros(1, np.float32))  # by somebody else
+        assert relabel_replay_buffer(agent, env) == 100
+
+
+def test_nested_observations_are_relabelled_as_they_were_rewarded(in_process: SimpleNamespace) -> None:
+    class Nested(Generous):
+        observation_space: Any = gym.spaces.Dict(
+            {"of": gym.spaces.Tuple([gym.spaces.Box(-np.inf, np.inf, (3,), np.float32), gym.spaces.Discrete(3)])}
+        )
+
+        def _observation(self) -> Any:
+            return {"of": (super()._observation(), 1)}
+
+    def see(observation: Any) -> Any:
+        return np.append(observation["of"][0], observation["of"][1]).astype(np.float32)
+
+    with make(generous(Nested), wait=True, observation_transform=see) as env:
+        rows: list[Any] = [env.reset(seed=0)[0]]
+        rewards = []
+        while not env.status()["reward_version"] or len(rows) < 5:
+            stepped = env.step(np.zeros(1, np.float32))
+            if not env.status()["reward_version"]:
+                rows = [stepped[0]]
+            else:
+                rows.append(stepped[0])
+                rewards.append(stepped[1])
+            if stepped[2] or stepped[3]:
+                rows, rewards = [env.reset()[0]], []
+
+        def stacked(of: list[Any]) -> Any:
+            return {"of": (np.stack([row["of"][0] for row in of]), np.array([row["of"][1] for row in of]))}
+
+        count = len(rows) - 1
+        again = env.relabel(stacked(rows[:-1]), np.zeros((count, 1)), stacked(rows[1:]), np.zeros(count, bool))
+        np.testing.assert_allclose(again, rewards[-count:], rtol=1e-5)
