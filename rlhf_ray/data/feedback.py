@@ -41,7 +41,7 @@ def from_ratings(fragments: Fragments, ratings: FloatArray, rng: np.random.Gener
         At most ``2 n`` different comparisons.
 
     Raises:
-        SettingError: there are fewer than two ratings of different fragments, or some are NaN.
+        SettingError: there are fewer than two ratings of different fragments, or some are NaN or infinite.
     """
     fragments, ratings = _once(fragments, _scores(fragments, ratings, "ratings"))
     n = len(fragments)
@@ -63,7 +63,7 @@ def from_ranking(fragments: Fragments, ranks: IntArray | FloatArray) -> Comparis
         All ``n (n - 1) / 2`` comparisons.
 
     Raises:
-        SettingError: there are fewer than two different fragments, or not one rank for each, or some are NaN.
+        SettingError: there are fewer than two different fragments, or not one rank for each, or some are NaN or infinite.
     """
     fragments, scores = _once(fragments, -_scores(fragments, ranks, "ranks"))
     index = np.array(list(itertools.combinations(range(len(fragments)), 2)), np.int64)
@@ -226,16 +226,16 @@ def _scores(fragments: Fragments, given: object, what: str) -> FloatArray:
     """Return ratings or ranks as float64, ``[n]``.
 
     Raises:
-        SettingError: there is not one number for each of at least two fragments, or some are NaN.
+        SettingError: there is not one number for each of at least two fragments, or some are NaN or infinite.
     """
     numbers = numbers_of(given)
     got = "something else" if numbers is None else f"an array of shape {numbers.shape}"
-    if numbers is not None and numbers.shape == (len(fragments),) and np.isnan(numbers).any():
-        got = f"NaN for {int(np.isnan(numbers).sum())} of them"
+    if numbers is not None and numbers.shape == (len(fragments),) and not np.isfinite(numbers).all():
+        got = f"NaN or infinity for {int((~np.isfinite(numbers)).sum())} of them"
     elif numbers is not None and numbers.shape == (len(fragments),) and len(fragments) >= 2:
         return numbers
     raise SettingError(
-        f"{len(fragments)} fragments need one number each as {what}, at least 2 and none NaN; got {got}."
+        f"{len(fragments)} fragments need one number each as {what}, at least 2 and all finite; got {got}."
     )
 
 

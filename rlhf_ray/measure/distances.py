@@ -39,11 +39,12 @@ def weighted_correlation(first: Array, second: Array, weights: Array | None = No
         weights: ``[…, n]``, not negative. None: equal ones.
 
     Returns:
-        ``[…]``, from -1 to 1.
+        ``[…]``, from -1 to 1; NaN where no weight is above 0.
     """
     first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
     weights = np.ones(np.shape(first)[-1]) if weights is None else np.asarray(weights, np.float64)
-    weights = weights / weights.sum(-1, keepdims=True)
+    whole = weights.sum(-1, keepdims=True)
+    weights = weights / np.where(whole > 0, whole, np.nan)
     centred, deviations, constant = [], [], []
     for values in (first, second):
         rest = values - (weights * values).sum(-1, keepdims=True)

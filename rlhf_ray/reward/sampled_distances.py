@@ -226,7 +226,7 @@ def starc(
     if (trivial & ~shaping & (np.ptp(given, axis=0) > 0)).any():
         return refused(len(pool), "in these steps, each observation has one action: no other one's gain is known")
     keep, sizes = without(pool)
-    found = [squared(kept) for kept in keep]
+    found = [squared(kept) if kept.any() else (math.nan, trivial) for kept in keep]  # none is left of a single episode
     others = [np.sqrt(of) if np.array_equal(cancels, trivial) else math.nan for of, cancels in found]
     return estimate(np.sqrt(square), np.array(others), sizes, len(pool), bool(trivial.any()))
 

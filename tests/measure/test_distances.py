@@ -324,11 +324,13 @@ def test_starc_knows_a_constant_and_shaping_by_construction(gamma: float, over: 
     assert distance(reward, reward)[0] == pytest.approx(0, abs=1e-6)
 
 
-def test_one_or_two_episodes_have_no_interval_but_exact_distances() -> None:
+@pytest.mark.parametrize("episodes", [1, 2])
+@pytest.mark.filterwarnings("error")
+def test_one_or_two_episodes_have_no_interval_but_exact_distances(episodes: int) -> None:
     rng = np.random.default_rng(0)
     mdp = random_mdp(6, 2, 0.9, rng)
     data = recorded(mdp, 400, rng, product=True)
-    data = data.with_(episodes=np.arange(400) // 200)
+    data = data.with_(episodes=np.arange(400) * episodes // 400)
     reward, noise = rng.normal(size=(2, 6, 2, 6))
     first, other = TableReward(reward), TableReward(reward + noise)
     for name, found in sampled_distances.all_distances(first, other, data, 0.9).items():

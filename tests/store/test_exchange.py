@@ -154,6 +154,7 @@ def _set(name: str, value: Any) -> Any:
         (_set("preference", "left"), "the column preference has type .*string and can't be read as float"),
         (_set("left_terminated", "maybe"), "the column left_terminated has type .*string and can't be read as bool"),
         (_set("extra", "[1]"), "the extra of event '.*' was changed"),
+        (_set("extra", None), "the answer of event 'a' was changed"),
         (_set("left_observations", lambda table: table.left_observations.map(_reversed)), "the clip .* was changed"),
         (_set("left_arrays", "{}"), "the clip .* was changed"),
         (_set("event_id", "x"), "was changed after the export"),

@@ -147,7 +147,7 @@ def _outcome(
     truth: RewardFunction | None,
     most: int,
 ) -> CaseOutcome:
-    check(case.edits, data.observations.shape[1:], grid, case.name)
+    check(case.edits, data.observations.shape[1:], data.observations.dtype, grid, case.name)
     chosen = np.ones(len(data), bool) if case.on == "all" else high if case.on == "rewarded" else ~high
     steps = data[chosen].sample(most, rng)
     after, changed = edited(steps, case.edits, rng)
@@ -285,8 +285,9 @@ def check_edits(
     if path.is_dir():
         read_folder(reward, path)
         return
+    space = reward.observation_space
     for case in read_edits(path, objects):
-        check(case.edits, reward.observation_space.shape or (), grid, case.name)
+        check(case.edits, space.shape or (), np.dtype(space.dtype), grid, case.name)
 
 
 def evaluate_folder(reward: RewardFunction, folder: Path | str) -> list[FolderRow]:

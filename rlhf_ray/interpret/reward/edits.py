@@ -266,8 +266,10 @@ def edited(steps: Transitions, edits: Sequence[AnyEdit], rng: np.random.Generato
     return result.with_(rewards=np.where(at, np.nan, steps.rewards)), at
 
 
-def check(edits: Sequence[AnyEdit], shape: Sequence[int], grid: tuple[int, int] | None, case: str) -> None:
-    """Check that ``edits`` fit observations of ``shape``.
+def check(
+    edits: Sequence[AnyEdit], shape: Sequence[int], dtype: np.dtype[Any], grid: tuple[int, int] | None, case: str
+) -> None:
+    """Check that ``edits`` fit observations of ``shape`` and ``dtype``.
 
     Raises:
         SettingError: they don't.
@@ -291,10 +293,24 @@ def check(edits: Sequence[AnyEdit], shape: Sequence[int], grid: tuple[int, int] 
                 raise SettingError(
                     f"Case {case!r}: {field} of {name!r} is {list(box)}; it must be [first, one past the last] within 0 to {most}."
                 )
+        for field in ("value", "object", "first", "second"):
+            if not fits(given := getattr(edit, field, 0.0), dtype):
+                shown = list(given) if isinstance(given, tuple) else given
+                raise SettingError(
+                    f"Case {case!r}: {field} of {name!r} is {shown}; the observations are {dtype}, which can't hold it."
+                )
         if isinstance(edit, Fill) and len(edit.value) not in (1, shape[-1]):
             raise SettingError(
                 f"Case {case!r}: value of 'fill' has {len(edit.value)} numbers; it must have 1 or {shape[-1]}."
             )
+
+
+def fits(values: Any, dtype: np.dtype[Any]) -> bool:
+    """Return whether ``dtype`` holds ``values``: integers exactly, floats as finite numbers."""
+    wanted = np.asarray(values, np.float64)
+    with np.errstate(all="ignore"):
+        held = wanted.astype(dtype)
+    return bool(np.isfinite(held).all() if dtype.kind == "f" else (held.astype(np.float64) == wanted).all())
 
 
 def edit_from_json(value: Any, where: str, objects: dict[str, int]) -> AnyEdit:
@@ -308,7 +324,7 @@ def edit_from_json(value: Any, where: str, objects: dict[str, int]) -> AnyEdit:
     Raises:
         SettingError: it is no edit.
     """
-    if not isinstance(value, dict) or value.get("edit") not in KINDS:
+    if not isinstance(value, dict) or not isinstance(value.get("edit"), str) or value["edit"] not in KINDS:
         raise SettingError(
             f'{where}: each edit needs "edit": one of {", ".join(sorted(KINDS))}; got {json.dumps(value)[:80]}.'
         )
@@ -334,14 +350,14 @@ def edit_from_json(value: Any, where: str, objects: dict[str, int]) -> AnyEdit:
 
 
 def _typed(value: Any, hint: Any, where: str) -> Any:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
     options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         if option is type(None) and value is None:
             return None
         if option is int and number and int(value) == value:
             return int(value)
-        if option is float and number and np.isfinite(value):
+        if option is float and number:
             return float(value)
         if getattr(option, "__origin__", None) is Literal and value in get_args(option):
             return value

@@ -27,6 +27,8 @@ DRAWS = 200
 def nudged(data: Transitions, of: Transitions, rng: np.random.Generator) -> Transitions | None:
     """Return steps with each number of their observations moved by about `NEAR` of its spread, alike before and after the step.
 
+    Numbers stay between the least and the largest of ``of``: outside, the reward may not be defined.
+
     Args:
         data: the steps to move.
         of: steps that tell the spreads.
@@ -42,8 +44,10 @@ def nudged(data: Transitions, of: Transitions, rng: np.random.Generator) -> Tran
     if not spread.any():
         return None
     by = rng.normal(size=data.observations.shape) * spread
+    seen = of.observations, of.next_observations
+    low, high = np.minimum(*(each.min(0) for each in seen)), np.maximum(*(each.max(0) for each in seen))
     moved = {
-        name: (getattr(data, name) + by).astype(data.observations.dtype)
+        name: np.clip(getattr(data, name) + by, low, high).astype(data.observations.dtype)
         for name in ("observations", "next_observations")
     }
     return data.with_(**moved)

@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import gymnasium as gym
@@ -21,6 +22,7 @@ from rlhf_ray.interpret.reward.edits import (
     Remove,
     SetTo,
     Swap,
+    check,
     edited,
 )
 from rlhf_ray.interpret.reward.regions import regions_of
@@ -150,6 +152,10 @@ def test_cases_are_read_from_json(tmp_path, data):
     [
         ("{", "not valid JSON"),
         ("[]", "must be a list of cases"),
+        ('[{"edits": [{"edit": ["x"]}]}]', 'each edit needs "edit"'),
+        ('[{"edits": [{"edit": "setto", "feature": Infinity, "value": 1}]}]', "must be a whole number"),
+        ('[{"edits": [{"edit": "setto", "feature": NaN, "value": 1}]}]', "must be a whole number"),
+        ('[{"edits": [{"edit": "setto", "feature": 1%s, "value": 1}]}]' % ("0" * 400), "must be a whole number"),
         ('[{"edits": [{"edit": "explode"}]}]', "one of add, blur"),
         ('[{"edits": [{"edit": "remove"}]}]', "needs object"),
         ('[{"edits": [{"edit": "remove", "object": "gaol"}]}]', "'gaol'; it must be one of wall, agent, goal, key"),
@@ -174,6 +180,17 @@ def test_edits_that_do_not_fit_get_one_line(data):
     for edit, words in ((SetTo(0, 1.0), "which is for vectors"), (Add(3.0, at=(500,)), "from 0 to 120")):
         with pytest.raises(SettingError, match=words):
             evaluate(absence, data, [Counterfactual("wrong", (edit,))], np.random.default_rng(0), grid=ENV.grid)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "held"),
+    [(255, "u1", 1), (256, "u1", 0), (-1, "u1", 0), (0.7, "u1", 0), (1.5, "i4", 0), (1.5, "f4", 1), (1e39, "f4", 0)],
+)
+def test_values_that_the_observations_cannot_hold_get_one_line(value, dtype, held):
+    for edit, shape in ((Fill((0, 1), (0, 1), (value,)), (4, 4, 3)), (SetTo(0, value), (4,))):
+        expected = contextlib.nullcontext() if held else pytest.raises(SettingError, match="which can't hold it")
+        with expected:
+            check([edit], shape, np.dtype(dtype), None, "case")
 
 
 def test_folders_of_pictures(tmp_path):
