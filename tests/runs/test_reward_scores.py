@@ -155,6 +155,21 @@ def test_a_runs_folder_is_scored_and_its_report_says_so(tmp_path: Path) -> None:
     assert [picture.name for picture in sections["learning"].pictures] == ["drift", "reliability"]
 
 
+def test_while_a_run_trains_again_its_newest_checkpoint_has_the_newest_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    PreferenceStore(folder.preferences)
+    for version, place in enumerate((folder.reward_model, tmp_path / "4" / "reward_model"), 1):
+        reward = RewardEnsemble(VECTORS, FORCES, RewardModelSettings(hidden=(8,)))
+        reward.version.fill_(version)
+        reward.save(place)
+        monkeypatch.setattr(reward_scores, "last_checkpoint", lambda folder, found=place.parent: found)
+        found = scores_of_run(folder)
+        assert found is not None
+        assert (int(found[0].version), found[1]) == (version, None)
+
+
 def pendulum_steps() -> Transitions:
     env = make_env("Pendulum-v1")
     env.action_space.seed(0)
