@@ -78,8 +78,7 @@ def test_without_noise_the_steps_are_those_of_rllib_s_runner(environment: str) -
         runner.stop()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
+@pytest.mark.parametrize("environment", ["Pendulum-v1", pytest.param("CartPole-v1", marks=pytest.mark.slow)])
 def test_log_probabilities_are_the_network_s_of_the_actions(environment: str) -> None:
     _, runner = runners(environment, num_envs=2, rollout_length=64)
     (rollout,) = runner.sample()
@@ -243,21 +242,22 @@ def test_episodes_go_on_over_rollouts_with_their_own_lengths_returns_and_times(m
     monkeypatch.setattr(array_env_runner, "time", SimpleNamespace(perf_counter=lambda: now))
     monkeypatch.setattr(array_env_runner, "to_env_actions", converted)
     monkeypatch.setattr(array_env_runner, "outputs_of", lambda network: policy)
-    rollouts = [runner.sample(num_timesteps=9, explore=False)[0] for _ in range(3)]
-    assert [len(rollout) for rollout in rollouts] == [9, 9, 9]
-    assert [rollout.starts.tolist() for rollout in rollouts] == [[0, 0], [2, 5], [4, 2]]
-    lengths = [2, 3, 4, 2, 5, 2, 5, 2]  # four of each copy, in the 5 + 6 + 6 steps by hand
+    rollouts = [runner.sample(num_timesteps=wanted, explore=False)[0] for wanted in (9, 9, 9, 2, 9)]
+    assert [len(rollout) for rollout in rollouts] == [9, 9, 9, 2, 10]
+    assert [rollout.starts.tolist() for rollout in rollouts] == [[0, 0], [2, 5], [4, 2], [2, 2], [0, 1]]
+    lengths = [2, 3, 4, 2, 3, 4, 5, 2, 5, 2, 5]  # six of the first copy, five of the other, in 25 steps by hand
+    returns = [n * number for n, number in zip(lengths, [*range(1, 7), *range(1, 6)], strict=True)]
     found = {name: float(of.peek()) for name, of in runner.get_metrics().items() if hasattr(of, "peek")}
     assert found["num_episodes_lifetime"] == len(lengths)
-    assert found["num_env_steps_sampled_lifetime"] == 27
-    assert found["episode_len_mean"] == np.mean(lengths)
-    assert found["episode_return_mean"] == np.mean(
-        [number * n for number, n in zip([1, 2, 3, 4] * 2, lengths, strict=True)]
-    )
-    assert found["episode_duration_sec_mean"] == pytest.approx(1.25 * np.mean(lengths))
+    assert found["num_env_steps_sampled_lifetime"] == 39
+    assert found["episode_len_mean"] == pytest.approx(np.mean(lengths))
+    assert found["episode_return_mean"] == pytest.approx(np.mean(returns))
+    seconds = 1.25 * (sum(lengths) + 1)  # with one reset, the last step of the fourth rollout
+    assert found["episode_duration_sec_mean"] == pytest.approx(seconds / len(lengths))
     assert found[RLMODULE_INFERENCE_TIMER] == pytest.approx(0.25)
-    assert all(episode.t_started == 0 for episode in runner.sample(num_episodes=1, explore=False))
-    assert runner.sample(num_timesteps=4, explore=False)[0].starts.tolist() == [0, 0]
+    for of in ({"num_episodes": 1}, {"num_timesteps": 3, "random_actions": True}):
+        assert all(episode.t_started == 0 for episode in runner.sample(explore=False, **of))
+        assert runner.sample(num_timesteps=4, explore=False)[0].starts.tolist() == [0, 0]
     runner.stop()
 
 

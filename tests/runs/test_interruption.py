@@ -23,7 +23,7 @@ AT_ONCE = """
 with interruptible() as asked:
     try:
         with asked.at_once():
-            send(); send(); time.sleep(60)
+            send(); send(); time.sleep(5)
     except Interrupted:
         print(asked(), "at once")
     try:
