@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.actors import filming, first_fragments
-from rlhf_ray.actors.filming import EPISODE_EVERY, Filming
+from rlhf_ray.actors.filming import EPISODE_EVERY, LAST_EPISODE, Filming
 from rlhf_ray.actors.first_fragments import free_cores
 from rlhf_ray.actors.fragment_source import MORE_FRAGMENTS, Collecting
 from rlhf_ray.actors.handles import Actor
@@ -245,6 +245,40 @@ def test_the_newest_policy_is_filmed_when_questions_need_it_or_people_have_seen_
     assert source.env_steps == 800
     assert asyncio.run(source.make()) == 200
     assert collector.made[-1]["number"] == 4
+
+
+def test_a_pool_that_lost_the_first_fragments_gets_them_again_and_the_share_never_falls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, shares, has = 0.0, list[float](), list[Any]()
+
+    class Restarted(Pool):
+        def send(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any], returns: int = 1) -> Any:
+            if arguments and len(self.given) == 3:
+                has.clear()
+            has.extend(arguments)
+            self.fragments = 2 * len(set(has))
+            return super().send(method, arguments, keywords, returns)
+
+    def made() -> None:
+        nonlocal now
+        now += 2
+        shares.append(source.share)
+
+    monkeypatch.setattr(filming.time, "monotonic", lambda: now)
+    members: Any = Members()
+    members.pool = Restarted()
+    source, collector = filmed(members)
+    asyncio.run(source.first(900, made, None))
+    count = len(collector.made)
+    assert set(has) == {(1, part) for part in range(1, count + 1)}
+    assert shares == pytest.approx([part / count for part in range(1, count)] + [0.999, 1.0])
+    assert len(source._listener.stages) == (count - 1) // 3  # every five seconds, of which each part takes two
+    members.executor.get = lambda reference, within: None
+    source.show_last("policy", 24_000)  # type: ignore[arg-type]
+    last = collector.made[-1]
+    assert (last["taken"], last["number"], last["policy"], last["episode"]) == (24_000, LAST_EPISODE, "policy", True)
+    assert members.shown[-1] == (3, count + 1)
 
 
 def test_the_first_images_are_cut_in_parts_of_which_the_last_alone_is_filmed() -> None:

@@ -47,7 +47,13 @@ def fitted(store: PreferenceStore, settings: RewardModelSettings, rounds: int = 
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"label_noise": 0.2, "annotator_rationality": True}, {"label_noise": 0.0}, {"discount": 0.5}]
+    "settings",
+    [
+        {},
+        {"label_noise": 0.2, "annotator_rationality": True},
+        {"label_noise": 0.0},
+        {"discount": 0.5, "largest_log_odds": 0.5},
+    ],
 )
 def test_scores_are_those_of_the_fits_report(tmp_path: Path, settings: dict[str, float]) -> None:
     store = PreferenceStore(tmp_path / "store")
@@ -86,6 +92,10 @@ def test_groups_hold_every_answer_once_and_are_named(tmp_path: Path) -> None:
     newer = score_reward(trainer.ensemble, store, SHARE)
     assert newer is not None
     assert list(newer.groups["age"]) == ["0", "1", "2", "3"]
+    store.commit(some_comparisons(30, seed=11, reward_version=9), annotator="ada")  # by a newer one than this
+    newest = score_reward(trainer.ensemble, store, SHARE)
+    assert newest is not None
+    assert list(newest.groups["age"]) == ["0", "1", "2", "3"]
     store.weigh("ben", 0.0)
     without = score_reward(trainer.ensemble, store, SHARE)
     assert without is not None
