@@ -343,3 +343,13 @@ def test_pairs_tell_how_far_apart_the_returns_of_the_pool_are_whatever_came_firs
     blind = dataclasses.replace(some_fragments(4), rewards=np.full((4, 5), np.nan))
     pool.add(_clips(4, fragments=blind))
     assert _pairs(pool.propose(3, 1, None)).recent_spread is None
+
+
+def test_pairs_without_answers_are_of_no_batch_the_newest_included() -> None:
+    spaces = (VECTORS, FORCES)
+    pool = FragmentPool.of(some_fragments(4), [], PreferenceSettings(), RewardModelSettings(), spaces, 0)
+    asked = [_pairs(pool.propose(count, number, None)) for number, count in enumerate((2, 3))]
+    unlabelled = pool.unlabelled(10, 1)
+    assert unlabelled is not None
+    names = [frozenset(pair) for of in (*asked, unlabelled) for pair in zip(of.left.ids(), of.right.ids(), strict=True)]
+    assert len(set(names)) == len(names) == 6  # all that four fragments have

@@ -112,12 +112,12 @@ def version(number: int) -> RewardEnsemble:
 
 
 def test_each_row_has_its_own_next_observation_whatever_is_next_to_it_and_the_ring_keeps_the_newest() -> None:
-    buffer, pieces = TransitionBuffer(50), [episode(n, seed=n, terminated=n == 9) for n in (9, 20, 3, 30)]
+    buffer, pieces = TransitionBuffer(50), [episode(n, seed=n, terminated=n == 30) for n in (9, 20, 3, 30)]
     known = {}
     for piece in pieces:
         observations, rewards = piece.get_observations(), piece.get_rewards()
         for i in range(len(piece)):
-            known[observations[i].tobytes()] = (observations[i + 1], rewards[i], piece.is_terminated and i == 8)
+            known[observations[i].tobytes()] = (observations[i + 1], rewards[i], piece.is_terminated and i == 29)
     buffer.add(pieces[:2])
     buffer.add(pieces[2:])
     assert (buffer.added, len(buffer)) == (62, 50)
