@@ -368,3 +368,4 @@ def test_a_pool_favours_starts_of_episodes_and_stays_without_what_was_asked_befo
     pool.load(tmp_path)
     pairs = _pairs(pool.propose(9, 0, None))
     assert {*pairs.left.ids(), *pairs.right.ids()} == {names[6], names[9]}  # of four starts, the only pair left
+    assert pairs.ids == tuple(map(pair_id, pairs.left.ids(), pairs.right.ids()))
