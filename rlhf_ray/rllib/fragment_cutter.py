@@ -85,7 +85,7 @@ class FragmentCutter(RLlibCallback):  # type: ignore[misc]
             trajectories = rollout.trajectories(to_env_actions(rollout.actions, space))
             ended = rollout.episode_lengths()
         else:
-            version = max((_weights_version(episode) for episode in episodes), default=0)
+            version = max(_weights_version(episode) for episode in episodes)
             trajectories = [
                 Trajectory(
                     observations=environment_observations(episode),

@@ -66,6 +66,8 @@ def test_a_part_makes_a_pair_or_its_share_of_the_pool(
     sizes = [part.env_steps for part in others]
     assert max(sizes) - min(sizes) <= 1
     assert [part.film for part in others] == [not images] * before
+    few = ResolvedFragments(length=10, initial_env_steps=900, film_env_steps=200, pool=9)
+    assert {part.fragments for part in parts(900, 36, 8, few, images=True)[:-1]} == {2}  # a pair at least
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,7 @@ def test_questions_come_with_the_fragments() -> None:
         return count
 
     first = FirstFragments(made, make)
+    assert first.progress == "fragment 1 of 36"
     asyncio.run(first.gather("collector", lambda most: [], lambda helper: None))
     assert asked[:4] == [0, 0, 9, 19]
     assert asked[-1] < 175
@@ -117,6 +120,10 @@ def test_fragments_that_are_made_are_never_fewer() -> None:
     asyncio.run(first.gather("collector", lambda most: [], lambda helper: None))
     assert shares == [0.0, 0.25, 0.75, 0.75]
     assert (first.made, first.env_steps, first.share) == (8, 40, 1.0)
+    counts = [2, 3, 4, 5]
+    first = FirstFragments(made, make)
+    asyncio.run(first.gather("collector", lambda most: [], lambda helper: None))
+    assert (first.made, first.share) == (5, 1.0)  # there will be no more
 
 
 def test_helpers_make_parts_once_they_are_ready_and_are_ended() -> None:
@@ -140,7 +147,13 @@ def test_helpers_make_parts_once_they_are_ready_and_are_ended() -> None:
 
     first = FirstFragments(made, make)
     wanted: list[int] = []
-    asyncio.run(first.gather("collector", lambda most: (wanted.append(most), [quick, never])[1], ended.append))
+
+    async def gather() -> int:
+        await first.gather("collector", lambda most: (wanted.append(most), [quick, never])[1], ended.append)
+        await asyncio.sleep(0)
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(gather()) == 1  # nobody waits for the other helper
     assert wanted == [(len(made) - 1) // 2]  # as many as have two parts each to make
     assert sum(by.values()) == len(made)
     assert by[quick] >= 5

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.actors import filming, first_fragments
-from rlhf_ray.actors.filming import EPISODE_EVERY, Filming
+from rlhf_ray.actors.filming import EPISODE_EVERY, LAST_EPISODE, Filming
 from rlhf_ray.actors.first_fragments import free_cores
 from rlhf_ray.actors.fragment_source import MORE_FRAGMENTS, Collecting
 from rlhf_ray.actors.handles import Actor
@@ -179,6 +179,7 @@ def test_the_first_films_take_all_steps_once_half_of_them_of_a_pretrained_policy
         assert (one["version"], one["policy"]) == ((3, "pretrained") if even else (RANDOM_POLICY, None))
         assert one["taken"] == sum(other["env_steps"] for other in collector.made[: one["part"] - 1])
         assert one["episode"] == (one is collector.made[-1])
+        assert one["number"] == 0
     assert made[-1] == 1.0 == source.share
     assert max(made[:-1]) < 1.0
     asyncio.run(source.first(900, lambda: None, None))  # again, after an interruption
@@ -244,6 +245,65 @@ def test_the_newest_policy_is_filmed_when_questions_need_it_or_people_have_seen_
     assert source.env_steps == 800
     assert asyncio.run(source.make()) == 200
     assert collector.made[-1]["number"] == 4
+
+
+def test_a_pool_that_lost_the_first_fragments_gets_them_again_and_the_share_never_falls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, shares, has = 0.0, list[float](), list[Any]()
+
+    class Restarted(Pool):
+        def send(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any], returns: int = 1) -> Any:
+            if arguments and len(self.given) == 3:
+                has.clear()
+            has.extend(arguments)
+            self.fragments = 2 * len(set(has))
+            return super().send(method, arguments, keywords, returns)
+
+    def made() -> None:
+        nonlocal now
+        now += 2
+        shares.append(source.share)
+
+    monkeypatch.setattr(filming.time, "monotonic", lambda: now)
+    members: Any = Members()
+    members.pool = Restarted()
+    source, collector = filmed(members)
+    asyncio.run(source.first(900, made, None))
+    count = len(collector.made)
+    assert set(has) == {(1, part) for part in range(1, count + 1)}
+    assert shares == pytest.approx([part / count for part in range(1, count)] + [0.999, 1.0])
+    assert len(source._listener.stages) == (count - 1) // 3  # every five seconds, of which each part takes two
+    members.executor.get = lambda reference, within: None
+    source.show_last("policy", 24_000)  # type: ignore[arg-type]
+    last = collector.made[-1]
+    assert (last["taken"], last["number"], last["policy"], last["episode"]) == (24_000, LAST_EPISODE, "policy", True)
+    assert members.shown[-1] == (3, count + 1)
+
+
+def test_the_first_images_are_cut_in_parts_of_which_the_last_alone_is_filmed() -> None:
+    source, collector = filmed(Members(IMAGES))
+    asyncio.run(source.first(900, lambda: None, None))
+    *others, last = collector.made
+    assert sum(one["env_steps"] for one in collector.made) == source.env_steps == 900
+    assert [one["part"] for one in collector.made] == list(range(1, len(collector.made) + 1))
+    assert {(one["how"], one["rollouts"], one["number"], one["most"]) for one in others} == {("collect", 1, 0, 12)}
+    assert (last["how"], last["clips"], last["number"], last["episode"]) == ("film", 1, 0, True)
+
+
+def test_a_gatherer_has_films_made_after_every_third_question_and_sees_no_episodes() -> None:
+    members: Any = Members(people=False)
+    source, collector = filmed(members)
+    made = []
+    for asked in range(7):
+        members.viewed[0].asked = asked
+        source.offer(moment(), asked, wait=False)
+        if source._filming is not None:
+            made.append(asked)
+        if source.waiting():
+            asyncio.run(source.make())
+    assert made == [3, 6]
+    assert not any(one["episode"] for one in collector.made if one["how"] == "film")
 
 
 @pytest.mark.parametrize(("available", "cores", "free"), [(3.9, 8, 3), (6.0, 4, 3), (0.0, 4, 0), (2.0, 1, 0)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -64,7 +65,7 @@ def actor(store: Store, ask: Callable[[Any, int, Pairs], None]) -> GathererActor
 async def settled(of: GathererActor, numbers: list[int], changes: int) -> GathererProgress:
     deadline = time.monotonic() + 20
     while True:
-        progress = await of.wait(numbers, 0)
+        progress = await asyncio.wait_for(of.wait(numbers, 0), 20)
         if progress.changes == changes and not any(progress.open.values()):
             return progress
         assert time.monotonic() < deadline, progress
@@ -151,11 +152,49 @@ def test_answers_that_can_t_be_stored_are_kept_until_they_are(store: Store, monk
     assert (progress.failed, progress.changes, len(store.stored)) == (3, 1, 1)
 
 
+def test_who_waits_hears_of_each_news_at_once_and_without_any_after_a_while(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, again, end = threading.Event(), threading.Event(), threading.Event()
+    monkeypatch.setattr(gatherer, "time", SimpleNamespace(sleep=lambda seconds: again.wait(20)))
+    store.fails = 1
+
+    def ask(own: Any, number: int, pairs: Pairs) -> None:
+        begin.wait(20)
+        own.commit(Comparisons(pairs[:2], np.ones(2, np.float32), ("ada",) * 2))
+        end.wait(20)
+
+    async def run() -> None:
+        of = actor(store, ask)
+
+        async def news(changes: int, event: threading.Event, *numbers: int) -> GathererProgress:
+            waiting = asyncio.ensure_future(of.wait(numbers, changes))
+            await asyncio.sleep(0)
+            event.set()
+            return await asyncio.wait_for(waiting, 10)
+
+        await of.ask(1, ANSWERS.pairs)
+        for changes, event, failed, left in ((0, begin, 1, 6), (0, again, 1, 4), (1, end, 1, 0)):
+            progress = await news(changes, event, 1)
+            assert (progress.failed, progress.open) == (failed, {1: left})
+        await news(0, end, 1)  # there was news before
+        await news(1, end, 9)  # nobody knows this batch
+        monkeypatch.setattr(gatherer, "PATIENCE", 0.05)
+        began = time.monotonic()
+        await news(1, end, 1)
+        assert time.monotonic() - began >= 0.05
+
+    asyncio.run(run())
+
+
 def test_a_gatherer_that_answers_nothing_at_first_is_named(store: Store) -> None:
     async def run() -> None:
         of = actor(store, lambda own, number, pairs: None)
         await of.ask(1, ANSWERS.pairs)
-        await settled(of, [1], 0)
+        try:
+            await settled(of, [1], 0)
+        except SettingError:
+            await asyncio.wait_for(of.wait([1], 0), 10)  # says so again, at once
 
     with pytest.raises(SettingError, match="Own returned from the first 6 pairs without an answer"):
         asyncio.run(run())

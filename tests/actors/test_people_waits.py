@@ -15,7 +15,7 @@ from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.runs.health import nobody_answers
 from rlhf_ray.settings import PreferenceSettings
-from tests.actors.rings import Heard, ring_in
+from tests.actors.rings import Heard, moment, ring_in
 
 
 @pytest.fixture
@@ -225,3 +225,32 @@ def test_a_resumed_run_shows_error_rates_before_its_next_fit(
         while not told and time.monotonic() < deadline:
             time.sleep(0.01)
         assert told[0].error_rates == found
+
+
+def test_people_hear_of_each_rounds_wait_and_of_what_its_fit_found(tmp_path: Path, left: list[tuple[Any, ...]]) -> None:
+    preferences = PreferenceSettings(comparisons=20, initial_comparisons=12, rounds=4, schedule="constant")
+    told, heard, now, progress = list[Any](), Heard(), 100.0, list[float]()
+    page: Any = SimpleNamespace(
+        actor=None, links={}, serve=None, tell=told.append,
+        suspect=lambda suspicions: None, farewell=lambda *how: left.append(how),
+    )  # fmt: skip
+    with ring_in(tmp_path, preferences) as ring:
+        ring.begin(200)
+        people = People(page, ring.schedule, 1000, heard, share=1.0, limit=None, annotators=("oracle",))
+        people._waiting._clock = lambda: now
+        ring.members.people, fit = people, ring.members.fit  # who are not asked
+
+        def watched(steps: int, until: int, part: float) -> Any:
+            progress.append(part)
+            return fit(steps, until, part)
+
+        ring.members.fit = watched
+        for number in (1, 2):
+            heard.waits.clear()
+            report = ring.advance(moment(number / 4, 200 + 100 * number, room=0))
+            first = heard.waits[0]
+            assert (first.answered, first.wanted, first.seconds) == (10 + 2 * number, 12 + 2 * number, 0.0)
+            assert people.error_rates == report.fit.error_rates
+            assert {situation.env_steps for situation in told[-2:]} == {200 + 100 * number}
+            now += 100
+    assert progress == [1 / 4, 2 / 4]

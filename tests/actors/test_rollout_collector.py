@@ -236,6 +236,23 @@ class TestFilming:
     def test_only_what_is_shown_is_drawn(self) -> None:
         collector, _ = self.film(steps=200, clips=4, episode=False)
         assert collector.env.drawn <= 4 * 6 + 12  # and of clips that an episode's end cut short
+        with_an_episode, _ = self.film(steps=200, clips=4)
+        assert collector.env.drawn < with_an_episode.env.drawn <= collector.env.drawn + 21  # the first alone
+
+    def test_a_clip_that_is_wanted_has_room(self) -> None:
+        collector = RolloutCollector(partial(Drawn, (1000,)), ResolvedFragments(length=5, start_share=0.0), 0)
+        filmed = [collector.film(30, 1, number, 0, episode=False)[1].fragments for number in range(40)]
+        assert all(fragments is not None and len(fragments) == 1 for fragments in filmed)
+
+    @pytest.mark.parametrize(("length", "short"), [(16, [0, 0]), (4, [3, 3])])
+    def test_of_a_part_only_whole_episodes_are_too_short(self, length: int, short: list[int]) -> None:
+        collector = RolloutCollector(partial(Drawn, (length,)), ResolvedFragments(length=5), 0)
+        parts = [collector.film(14, 2, 0, 0, episode=False, part=part)[1] for part in (1, 2)]
+        assert [clips.too_short for clips in parts] == short  # the second begins with the last two steps of an episode
+
+    def test_clips_share_no_frame_however_many_are_wanted(self) -> None:
+        _, (_, clips, _, _) = self.film(steps=100, clips=1000, lengths=(1000,))
+        assert set(np.diff(clips.fragments.starts)) == {6}
 
     def test_the_policy_acts_alone_and_the_same_number_films_the_same(self) -> None:
         _, (_, one, _, _) = self.film(make_policy=partial(AlwaysUp, 1.0))
@@ -275,6 +292,16 @@ def test_varied_clips_are_of_held_actions_too_and_others_as_ever() -> None:
     assert (held[1:] > [0.4, 0.6, 0.8, 0.85]).all()
 
 
+@pytest.mark.parametrize(("part", "steps", "rollouts"), [(0, 200, 10), (0, 60, 5), (1, 200, 2)])
+def test_varied_clips_are_of_whole_episodes_one_for_each_mean_length_at_least(
+    part: int, steps: int, rollouts: int
+) -> None:
+    env: Any = Walk((1000,))
+    env.spec = gym.envs.registration.EnvSpec("Walk-v0", max_episode_steps=20)
+    _collector(env, varied=True).collect(steps, 2, 0, part=part)
+    assert env.episode == rollouts - 1
+
+
 @pytest.mark.parametrize(("rollout", "hold"), enumerate(HOLDS))
 def test_a_held_action_lasts_its_number_of_steps_on_average(rollout: int, hold: int) -> None:
     collector = _collector(Walk((10_000,)), varied=True)
@@ -295,6 +322,16 @@ def test_each_part_goes_on_with_the_next_mean_length(monkeypatch: pytest.MonkeyP
     collector.collect(20, 2, 0)
     collector.film(20, 2, 0, 0, episode=False, part=4)
     assert asked == [2, 3, 0, 1, 3, 4]  # the film first goes on with an episode
+
+
+def test_other_processes_come_first_once_nobody_waits_for_the_first_clips(monkeypatch: pytest.MonkeyPatch) -> None:
+    nicer: list[int] = []
+    monkeypatch.setattr("os.nice", nicer.append)
+    collector, told = RolloutCollector(partial(Walk, (20,)), ResolvedFragments(length=5), 0, 7), []
+    for part in (1, 2, 0, 0):
+        collector.collect(20, 1, 0, part=part)
+        told.append(len(nicer))
+    assert (told, nicer) == ([0, 0, 1, 1], [7])
 
 
 def _changes_of_mind(switch_probability: float) -> tuple[float, float]:

@@ -115,6 +115,8 @@ def test_no_agent_is_made_of_sac_or_without_spaces(tmp_path: Path) -> None:
         agent_of(tmp_path / "model.zip", None, HALF, BOX)
     with pytest.raises(SettingError, match="needs the environment's spaces"):
         agent_of(tmp_path / "model.zip")
+    with pytest.raises(SettingError, match="needs the environment's spaces"):
+        policy_weights(tmp_path / "model.zip", HALF)
 
 
 BOX = SPACES["bounded"][2]

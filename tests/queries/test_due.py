@@ -184,6 +184,8 @@ def test_nobody_is_asked_while_paused_or_without_pairs_or_once_all_have_left() -
     due.deserted(4)
     assert due.questions(_now([asked], iteration=4), asked) == 0
     assert due.questions(_now([asked], iteration=5), asked) == 6
+    asked.deserted = False  # somebody was there after all
+    assert due.questions(_now([asked], iteration=4), asked) == 6
 
 
 def test_questions_come_with_the_initial_fragments() -> None:

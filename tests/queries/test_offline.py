@@ -45,6 +45,8 @@ def _preferences(**changes: Any) -> PreferenceSettings:
 def test_the_oracle_labels_a_file_by_its_true_returns(tmp_path: Path) -> None:
     found = load_recorded(_recorded(tmp_path / "steps.npz"), FragmentSettings(length=5))
     assert found.length == 5
+    settings = FragmentSettings()
+    assert load_recorded(tmp_path / "steps.npz").ids() == load_recorded(tmp_path / "steps.npz", settings).ids()
     tally = label_recorded(found, tmp_path / "store", _preferences())
     labels = PreferenceStore(tmp_path / "store").load()
     assert labels is not None
@@ -91,6 +93,24 @@ def test_labelling_ends_when_all_annotators_have_left(tmp_path: Path) -> None:
     leaving = _preferences(teacher="population", annotators=("oracle@3", "guessing@2"))
     for _ in range(2):  # another labelling in the same store finds nobody either
         assert label_recorded(found, tmp_path / "store", leaving).by_annotator == {"oracle": 3, "guessing": 2}
+
+
+class SkipsAll:
+    """A teacher without an opinion."""
+
+    name = "skips all"
+
+    def answer(self, pairs: Any, rng: np.random.Generator) -> Any:
+        return np.full(len(pairs), np.nan)
+
+
+def test_a_teacher_that_skips_everything_is_asked_for_another_hundred_pairs_at_most(tmp_path: Path) -> None:
+    found = load_recorded(
+        _recorded(tmp_path / "steps.npz"), FragmentSettings(length=5)
+    )  # 64 fragments have 2,016 pairs
+    asking = _preferences(teacher=SkipsAll, comparisons=100, initial_comparisons=40)
+    with pytest.raises(SettingError, match="skipped all of the first 120 pairs"):
+        label_recorded(found, tmp_path / "store", asking)
 
 
 def test_a_teacher_that_skips_everything_ends(tmp_path: Path) -> None:

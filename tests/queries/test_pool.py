@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.comparisons import Pairs, pair_id
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
 from rlhf_ray.queries.selection import Candidates, Disagreement, choose
@@ -343,3 +343,29 @@ def test_pairs_tell_how_far_apart_the_returns_of_the_pool_are_whatever_came_firs
     blind = dataclasses.replace(some_fragments(4), rewards=np.full((4, 5), np.nan))
     pool.add(_clips(4, fragments=blind))
     assert _pairs(pool.propose(3, 1, None)).recent_spread is None
+
+
+def test_pairs_without_answers_are_of_no_batch_the_newest_included() -> None:
+    spaces = (VECTORS, FORCES)
+    pool = FragmentPool.of(some_fragments(4), [], PreferenceSettings(), RewardModelSettings(), spaces, 0)
+    asked = [_pairs(pool.propose(count, number, None)) for number, count in enumerate((2, 3))]
+    unlabelled = pool.unlabelled(10, 1)
+    assert unlabelled is not None
+    names = [frozenset(pair) for of in (*asked, unlabelled) for pair in zip(of.left.ids(), of.right.ids(), strict=True)]
+    assert len(set(names)) == len(names) == 6  # all that four fragments have
+    assert unlabelled.ids == tuple(map(pair_id, unlabelled.left.ids(), unlabelled.right.ids()))
+
+
+def test_a_pool_favours_starts_of_episodes_and_stays_without_what_was_asked_before_it(tmp_path: Path) -> None:
+    fragments = some_fragments(12)
+    fragments.starts[:] = np.arange(12) % 3
+    pool = _pool(pool=12, start_share=1.0)
+    pool.add(CutFragments(0, 0, fragments, 0, ()))
+    pool.save(tmp_path)
+    names = fragments.ids()
+    before = [(names[left], names[right]) for left, right in ((0, 3), (6, 0), (0, 9), (3, 6), (9, 3))]
+    pool.exclude(before)
+    pool.load(tmp_path)
+    pairs = _pairs(pool.propose(9, 0, None))
+    assert {*pairs.left.ids(), *pairs.right.ids()} == {names[6], names[9]}  # of four starts, the only pair left
+    assert pairs.ids == tuple(map(pair_id, pairs.left.ids(), pairs.right.ids()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -12,13 +13,15 @@ import pytest
 import torch
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.utils.metrics import RLMODULE_INFERENCE_TIMER
 
 from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.policies.actions import log_probability
-from rlhf_ray.rllib import PreferencePPOConfig
+from rlhf_ray.rllib import PreferencePPOConfig, array_env_runner
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, _Categorical, _Gaussian, needs_episodes
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.reference import ReferencePPOConfig
+from rlhf_ray.settings import Experiment, PPOSettings
 from tests.rllib.test_ppo_learner import configured, learner_of
 from tests.whole_runs import small
 
@@ -75,8 +78,7 @@ def test_without_noise_the_steps_are_those_of_rllib_s_runner(environment: str) -
         runner.stop()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
+@pytest.mark.parametrize("environment", ["Pendulum-v1", pytest.param("CartPole-v1", marks=pytest.mark.slow)])
 def test_log_probabilities_are_the_network_s_of_the_actions(environment: str) -> None:
     _, runner = runners(environment, num_envs=2, rollout_length=64)
     (rollout,) = runner.sample()
@@ -199,6 +201,64 @@ def test_success_and_other_infos_are_metrics_of_both_runners() -> None:
         assert float(found["info_mean/moved"].peek()) == pytest.approx((1 + 3.5 / 3 + 1 + 5.5 / 5) / 4)
         runner.stop()
     gym.registry.pop("Sometimes-v0")
+
+
+class Numbered(gym.Env[Any, Any]):
+    """Episodes of given lengths; each reward is the episode's number, from 1."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (1,), np.float32), gym.spaces.Discrete(2)
+    lengths, number = (2, 3, 4), 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.left = self.lengths[self.number % len(self.lengths)]
+        self.number += 1
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.left -= 1
+        return np.zeros(1, np.float32), float(self.number), self.left == 0, False, {}
+
+
+def test_episodes_go_on_over_rollouts_with_their_own_lengths_returns_and_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two copies; a step of both takes 1.25 s, 0.25 s of them for the policy. Between episodes is a step of a reset."""
+    monkeypatch.setitem(gym.registry, "Numbered-v0", gym.envs.registration.EnvSpec("Numbered-v0", Numbered))
+    settings = PPOSettings(num_envs=2, rollout_length=10, minibatch_size=10, hidden=(4,))
+    config = ReferencePPOConfig.from_experiment(Experiment(environment="Numbered-v0", ppo=settings))
+    config.validate()
+    runner = ArrayEnvRunner(config=config, worker_index=0, num_workers=0)
+    runner.env.unwrapped.envs[1].unwrapped.lengths = (5, 2)
+    now = 0.0
+
+    def policy(seen: Any) -> Any:
+        nonlocal now
+        now += 0.25
+        return np.zeros((2, 2), np.float32)
+
+    def converted(action: Any, space: Any) -> Any:
+        nonlocal now
+        now += 1.0
+        return action
+
+    monkeypatch.setattr(array_env_runner, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(array_env_runner, "to_env_actions", converted)
+    monkeypatch.setattr(array_env_runner, "outputs_of", lambda network: policy)
+    rollouts = [runner.sample(num_timesteps=wanted, explore=False)[0] for wanted in (9, 9, 9, 2, 9)]
+    assert [len(rollout) for rollout in rollouts] == [9, 9, 9, 2, 10]
+    assert [rollout.starts.tolist() for rollout in rollouts] == [[0, 0], [2, 5], [4, 2], [2, 2], [0, 1]]
+    lengths = [2, 3, 4, 2, 3, 4, 5, 2, 5, 2, 5]  # six of the first copy, five of the other, in 25 steps by hand
+    returns = [n * number for n, number in zip(lengths, [*range(1, 7), *range(1, 6)], strict=True)]
+    found = {name: float(of.peek()) for name, of in runner.get_metrics().items() if hasattr(of, "peek")}
+    assert found["num_episodes_lifetime"] == len(lengths)
+    assert found["num_env_steps_sampled_lifetime"] == 39
+    assert found["episode_len_mean"] == pytest.approx(np.mean(lengths))
+    assert found["episode_return_mean"] == pytest.approx(np.mean(returns))
+    seconds = 1.25 * (sum(lengths) + 1)  # with one reset, the last step of the fourth rollout
+    assert found["episode_duration_sec_mean"] == pytest.approx(seconds / len(lengths))
+    assert found[RLMODULE_INFERENCE_TIMER] == pytest.approx(0.25)
+    for of in ({"num_episodes": 1}, {"num_timesteps": 3, "random_actions": True}):
+        assert all(episode.t_started == 0 for episode in runner.sample(explore=False, **of))
+        assert runner.sample(num_timesteps=4, explore=False)[0].starts.tolist() == [0, 0]
+    runner.stop()
 
 
 @pytest.mark.parametrize("choices", [(3,), (2, 3)])

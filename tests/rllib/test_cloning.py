@@ -84,6 +84,13 @@ def test_unless_told_otherwise_it_takes_enough_gradient_steps(monkeypatch: pytes
     assert clone(module, many, minibatch_size=20).gradient_steps == 5 * 40
 
 
+def test_a_policy_that_normalises_knows_the_demonstrations_before_it_learns_from_them() -> None:
+    module, shown = policy(gym.spaces.Discrete(3), normalize_observations=True), 0.1 * seen(60) + 0.5
+    clone(module, Demonstrations(shown, np.zeros(60, np.int64)), epochs=1)
+    assert int(module.network.statistics.count) == 60
+    np.testing.assert_allclose(module.network.statistics.mean, shown.mean(0), atol=1e-4)
+
+
 def test_images_are_taken_as_they_are() -> None:
     space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
     images = np.zeros((24, 36, 36, 3), np.uint8)

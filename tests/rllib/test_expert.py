@@ -52,11 +52,17 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns_across_batch
         columns = {Columns.REWARDS: torch.tensor(rows), Columns.LOSS_MASK: torch.tensor(mask)}
         # RLlib numbers the pieces of a batch.
         episodes = [Piece(f"{name}_{i}", last - first + 1, done) for i, (name, first, last, done) in enumerate(pieces)]
+        state, scale = scale.get_state(), ReturnScaled(gamma=0.9)  # as after a resume
+        scale.set_state(state)
         scale(batch={DEFAULT_MODULE_ID: columns}, episodes=episodes)
         assert not columns[Columns.REWARDS][~columns[Columns.LOSS_MASK]].any()
         scaled += columns[Columns.REWARDS][columns[Columns.LOSS_MASK]].tolist()
     np.testing.assert_allclose(scaled[400:], np.clip(rewards[400:] / returns.std(), -CLIP, CLIP), rtol=1e-5)
-    assert max(scaled) <= CLIP
+    rare = torch.zeros(400)
+    rare[:2] = torch.tensor([-1000.0, 1000.0])  # 14 of their deviations
+    columns = {Columns.REWARDS: rare, Columns.LOSS_MASK: torch.ones(400, dtype=torch.bool)}
+    ReturnScaled(gamma=0.0)(batch={DEFAULT_MODULE_ID: columns}, episodes=[Piece("a_0", 401, True)])
+    assert columns[Columns.REWARDS].unique().tolist() == [-CLIP, 0.0, CLIP]
 
 
 def test_rollouts_as_arrays_have_the_returns_of_their_episodes() -> None:

@@ -124,6 +124,8 @@ def test_fragments_hold_what_happened_under_the_newest_version(ring: Ring) -> No
     sampled(FragmentCutter(), runner(), episode(0, 9))  # in which no policy has acted
     assert (ring.added[1].policy_version, ring.added[1].fragments) == (0, None)
     assert fragments.terminated.tolist() == [start == 54 for start in fragments.starts]
+    sampled(FragmentCutter(), runner(), episode(0, 9), episode(1, 8))
+    assert ring.added[2].too_short == 1  # no step is no piece
 
 
 @pytest.mark.parametrize(

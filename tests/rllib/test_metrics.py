@@ -117,6 +117,16 @@ def test_stages_share_gauges_and_people_are_left_out() -> None:
     assert not any("ada" in name for name, _ in gauges.told)
 
 
+def test_of_a_metric_by_annotator_the_value_for_all_is_shown() -> None:
+    names = [metric.name for metric in METRICS.values() if metric.whole and metric.gauge]
+    assert names
+    result = copy.deepcopy(RESULT)
+    result["preferences"]["round"] |= dict.fromkeys(names, 2.0) | {f"{names[0]}/ada": 1.0}
+    gauges = Told()
+    gauges.set(result)
+    assert [gauges.told[name, ""] for name in names] == [2.0] * len(names)
+
+
 def test_what_is_unknown_yet_is_not_shown() -> None:
     gauges = Told()
     gauges.set(RESULT | {"env_runners": {}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +18,19 @@ from rlhf_ray import envs
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.expert import ExpertPPOConfig
+from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.learner import PPOLearner, overridden
 from rlhf_ray.rllib.reference import ReferencePPOConfig
 from rlhf_ray.settings import Experiment, PPOSettings
+
+
+class ReadsNext(RewardConnector):
+    """Leaves the rewards as they are."""
+
+    reads_next_observations = True
+
+    def __call__(self, *, batch: dict[str, Any], **others: Any) -> dict[str, Any]:
+        return batch
 
 
 def configured(kind: type, environment: str, *, own_steps: bool = True, **ppo: Any) -> Any:
@@ -91,9 +102,17 @@ def test_a_learner_with_an_optimizer_of_its_own_takes_rllib_s_steps() -> None:
     assert type(learner.get_optimizer(DEFAULT_MODULE_ID)) is torch.optim.SGD
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [ReferencePPOConfig, ExpertPPOConfig])
-@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1", "rlhf_ray/MovingDot-v0"])
+@pytest.mark.parametrize(
+    ("kind", "environment"),
+    [
+        (ReferencePPOConfig, "CartPole-v1"),
+        (ExpertPPOConfig, "Pendulum-v1"),
+        pytest.param(ReferencePPOConfig, "Pendulum-v1", marks=pytest.mark.slow),
+        pytest.param(ExpertPPOConfig, "CartPole-v1", marks=pytest.mark.slow),
+        pytest.param(ReferencePPOConfig, "rlhf_ray/MovingDot-v0", marks=pytest.mark.slow),
+        pytest.param(ExpertPPOConfig, "rlhf_ray/MovingDot-v0", marks=pytest.mark.slow),
+    ],
+)
 def test_weights_and_metrics_are_those_of_rllib_s_update(kind: type, environment: str) -> None:
     theirs, ours = (configured(kind, environment, own_steps=own) for own in (False, True))
     plain, own = learner_of(theirs, environment), learner_of(ours, environment)
@@ -134,9 +153,8 @@ def test_an_image_s_encoder_computes_in_bfloat16_where_the_setting_says_so() -> 
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
-def test_rollouts_as_arrays_give_the_rows_of_episodes(environment: str) -> None:
+@pytest.mark.parametrize("environment", ["Pendulum-v1", pytest.param("CartPole-v1", marks=pytest.mark.slow)])
+def test_rollouts_as_arrays_give_the_rows_of_episodes(environment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured(ReferencePPOConfig, environment)
     episodes, arrays = (
         sampled(config, learner_of(config, environment), kind, 2) for kind in (EnvRunner, ArrayEnvRunner)
@@ -149,6 +167,7 @@ def test_rollouts_as_arrays_give_the_rows_of_episodes(environment: str) -> None:
         for at, rows in rollout.pieces()
     ]
     learner = learner_of(config, environment)
+    monkeypatch.setattr("rlhf_ray.rllib.learner.learner_connectors", lambda learner: [ReadsNext()])
     columns, rows = learner._rows_of_arrays(arrays)
     assert len(rows) == len(rollout) >= 200
     assert len(columns["obs"]) == len(rollout)
@@ -166,20 +185,28 @@ def test_rollouts_as_arrays_give_the_rows_of_episodes(environment: str) -> None:
         running = 0.0
         for step in range(len(seen) - 2, -1, -1):
             number = at[tuple(seen[step].tolist())]
+            np.testing.assert_array_equal(columns["new_obs"][number].cpu(), seen[step + 1])
             last = step == len(seen) - 2 and rollout.terminated[of_rows.stop - 1, copy_]
             error = rewards[number] + (0.0 if last else gamma * values[step + 1]) - values[step]
             running = error + gamma * decay * running
             assert float(rows.targets[number]) == pytest.approx(running + values[step], rel=1e-3, abs=1e-3)
+    other = dataclasses.replace(rollout, rewards=2 * rollout.rewards)  # of another env runner
+    targets = [learner._rows_of_arrays(of)[1].targets for of in ([rollout, other], [rollout], [other])]
+    torch.testing.assert_close(targets[0], torch.cat(targets[1:]))
     assert float(rows.advantages.mean()) == pytest.approx(0.0, abs=1e-4)
     assert float(rows.advantages.std(correction=0)) == pytest.approx(1.0, abs=1e-3)
 
 
-@pytest.mark.slow
-def test_a_state_of_the_optimiser_is_restored() -> None:
+def test_a_state_of_the_optimiser_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_off: list[Any] = []
+    monkeypatch.setattr("rlhf_ray.rllib.learner.take_off", lambda data, of: taken_off.append(of))
     config = configured(ReferencePPOConfig, "Pendulum-v1")
     first, second = (learner_of(config, "Pendulum-v1") for _ in range(2))
-    rollouts = sampled(config, first, ArrayEnvRunner)
+    rollouts, take, taken = sampled(config, first, ArrayEnvRunner), first._take_steps, []
+    first._take_steps = lambda rows, index: (taken.append(tuple(index.shape)), take(rows, index))
     updated(first, rollouts, 100)
+    assert (taken, first._weights_seq_no) == ([(3 * 2, 100)], 1)  # three passes over 200 steps are one update
+    assert taken_off == [first.config]  # the true rewards, if it is to
     second.set_state(first.get_state())
     for learner in (first, second):
         updated(learner, rollouts, 100)

@@ -112,12 +112,12 @@ def version(number: int) -> RewardEnsemble:
 
 
 def test_each_row_has_its_own_next_observation_whatever_is_next_to_it_and_the_ring_keeps_the_newest() -> None:
-    buffer, pieces = TransitionBuffer(50), [episode(n, seed=n, terminated=n == 9) for n in (9, 20, 3, 30)]
+    buffer, pieces = TransitionBuffer(50), [episode(n, seed=n, terminated=n == 30) for n in (9, 20, 3, 30)]
     known = {}
     for piece in pieces:
         observations, rewards = piece.get_observations(), piece.get_rewards()
         for i in range(len(piece)):
-            known[observations[i].tobytes()] = (observations[i + 1], rewards[i], piece.is_terminated and i == 8)
+            known[observations[i].tobytes()] = (observations[i + 1], rewards[i], piece.is_terminated and i == 29)
     buffer.add(pieces[:2])
     buffer.add(pieces[2:])
     assert (buffer.added, len(buffer)) == (62, 50)
@@ -200,11 +200,33 @@ def test_gradient_steps_add_up_to_their_share_of_the_steps_after_the_first(learn
     assert min(due) >= 0
 
 
-def test_an_update_moves_actor_critics_targets_and_temperature_but_not_the_reward(learner: SACLearner) -> None:
-    reward = version(3)
+def test_gradient_steps_come_in_parts_and_their_metrics_are_means(
+    learner: SACLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner.replay.add([episode(30, seed=0)])
+    size, taken, logged = learner.config.train_batch_size_per_learner, list[int](), dict[str, Any]()
+
+    def step(batch: Any, *others: Any) -> torch.Tensor:
+        taken.append(len(batch.rewards))
+        return torch.arange(4.0) + len(taken)
+
+    monkeypatch.setattr("rlhf_ray.rllib.sac_learner.ROWS", 2 * size)
+    monkeypatch.setattr(learner.steps, "step", step)
+    monkeypatch.setattr(learner.metrics, "log_dict", lambda values, **how: logged.update(values))
+    learner._learn(5)
+    assert taken == [size] * 5
+    assert [logged[name] for name in ("critic_loss", "value_mean", "actor_loss", "entropy")] == [3, 4, 5, 6]
+
+
+def test_an_update_moves_actor_critics_targets_and_temperature_but_not_the_reward(
+    learner: SACLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward, taken_off, number = version(3), list[Any](), learner._weights_seq_no
+    monkeypatch.setattr("rlhf_ray.rllib.sac_learner.take_off", lambda data, of: taken_off.append(of))
     learner.module[REWARD_MODULE_ID].set_state(module_state(reward.state()))
     before = {name: value.copy() for name, value in learner.module[DEFAULT_MODULE_ID].get_state().items()}
     results = learner.update(training_data=episodes_data([episode(100)]))
+    assert (taken_off, learner._weights_seq_no) == ([learner.config], number + 1)
     after = learner.module[DEFAULT_MODULE_ID].get_state()
     fixed = {"network.clamps_log_std"}
     assert all(not np.array_equal(before[name], after[name]) for name in before.keys() - fixed)

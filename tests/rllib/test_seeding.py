@@ -130,6 +130,8 @@ def test_environments_that_are_made_again_repeat_no_episode() -> None:
 def test_vector_environments_that_take_one_seed_get_one() -> None:
     first, second = (made(EnvRunner, index, environment="CartPole-v1") for index in (1, 2))
     assert not isinstance(seeding.seeds_of_copies(first.env, first.copies), list)
+    alone: Any = SimpleNamespace(num_envs=1, unwrapped=first.env.unwrapped)
+    assert seeding.seeds_of_copies(alone, np.random.SeedSequence(5)) == number_of(np.random.SeedSequence(5).spawn(1)[0])
     seen = [runner.sample(num_timesteps=3, explore=False) for runner in (first, second)]
     found = [episode.get_observations(0).tobytes() for episodes in seen for episode in episodes]
     assert len(set(found)) == len(found) == 2 * COPIES

@@ -355,6 +355,8 @@ def test_an_annotator_for_whom_everything_is_equal_is_named() -> None:
     _, alarm = the_one(watch([chosen(bob=Presses(0, 0, 10)) | held]))
     assert alarm.name == "labels_held_back"
     assert "bob (10 of the last 10)" in alarm.remedy
+    _, alarm = the_one(watch([both | held]))
+    assert alarm.name == "labels_held_back"  # which names bob, too
     assert watch([chosen(bob=bob) | {"ties": 48, "comparisons": 100}]) == []  # alone: perhaps the fragments are alike
 
 

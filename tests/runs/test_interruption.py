@@ -23,7 +23,7 @@ AT_ONCE = """
 with interruptible() as asked:
     try:
         with asked.at_once():
-            send(); send(); time.sleep(60)
+            send(); send(); time.sleep(5)
     except Interrupted:
         print(asked(), "at once")
     try:
@@ -68,6 +68,13 @@ with nothing_to_save():
         print("not reached")
 """
 OUTSIDE = "send(); time.sleep(60)"
+TWICE_OUTSIDE = """
+for number in (1, 2):
+    try:
+        send()
+    except KeyboardInterrupt:
+        print(number)
+"""
 IN_BACKGROUND = (
     "signal.signal(signal.SIGINT, signal.SIG_IGN); send(); time.sleep(60)"  # as a script's `command &` begins
 )
@@ -83,6 +90,7 @@ IN_BACKGROUND = (
         (TIMED, "as long as it takes\nin time", 0),
         (NOTHING, "", 128 + signal.SIGTERM),
         (OUTSIDE, "", -signal.SIGINT),
+        (TWICE_OUTSIDE, "1", 0),
         (IN_BACKGROUND, "", -signal.SIGINT),
     ],
 )

@@ -130,6 +130,12 @@ def test_a_learner_that_is_a_version_behind_is_measured_by_its_own(tmp_path: Pat
     metrics["comparisons"] = 80
     probing.on_metrics(metrics)
     assert metrics["learned_gain"] == first["learned_gain"]
+    second = probing._readings[2]
+    made.label_and_fit(seed=2)
+    metrics |= {"reward_version": 3, "learner_reward_version": 2, "comparisons": 120}
+    probing.on_metrics(metrics)
+    assert metrics["learned_gain"] == second.gain(0.3)
+    assert metrics["probe_drift"] == probing._readings[3].drift(second)
 
 
 def test_labels_that_a_killed_run_had_asked_for_already_do_not_count_yet(tmp_path: Path) -> None:

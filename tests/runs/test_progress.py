@@ -12,7 +12,7 @@ import pytest
 from rlhf_ray.labelling.waiting import NOBODY_AFTER, PeopleWait
 from rlhf_ray.runs import progress
 from rlhf_ray.runs.outcome import Outcome
-from rlhf_ray.runs.progress import Labelled, Progress, Waits
+from rlhf_ray.runs.progress import Counting, Labelled, Progress, Waits
 from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings
 
 
@@ -52,12 +52,33 @@ def test_the_alarm_of_a_silence_is_shown_once(clock: SimpleNamespace, tmp_path: 
 
 
 @pytest.mark.parametrize(("quiet", "note"), [(59.9, ""), (60.0, "last answer 1 min ago")])
-def test_the_bar_of_labels_says_how_long_nobody_answered(quiet: float, note: str) -> None:
+def test_the_bar_of_labels_says_how_long_nobody_answered(
+    quiet: float, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress._Console, "is_terminal", True)
     shown = Labelled("store", 10)
     shown.on_wait(wait(90, quiet))
     task = shown._bar.tasks[0]
     assert (task.completed, task.total, task.fields["note"]) == (3, 10, note)
+    assert shown._bar.live.is_started
     shown.close()
+    assert not shown._bar.live.is_started
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_count_has_a_bar_or_without_a_terminal_a_line_every_ten_seconds(
+    clock: SimpleNamespace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.setattr(progress._Console, "is_terminal", terminal)
+    with Counting("steps", 40) as shown:
+        assert shown._bar.live.is_started == terminal
+        for _ in range(42):
+            shown.show(int(clock.now) - 99, "so far")
+            clock.now += 1
+        assert shown._bar.tasks[0].completed == 40
+    assert not shown._bar.live.is_started
+    lines = [f"steps {done}/40 so far" for done in (12, 23, 34)]
+    assert terminal or capsys.readouterr().err.splitlines() == lines
 
 
 @pytest.mark.parametrize(("total", "fits"), [(10_000, 4), (50_000, 21)])

@@ -47,7 +47,13 @@ def fitted(store: PreferenceStore, settings: RewardModelSettings, rounds: int = 
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"label_noise": 0.2, "annotator_rationality": True}, {"label_noise": 0.0}, {"discount": 0.5}]
+    "settings",
+    [
+        {},
+        {"label_noise": 0.2, "annotator_rationality": True},
+        {"label_noise": 0.0},
+        {"discount": 0.5, "largest_log_odds": 0.5},
+    ],
 )
 def test_scores_are_those_of_the_fits_report(tmp_path: Path, settings: dict[str, float]) -> None:
     store = PreferenceStore(tmp_path / "store")
@@ -86,6 +92,10 @@ def test_groups_hold_every_answer_once_and_are_named(tmp_path: Path) -> None:
     newer = score_reward(trainer.ensemble, store, SHARE)
     assert newer is not None
     assert list(newer.groups["age"]) == ["0", "1", "2", "3"]
+    store.commit(some_comparisons(30, seed=11, reward_version=9), annotator="ada")  # by a newer one than this
+    newest = score_reward(trainer.ensemble, store, SHARE)
+    assert newest is not None
+    assert list(newest.groups["age"]) == ["0", "1", "2", "3"]
     store.weigh("ben", 0.0)
     without = score_reward(trainer.ensemble, store, SHARE)
     assert without is not None
@@ -153,6 +163,21 @@ def test_a_runs_folder_is_scored_and_its_report_says_so(tmp_path: Path) -> None:
     assert rows["all"].startswith(str(found[1].overall.answers))
     assert len(truth.rows) == 4
     assert [picture.name for picture in sections["learning"].pictures] == ["drift", "reliability"]
+
+
+def test_while_a_run_trains_again_its_newest_checkpoint_has_the_newest_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    PreferenceStore(folder.preferences)
+    for version, place in enumerate((folder.reward_model, tmp_path / "4" / "reward_model"), 1):
+        reward = RewardEnsemble(VECTORS, FORCES, RewardModelSettings(hidden=(8,)))
+        reward.version.fill_(version)
+        reward.save(place)
+        monkeypatch.setattr(reward_scores, "last_checkpoint", lambda folder, found=place.parent: found)
+        found = scores_of_run(folder)
+        assert found is not None
+        assert (int(found[0].version), found[1]) == (version, None)
 
 
 def pendulum_steps() -> Transitions:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from rlhf_ray.data.lock import LockedError
 from rlhf_ray.data.plain import plain
 from rlhf_ray.runs.callbacks import Callbacks, TrainingRun
 from rlhf_ray.runs.folder import RunFolder, read_metrics
@@ -29,6 +30,24 @@ def test_a_new_folder_holds_settings_versions_and_command(tmp_path: Path) -> Non
     about = json.loads(folder.run.read_text())
     assert about["interrupted"] is True
     assert about["finished"] >= about["started"]
+
+
+def test_what_a_run_was_given_is_kept_for_its_resume(tmp_path: Path) -> None:
+    options = {"callback": [], "port": 7}
+    for name, given, kept in (("one", options, options), ("other", None, {})):
+        assert RunFolder.create(tmp_path / name, Experiment(), given).about()["options"] == kept
+
+
+def test_nobody_else_writes_meanwhile_the_second_time_too(tmp_path: Path) -> None:
+    folder, other = RunFolder.create(tmp_path / "run", Experiment()), RunFolder(tmp_path / "run")
+    for _ in range(2):
+        with folder.writing():
+            with folder.writing():
+                pass
+            with pytest.raises(LockedError), other.writing():
+                pass
+        with other.writing():
+            pass
 
 
 def test_a_run_goes_back_to_the_end_of_an_iteration(tmp_path: Path) -> None:

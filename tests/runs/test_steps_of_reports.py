@@ -12,8 +12,9 @@ import pytest
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.reward.functions import CallableReward
 from rlhf_ray.runs import interpret
-from tests.made_up import Walk
+from tests.made_up import FORCES, VECTORS, Walk, some_fragments
 
 
 class Watching:
@@ -92,3 +93,15 @@ def test_of_a_recording_whole_episodes_are_drawn_up_to_the_most_steps(
     monkeypatch.setattr(interpret, "load_steps", lambda path, most: recorded[:0])
     with pytest.raises(SettingError, match="--data is recording, which holds no steps"):
         interpret.given_steps(Path("recording"), 0)
+
+
+def test_an_environments_own_steps_may_leave_its_bounds_and_others_may_not(tmp_path: Path) -> None:
+    reward = CallableReward(lambda observations, *others: observations[:, 0], VECTORS, FORCES)
+    clips = some_fragments(2)
+    clips.observations[..., 0] = 100.0  # of 10
+    steps = Transitions.of_fragments(clips)
+    with pytest.raises(SettingError, match=str(tmp_path)):
+        interpret.check_steps(reward, steps, tmp_path)
+    assert len(interpret.check_steps(reward, steps, "Walk-v0")) == len(steps)
+    (tmp_path / "config.json").write_text("{}")  # a run's
+    assert len(interpret.check_steps(reward, steps, tmp_path)) == len(steps)

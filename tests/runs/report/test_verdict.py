@@ -79,6 +79,13 @@ CASES: dict[str, tuple[dict[str, Any], set[str], bool]] = {
         set(),
         True,
     ),
+    "nobody's actions vary": ({"random": agent(-900, 90, 0.0), "trained": agent(-100, 90, 0.0)}, set(), False),
+    "at the threshold": ({"random": agent(0, 1), "trained": agent(8, 1), "reward_threshold": 8.0}, set(), False),
+    "four fifths of the way": (
+        {"random": agent(0, 1), "trained": agent(8, 1), "reference": agent(10, 1)},
+        {"below_reference"},
+        True,
+    ),
     "nothing evaluated": ({}, set(), False),
 }
 
@@ -87,6 +94,12 @@ CASES: dict[str, tuple[dict[str, Any], set[str], bool]] = {
 def test_verdicts(result: dict[str, Any], names: set[str], told: bool) -> None:
     assert {verdict.name for verdict in verdicts(result)} == names
     assert (share_of_the_way(result) is not None) == told
+
+
+def test_two_standard_errors_are_not_enough_and_more_are() -> None:
+    """Of three episodes with a deviation of 1, the error of each mean is the root of a half, and of a difference 1."""
+    found = [compare(agent(mean, 1, episodes=3), agent(0, 1, episodes=3)) for mean in (-2.01, -2.0, 2.0, 2.01)]
+    assert found == [-1, 0, 0, 1]
 
 
 def test_a_run_that_falls_short_says_how_far_it_came() -> None:
@@ -121,6 +134,10 @@ def test_what_acting_at_random_earned_in_training_is_said_beside_a_policy_that_s
     assert "the stochastic policy reached −206.4" in messages["actions_collapsed"]
     messages = {verdict.name: verdict.message for verdict in verdicts(result | {"training_return": -500.0})}
     assert "In training" not in messages["actions_collapsed"]
+    for earned, said in ((-487.0, False), (-485.0, True)):  # two of its deviations above its mean are -486
+        result |= {"trained": agent(-500, 7, 0.0), "training_return": earned}
+        messages = {verdict.name: verdict.message for verdict in verdicts(result)}
+        assert ("the stochastic policy reached" in messages["actions_collapsed"]) == said
 
 
 def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
