@@ -81,9 +81,8 @@ class RewardTrainer:
         self.loss = make_loss(settings)
         self.ensemble.networks.to(self.device)
         self._backward_steps = BACKWARD_STEPS // settings.ensemble_size
-        that_fit = None if takes_averages(self.ensemble.networks) else steps_that_fit(self.ensemble.networks)
-        if self.device.type == "cpu" and that_fit:
-            self._backward_steps = min(self._backward_steps, that_fit)
+        if self.device.type == "cpu" and not takes_averages(networks := self.ensemble.networks):
+            self._backward_steps = min(self._backward_steps, steps_that_fit(networks) or self._backward_steps)
         of_adam: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay, "fused": True}
         self._fused: FusedMLPs | None = None
         if FusedMLPs.fits(self.ensemble.networks, settings):

@@ -200,9 +200,7 @@ def test_gradient_steps_add_up_to_their_share_of_the_steps_after_the_first(learn
     assert min(due) >= 0
 
 
-def test_gradient_steps_come_in_parts_and_their_metrics_are_means(
-    learner: SACLearner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradient_steps_come_in_parts_with_mean_metrics(learner: SACLearner, monkeypatch: pytest.MonkeyPatch) -> None:
     learner.replay.add([episode(30, seed=0)])
     size, taken, logged = learner.config.train_batch_size_per_learner, list[int](), dict[str, Any]()
 

@@ -373,7 +373,7 @@ class Target:
 
     def linear(self, fitted: FloatArray, tested: FloatArray) -> tuple[float, FloatArray]:
         """Read values in the metric by a linear reader: its AUC, and its direction."""
-        way = _unit(_covariance(fitted[self.fitted], self.left))
+        way = _unit(statistics.covariance(fitted[self.fitted], self.left))
         return self.auc(tested[self.tested] @ way), way
 
     def pattern(self, fitted: FloatArray) -> FloatArray:
@@ -384,7 +384,7 @@ class Target:
 
     def signed(self, fitted: FloatArray, tested: FloatArray) -> tuple[float, FloatArray]:
         """Do as `linear`, with an AUC below 0.5 where the reader errs: a reader of noise does so as often as not."""
-        way = _unit(_covariance(fitted[self.fitted], self.left))
+        way = _unit(statistics.covariance(fitted[self.fitted], self.left))
         return statistics.auc(residual(tested[self.tested] @ way, self.others), self.truth, 0.5), way
 
     def by_products(self, fitted: FloatArray, tested: FloatArray) -> float:
@@ -440,15 +440,8 @@ def _pattern(values: FloatArray, classes: Array) -> FloatArray:
     """Return the covariance of values and a class, ``[axes]``."""
     known = np.isfinite(classes)
     wanted = classes[known] - classes[known].mean() if known.any() else np.zeros(0)
-    return _covariance(values[known], wanted) / max(len(wanted), 1)
-
-
-def _covariance(values: FloatArray, wanted: FloatArray) -> FloatArray:
-    """Return ``values.T @ wanted``. What is only rounding is 0: after a removal, a reader would read what was removed by it."""
-    found: FloatArray = values.T @ wanted
-    return np.where(np.abs(found) > 1e-9 * (np.abs(values).T @ np.abs(wanted)), found, 0.0)
+    return statistics.covariance(values[known], wanted) / max(len(wanted), 1)
 
 
 def _unit(way: FloatArray) -> FloatArray:
-    unit: FloatArray = way / max(float(np.linalg.norm(way)), 1e-300)
-    return unit
+    return np.asarray(way / max(float(np.linalg.norm(way)), 1e-300))
