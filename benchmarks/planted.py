@@ -28,7 +28,7 @@ from benchmarks.planted_causes import Case, agents, environments, vectors
 from benchmarks.planted_causes.judging import judge
 from benchmarks.record import about, record
 from rlhf_ray.interpret.agent.report import agent_study, write_agent_report
-from rlhf_ray.interpret.agent.steps import search, world_model
+from rlhf_ray.interpret.agent.steps import world_model
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.interpret.reward.report import report_reward
 from rlhf_ray.interpret.reward.steps import NAMES as REWARD_STEPS
@@ -62,10 +62,9 @@ def main() -> None:
 
 
 def prepare() -> None:
-    """Use one thread; work less where no cause comes from: blank pictures, a quick world model, few searches in it."""
+    """Use one thread; work less where no cause comes from: blank pictures, a quick world model."""
     torch.set_num_threads(1)
     world_model.FEWEST = 60
-    search.FEWEST_SIMULATIONS, search.STARTS = 5, 4
     Figure.savefig = blank  # type: ignore[method-assign]
 
 

@@ -1,4 +1,4 @@
-"""The steps concepts, bases, clusters, overlap, behaviours and dynamics of the chain, on an untrained agent of MiniRun."""
+"""The steps concepts, bases, clusters, behaviours and dynamics of the chain, on an untrained agent of MiniRun."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def chain(tmp_path_factory):
     needs = ["recording"]
     sections = {}
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("concepts", "bases", "clusters", "behaviours", "overlap", "dynamics"):
+        for name in ("concepts", "bases", "clusters", "behaviours", "dynamics"):
             step = importlib.import_module(f"rlhf_ray.interpret.agent.steps.{name}")
-            if name in ("overlap", "dynamics"):  # a world model: of its quality nothing is asked here
+            if name == "dynamics":  # a world model: of its quality nothing is asked here
                 patch.setattr(step, "world_of", lambda work: world)
                 needs.append("world_model")
             work = context_of(agent, partial(make_batch, MINIRUN), folder, name, needs, 0.02)
@@ -77,11 +77,3 @@ def test_behaviours_rule_the_dynamics(chain):
     with np.load(folder / "dynamics" / "dynamics.npz") as file:
         one = next(name for name in file.files if name.startswith("1/") and name.endswith("Jacobian, memory"))
         assert file[one].shape == (8, 8)
-
-
-def test_a_bad_world_model_does_not_overlap(chain):
-    _, sections = chain
-    assert any(check.passed is False for check in sections["overlap"].checks)
-    assert any(said.kind == "warning" for said in sections["overlap"].statements)
-    (made, control), *_ = [list(each.values())[:2] for each in sections["overlap"].values["spaces"].values()]
-    assert made["coverage"] < control["coverage"]

@@ -1,4 +1,4 @@
-"""Concepts, stability, clusters, behaviours and overlap on planted data."""
+"""Concepts, stability, clusters and behaviours on planted data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent import clusters, concepts, embeddings, samples
 from rlhf_ray.interpret.agent.behaviours import behaviours, shares, windows
-from rlhf_ray.interpret.agent.overlap import overlap
 from rlhf_ray.interpret.agent.questions.quantities import value
 from rlhf_ray.interpret.agent.steps import attribution as attribution_step
 from rlhf_ray.interpret.agent.steps import concepts as concepts_step
@@ -154,22 +153,6 @@ def test_windows_stay_within_episodes_and_blocks_count_alike():
     assert list(zip(rows, steps, strict=True)) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]
     wide = features.var(0)
     assert wide[:6].sum() == pytest.approx(wide[6:].sum(), rel=0.8)
-
-
-def test_overlap_is_beside_its_control():
-    rng = np.random.default_rng(2)
-    real, groups = rng.normal(size=(400, 5)), np.repeat(np.arange(20), 20)
-    alike = overlap(real, rng.normal(size=(200, 5)), groups, np.repeat(np.arange(20), 10))
-    apart = overlap(real, rng.normal(size=(200, 5)) + 1.5, groups, np.repeat(np.arange(20), 10))
-    assert alike is not None
-    assert apart is not None
-    assert abs(alike.generated.auc - 0.5) < 0.1
-    assert abs(alike.control.neighbours - 0.5) < 0.06
-    assert alike.generated.coverage > 0.9
-    assert apart.generated.auc > 0.9
-    assert apart.generated.neighbours < 0.3
-    assert apart.generated.coverage < 0.7 < apart.control.coverage
-    assert overlap(real[:20], real[:20], groups[:20], groups[:20]) is None  # one episode
 
 
 def test_umap_is_optional(monkeypatch):

@@ -1,7 +1,6 @@
 """Objects hidden from the agent's eyes: a lane whose deaths are known, and agents that look at one object, at both, or at none."""
 
 import json
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -9,14 +8,11 @@ import pytest
 import torch
 
 from rlhf_ray.agents.agent import AgentStep
-from rlhf_ray.agents.moments import draw_steps
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.recorded import split_of
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.envs.batch import BatchStep
-from rlhf_ray.interpret.agent.comparison import saliency
 from rlhf_ray.interpret.agent.hiding import HidingBatch, selective
-from rlhf_ray.interpret.agent.questions import quantities
 from rlhf_ray.interpret.agent.steps import hidden
 from tests.interpret.contexts import context_of
 
@@ -189,14 +185,3 @@ def test_environments_without_masks_or_images_are_told_what_they_must_offer(tmp_
 
     assert "must offer masks()" in hidden.STEP.why_not(context_of(agent, Unknown, tmp_path))
     assert "shows numbers" in hidden.STEP.why_not(context_of(agent, Numbers, tmp_path))
-
-
-def test_maps_of_an_agent_that_any_pixel_tells_enough_are_unfaithful():
-    """Occlusion of single parts shows nothing, since the rest of the block still tells: deletion of several does."""
-    agent = Looking(RED, GREEN)
-    episodes = play(agent, Lane(20), range(20))
-    chosen = draw_steps(episodes.real, 30, np.random.default_rng(0))
-    looks = [SimpleNamespace(agent=agent, thoughts=episodes)]
-    for quantity, wrong in ((quantities.log_odds(ACTIONS, DUCK), [0]), (quantities.value(), [])):
-        maps = [saliency._maps(looks[0], chosen, quantity)]
-        assert saliency._unfaithful(looks, chosen, quantity, maps, np.random.default_rng(1)) == wrong, "0 has no order"

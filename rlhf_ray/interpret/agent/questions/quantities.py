@@ -143,12 +143,3 @@ def loading(basis: Directions, component: int, site: str = MEMORY) -> Quantity:
         return (values.flatten(1) - center) @ row
 
     return Quantity(f"loading_{component}", f"score of {basis.names[component]}", read)
-
-
-def mean_over_steps(quantity: Quantity) -> Quantity:
-    """Return the mean of a quantity over all steps from now to ``k``."""
-
-    def read(agent: Agent, simulation: Simulation, k: int) -> Tensor:
-        return torch.stack([quantity.read(agent, simulation, step) for step in range(k + 1)]).mean(0)
-
-    return Quantity(f"mean_{quantity.name}", f"mean {quantity.title} over the rollout", read, quantity.ahead)

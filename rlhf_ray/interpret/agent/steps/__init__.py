@@ -7,7 +7,6 @@ NAMES = (
     "concepts",
     "bases",
     "clusters",
-    "overlap",
     "behaviours",
     "dynamics",
     "attribution",
@@ -15,7 +14,6 @@ NAMES = (
     "interventions",
     "counterfactuals",
     "hidden",
-    "search",
     "panel",
 )
 """The steps, in the order of the page; each comes after those that it needs."""
