@@ -21,7 +21,7 @@ from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.garbage import uncollected
-from rlhf_ray.data.modules import append_to_path, look_in_all
+from rlhf_ray.data.modules import append_to_path
 from rlhf_ray.data.system import bound_cores
 from rlhf_ray.data.whole import whole_number
 from rlhf_ray.runs import last_words
@@ -218,8 +218,7 @@ def _defaults(words: Sequence[str]) -> Train:
 def _callbacks(names: Sequence[str], resumed: RunFolder | None) -> list[Callback]:
     """The user's callbacks. Naming one on the command line is consent to import it; names from a run folder need consent."""
     if resumed is not None:
-        look_in_all(resumed.about().get("modules", ()))
-        consent.check(names, resumed.run)
+        consent.check(names, resumed.run, resumed.about().get("modules"))
     append_to_path()
     return [CALLBACKS.make(name) for name in names]
 

@@ -1,10 +1,12 @@
 """One writer per folder: a lock that the kernel releases when its process ends, however it ends.
 
-The lock is an ``flock`` on the file ``.NAME.lock`` beside the folder (inside it, if the folder above can't be written), which says
-in JSON who holds it: process, host, command, and since when. Readers take none. The kernel releases it with its process, also
-after SIGKILL or a crash, so that nobody judges whether a process is dead, and a reused process id deceives nobody. Linux passes
-``flock`` on to the server on NFS (which frees it once the client's lease has expired) and on most cluster file systems. Where a
-file system has no locks, no folder is locked, and a warning says so.
+The lock is an ``flock`` on the folder itself, on which all users agree and which follows a rename; and one on the file
+``.NAME.lock`` beside it (inside it, if the folder above can't be written), for what isn't there yet, is a file, or is replaced
+meanwhile. The file says in JSON who holds the lock: process, host, command, and since when. Readers take none.
+
+The kernel releases it with its process, also after SIGKILL or a crash: nobody judges whether a process is dead, and a reused
+process id deceives nobody. On NFS, Linux passes only the file's on to the server (which frees it once the client's lease has
+expired); most cluster file systems take both. Where a file system has no locks, no folder is locked, and a warning says so.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import logging
 import os
 import shlex
 import socket
+import stat
 import sys
 import time
 import weakref
@@ -55,16 +58,23 @@ class Lock:
 
     def __init__(self, path: Path | str, remedy: str = "or give another folder"):
         target = Path(os.path.realpath(path))
-        self._descriptor: int | None = None
+        self._path, self._remedy = path, remedy
+        self._held: list[int] = []
         self._made = [above for above in target.parents if not above.exists()]
+        beside, inside = target.with_name(f".{target.name}.lock"), target / INSIDE
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            inside = not os.access(target.parent, os.W_OK) and target.is_dir()
-            self._file = target / INSIDE if inside else target.with_name(f".{target.name}.lock")
-            while self._descriptor is None:
-                self._descriptor = self._take(path, remedy)
+            self._file = beside if os.access(target.parent, os.W_OK) or not target.is_dir() else inside
+            if target.is_dir():
+                self._take_folder(target, beside, inside)
+            while not self._take_file():
+                pass
         except OSError as error:
+            self._close()
             raise type(error)(error.errno, error.strerror, str(path)) from error
+        except SettingError:
+            self._close()
+            raise
         _open.add(self)
         about = {
             "pid": os.getpid(),
@@ -72,47 +82,71 @@ class Lock:
             "since": time.time(),
             "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         }
-        os.truncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{json.dumps(about)}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # the file is another user's
+            os.truncate(self._held[-1], 0)
+            os.pwrite(self._held[-1], f"{json.dumps(about)}\n".encode(), 0)
 
-    def _take(self, path: Path | str, remedy: str) -> int | None:
-        """Return the locked file; None if its holder has just released it."""
-        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = _holder(self._file)
-            if error.errno in _NO_LOCKS:
-                logger.warning(
-                    "The file system of %s has no locks (%s): let no other process write there.", path, error.strerror
-                )
-                return descriptor
-            os.close(descriptor)
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            raise LockedError(f"{path} is being written by {holder}, {remedy}.") from None
+    def _take_folder(self, target: Path, *files: Path) -> None:
+        """Lock the folder itself, where its file system can. One of ``files`` may say who else has it."""
         with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(descriptor), os.stat(self._file)):
-                return descriptor
-        os.close(descriptor)  # its holder has deleted it since we opened it
-        return None
+            self._held.append(os.open(target, os.O_RDONLY | os.O_DIRECTORY))
+            self._lock(*files)
+
+    def _take_file(self) -> bool:
+        """Lock the file; return whether it is still there: its holder may have just released it."""
+        try:
+            self._held.append(descriptor := _opened(self._file))
+            try:
+                self._lock(self._file)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                logger.warning(
+                    "The file system of %s has no locks (%s): let no other process write there.",
+                    self._path,
+                    error.strerror,
+                )
+                return True
+        except OSError as error:
+            if not os.path.lexists(self._file):
+                raise
+            raise SettingError(
+                f"{self._path} can't be locked: {self._file} is no lock file that you may use ({error.strerror}). Remove it if no "
+                f"other process writes to {self._path}."
+            ) from error
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), os.lstat(self._file)):
+                return True
+        os.close(self._held.pop())
+        return False
+
+    def _lock(self, *files: Path) -> None:
+        """Lock the last descriptor.
+
+        Raises:
+            LockedError: another process has it; one of ``files`` may say which.
+            OSError: its file system has no locks.
+        """
+        try:
+            fcntl.flock(self._held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(f"{self._path} is being written by {_holder(*files)}, {self._remedy}.") from None
 
     def release(self) -> None:
         """Let others write. Does nothing the second time."""
-        if self._descriptor is None:
+        if not self._held:
             return
         with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(self._descriptor), os.stat(self._file)):  # or the folder was replaced
+            if os.path.samestat(os.fstat(self._held[-1]), os.lstat(self._file)):  # or the folder was replaced
                 os.unlink(self._file)
             for above in self._made:  # nothing was written
                 above.rmdir()
         self._close()
 
     def _close(self) -> None:
-        if self._descriptor is not None:
+        while self._held:
             with contextlib.suppress(OSError):
-                os.close(self._descriptor)
-            self._descriptor = None
+                os.close(self._held.pop())
 
     def __enter__(self) -> Self:
         return self
@@ -126,18 +160,64 @@ class Lock:
         self._close()
 
 
-def _holder(file: Path) -> str:
-    """Describe who holds the lock, and how to end it."""
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
+"""A link leads to somebody's file, and opening a pipe would wait."""
+
+_BEGIN = b'{"pid": '
+"""The first bytes of a lock file that is not empty."""
+
+
+def _opened(file: Path) -> int:
+    """Open a lock file, made if missing. Another user's is opened for reading, which is enough to lock it.
+
+    Raises:
+        OSError: it can't be opened, or it is no lock file.
+    """
+    while True:
+        try:
+            try:
+                descriptor = os.open(file, os.O_RDWR | _FLAGS)
+            except PermissionError:
+                descriptor = os.open(file, os.O_RDONLY | _FLAGS)
+        except FileNotFoundError:
+            # Without O_EXCL, Linux would refuse another user's in /tmp.
+            with contextlib.suppress(FileExistsError):
+                return os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
+            continue
+        about = os.fstat(descriptor)
+        if (
+            stat.S_ISREG(about.st_mode)
+            and about.st_nlink <= 1
+            and os.pread(descriptor, len(_BEGIN), 0) in (b"", _BEGIN)
+        ):
+            return descriptor
+        os.close(descriptor)
+        raise FileExistsError(errno.EEXIST, "it is something else", str(file))
+
+
+def _read(file: Path) -> bytes:
+    descriptor = os.open(file, os.O_RDONLY | _FLAGS)
     try:
-        about = json.loads(file.read_text())
-        pid, host, since, command = (about[name] for name in ("pid", "host", "since", "command"))
-        minutes = max(0.0, time.time() - float(since)) / 60
-    except (OSError, ValueError, KeyError, TypeError):  # it has just been taken, and doesn't say yet
-        return "another process: wait until it ends"
-    age = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"
-    age = f"{60 * minutes:.0f} s" if minutes < 2 else age
-    stop = f"`kill {pid}`" if host == socket.gethostname() else f"`kill {pid}` on {host}"
-    return f"process {pid} on {host}, for {age} (`{command}`): wait until it ends, stop it with {stop}"
+        return os.read(descriptor, 2**22)
+    finally:
+        os.close(descriptor)
+
+
+def _holder(*files: Path) -> str:
+    """Describe who holds the lock, and how to end it, from the first of ``files`` that names a living process."""
+    for file in files:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            about = json.loads(_read(file))
+            pid, host, since, command = int(about["pid"]), about["host"], float(about["since"]), about["command"]
+            minutes = max(0.0, time.time() - since) / 60
+            if here := host == socket.gethostname():
+                with contextlib.suppress(PermissionError):  # another user's
+                    os.kill(pid, 0)
+            age = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"
+            age = f"{60 * minutes:.0f} s" if minutes < 2 else age
+            stop = f"`kill {pid}`" if here else f"`kill {pid}` on {host}"
+            return f"process {pid} on {host}, for {age} (`{command}`): wait until it ends, stop it with {stop}"
+    return "another process: wait until it ends"  # which has just taken it, can't write who it is, or is of a renamed folder
 
 
 def _forked() -> None:

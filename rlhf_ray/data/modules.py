@@ -73,9 +73,3 @@ def found_in(module: str) -> str | None:
 def found_in_all(modules: Iterable[str]) -> list[str]:
     """Return the searched folders where these modules were found, sorted."""
     return sorted({folder for module in modules if (folder := found_in(module)) is not None})
-
-
-def look_in_all(found: str | Iterable[str] | None) -> None:
-    """Search the folders from `found_in_all`, as stored in files: some hold a single folder, or none."""
-    for folder in [found] if isinstance(found, str) else found or ():
-        look_in(folder)

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from rlhf_ray.data import consent
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
@@ -25,7 +26,7 @@ from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks import is_built_in, make_network, observe, reads_history
 from rlhf_ray.reward.networks.convolving import steps_that_fit, takes_averages
 from rlhf_ray.reward.unmoved import unmoved
-from rlhf_ray.settings import RewardModelSettings, from_json, to_json
+from rlhf_ray.settings import RewardModelSettings, from_json, own_parts, to_json
 
 FORMAT = "rlhf_ray.reward/1"
 MOST_STEPS = 4096
@@ -94,6 +95,8 @@ class RewardEnsemble(nn.Module):
         self.action_space = action_space
         self.settings = settings
         self.networks = make_network(observation_space, action_space, settings)
+        for name in own_parts("reward_model", settings):
+            consent.allow(consent.module_of(name))  # its code runs here already
         self.register_buffer("reward_mean", torch.zeros(settings.ensemble_size))
         self.register_buffer("reward_std", torch.ones(settings.ensemble_size))
         self.register_buffer("version", torch.zeros((), dtype=torch.int64))
@@ -350,6 +353,7 @@ class RewardEnsemble(nn.Module):
 
         Raises:
             ValueError: the folder holds no reward model, or its format is unknown to this version.
+            SettingError: it names a part of a module whose import was not allowed (`rlhf_ray.data.consent`).
         """
         directory = Path(directory)
         try:
@@ -360,13 +364,15 @@ class RewardEnsemble(nn.Module):
             raise ValueError(f"{directory} has format {description['format']!r}; this version reads {FORMAT!r}.")
         observation_space = space_from_json(description["observation_space"])
         assert isinstance(observation_space, gym.spaces.Box)  # networks accept no other space
+        settings = from_json(RewardModelSettings, description["settings"])
+        consent.check(own_parts("reward_model", settings), directory / "reward.json")
         with torch.random.fork_rng(
             devices=[]
         ):  # the initial weights are overwritten below: keep the caller's random stream unchanged
             ensemble = RewardEnsemble(
                 observation_space,
                 space_from_json(description["action_space"]),
-                from_json(RewardModelSettings, description["settings"]),
+                settings,
             )
         ensemble.load_state_dict(load_file(directory / "reward.safetensors"))
         return ensemble

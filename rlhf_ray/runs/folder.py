@@ -37,7 +37,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
 from rlhf_ray.data.lock import INSIDE, Lock
 from rlhf_ray.data.metrics import renamed
-from rlhf_ray.data.modules import found_in_all, look_in_all
+from rlhf_ray.data.modules import found_in_all
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.plain import plain
@@ -178,9 +178,9 @@ class RunFolder:
                 (`rlhf_ray.data.consent`).
         """
         experiment = load_experiment(self.config)
-        if experiment.own_names() and self.run.exists():
-            look_in_all(self.about().get("modules", ()))
-        consent.check(experiment.own_names(), self.config)
+        names = experiment.own_names()
+        found = self.about().get("modules") if names and self.run.exists() else None
+        consent.check(names, self.config, found)
         return experiment
 
     def suspicions(self) -> dict[tuple[str, str], float]:

@@ -11,6 +11,7 @@ from rlhf_ray.settings.experiment import (
     env_steps_needed,
     from_json,
     load_experiment,
+    own_parts,
     save_experiment,
     to_json,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "env_steps_needed",
     "from_json",
     "load_experiment",
+    "own_parts",
     "save_experiment",
     "to_json",
 ]

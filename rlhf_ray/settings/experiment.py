@@ -121,11 +121,8 @@ class Experiment:
 
     def own_names(self) -> list[str]:
         """The names ``module:Name`` of the user's own parts and environment."""
-        values = [getattr(getattr(self, group), name) for group, names in PARTS.items() for name in names]
-        parts = [part for value in values for part in ((value,) if isinstance(value, str) else value)]
-        # As in my_parts:Mine+k_center, and the annotator my_parts:Mine=2@30.
-        joined = (name for part in parts for name in re.split("[=@]", part)[0].split("+"))
-        return [name for name in (self.environment, *joined) if ":" in name]
+        environment = [self.environment] if ":" in self.environment else []
+        return environment + [name for group in PARTS for name in own_parts(group, getattr(self, group))]
 
     def resolved_fragments(self, horizon: int | None = None) -> ResolvedFragments:
         """`FragmentSettings.resolved` for this experiment; an estimate while the environment's ``horizon`` is unknown."""
@@ -134,6 +131,15 @@ class Experiment:
         return self.fragments.resolved(
             horizon=horizon, total_env_steps=self.total_env_steps, rollout=rollout_length, rounds=rounds
         )
+
+
+def own_parts(group: str, settings: PreferenceSettings | RewardModelSettings) -> list[str]:
+    """The names ``module:Name`` of the user's own parts in one group of `PARTS`."""
+    values = [getattr(settings, name) for name in PARTS[group]]
+    parts = [part for value in values for part in ((value,) if isinstance(value, str) else value)]
+    # As in my_parts:Mine+k_center, and the annotator my_parts:Mine=2@30.
+    joined = (name for part in parts for name in re.split("[=@]", part)[0].split("+"))
+    return [name for name in joined if ":" in name]
 
 
 def env_steps_needed(

@@ -21,7 +21,7 @@ from rlhf_ray.data import consent
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import INSIDE, Lock
-from rlhf_ray.data.modules import found_in_all, look_in_all
+from rlhf_ray.data.modules import found_in_all
 from rlhf_ray.data.places import in_job
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.runs.folder import own_folder
@@ -203,8 +203,7 @@ def read_plan(folder: Path) -> Plan:
         except SettingError as error:
             raise SettingError(f"{folder / PLAN}: {error}") from error
         plan = Plan(experiment=experiment, **values)
-    look_in_all(modules)
-    consent.check(experiment.own_names(), folder / PLAN)
+    consent.check(experiment.own_names(), folder / PLAN, modules)
     for part in (folder, folder / SEEDS):
         if state.has_started(part):
             state.check_pickles(part)

@@ -1,13 +1,15 @@
 """A module that a file names is imported when somebody has said so, and not before."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from rlhf_ray import cli
 from rlhf_ray.cli import presets
-from rlhf_ray.data import consent
+from rlhf_ray.cli.train import _callbacks
+from rlhf_ray.data import consent, modules
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, PreferenceSettings, save_experiment, to_json
@@ -95,6 +97,35 @@ def test_whoever_made_a_run_is_not_asked(tmp_path: Path, imported: Path, monkeyp
     RunFolder.create(tmp_path / "own", Experiment(environment=NAME))
     monkeypatch.setattr(consent, "_allowed", set())
     assert RunFolder.open(tmp_path / "own").experiment().environment == NAME
+
+
+def test_folders_that_a_file_names_are_searched_for_what_is_allowed_there(
+    foreign: Path, imported: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(modules.FOLDERS, "")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    theirs, source = tmp_path / "theirs", foreign / "run.json"
+    theirs.mkdir()
+    consent.allow("foreign_envs")  # in its own folder
+    about = json.loads(source.read_text())
+    source.write_text(json.dumps(about | {"modules": [str(theirs), 7]}))
+    run = RunFolder.open(foreign)
+    run.experiment()
+    _callbacks([], run)  # of a run to resume
+    assert modules.folders() == []
+    assert str(theirs) not in sys.path
+    # A module of that name there, even as a link to the allowed one, is another one.
+    (theirs / "foreign_envs.py").symlink_to(imported.parent / "modules" / "foreign_envs.py")
+    with pytest.raises(SettingError, match=f"{theirs}/foreign_envs.py.*--allow-import foreign_envs"):
+        run.experiment()
+    assert modules.folders() == []
+    consent.allow("foreign_envs", anywhere=True)
+    for _ in range(2):
+        run.experiment()
+        assert modules.folders() == [str(theirs)]
+        monkeypatch.setattr(consent, "_allowed", set())  # as in a new process
+        monkeypatch.setenv(modules.FOLDERS, "")
+    assert not imported.exists()
 
 
 def test_only_the_flags_that_are_ours_are_taken() -> None:

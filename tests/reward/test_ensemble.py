@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.data import consent
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import RewardModelSettings
@@ -150,6 +152,30 @@ def test_a_model_of_an_unknown_format_is_refused(tmp_path: Path) -> None:
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nothing holds no reward model"):
         RewardEnsemble.load(tmp_path / "nothing")
+
+
+def test_a_network_of_a_module_needs_consent_unless_it_has_been_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "foreign_nets.py").write_text(
+        "from pathlib import Path\nfrom rlhf_ray.reward.networks import NETWORKS\n"
+        'Path(__file__).with_name("imported").touch()\nNet = NETWORKS.parts["mlp"]\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(consent, "_allowed", set())
+    _ensemble().save(tmp_path / "model")
+    file = tmp_path / "model" / "reward.json"
+    about = json.loads(file.read_text())
+    about["settings"]["network"] = "foreign_nets:Net"
+    file.write_text(json.dumps(about))
+    with pytest.raises(SettingError, match=r"reward\.json names 'foreign_nets:Net'.*--allow-import foreign_nets"):
+        RewardEnsemble.load(tmp_path / "model")
+    assert not (tmp_path / "imported").exists()
+    _ensemble(settings=dataclasses.replace(ALL_INPUTS, network="foreign_nets:Net"))  # given in Python
+    assert (tmp_path / "imported").exists()
+    monkeypatch.setattr(consent, "_allowed", set())  # as in a new process
+    assert RewardEnsemble.load(tmp_path / "model").settings.network == "foreign_nets:Net"
 
 
 def test_loading_leaves_torchs_random_numbers_alone(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.data import consent, modules
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import (
@@ -59,6 +61,29 @@ def test_a_reward_models_folder_and_a_run_folder(model, tmp_path):
         assert isinstance(found, EnsembleReward)
         given = steps_for(found)
         assert np.allclose(found(*given), reward.predict(*given), atol=1e-5)
+
+
+def test_a_runs_own_network_is_found_in_its_folder_once_allowed_there(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(consent, "_allowed", set())
+    monkeypatch.setenv(modules.FOLDERS, "")
+    monkeypatch.setattr("sys.path", list(sys.path))
+    where = tmp_path / "modules"
+    where.mkdir()
+    (where / "nets_of_a_run.py").write_text(
+        'from rlhf_ray.reward.networks import NETWORKS\nNet = NETWORKS.parts["mlp"]\n'
+    )
+    file = model[1] / "reward.json"
+    about = json.loads(file.read_text())
+    about["settings"]["network"] = "nets_of_a_run:Net"
+    file.write_text(json.dumps(about))
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "run.json").write_text(json.dumps({"modules": [str(where)]}))
+    assert f"({where}/nets_of_a_run.py) and runs its code" in refusal(tmp_path)
+    assert modules.folders() == []
+    consent.allow("nets_of_a_run", anywhere=True)
+    assert isinstance(load_reward(tmp_path), EnsembleReward)
+    assert modules.folders() == [str(where)]
 
 
 def test_a_table(tmp_path):

@@ -17,7 +17,6 @@ from torch import nn
 
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.modules import look_in_all
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.data.spaces import space_from_json
@@ -31,7 +30,7 @@ from rlhf_ray.reward.functions.shaped import FORMAT as SHAPED
 from rlhf_ray.reward.functions.shaped import ShapedReward
 from rlhf_ray.reward.functions.table import TableReward
 from rlhf_ray.reward.networks import is_built_in
-from rlhf_ray.settings import RewardModelSettings, from_json
+from rlhf_ray.settings import RewardModelSettings, from_json, own_parts
 
 MOST_JSON = 2**24
 MOST_TABLE = 2**31
@@ -104,15 +103,15 @@ def _of_folder(folder: Path) -> RewardFunction:
     if not isinstance(description, dict) or description.get("format") not in READERS:
         kind = description.get("format") if isinstance(description, dict) else type(description).__name__
         raise SettingError(f"{file} has format {kind!r}; this version reads {', '.join(map(repr, READERS))}.")
-    if of_run and (folder / "run.json").exists():
-        look_in_all(json.loads((folder / "run.json").read_text()).get("modules", ()))
+    if of_run and (folder / "run.json").exists() and description["format"] == FORMAT:
+        found = json.loads((folder / "run.json").read_text()).get("modules")
+        consent.check(own_parts("reward_model", from_json(RewardModelSettings, description["settings"])), file, found)
     return READERS[description["format"]](model, description)
 
 
 def _ensemble(folder: Path, description: dict[str, Any]) -> RewardFunction:
     """Load an ensemble. Its tensors are compared with its settings before any memory is taken."""
     settings = from_json(RewardModelSettings, description["settings"])
-    consent.check([value for value in (settings.network, settings.loss) if ":" in value], folder / "reward.json")
     for name in ("observation_space", "action_space"):
         if np.prod([float(size) for size in description[name].get("shape", ())]) > MOST_JSON:
             raise SettingError(
