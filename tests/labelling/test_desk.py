@@ -313,7 +313,7 @@ def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, see
     async def known(of: Office) -> dict[str, Any]:
         progress = [await of.desk.progress(name) for name in ("ada", "bob")]
         counts = [{key: one[key] for key in ("own", "per_minute", "labels")} for one in progress]
-        asked = {key: (one.closed, sorted(one.answered), one.skipped) for key, one in of.queue._questions.items()}
+        asked = {key: one.said for key, one in of.queue._questions.items()}
         given = {name: list(answers) for name, answers in of.queue._given.items() if answers}
         return {"counts": counts, "undo": given, "checks": of.queue._since_catch, "asked": asked}
 
@@ -338,11 +338,11 @@ def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, see
         await restarted.ask(0, pairs)
         assert await known(restarted) == before
         for name in ("ada", "bob"):  # all that undo reaches, one by one
-            for event, shown, _ in reversed(before["undo"][name]):
+            for one in reversed(before["undo"][name]):
                 again = await restarted.desk.undo(name, secrets.token_hex(16))
                 assert again is not None
-                assert {again.left.id, again.right.id} == {shown.left, shown.right}
-                assert restarted.rows()[-1]["target"] == event
+                assert {again.left.id, again.right.id} == {one.shown.left, one.shown.right}
+                assert restarted.rows()[-1]["target"] == one.stands
 
     def valid(of: Office) -> set[str]:
         rows = of.rows()
