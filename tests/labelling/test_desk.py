@@ -419,12 +419,14 @@ def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> N
     async def session() -> None:
         await office.ask(0, pairs_of(30))
         for _ in range(20):
-            await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+            (shown,) = await office.desk.next("ada", 1, [], "page")
+            assert await office.desk.renew("ada", [shown.lease], "page") == []
+            await office.give("ada", shown, "left")
 
     asyncio.run(session())
     checks = [row for row in office.rows() if row["kind"] == "check"]
     assert checks
-    assert all(json.loads(row["extra"])["catch"] in ("same", "repeat") for row in checks)
+    assert {json.loads(row["extra"])["catch"] for row in checks} == {"same", "repeat"}
     assert len(office.store) == 20 - len(checks)
 
 
