@@ -77,7 +77,8 @@ class Comparisons:
         pairs: the ``n`` pairs.
         preferences: ``[n]`` float32: the probability that the left fragment is better: 1 left, 0 right, 0.5 equally good.
         annotators: ``n`` names, or none for one anonymous annotator. Two annotators' answers to one pair are two comparisons.
-        swapped: ``n`` bools, whether the left fragment was shown on the right; or none if all were shown as they are.
+        sides: the side that each annotator chose, as the fragments were shown to them, whoever changed the answer since; or none if
+            all were shown as they are, and each preference is its annotator's own.
 
     Raises:
         ValueError: the lengths differ, or a preference is outside [0, 1].
@@ -86,7 +87,7 @@ class Comparisons:
     pairs: Pairs
     preferences: FloatArray
     annotators: tuple[str, ...] = ()
-    swapped: tuple[bool, ...] = ()
+    sides: tuple[Side, ...] = ()
 
     def __post_init__(self) -> None:
         if self.preferences.shape != (len(self.pairs),):
@@ -95,7 +96,7 @@ class Comparisons:
             )
         if not ((self.preferences >= 0) & (self.preferences <= 1)).all():
             raise ValueError("Preferences must be probabilities that the left fragment is better, between 0 and 1.")
-        for name in ("annotators", "swapped"):
+        for name in ("annotators", "sides"):
             if len(getattr(self, name)) not in (0, len(self.pairs)):
                 raise ValueError(
                     f"{len(self.pairs)} pairs need {len(self.pairs)} {name}, or none; got {len(getattr(self, name))}."
@@ -107,8 +108,8 @@ class Comparisons:
     def __getitem__(self, index: IntArray | BoolArray | slice) -> Comparisons:
         rows = np.arange(len(self))[index]
         annotators = tuple(self.annotators[i] for i in rows) if self.annotators else ()
-        swapped = tuple(self.swapped[i] for i in rows) if self.swapped else ()
-        return Comparisons(self.pairs[index], self.preferences[index], annotators, swapped)
+        sides = tuple(self.sides[i] for i in rows) if self.sides else ()
+        return Comparisons(self.pairs[index], self.preferences[index], annotators, sides)
 
     @property
     def keys(self) -> list[tuple[str, str]]:
@@ -118,13 +119,12 @@ class Comparisons:
     @property
     def chosen(self) -> list[Side]:
         """The side that each annotator chose, as the fragments were shown to them."""
-        swapped = self.swapped or (False,) * len(self)
-        return [side_of(preference, turned) for preference, turned in zip(self.preferences, swapped, strict=True)]
+        return list(self.sides) or [side_of(preference) for preference in self.preferences]
 
     @property
     def ties(self) -> int:
-        """Number of answers "equally good"."""
-        return int(np.sum(self.preferences == 0.5))
+        """Number of times that annotators chose "equally good"."""
+        return self.chosen.count("equal")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageMode
 
 from rlhf_ray.data import system
 from rlhf_ray.data.arrays import Array
@@ -126,7 +126,8 @@ def _shown(rendered: Any) -> Array:
     if isinstance(rendered, list | tuple) and len(rendered) == 1:
         return _shown(rendered[0])
     if isinstance(rendered, Image.Image):
-        rendered = rendered.convert("RGBA")  # whatever its palette
+        whole = ImageMode.getmode(rendered.mode).typestr in ("|u1", "|b1")  # colours, whatever the palette
+        rendered = rendered.convert("RGBA") if whole else np.asarray(rendered)
     image = _array(rendered)
     if image.ndim == 4 and len(image) == 1:
         return _shown(image[0])

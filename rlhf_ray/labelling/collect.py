@@ -35,10 +35,10 @@ from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.files import lock_store
 
 AT_A_TIME = 20
-"""Maximum number of questions made at once. With fewer than half as many open, more are made."""
+"""Maximum number of questions made at once. With fewer than half as many unanswered, more are made."""
 
 LOOK_EVERY = 0.5
-"""Seconds between two checks of how many questions are open."""
+"""Seconds between two checks of how many questions are unanswered."""
 
 STOPPED_WITHIN = 3.0
 """Seconds in which open pages are told that labelling was stopped: those in the foreground ask every two seconds."""
@@ -160,8 +160,8 @@ def collect(
         try:
             while not stop() and server.serving:
                 held = await local.count()
-                open_now = queue.open()
-                ended = held >= comparisons or not (more or open_now)
+                unanswered = queue.left()
+                ended = held >= comparisons or not (more or queue.open())
                 situation = Situation(
                     wanted=comparisons,
                     ending="complete" if ended else None,
@@ -179,8 +179,8 @@ def collect(
                 ended_at = 0.0
                 waiting.look(held, comparisons, desk.pages.open)
                 # Start with one pair, which needs two clips only, then make more each time: the first pair shows up soon.
-                wanted = min(AT_A_TIME, 2 ** min(number, 5), comparisons - held - open_now)
-                if more and wanted > 0 and open_now < AT_A_TIME // 2:
+                wanted = min(AT_A_TIME, 2 ** min(number, 5), comparisons - held - unanswered)
+                if more and wanted > 0 and unanswered < AT_A_TIME // 2:
                     made = await asyncio.to_thread(propose, wanted, number)
                     more = made is not None
                     if made is not None:

@@ -170,7 +170,7 @@ class Desk:
             raise ValueError(USED_ID)
         if task is None:
             # Before the first await, because the page asks for more questions at once.
-            self.queue.answering(annotator, lease.shown.key)
+            self.queue.answering(annotator, lease.shown.held)
             task = asyncio.create_task(self._answer(annotator, given, lease, meaning))
             self._under_way[given.event_id] = meaning, task
             task.add_done_callback(lambda done: self._settled(given.event_id, done))
@@ -179,7 +179,7 @@ class Desk:
     async def undo(
         self, annotator: str, event_id: str, target: str | None = None, page: str | None = None
     ) -> Showing | None:
-        """Undo the latest answer of ``annotator``, or the answer with event id ``target``.
+        """Undo the latest answer of ``annotator``, or their answer with event id ``target``, also if it was changed since.
 
         Returns:
             The pair to show again; None if there is nothing to undo.
@@ -237,7 +237,7 @@ class Desk:
             values = replacing(row, owner, answer)
             await self._recorder.store(self._event(row["annotator"], event_id, "supersede", None, **values))
             self._past.meanings[event_id] = meaning
-            self.queue.replaced(row["annotator"], target, event_id, answer)
+            self.queue.replaced(row["annotator"], target, event_id)
             self._stored()
 
     async def renew(self, annotator: str, leases: Sequence[str], page: str | None = None) -> list[str]:
@@ -288,7 +288,7 @@ class Desk:
         """Labelling progress, and the reason if there is nothing to label right now."""
         await self._past.recall()
         situation = self._situation
-        queue = self.queue.open(annotator)
+        queue = 0 if situation.ending is not None else self.queue.open(annotator)
         labels = await self._labels()
         return {
             "labels": labels,
@@ -330,13 +330,13 @@ class Desk:
             if (stored := self._past.meanings.get(given.event_id)) is not None:
                 if stored != meaning:
                     raise ValueError(USED_ID)
-                self.queue.stored_before(annotator, lease.shown.key)
+                self.queue.stored_before(annotator, lease.shown.held)
                 return
             if self._past.leases.setdefault(lease.id, given.event_id) != given.event_id:
                 raise ValueError("This pair is already answered.")
             await self._recorder.store(self._answer_event(annotator, given, lease))
         except BaseException:
-            self.queue.not_stored(annotator, lease.shown.key)
+            self.queue.not_stored(annotator, lease.shown.held)
             raise
         self._past.meanings[given.event_id] = meaning
         self._past.answered(annotator, lease.shown, given.answer, given.event_id)
@@ -384,11 +384,11 @@ class Desk:
             self._under_way.pop(next(iter(self._under_way)))
 
     def _keys(self, annotator: str, leases: Sequence[str]) -> dict[str, str]:
-        """The valid leases, by pair."""
+        """The valid leases, by `Shown.held`."""
         keys = {}
         for lease in leases:
             with contextlib.suppress(ValueError):
-                keys[self._leases.read(lease, annotator).shown.key] = lease
+                keys[self._leases.read(lease, annotator).shown.held] = lease
         return keys
 
     def _showing(self, annotator: str, shown: Shown) -> Showing:

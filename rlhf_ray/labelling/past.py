@@ -64,10 +64,11 @@ class Past:
                 how = {name: extra[name] for name in ("catch", "expected", "repeats", "overlap") if name in extra}
                 shown = Shown(row["left_id"], row["right_id"], bool(row["presented_swapped"]), **how)
                 when = row["t_answered"]
-                age = math.inf if when is None else max(0.0, (now - when).total_seconds())
+                # An event from before this start that is later than now: the clock was set back.
+                age = math.inf if when is None or when > now else (now - when).total_seconds()
                 self.answered(annotator, shown, answer, event, age)
             elif row["kind"] == "supersede":
-                self._queue.replaced(annotator, row["target"], event, answer)
+                self._queue.replaced(annotator, row["target"], event)
             elif row["kind"] == "retract" and self._queue.taken_back(annotator, row["target"]) is not None:
                 self.undone(annotator)
 

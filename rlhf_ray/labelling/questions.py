@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlhf_ray.data.answers import answer_of
+from rlhf_ray.data.answers import AnswerKind, answer_of
 from rlhf_ray.data.comparisons import pair_id, stable_uniform
 
 Catch = Literal["same", "repeat", "known"]
@@ -59,6 +59,11 @@ class Shown:
         """The pair's id."""
         return pair_id(self.left, self.right)
 
+    @property
+    def held(self) -> str:
+        """What a page holds: the question, by the pair's id; or a catch pair, which is no question, also if its pair is one."""
+        return self.key if self.catch is None else f"{self.catch} {self.key}"
+
     def preference(self, answer: str) -> float | None:
         """Convert an answer by screen side into a preference for the pair's left clip; None without a preference."""
         return answer_of(answer).left_preference(self.swapped)
@@ -88,17 +93,46 @@ class _Lease:
 
 
 @dataclass
+class _Answer:
+    event: str
+    """The event of the annotator's own answer, which their page knows."""
+    stands: str
+    """The event that stands for it: its own, or that of the owner's second look."""
+    shown: Shown
+    answer: str
+
+
+@dataclass
 class _Question:
     key: str
     left: str
     right: str
     two: bool
     """Whether to ask a second annotator, if there is one."""
-    closed: bool = False
-    answered: set[str] = field(default_factory=set)
-    skipped: dict[str, int] = field(default_factory=dict)
+    said: dict[str, tuple[str, AnswerKind]] = field(default_factory=dict)
+    """Annotator and answer of each event that was not taken back."""
     leases: dict[str, _Lease] = field(default_factory=dict)
     """The leases, by annotator."""
+
+    @property
+    def answered(self) -> set[str]:
+        """Who has answered; a skipped pair may be shown again."""
+        return {who for who, kind in self.said.values() if not kind.returns}
+
+    @property
+    def lacks(self) -> int:
+        """Number of further annotators whose answers are wanted."""
+        if any(kind.broken for _, kind in self.said.values()):
+            return 0
+        return max(0, 1 + self.two - len(self.answered))
+
+    def skipped(self, annotator: str) -> int:
+        """How often ``annotator`` has skipped it."""
+        return sum(who == annotator and kind.returns for who, kind in self.said.values())
+
+    def holders(self, now: float) -> set[str]:
+        """Who holds it."""
+        return {name for name, lease in self.leases.items() if lease.until > now}
 
 
 class QuestionQueue:
@@ -134,11 +168,11 @@ class QuestionQueue:
         self._seen: dict[str, float] = {}
         self._pages: dict[tuple[str, str], tuple[float, float]] = {}
         """First and last time of a request, by annotator and page."""
-        self._given: dict[str, deque[tuple[str, Shown, str]]] = {}
-        """Per annotator: the latest answers that were not undone, with their events."""
+        self._given: dict[str, deque[_Answer]] = {}
+        """Per annotator: the latest answers that were not undone."""
         self._since_catch: dict[str, int] = {}
         self._under_way: set[tuple[str, str]] = set()
-        """(annotator, pair) of answers received but not stored yet."""
+        """(annotator, `Shown.held`) of answers received but not stored yet."""
         self._apart: dict[str, _Question] = {}
         """Answered questions that were not added: after a restart, answers arrive before their pairs. Nobody gets them."""
 
@@ -168,7 +202,7 @@ class QuestionQueue:
             del self._returns[clip]
 
     def next(self, annotator: str, count: int, holding: Sequence[str] = (), page: str | None = None) -> list[Shown]:
-        """Lease up to ``count`` more pairs to ``annotator`` on this ``page``; renews those in ``holding`` (keys).
+        """Lease up to ``count`` more pairs to ``annotator`` on this ``page``; renews those in ``holding`` (`Shown.held`).
 
         Annotators never get a pair that they already hold, on any of their pages, or whose answer is being stored. Pairs of a
         page that is gone (its browser crashed, for example) move to the page they open next.
@@ -185,7 +219,7 @@ class QuestionQueue:
         return shown
 
     def renew(self, annotator: str, keys: Iterable[str], page: str | None = None) -> list[str]:
-        """Extend the leases of ``annotator`` on this ``page`` to these pairs, where they hold them or the pairs are free.
+        """Extend the leases of ``annotator`` on this ``page`` to these pairs (`Shown.held`), if they hold or could get them.
 
         Returns:
             The pairs this page has lost: already answered, or shown on another page of theirs.
@@ -198,11 +232,12 @@ class QuestionQueue:
             question = self._questions.get(key)
             if question is None:
                 continue
-            under_way = (annotator, key) in self._under_way
-            if under_way or annotator in question.answered or self._elsewhere(question, annotator, page, now):
+            if self._elsewhere(question, annotator, page, now):
                 done.append(key)
-            elif self._free(question, annotator, now):
+            elif self._open_for(question, annotator, now):
                 question.leases[annotator] = _Lease(now + self.lease_seconds, page)
+            elif (annotator, key) in self._under_way or annotator in question.answered:
+                done.append(key)
         return done
 
     def release(self, annotator: str, keys: Iterable[str]) -> None:
@@ -212,7 +247,7 @@ class QuestionQueue:
                 self._questions[key].leases.pop(annotator, None)
 
     def answering(self, annotator: str, key: str) -> None:
-        """The answer of ``annotator`` to this pair is being stored; `answered` or `not_stored` follows."""
+        """The answer of ``annotator`` to this pair (`Shown.held`) is being stored; `answered` or `not_stored` follows."""
         self._under_way.add((annotator, key))
 
     def not_stored(self, annotator: str, key: str) -> None:
@@ -230,12 +265,12 @@ class QuestionQueue:
 
         ``age``: how long ago they answered, in seconds; for answers from before a restart.
         """
-        self._under_way.discard((annotator, shown.key))
+        self._under_way.discard((annotator, shown.held))
         self._seen[annotator] = max(self._clock() - age, self._seen.get(annotator, -math.inf))
         answers = self._given.setdefault(annotator, deque(maxlen=UNDOABLE))
-        if any(event == known for known, _, _ in answers):
+        if any(event == known.event for known in answers):
             return
-        answers.append((event, shown, answer))
+        answers.append(_Answer(event, event, shown, answer))
         if shown.catch is not None:
             self._since_catch[annotator] = 0
             return
@@ -244,20 +279,19 @@ class QuestionQueue:
         if shown.key not in self._questions:
             self._apart[shown.key] = question
         question.leases.pop(annotator, None)
-        kind = answer_of(answer)
-        if kind.returns:
-            question.skipped[annotator] = question.skipped.get(annotator, 0) + 1
-            return
-        question.answered.add(annotator)
-        question.closed = kind.broken or len(question.answered) > 1 or not question.two
+        question.said[event] = annotator, answer_of(answer)
 
     def latest(self, annotator: str, event: str | None = None) -> tuple[str, Shown] | None:
-        """The answer of ``annotator`` to undo: their latest, or that of ``event``; None if there is none."""
-        answers = [one for one in self._given.get(annotator, ()) if event in (None, one[0])]
-        return (answers[-1][0], answers[-1][1]) if answers else None
+        """The answer of ``annotator`` to undo: their latest, or that of their ``event``; None if there is none.
+
+        Returns:
+            The event that stands for it, which `undone` takes back, and its pair.
+        """
+        answers = [one for one in self._given.get(annotator, ()) if event in (None, one.event)]
+        return (answers[-1].stands, answers[-1].shown) if answers else None
 
     def undone(self, annotator: str, event: str, page: str | None = None) -> Shown | None:
-        """Undo the answer of ``annotator`` with event id ``event``; returns the pair to show again on this ``page``."""
+        """Undo the answer of ``annotator`` for which ``event`` stands; returns the pair to show again on this ``page``."""
         shown = self.taken_back(annotator, event)
         if shown is not None and shown.catch is None:
             question = self._asked(shown.left, shown.right)
@@ -267,41 +301,36 @@ class QuestionQueue:
         return shown
 
     def taken_back(self, annotator: str, event: str) -> Shown | None:
-        """Undo the answer of ``annotator`` with event id ``event``; returns its pair, which nobody holds."""
-        for one in list(self._given.get(annotator, ())):
-            if one[0] != event:
+        """Undo the answer of ``annotator`` for which ``event`` stands; returns its pair."""
+        for one in self._given.get(annotator, ()):
+            if one.stands != event:
                 continue
             self._given[annotator].remove(one)
-            shown = one[1]
-            if shown.catch is None:
-                question = self._asked(shown.left, shown.right)
-                question.answered.discard(annotator)
-                question.closed = False
-            return shown
+            if one.shown.catch is None:
+                self._asked(one.shown.left, one.shown.right).said.pop(one.event, None)
+            return one.shown
         return None
 
-    def replaced(self, annotator: str, event: str, by: str, answer: str) -> None:
-        """The answer of ``annotator`` with event id ``event`` was replaced by event ``by``, which undo takes back now."""
-        answers = self._given.get(annotator, deque())
-        for position, (known, shown, _) in enumerate(answers):
-            if known == event:
-                answers[position] = (by, shown, answer)
+    def replaced(self, annotator: str, event: str, by: str) -> None:
+        """Event ``by`` replaces ``event`` as what stands for an answer of ``annotator``."""
+        for one in self._given.get(annotator, ()):
+            if one.stands == event:
+                one.stands = by
 
     def done(self, number: int) -> int:
         """Number of answered questions in a round."""
-        questions = [self._questions[key] for key in self._numbers[number]]
-        return sum(question.closed or bool(question.answered) for question in questions)
+        return len(self._numbers[number]) - self.left(number)
 
-    def left(self, number: int) -> int:
-        """Number of unanswered questions in a round."""
-        return len(self._numbers[number]) - self.done(number)
+    def left(self, number: int | None = None) -> int:
+        """Number of unanswered questions; with ``number``, only those of this round."""
+        keys = self._questions if number is None else self._numbers[number]
+        return sum(not self._questions[key].answered for key in keys)
 
     def open(self, annotator: str | None = None) -> int:
-        """Number of open questions; with ``annotator``, only those that they hold or could get now."""
+        """Number of questions whose answers may still come; with ``annotator``, of those that they hold or could get now."""
         now = self._clock()
-        self._close_lonely(now)
         return sum(
-            not question.closed and (annotator is None or self._free(question, annotator, now))
+            self._open(question, now) if annotator is None else self._open_for(question, annotator, now)
             for question in self._questions.values()
         )
 
@@ -311,7 +340,7 @@ class QuestionQueue:
         kept = [
             question
             for question in self._questions.values()
-            if not question.closed and not self._free(question, annotator, now)
+            if self._open(question, now) and not self._open_for(question, annotator, now)
         ]
         saving = sum((annotator, question.key) in self._under_way for question in kept)
         answered = sum(annotator in question.answered for question in kept)
@@ -328,19 +357,26 @@ class QuestionQueue:
         two = bool(stable_uniform([key], "overlap")[0] < self.overlap_share)
         return self._questions.get(key) or self._apart.get(key) or _Question(key, left, right, two)
 
-    def _close_lonely(self, now: float) -> None:
-        """Close the questions that wait for a second opinion where nobody is there to give it."""
-        for question in self._questions.values():
-            if question.answered and not question.closed:
-                question.closed = not any(
-                    now - seen < ACTIVE for name, seen in self._seen.items() if name not in question.answered
-                )
+    def _open_for(self, question: _Question, annotator: str, now: float) -> bool:
+        """Whether ``annotator`` holds the question or could get it: more answers are wanted than others may give."""
+        if (annotator, question.key) in self._under_way:
+            return False
+        holders = question.holders(now)
+        return annotator in holders or (annotator not in question.answered and len(holders) < question.lacks)
+
+    def _open(self, question: _Question, now: float) -> bool:
+        """Whether an answer may still come: the first one always, a second opinion from somebody who is there."""
+        answered = question.answered
+        if not answered or question.holders(now):
+            return True
+        there = (name for name, seen in self._seen.items() if now - seen < ACTIVE)
+        return question.lacks > 0 and any(name not in answered for name in there)
 
     def _may_ask(self, question: _Question, annotator: str, now: float, page: str | None = None) -> bool:
         """Whether ``annotator`` can get the question on this ``page`` and does not hold it yet."""
         lease = question.leases.get(annotator)
         has = lease is not None and lease.until > now and not self._gone(annotator, lease.page, page, now)
-        return not has and self._free(question, annotator, now)
+        return not has and self._open_for(question, annotator, now)
 
     def _elsewhere(self, question: _Question, annotator: str, page: str | None, now: float) -> bool:
         """Whether another page of ``annotator`` holds the question."""
@@ -368,18 +404,10 @@ class QuestionQueue:
         last = self._pages.get((annotator, page), (now, -math.inf))[1]
         return now - last > QUIET and self._pages[annotator, newer][0] > last
 
-    def _free(self, question: _Question, annotator: str, now: float) -> bool:
-        """Whether ``annotator`` can get the question."""
-        if (annotator, question.key) in self._under_way:
-            return False
-        others = sum(lease.until > now for name, lease in question.leases.items() if name != annotator)
-        wanted = 1 + question.two
-        return not question.closed and annotator not in question.answered and len(question.answered) + others < wanted
-
     def _question(self, annotator: str, now: float, page: str | None) -> Shown | None:
         """Lease the oldest question that ``annotator`` can get; skipped ones come last."""
         free = [
-            (question.skipped.get(annotator, 0), key)
+            (question.skipped(annotator), key)
             for key, question in self._questions.items()
             if self._may_ask(question, annotator, now, page)
         ]
@@ -398,24 +426,25 @@ class QuestionQueue:
         self._random.shuffle(kinds)
         for kind in kinds:
             shown: Shown | None = {"same": self._same, "repeat": self._repeat, "known": self._known}[kind](annotator)
-            if shown is not None and shown.key not in holding:
+            if shown is not None and shown.held not in holding:
                 self._since_catch[annotator] = 0
                 return shown
         return None
 
     def _same(self, annotator: str) -> Shown | None:
-        clips = [question.left for question in self._questions.values() if not question.closed]
+        now = self._clock()
+        clips = [question.left for question in self._questions.values() if self._open(question, now)]
         clip = self._random.choice(clips) if clips else None
         return None if clip is None else Shown(clip, clip, False, "same", 0.5)
 
     def _repeat(self, annotator: str) -> Shown | None:
-        answers = self._given.get(annotator, ())
-        repeated = {shown.repeats for _, shown, _ in answers}
-        for event, shown, answer in list(answers)[:-CATCH_AFTER]:
-            here = shown.key in self._questions  # else its films may be lost
-            if here and answer in ("left", "right") and shown.catch is None and event not in repeated:
-                expected = shown.preference(answer)
-                return Shown(shown.left, shown.right, not shown.swapped, "repeat", expected, event)
+        answers = list(self._given.get(annotator, ()))
+        repeated = {one.shown.repeats for one in answers}
+        for one in answers[:-CATCH_AFTER]:
+            here = one.shown.key in self._questions  # else its films may be lost
+            if here and one.answer in ("left", "right") and one.shown.catch is None and one.event not in repeated:
+                shown, expected = one.shown, one.shown.preference(one.answer)
+                return Shown(shown.left, shown.right, not shown.swapped, "repeat", expected, one.event)
         return None
 
     def _known(self, annotator: str) -> Shown | None:

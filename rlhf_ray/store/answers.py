@@ -103,14 +103,10 @@ def own_preference(preference: float, swapped: bool | None, extra: str | None) -
     return preference if shown is None else 1.0 - shown if swapped else shown
 
 
-def presses_in(labels: pa.Table) -> dict[str, Presses]:
-    """Count each annotator's own answers (`own_preference`) among ``labels`` (`Snapshot.labels`) by the side as shown."""
-    names = ("annotator", "preference", "presented_swapped", "extra")
-    rows = zip(*(labels[name].to_pylist() for name in names), strict=True)
-    return count_presses(
-        (name, side_of(own_preference(preference, swapped, extra), swapped))
-        for name, preference, swapped, extra in rows
-    )
+def sides_in(labels: pa.Table) -> list[Side]:
+    """Return the side as shown of each own answer (`own_preference`) among ``labels`` (`Snapshot.labels`)."""
+    rows = zip(*(labels[name].to_pylist() for name in ("preference", "presented_swapped", "extra")), strict=True)
+    return [side_of(own_preference(preference, swapped, extra), swapped) for preference, swapped, extra in rows]
 
 
 def agreement_in(events: pa.Table, weights: Mapping[str, float]) -> AnnotatorAgreement:

@@ -18,7 +18,7 @@ from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.measure.agreement import AnnotatorAgreement
 from rlhf_ray.store import merges, upkeep, weights
-from rlhf_ray.store.answers import Presses, agreement_in, presses_in
+from rlhf_ray.store.answers import Presses, agreement_in, count_presses
 from rlhf_ray.store.contents import Contents
 from rlhf_ray.store.files import Files
 from rlhf_ray.store.packs import DamagedFragmentError, gather
@@ -222,7 +222,8 @@ class StoreReader:
 
     def presses(self) -> dict[str, Presses]:
         """Count, for each annotator of active comparisons, how often they chose the fragment shown left, right, and neither."""
-        return presses_in(self.snapshot().labels)
+        snapshot = self.snapshot()
+        return count_presses(zip(snapshot.annotators, snapshot.sides, strict=True))
 
     def agreement(self) -> AnnotatorAgreement:
         """Measure how far people agree about pairs that several of them answered; see `rlhf_ray.store.answers.agreement_in`."""

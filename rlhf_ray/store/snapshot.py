@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
-from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.comparisons import Comparisons, Pairs, Side
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.store.answers import sides_in
 from rlhf_ray.store.packs import Joined, Pack
 
 
@@ -80,8 +81,13 @@ class Snapshot:
         return np.array(self.annotators, dtype=object)
 
     @cached_property
-    def _swapped(self) -> Array:
-        return np.array([bool(swapped) for swapped in self.labels["presented_swapped"].to_pylist()], dtype=object)
+    def sides(self) -> tuple[Side, ...]:
+        """The side that each annotator chose, as shown to them, ``n`` of them."""
+        return tuple(sides_in(self.labels))
+
+    @cached_property
+    def _chosen(self) -> Array:
+        return np.array(self.sides, dtype=object)
 
     @cached_property
     def _reward_versions(self) -> IntArray:
@@ -114,5 +120,5 @@ class Snapshot:
             pairs,
             self.preferences.take(rows),
             tuple(self._annotators.take(rows).tolist()),
-            tuple(self._swapped.take(rows).tolist()),
+            tuple(self._chosen.take(rows).tolist()),
         )

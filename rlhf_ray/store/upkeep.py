@@ -130,7 +130,7 @@ def describe(contents: Contents) -> dict[str, Any]:
         "events": len(events),
         "kinds": dict(Counter(events["kind"].to_pylist())),
         "annotators": dict(Counter(snapshot.annotators)),
-        "ties": int((snapshot.preferences == 0.5).sum()),
+        "ties": snapshot.sides.count("equal"),
         "answered": [min(times).isoformat(), max(times).isoformat()] if times else [],
         "clips": len({name for pack in contents.packs.values() for name in pack.ids}),
         "clip_shapes": sorted({str(pack.fragments.observations.shape[1:]) for pack in contents.packs.values()}),

@@ -83,7 +83,10 @@ def test_indexing_keeps_fragments_ids_and_answers_together() -> None:
 
 def test_ties_are_counted() -> None:
     pairs = some_comparisons(4).pairs
-    assert Comparisons(pairs, np.array([0.5, 1, 0, 0.5], dtype=np.float32)).ties == 2
+    said = np.array([0.5, 1, 0, 0.5], dtype=np.float32)
+    assert Comparisons(pairs, said).ties == 2
+    chosen = Comparisons(pairs, said, sides=("equal", "equal", "right", "equal"))[np.arange(3)]
+    assert (chosen.ties, chosen.chosen) == (2, ["equal", "equal", "right"])
 
 
 def test_annotators_go_with_their_comparisons() -> None:

@@ -44,7 +44,8 @@ class Odd(Drawn):
         (torch.as_tensor(RGB), RGB),
         *((Image.fromarray(RGB).convert(mode), RGB) for mode in ("RGB", "RGBA")),
         (Image.fromarray(RGB[..., 0]), GREY),
-        (Image.fromarray(RGB[..., 0]).convert("P"), GREY),
+        *((Image.fromarray(RGB[..., 0]).convert(mode), GREY) for mode in ("P", "I", "I;16")),
+        (Image.fromarray(RGB[..., 0] > 99), np.where(GREY > 99, 255, 0)),
     ],
 )
 def test_a_picture_that_is_beyond_doubt_is_shown_as_it_is(given: Any, shown: Any) -> None:
@@ -61,6 +62,11 @@ def test_a_picture_that_is_beyond_doubt_is_shown_as_it_is(given: Any, shown: Any
         (RGB / 255.0, r"float64 of shape \[20, 30, 3\]; convert it to uint8, times 255"),
         (RGB.astype(np.float32), "float32 of shape"),
         (RGB > 9, "bool of shape"),
+        (
+            Image.fromarray(np.float32(RGB[..., 0] / 255)),
+            r"float32 of shape \[20, 30\]; convert it to uint8, times 255",
+        ),
+        *((Image.fromarray(np.multiply(RGB[..., 0], 99, dtype=d)), f"{d} .* scale") for d in ("uint16", "int32")),
         (RGB.astype(int) * 2, r"int64 of shape .* with values from 0 to \d+; scale"),
         (RGB.astype(int) - 1, "with values from -1 to 254"),
         (RGB.astype(np.int8), "int8 .* with values from -128"),

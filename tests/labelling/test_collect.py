@@ -66,6 +66,28 @@ def ask(person: Person) -> dict[str, Any]:
     return question
 
 
+def test_nobody_waits_for_the_second_opinions_of_somebody_who_only_has_the_page_open(tmp_path: Path) -> None:
+    threads: list[threading.Thread] = []
+    waited: list[bool] = []
+
+    def label(links: dict[str, str]) -> None:
+        Person(links["bob"], tmp_path / "labels").question()  # on his screen
+        ada, deadline = Person(links["ada"], tmp_path / "labels"), time.monotonic() + 20
+        while len(ada.acknowledged) < 3 and time.monotonic() < deadline:
+            if (question := ada.question()) is not None:
+                ada.answer(question, "left")
+        waited.append(len(ada.acknowledged) < 3)
+
+    def invite(links: dict[str, str]) -> None:
+        threads.append(threading.Thread(target=label, args=(links,)))
+        threads[0].start()
+
+    settings = LabellingSettings(annotators=("ada", "bob"), port=0, catch_share=0.0, overlap_share=1.0)
+    held = collect(with_films, tmp_path / "labels", settings, comparisons=3, invite=invite, stop=lambda: bool(waited))
+    threads[0].join()
+    assert (held, waited) == (3, [False])
+
+
 def token(link: str) -> str:
     return link.split("#token=")[1]
 

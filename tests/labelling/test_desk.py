@@ -313,7 +313,7 @@ def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, see
     async def known(of: Office) -> dict[str, Any]:
         progress = [await of.desk.progress(name) for name in ("ada", "bob")]
         counts = [{key: one[key] for key in ("own", "per_minute", "labels")} for one in progress]
-        asked = {key: (one.closed, sorted(one.answered), one.skipped) for key, one in of.queue._questions.items()}
+        asked = {key: one.said for key, one in of.queue._questions.items()}
         given = {name: list(answers) for name, answers in of.queue._given.items() if answers}
         return {"counts": counts, "undo": given, "checks": of.queue._since_catch, "asked": asked}
 
@@ -338,11 +338,11 @@ def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, see
         await restarted.ask(0, pairs)
         assert await known(restarted) == before
         for name in ("ada", "bob"):  # all that undo reaches, one by one
-            for event, shown, _ in reversed(before["undo"][name]):
+            for one in reversed(before["undo"][name]):
                 again = await restarted.desk.undo(name, secrets.token_hex(16))
                 assert again is not None
-                assert {again.left.id, again.right.id} == {shown.left, shown.right}
-                assert restarted.rows()[-1]["target"] == event
+                assert {again.left.id, again.right.id} == {one.shown.left, one.shown.right}
+                assert restarted.rows()[-1]["target"] == one.stands
 
     def valid(of: Office) -> set[str]:
         rows = of.rows()
@@ -419,12 +419,14 @@ def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> N
     async def session() -> None:
         await office.ask(0, pairs_of(30))
         for _ in range(20):
-            await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+            (shown,) = await office.desk.next("ada", 1, [], "page")
+            assert await office.desk.renew("ada", [shown.lease], "page") == []
+            await office.give("ada", shown, "left")
 
     asyncio.run(session())
     checks = [row for row in office.rows() if row["kind"] == "check"]
     assert checks
-    assert all(json.loads(row["extra"])["catch"] in ("same", "repeat") for row in checks)
+    assert {json.loads(row["extra"])["catch"] for row in checks} == {"same", "repeat"}
     assert len(office.store) == 20 - len(checks)
 
 

@@ -395,7 +395,7 @@ def test_a_page_says_that_labelling_is_over_also_when_the_server_has_gone(visit,
     page.keyboard.press("z")
     page.wait_for_timeout(200)
     assert not desk.undone
-    expect(page.locator("#toast")).to_be_hidden()
+    expect(page.locator("#toast")).to_have_text("Can’t undo: Done. Thank you! You can close this page.")
     page.context.set_offline(False)
     desk.ended = False  # an answer was taken back
     wait_for_pair(page)

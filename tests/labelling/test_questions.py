@@ -156,6 +156,26 @@ def test_a_pair_waits_no_longer_for_somebody_who_has_left(clock: Clock) -> None:
     assert queue.open("ada") == 1  # nobody has answered now
 
 
+def test_who_arrives_later_gives_second_opinions_too(clock: Clock) -> None:
+    queue = queue_of(clock, PAIRS[:1], overlap_share=1.0)
+    queue.answered("ada", queue.next("ada", 1)[0], "left", "e1")
+    assert queue.open() == queue.left() == 0  # ada is alone
+    assert queue.next("bob", 1)[0].overlap
+    assert (queue.open(), queue.left()) == (1, 0)
+
+
+def test_nobody_waits_for_a_late_answer_that_was_taken_back(clock: Clock) -> None:
+    queue = queue_of(clock, PAIRS[:1])
+    shown = queue.next("ada", 1)[0]
+    clock.now = 101
+    queue.answered("bob", queue.next("bob", 1)[0], "left", "e1")
+    queue.answered("ada", shown, "right", "e2")
+    assert queue.undone("ada", "e2") == shown
+    assert (queue.open(), queue.open("ada"), queue.left()) == (1, 1, 0)  # it is on her screen
+    queue.release("ada", [shown.held])
+    assert (queue.open(), queue.open("ada"), queue.left()) == (0, 0, 0)
+
+
 def test_an_answer_is_taken_back_and_the_pair_is_shown_again_as_it_was(clock: Clock) -> None:
     queue = queue_of(clock)
     shown = queue.next("ada", 2)
@@ -190,7 +210,9 @@ def test_catch_pairs_of_each_kind_come_and_are_no_questions(clock: Clock) -> Non
     queue.add(0, pairs, returns)
     caught, answered = [], {}
     for i in range(300):
-        shown = queue.next("ada", 1)[0]
+        shown = queue.next("ada", 1, page="page")[0]
+        clock.now += 2
+        assert queue.renew("ada", [shown.held], "page") == []  # also those of pairs answered before
         queue.answered("ada", shown, "left", f"e{i}")
         if shown.catch is None:
             answered[f"e{i}"] = shown
@@ -209,6 +231,16 @@ def test_catch_pairs_of_each_kind_come_and_are_no_questions(clock: Clock) -> Non
             assert returns[shown.left] > returns[shown.right] + 100
             assert shown.expected == 1.0
     assert len(caught) < 300 / CATCH_AFTER
+
+
+def test_a_catch_pair_is_no_question_although_its_clips_are_one(clock: Clock) -> None:
+    queue = queue_of(clock)
+    catch = Shown(*PAIRS[0], False, "known", 1.0)
+    queue.renew("ada", [catch.held])
+    assert len(queue.next("bob", 6)) == 6  # ada's takes none of them
+    queue.answering("ada", catch.held)
+    queue.answered("ada", catch, "left", "e")
+    assert queue.left() == 6
 
 
 def test_the_environments_reward_is_no_truth_unless_one_says_so(clock: Clock) -> None:
@@ -238,8 +270,11 @@ def test_asking_twice_asks_once(clock: Clock) -> None:
     assert queue.numbers == {0}
 
 
+PEOPLE = st.sampled_from(["ada", "bob"])
+
+
 class Queue(RuleBasedStateMachine):
-    """Two people at one queue, against what must always hold."""
+    """Two people at one queue, against a model that knows only what was said, who holds what, and when they were last heard."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,71 +283,134 @@ class Queue(RuleBasedStateMachine):
         self.held: dict[str, list[Shown]] = {"ada": [], "bob": []}
         self.under_way: dict[str, list[Shown]] = {"ada": [], "bob": []}
         self.leased: dict[tuple[str, str], float] = {}
-        self.answers: dict[str, set[str]] = {}
+        self.said: dict[str, dict[str, tuple[str, str]]] = {}
+        """By pair: annotator and answer of each event that stands."""
+        self.heard: dict[str, float] = {}
         self.events = self.asked = 0
+
+    def answered(self, key: str) -> set[str]:
+        return {who for who, answer in self.said[key].values() if answer != "skip"}
+
+    def lacks(self, key: str) -> int:
+        """How many more people's answers are wanted."""
+        if "flag" in [answer for _, answer in self.said[key].values()]:
+            return 0
+        return 1 + self.queue._questions[key].two - len(self.answered(key))
+
+    def holders(self, key: str) -> set[str]:
+        return {who for who in self.held if self.leased.get((who, key), -1) > self.clock.now}
+
+    def may(self, who: str, key: str) -> bool:
+        """Whether they may answer it: it is on their screen, or more answers are wanted than are on others'."""
+        if key in {shown.key for shown in self.under_way[who]}:
+            return False
+        holders = self.holders(key)
+        return who in holders or (who not in self.answered(key) and self.lacks(key) > len(holders))
+
+    def coming(self, key: str) -> bool:
+        """Whether an answer may still come."""
+        there = {who for who, last in self.heard.items() if self.clock.now - last < ACTIVE}
+        second = self.lacks(key) > 0 and there - self.answered(key)
+        return not self.answered(key) or bool(self.holders(key) or second)
+
+    def lease(self, who: str, key: str) -> None:
+        self.leased[who, key] = self.clock.now + 100
+
+    def renew(self, who: str, keys: list[str]) -> None:
+        """As the queue does before it hands out more."""
+        self.heard[who] = self.clock.now
+        for key in keys:
+            if self.may(who, key):
+                self.lease(who, key)
 
     @rule(count=st.integers(1, 4))
     def ask(self, count: int) -> None:
-        self.queue.add(self.asked, [(f"{self.asked}l{i}", f"{self.asked}r{i}") for i in range(count)])
+        pairs = [(f"{self.asked}l{i}", f"{self.asked}r{i}") for i in range(count)]
+        self.queue.add(self.asked, pairs)
+        self.said |= {pair_id(*pair): {} for pair in pairs}
         self.asked += 1
 
-    @rule(who=st.sampled_from(["ada", "bob"]), count=st.integers(1, 3), another_page=st.booleans())
+    @rule(who=PEOPLE, count=st.integers(1, 3), another_page=st.booleans())
     def take(self, who: str, count: int, another_page: bool) -> None:
         held = [] if another_page else [s.key for s in self.held[who]]
-        for shown in self.queue.next(who, count, held):
-            assert who not in self.answers.get(shown.key, ())
-            assert shown.key not in {s.key for s in self.under_way[who]}
-            assert shown.key not in held
-            assert self.leased.get((who, shown.key), -1) <= self.clock.now
-            other = "bob" if who == "ada" else "ada"
-            if self.leased.get((other, shown.key), -1) > self.clock.now:
-                assert self.queue._questions[shown.key].two  # both see it at once only where two opinions are wanted
+        self.renew(who, held)
+        free = [key for key in self.said if self.may(who, key) and who not in self.holders(key)]
+        taken = self.queue.next(who, count, held)
+        assert len(taken) == min(count, len(free))
+        for shown in taken:
+            assert shown.key in free
+            assert shown.overlap == bool(self.answered(shown.key))
             self.held[who] = [s for s in self.held[who] if s.key != shown.key] + [shown]
-            self.leased[who, shown.key] = self.clock.now + 100
-        for key in held:
-            lease = self.queue._questions[key].leases.get(who)
-            if lease and lease.until > self.clock.now:
-                self.leased[who, key] = self.clock.now + 100
+            self.lease(who, shown.key)
 
-    @rule(who=st.sampled_from(["ada", "bob"]))
+    @rule(who=PEOPLE)
+    def look(self, who: str) -> None:
+        """A page renews what it holds, and drops what it has lost."""
+        keys = [s.key for s in self.held[who]]
+        self.renew(who, keys)
+        lost = self.queue.renew(who, keys)
+        under_way = {s.key for s in self.under_way[who]}
+        gone = [key for key in keys if not self.may(who, key) and (who in self.answered(key) or key in under_way)]
+        assert lost == gone
+        self.held[who] = [s for s in self.held[who] if s.key not in lost]
+
+    @rule(who=PEOPLE)
+    def leave(self, who: str) -> None:
+        for shown in self.held[who]:
+            self.leased.pop((who, shown.key), None)
+        self.queue.release(who, [shown.held for shown in self.held[who]])
+        self.held[who] = []
+
+    @rule(who=PEOPLE)
     def send(self, who: str) -> None:
         if self.held[who]:
             self.under_way[who].append(self.held[who].pop(0))
             self.queue.answering(who, self.under_way[who][-1].key)
 
-    @rule(who=st.sampled_from(["ada", "bob"]))
+    @rule(who=PEOPLE)
     def fail(self, who: str) -> None:
         if self.under_way[who]:
             shown = self.under_way[who].pop(0)
             self.queue.not_stored(who, shown.key)
+            self.renew(who, [shown.key])
             self.held[who].append(shown)
 
-    @rule(who=st.sampled_from(["ada", "bob"]), answer=st.sampled_from(["left", "right", "equal", "skip", "flag"]))
+    @rule(who=PEOPLE, answer=st.sampled_from(["left", "right", "equal", "skip", "flag"]))
     def answer(self, who: str, answer: str) -> None:
         if self.under_way[who]:
             shown = self.under_way[who].pop(0)
             self.leased.pop((who, shown.key), None)
             self.queue.answered(who, shown, answer, f"e{self.events}")  # type: ignore[arg-type]
+            self.said[shown.key][f"e{self.events}"] = who, answer
+            self.heard[who] = self.clock.now
             self.events += 1
-            if answer != "skip":
-                self.answers.setdefault(shown.key, set()).add(who)
 
-    @rule(who=st.sampled_from(["ada", "bob"]))
+    @rule(who=PEOPLE)
     def undo(self, who: str) -> None:
         latest = self.queue.latest(who)
         if latest is not None:
-            shown = self.queue.undone(who, latest[0])
-            assert shown == latest[1]
-            self.answers.get(latest[1].key, set()).discard(who)
+            event, shown = latest
+            assert self.queue.undone(who, event) == shown
+            assert self.said[shown.key].pop(event)[0] == who
+            self.lease(who, shown.key)
+            self.held[who] = [s for s in self.held[who] if s.key != shown.key] + [shown]
 
-    @rule(seconds=st.sampled_from([1.0, 50.0, 101.0]))
+    @rule(seconds=st.sampled_from([1.0, 50.0, 101.0, ACTIVE]))
     def wait(self, seconds: float) -> None:
         self.clock.now += seconds
 
     @invariant()
-    def an_answered_question_is_done(self) -> None:
-        done = sum(self.queue.done(number) for number in self.queue.numbers)
-        assert done >= sum(bool(who) for who in self.answers.values())
+    def the_queue_says_what_the_model_says(self) -> None:
+        for who in self.held:
+            assert self.queue.open(who) == sum(self.may(who, key) for key in self.said)
+        assert self.queue.open() == sum(self.coming(key) for key in self.said)
+        assert self.queue.left() == sum(not self.answered(key) for key in self.said)
+
+    @invariant()
+    def somebody_can_give_each_answer_that_is_waited_for(self) -> None:
+        for key in filter(self.coming, self.said):
+            sending = [who for who, shown in self.under_way.items() if key in {one.key for one in shown}]
+            assert sending or any(self.may(who, key) for who in self.held)
 
 
 TestQueue = Queue.TestCase

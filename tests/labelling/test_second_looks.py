@@ -123,6 +123,28 @@ def test_a_review_can_be_changed_and_an_annotator_can_still_undo(office: Office)
     asyncio.run(session())
 
 
+def test_a_page_undoes_its_own_answer_also_once_the_owner_has_changed_it(office: Office) -> None:
+    pairs = pairs_of(2)
+
+    async def session() -> None:
+        await office.ask(0, pairs)
+        events = {}
+        for shown in await office.desk.next("bob", 2, []):
+            events[office.desk._leases.read(shown.lease, "bob").shown.key] = await office.give("bob", shown, "left")
+        office.desk.suspect({(pairs.ids[1], "bob"): 0.9})
+        await office.desk.review("ada", REVIEWS[0], events[pairs.ids[1]], "right")
+        await office.desk.review("ada", REVIEWS[1], REVIEWS[0], "equal")
+        for pair, left in ((pairs.ids[1], (pairs.ids[0],)), (pairs.ids[0], ())):
+            again = await office.desk.undo("bob", pair, events[pair])
+            assert again is not None
+            assert office.desk._leases.read(again.lease, "bob").shown.key == pair
+            assert office.queue.left() == 2 - len(left)
+            assert tuple(office.store.snapshot().labels["pair_id"].to_pylist()) == left
+
+    asyncio.run(session())
+    assert next(row["target"] for row in office.rows() if row["kind"] == "retract") == REVIEWS[1]
+
+
 def test_what_is_not_in_doubt_cannot_be_changed(office: Office) -> None:
     pairs = pairs_of(2)
 

@@ -107,6 +107,7 @@ def test_pages_are_told_that_labelling_is_over_and_counted_until_they_are(office
         desk.tell(Situation(wanted=1, env_steps=100, ending="over"))
         assert (await desk.progress("ada"))["labels"] == 2  # counted anew, although counted a moment ago
         assert await desk.next("bob", 3, [other.lease], two) == []
+        assert (await desk.progress("bob"))["queue"] == 0  # although a pair is left
         assert "training is over" in (await desk.over(two))["over"]
         assert (desk.pages.open, desk.pages.untold) == (2, 0)
         await desk.release("bob", [], two)

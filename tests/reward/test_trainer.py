@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.data.comparisons import Changes, Comparisons, stable_uniform
+from rlhf_ray.data.comparisons import Changes, Comparisons, side_of, stable_uniform
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward import trainer as trainer_module
@@ -138,7 +138,8 @@ def test_choices_are_each_annotators_newest_as_shown_and_one_member_has_no_disag
     answers = np.where(np.arange(120) < 40, 1.0, 0.0).astype(np.float32)
     answers[80:] = 0.5
     names, swapped = ("ada", "bob") * 60, (False, True, True, False) * 30
-    said = Comparisons(pairs, answers, names, swapped)
+    sides, others = (tuple(map(side_of, given, swapped)) for given in (answers, 1 - answers))
+    said = Comparisons(pairs, answers, names, sides)
     trainer = _trainer(dataclasses.replace(SMALL, ensemble_size=1), said[np.arange(80)])
     report = trainer.fit(1)
     assert report.chosen == {"ada": Presses(20, 20), "bob": Presses(20, 20)}
@@ -148,7 +149,7 @@ def test_choices_are_each_annotators_newest_as_shown_and_one_member_has_no_disag
     keys = dict(zip(said.keys, said.chosen, strict=True))
     trainer.comparisons.withdraw([key for key, side in keys.items() if key[1] == "ada" and side != "left"])
     trainer.comparisons.add(
-        Comparisons(pairs, 1 - answers, names, swapped)[np.arange(1)]
+        Comparisons(pairs, 1 - answers, names, others)[np.arange(1)]
     )  # ada's first answer, corrected
     trainer.comparisons.weigh({"bob": 0.0})
     assert trainer.fit(1).chosen == {"ada": Presses(19, 1), "bob": Presses()}

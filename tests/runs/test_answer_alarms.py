@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.data.comparisons import Comparisons, side_of
 from rlhf_ray.measure.error_rates import Drift, ErrorRate
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.runs.answer_alarms import drifting_answers, inverted_answers, no_information, wrong_answers
@@ -26,9 +26,9 @@ def fitted(rates: dict[str, list[float]], seed: int = 0) -> dict[str, Any]:
     who = tuple(list(rates)[i % len(rates)] for i in range(n))
     wrong = np.stack([np.diff(np.floor(np.cumsum([0.0, *of]) + 1e-9)) > 0 for of in rates.values()], 1).ravel()
     given = np.where(wrong, 1 - right.preferences, right.preferences).astype(np.float32)
-    swapped = tuple((np.random.default_rng(seed + 1).random(n) < 0.5).tolist())
+    sides = tuple(map(side_of, given, np.random.default_rng(seed + 1).random(n) < 0.5))
     trainer = RewardTrainer(RewardModelSettings(), VECTORS, FORCES, held_out_share=0.1, seed=seed)
-    trainer.comparisons.add(Comparisons(right.pairs, given, who, swapped))
+    trainer.comparisons.add(Comparisons(right.pairs, given, who, sides))
     return trainer.fit(300).metrics()
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.comparisons import Comparisons, Pairs, side_of
 from rlhf_ray.queries.pool import CutFragments, FragmentPool
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.runs.alarm import Alarm
@@ -320,7 +320,7 @@ def test_an_annotator_who_always_presses_one_button_though_sides_are_shuffled(
     pairs, swapped = some_comparisons(60).pairs, np.arange(60) % 2 == 0
     answers = np.where(swapped, not presses[0] if raises else presses[1], presses[0]).astype(np.float32)
     trainer = RewardTrainer(RewardModelSettings(hidden=(8,)), VECTORS, FORCES, held_out_share=0.1, seed=0)
-    trainer.comparisons.add(Comparisons(pairs, answers, ("bea",) * 60, tuple(swapped.tolist())))
+    trainer.comparisons.add(Comparisons(pairs, answers, ("bea",) * 60, tuple(map(side_of, answers, swapped))))
     raised = [alarm for _, alarm in watch([trainer.fit(5).metrics()]) if alarm.name == "one_sided_answers"]
     assert bool(raised) == raises
     if raises:

@@ -8,17 +8,21 @@ from pathlib import Path
 import krippendorff
 import numpy as np
 import pytest
+import torch
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Side
 from rlhf_ray.labelling.second_looks import replacing
 from rlhf_ray.labelling.statistics import statistics
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.comparison_set import ComparisonSet
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.steps.health import measure
 from rlhf_ray.runs.report.subject import read_run
+from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.answers import Presses, count_presses
-from tests.made_up import some_fragments
+from tests.made_up import FORCES, VECTORS, some_fragments
 
 CLIPS = some_fragments(24)
 IDS = CLIPS.ids()
@@ -81,6 +85,24 @@ def test_answers_that_the_owner_changed_count_as_their_annotators_gave_them(tmp_
         assert np.mean([row["preference"] for row in store.snapshot().labels.to_pylist()][-100:]) == np.mean(said)
         assert (store.agreement(), store.presses(), statistics(store.events(), {})["annotators"]) == before
         assert measure(read_run(run)).presses == before[1]
+
+
+def test_fits_and_counts_of_ties_see_what_annotators_chose_not_what_the_owner_made_of_it(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    store = asked(run.preferences, {"ada": np.array([1.0, 0.5, 0.0]), "bob": np.array([0.5, 0.5, 1.0])})
+    before = store.presses()
+    for number, row in enumerate(store.snapshot().labels.to_pylist()):
+        answer = "left" if row["preference"] == 0.5 else "equal"
+        store.record([Event(f"{number}", "supersede", row["annotator"], **replacing(row, "owner", answer))])
+    loaded = store.load()
+    assert loaded is not None
+    assert (loaded.preferences == 0.5).sum() == 3
+    assert (
+        loaded.ties == store.describe()["ties"] == measure(read_run(run)).ties == sum(p.equal for p in before.values())
+    )
+    fitted = ComparisonSet(RewardEnsemble(VECTORS, FORCES, RewardModelSettings(hidden=(8,))), 0.0)
+    fitted.apply(store.since(0))
+    assert fitted.presses(torch.arange(6)) == store.presses() == before
 
 
 def test_an_annotators_own_correction_counts(tmp_path: Path) -> None:

@@ -104,7 +104,11 @@ function respond(answer, key) {
 
 /** Undo the latest answer and show its pair again. */
 async function undo() {
-  if (undoing || !outbox || document.body.dataset.ended === "true") return; // not signed in yet, or over
+  if (undoing || !outbox) return; // not signed in yet
+  if (document.body.dataset.ended === "true") {
+    say(t("Can’t undo: {why}", { why: byId("reason").textContent ?? "" }));
+    return;
+  }
   undoing = true;
   pair.dataset.busy = "true";
   try {
