@@ -22,7 +22,8 @@ from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.leases import Lease, Leases
 from rlhf_ray.labelling.open_pages import OpenPages
 from rlhf_ray.labelling.past import Past
-from rlhf_ray.labelling.questions import QuestionQueue, Shown
+from rlhf_ray.labelling.question import Shown
+from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.recorder import GroupCommit, Store
 from rlhf_ray.labelling.second_looks import Doubt, SecondLooks, replacing
 from rlhf_ray.labelling.showing import Given, Meaning, Showing

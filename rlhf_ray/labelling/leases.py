@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 
 from cryptography.fernet import Fernet, InvalidToken
 
-from rlhf_ray.labelling.questions import Shown
+from rlhf_ray.labelling.question import Shown
 
 GOOD_FOR = 7 * 24 * 3600
 """Seconds for which a lease takes an answer: longer than a laptop stays closed over a long weekend."""

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from rlhf_ray.data.answers import ANSWERS
-from rlhf_ray.labelling.questions import QuestionQueue, Shown
+from rlhf_ray.labelling.question import Shown
+from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.showing import Meaning
 from rlhf_ray.store.answers import REVIEWED_BY
 

@@ -7,13 +7,11 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
-from rlhf_ray.data.answers import AnswerKind, answer_of
+from rlhf_ray.data.answers import answer_of
 from rlhf_ray.data.comparisons import pair_id, stable_uniform
-
-Catch = Literal["same", "repeat", "known"]
+from rlhf_ray.labelling.question import AskedPair, Catch, GivenAnswer, Hold, Shown
 
 UNDOABLE = 50
 """Number of latest answers per annotator that can be undone."""
@@ -32,44 +30,6 @@ CATCH_AFTER = 8
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A pair as shown to one annotator.
-
-    Attributes:
-        left, right: the clips' ids, in the pair's own order.
-        swapped: whether the left one is shown on the right.
-        catch: the kind of catch pair; None for a normal question. ``same``: a clip beside itself. ``repeat``: a pair the
-            annotator has already decided, with swapped sides. ``known``: clips with very different true returns, for tasks where
-            annotators teach the environment's reward.
-        expected: for a catch pair, the expected preference for the left clip.
-        repeats: for ``repeat``, the event id of the first answer.
-        overlap: whether this asks for a second opinion.
-    """
-
-    left: str
-    right: str
-    swapped: bool
-    catch: Catch | None = None
-    expected: float | None = None
-    repeats: str | None = None
-    overlap: bool = False
-
-    @property
-    def key(self) -> str:
-        """The pair's id."""
-        return pair_id(self.left, self.right)
-
-    @property
-    def held(self) -> str:
-        """What a page holds: the question, by the pair's id; or a catch pair, which is no question, also if its pair is one."""
-        return self.key if self.catch is None else f"{self.catch} {self.key}"
-
-    def preference(self, answer: str) -> float | None:
-        """Convert an answer by screen side into a preference for the pair's left clip; None without a preference."""
-        return answer_of(answer).left_preference(self.swapped)
-
-
-@dataclass(frozen=True)
 class HeldUp:
     """Open questions that an annotator can't get now.
 
@@ -82,57 +42,6 @@ class HeldUp:
     saving: int
     answered: int
     others: int
-
-
-@dataclass
-class _Lease:
-    until: float
-    """In seconds of the queue's clock."""
-    page: str | None
-    """Id of the page that shows the pair; None if the client sends none."""
-
-
-@dataclass
-class _Answer:
-    event: str
-    """The event of the annotator's own answer, which their page knows."""
-    stands: str
-    """The event that stands for it: its own, or that of the owner's second look."""
-    shown: Shown
-    answer: str
-
-
-@dataclass
-class _Question:
-    key: str
-    left: str
-    right: str
-    two: bool
-    """Whether to ask a second annotator, if there is one."""
-    said: dict[str, tuple[str, AnswerKind]] = field(default_factory=dict)
-    """Annotator and answer of each event that was not taken back."""
-    leases: dict[str, _Lease] = field(default_factory=dict)
-    """The leases, by annotator."""
-
-    @property
-    def answered(self) -> set[str]:
-        """Who has answered; a skipped pair may be shown again."""
-        return {who for who, kind in self.said.values() if not kind.returns}
-
-    @property
-    def lacks(self) -> int:
-        """Number of further annotators whose answers are wanted."""
-        if any(kind.broken for _, kind in self.said.values()):
-            return 0
-        return max(0, 1 + self.two - len(self.answered))
-
-    def skipped(self, annotator: str) -> int:
-        """How often ``annotator`` has skipped it."""
-        return sum(who == annotator and kind.returns for who, kind in self.said.values())
-
-    def holders(self, now: float) -> set[str]:
-        """Who holds it."""
-        return {name for name, lease in self.leases.items() if lease.until > now}
 
 
 class QuestionQueue:
@@ -161,19 +70,19 @@ class QuestionQueue:
         self.catch_by_reward = catch_by_reward
         self._random = random.Random(seed)
         self._clock = clock
-        self._questions: dict[str, _Question] = {}
+        self._questions: dict[str, AskedPair] = {}
         self._numbers: dict[int, list[str]] = {}
         self._returns: dict[str, float] = {}
         """True returns by clip id, where known."""
         self._seen: dict[str, float] = {}
         self._pages: dict[tuple[str, str], tuple[float, float]] = {}
         """First and last time of a request, by annotator and page."""
-        self._given: dict[str, deque[_Answer]] = {}
+        self._given: dict[str, deque[GivenAnswer]] = {}
         """Per annotator: the latest answers that were not undone."""
         self._since_catch: dict[str, int] = {}
         self._under_way: set[tuple[str, str]] = set()
         """(annotator, `Shown.held`) of answers received but not stored yet."""
-        self._apart: dict[str, _Question] = {}
+        self._apart: dict[str, AskedPair] = {}
         """Answered questions that were not added: after a restart, answers arrive before their pairs. Nobody gets them."""
 
     @property
@@ -202,7 +111,7 @@ class QuestionQueue:
             del self._returns[clip]
 
     def next(self, annotator: str, count: int, holding: Sequence[str] = (), page: str | None = None) -> list[Shown]:
-        """Lease up to ``count`` more pairs to ``annotator`` on this ``page``; renews those in ``holding`` (`Shown.held`).
+        """Hold up to ``count`` more pairs to ``annotator`` on this ``page``; renews those in ``holding`` (`Shown.held`).
 
         Annotators never get a pair that they already hold, on any of their pages, or whose answer is being stored. Pairs of a
         page that is gone (its browser crashed, for example) move to the page they open next.
@@ -235,7 +144,7 @@ class QuestionQueue:
             if self._elsewhere(question, annotator, page, now):
                 done.append(key)
             elif self._open_for(question, annotator, now):
-                question.leases[annotator] = _Lease(now + self.lease_seconds, page)
+                question.leases[annotator] = Hold(now + self.lease_seconds, page)
             elif (annotator, key) in self._under_way or annotator in question.answered:
                 done.append(key)
         return done
@@ -270,7 +179,7 @@ class QuestionQueue:
         answers = self._given.setdefault(annotator, deque(maxlen=UNDOABLE))
         if any(event == known.event for known in answers):
             return
-        answers.append(_Answer(event, event, shown, answer))
+        answers.append(GivenAnswer(event, event, shown, answer))
         if shown.catch is not None:
             self._since_catch[annotator] = 0
             return
@@ -297,7 +206,7 @@ class QuestionQueue:
             question = self._asked(shown.left, shown.right)
             self._questions[shown.key] = question
             self._apart.pop(shown.key, None)
-            question.leases[annotator] = _Lease(self._clock() + self.lease_seconds, page)
+            question.leases[annotator] = Hold(self._clock() + self.lease_seconds, page)
         return shown
 
     def taken_back(self, annotator: str, event: str) -> Shown | None:
@@ -351,20 +260,20 @@ class QuestionQueue:
         now = self._clock()
         return any(self._may_ask(question, annotator, now) for question in self._questions.values())
 
-    def _asked(self, left: str, right: str) -> _Question:
+    def _asked(self, left: str, right: str) -> AskedPair:
         """The question about a pair; a new one if there is none."""
         key = pair_id(left, right)
         two = bool(stable_uniform([key], "overlap")[0] < self.overlap_share)
-        return self._questions.get(key) or self._apart.get(key) or _Question(key, left, right, two)
+        return self._questions.get(key) or self._apart.get(key) or AskedPair(key, left, right, two)
 
-    def _open_for(self, question: _Question, annotator: str, now: float) -> bool:
+    def _open_for(self, question: AskedPair, annotator: str, now: float) -> bool:
         """Whether ``annotator`` holds the question or could get it: more answers are wanted than others may give."""
         if (annotator, question.key) in self._under_way:
             return False
         holders = question.holders(now)
         return annotator in holders or (annotator not in question.answered and len(holders) < question.lacks)
 
-    def _open(self, question: _Question, now: float) -> bool:
+    def _open(self, question: AskedPair, now: float) -> bool:
         """Whether an answer may still come: the first one always, a second opinion from somebody who is there."""
         answered = question.answered
         if not answered or question.holders(now):
@@ -372,13 +281,13 @@ class QuestionQueue:
         there = (name for name, seen in self._seen.items() if now - seen < ACTIVE)
         return question.lacks > 0 and any(name not in answered for name in there)
 
-    def _may_ask(self, question: _Question, annotator: str, now: float, page: str | None = None) -> bool:
+    def _may_ask(self, question: AskedPair, annotator: str, now: float, page: str | None = None) -> bool:
         """Whether ``annotator`` can get the question on this ``page`` and does not hold it yet."""
         lease = question.leases.get(annotator)
         has = lease is not None and lease.until > now and not self._gone(annotator, lease.page, page, now)
         return not has and self._open_for(question, annotator, now)
 
-    def _elsewhere(self, question: _Question, annotator: str, page: str | None, now: float) -> bool:
+    def _elsewhere(self, question: AskedPair, annotator: str, page: str | None, now: float) -> bool:
         """Whether another page of ``annotator`` holds the question."""
         lease = question.leases.get(annotator)
         if lease is None or lease.until <= now or None in (page, lease.page) or lease.page == page:
@@ -405,7 +314,7 @@ class QuestionQueue:
         return now - last > QUIET and self._pages[annotator, newer][0] > last
 
     def _question(self, annotator: str, now: float, page: str | None) -> Shown | None:
-        """Lease the oldest question that ``annotator`` can get; skipped ones come last."""
+        """Hold the oldest question that ``annotator`` can get; skipped ones come last."""
         free = [
             (question.skipped(annotator), key)
             for key, question in self._questions.items()
@@ -415,7 +324,7 @@ class QuestionQueue:
             return None
         key = min(free, key=lambda one: one[0])[1]  # the oldest of the least skipped: rounds are added in order
         question = self._questions[key]
-        question.leases[annotator] = _Lease(now + self.lease_seconds, page)
+        question.leases[annotator] = Hold(now + self.lease_seconds, page)
         return Shown(question.left, question.right, self._random.random() < 0.5, overlap=bool(question.answered))
 
     def _catch(self, annotator: str, holding: Sequence[str]) -> Shown | None:

@@ -16,7 +16,7 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.films import FilmInfo
 from rlhf_ray.labelling.kept_films import Films
-from rlhf_ray.labelling.questions import Shown
+from rlhf_ray.labelling.question import Shown
 from rlhf_ray.store.answers import BEFORE, REVIEWED_BY, Suspicions, doubtful, own_preference
 from rlhf_ray.store.schema import holding
 

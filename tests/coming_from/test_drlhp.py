@@ -20,7 +20,7 @@ from rlhf_ray.cli import store as store_command
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.train import Train
 from rlhf_ray.data.answers import ANSWERS
-from rlhf_ray.labelling.questions import Shown
+from rlhf_ray.labelling.question import Shown
 from rlhf_ray.queries.fitting import fit
 from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer

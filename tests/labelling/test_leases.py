@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_ray.labelling import leases as module
 from rlhf_ray.labelling.leases import Lease, Leases
-from rlhf_ray.labelling.questions import Shown
+from rlhf_ray.labelling.question import Shown
 
 CLIP = "0123456789abcdef" * 4
 SHOWN = Shown(CLIP, CLIP[::-1], True, "repeat", 1.0, "e" * 32, True)
