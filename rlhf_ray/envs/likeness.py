@@ -29,7 +29,7 @@ TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
-class Moment:
+class Returned:
     """What a step returns, or a reset: step 0."""
 
     step: int
@@ -39,7 +39,7 @@ class Moment:
     truncated: bool = False
 
 
-def moments(env: Any, steps: int) -> Iterator[Moment]:
+def played(env: Any, steps: int) -> Iterator[Returned]:
     """Take random steps in an environment, single or a vector of one copy, in episodes from the seeds 0, 1 and so on."""
     together = isinstance(env, VectorEnv)
     actions = copy.deepcopy(env.single_action_space if together else env.action_space)
@@ -47,7 +47,7 @@ def moments(env: Any, steps: int) -> Iterator[Moment]:
     seed = taken = 0
     while taken < steps:
         seen, _ = env.reset(seed=seed)
-        yield Moment(0, np.array(as_array(seen)[0] if together else seen))
+        yield Returned(0, np.array(as_array(seen)[0] if together else seen))
         ended, begun, seed = False, taken, seed + 1
         while not ended and taken < steps:
             action = actions.sample()
@@ -55,7 +55,7 @@ def moments(env: Any, steps: int) -> Iterator[Moment]:
             seen, reward, terminated, truncated = (as_array(part)[0] for part in given) if together else given
             taken, ended = taken + 1, bool(terminated or truncated)
             # Whether a step that terminates also truncates makes no difference.
-            yield Moment(
+            yield Returned(
                 taken - begun, np.array(seen), float(reward), bool(terminated), bool(truncated and not terminated)
             )
 
@@ -72,9 +72,9 @@ def difference(make_together: Callable[[int], Any], make_alone: Callable[[], Any
             limit = None if alone.spec is None else alone.spec.max_episode_steps
             spaces = alone.observation_space, alone.action_space
             steps = PROBED_STEPS if limit is None else min(PROBED_STEPS, limit + 1)
-            wanted = list(moments(alone, steps))
+            wanted = list(played(alone, steps))
         with contextlib.closing(make_together(1)) as together:
-            problem = _declared(together, spaces, limit) or _returned(moments(together, steps), wanted)
+            problem = _declared(together, spaces, limit) or _returned(played(together, steps), wanted)
         if problem is None:
             with contextlib.closing(make_together(2)) as two:
                 problem = _counted(two, 2)
@@ -96,7 +96,7 @@ def _declared(together: Any, spaces: Any, limit: int | None) -> str | None:
     return None if its == limit else f"its max_episode_steps is {its}, and that of the single environment {limit}"
 
 
-def _returned(given: Iterator[Moment], wanted: list[Moment]) -> str | None:
+def _returned(given: Iterator[Returned], wanted: list[Returned]) -> str | None:
     """Say where one copy first returns something else than the single environment."""
     largest: Any = 0.0
     for own in wanted:
