@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib
 import logging
-import math
 import traceback
 import warnings
 from pathlib import Path
@@ -18,7 +17,17 @@ from rlhf_ray.data.bounds import fitted
 from rlhf_ray.data.defaults import making, stepping
 from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.data.infos import with_plain_success
-from rlhf_ray.envs.observations import Say, UnfitError, fitting, plain, plain_end, plain_ends, short
+from rlhf_ray.envs.observations import (
+    LARGEST,
+    Say,
+    UnfitError,
+    fitting,
+    plain,
+    plain_end,
+    plain_ends,
+    plain_number,
+    short,
+)
 
 RAISED = (Exception, SystemExit)
 """Exceptions attributed to the environment. Includes `sys.exit`, which would silently end an actor's process."""
@@ -93,16 +102,16 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except RAISED as error:
             raise fault(f"{self._where()}: step()", error) from error
         try:
-            number = float(reward.item() if isinstance(reward, np.ndarray) else reward)
+            number = plain_number(reward)
         except (TypeError, ValueError, ArithmeticError, RuntimeError):
             raise self._fault(f"the reward is {short(reward)}, which is not a number") from None
         try:
             terminated, truncated = plain_end(terminated, "terminated"), plain_end(truncated, "truncated")
         except UnfitError as error:
             raise self._fault(f"step() returned {error}") from None
-        if not math.isfinite(number):
+        if not abs(number) <= LARGEST:
             _blame_policy(action, self._where())
-            raise self._fault(f"the reward is {number}")
+            raise self._fault(f"the reward is {number}, which is not a finite float32")
         info = with_plain_success(info, self._called)
         return self._observation(observation, "step()"), number, terminated, truncated, info
 
@@ -178,10 +187,10 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
             raise FaultyEnvironmentError(
                 f"Environment {self._called}: step() returned {error}. Fix the environment."
             ) from None
-        if rewards.dtype.kind not in "biuf" or not np.isfinite(rewards).all():
+        if rewards.dtype.kind not in "biuf" or not (np.abs(rewards) <= LARGEST).all():
             _blame_policy(actions, f"Environment {self._called}")
             raise FaultyEnvironmentError(
-                f"Environment {self._called}: step() returned the rewards {short(rewards)}, which are not all finite numbers. Fix "
+                f"Environment {self._called}: step() returned the rewards {short(rewards)}, which are not all finite float32s. Fix "
                 "the environment."
             )
         if self._limit is not None:

@@ -36,14 +36,14 @@ class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._end = None
         return super().reset(**arguments)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """See `gymnasium.Env.step`. Never terminates."""
         if self._end is not None:
             return copy.deepcopy(self._end[0]), 0.0, False, False, dict(self._end[1])
         observation, reward, terminated, truncated, info = super().step(action)
         if terminated := plain_end(terminated, "terminated"):
             self._end = copied(observation), info
-        return observation, float(reward), False, truncated, info
+        return observation, reward, False, truncated, info
 
 
 class AbsorbingState(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -81,14 +81,14 @@ class AbsorbingState(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, info = super().reset(**arguments)
         return self._flagged(observation), info
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """See `gymnasium.Env.step`. Never terminates. The step that ends the episode leads to the absorbing state."""
         if self._info is not None:
             return self._absorbing(), self._reward, False, False, dict(self._info)
         observation, reward, terminated, truncated, info = super().step(action)
         if terminated := plain_end(terminated, "terminated"):
             self._info = info
-        return self._absorbing() if terminated else self._flagged(observation), float(reward), False, truncated, info
+        return self._absorbing() if terminated else self._flagged(observation), reward, False, truncated, info
 
     def _flagged(self, observation: Any) -> Any:
         return np.append(observation, 0).astype(self.observation_space.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,19 @@ def ground_truth(name: str, **options: Any) -> RewardFunction:
     Raises:
         SettingError: the environment has no ground-truth model.
     """
-    env = make_env(name, **options)
-    model = getattr(env.unwrapped, "ground_truth", None)
-    if model is None and isinstance(env.unwrapped, PendulumEnv):
-        return FormulaReward(
-            Formula("swing-up", pendulum, inputs=("state", "action")), env.observation_space, env.action_space
-        )
-    if model is None:
-        raise SettingError(
-            f"The environment {name!r} has no ground-truth model; write one as a "
-            "rlhf_ray.reward.functions.CallableReward."
-        )
-    reward: RewardFunction = model()
-    return reward
+    with contextlib.closing(make_env(name, **options)) as env:
+        model = getattr(env.unwrapped, "ground_truth", None)
+        if model is None and isinstance(env.unwrapped, PendulumEnv):
+            return FormulaReward(
+                Formula("swing-up", pendulum, inputs=("state", "action")), env.observation_space, env.action_space
+            )
+        if model is None:
+            raise SettingError(
+                f"The environment {name!r} has no ground-truth model; write one as a "
+                "rlhf_ray.reward.functions.CallableReward."
+            )
+        reward: RewardFunction = model()
+        return reward
 
 
 def pendulum(observations: Array, actions: Array, next_observations: Array) -> Array:

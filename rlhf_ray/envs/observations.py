@@ -5,6 +5,7 @@ an observation, or a part of one, that                                 is
 =====================================================================  ======================================================
 has another structure or shape, is NaN or infinite, or is no number    refused
 is of another dtype, and a value is too large for the declared one     refused
+has a value too large for float32, which networks compute with         refused
 is of another dtype, and a value is not whole as the declared one is   refused
 is a choice that its Discrete, MultiDiscrete or MultiBinary lacks      refused
 is of another dtype otherwise                                          converted, rounding floats; said once per environment
@@ -47,6 +48,10 @@ class Say:
         if (self.name, kind) not in _said:
             _said.add((self.name, kind))
             logger.warning("Environment %s: %s", self.name, what)
+
+
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest reward: RLlib's batches, and what networks learn, are float32."""
 
 
 def fitting(space: gym.Space[Any], say: Say) -> Callable[[Any], Any]:
@@ -103,6 +108,7 @@ class _Numbers:
     def __init__(self, space: spaces.Box, part: str, say: Say):
         self.space, self.part, self.say = space, part, say
         self.dtype, self.converts = np.dtype(space.dtype), False
+        self.wide = self.dtype.kind == "f" and not np.can_cast(self.dtype, np.float32)
         low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
         whole = self.dtype.kind in "iu" and (
             low.min(initial=0) <= np.iinfo(self.dtype).min and high.max(initial=0) >= np.iinfo(self.dtype).max
@@ -117,6 +123,8 @@ class _Numbers:
     def __call__(self, given: Any) -> Array:
         values = self._array(given)
         values = np.array(values) if values.dtype == self.dtype else self._converted(values)
+        if self.wide:
+            self._cast(values, np.dtype(np.float32), ", which networks compute with")
         if self.bounded and not self._inside(values):
             self.bounded = False  # it is said once
         return values
@@ -136,11 +144,14 @@ class _Numbers:
             raise UnfitError(f"{_an(self.part)} that is {values[place]} at {_place(place)}")
         return values
 
-    def _converted(self, values: Array) -> Array:
+    def _cast(self, values: Array, dtype: np.dtype[Any], why: str = "") -> Array:
         try:
-            cast = converted(values, self.dtype)
+            return converted(values, dtype)
         except UnfitError as error:
-            raise UnfitError(f"{_an(self.part)} {error}") from None
+            raise UnfitError(f"{_an(self.part)} {error}{why}") from None
+
+    def _converted(self, values: Array) -> Array:
+        cast = self._cast(values, self.dtype)
         if not self.converts:
             self.converts = True
             self.say(
@@ -206,6 +217,18 @@ def copied(value: Any) -> Any:
     if type(value) in (tuple, list):
         return type(value)(map(copied, value))
     return value.detach().clone() if hasattr(value, "detach") else copy.deepcopy(value)
+
+
+def plain_number(value: Any) -> float:
+    """Return a number that an environment gives, or an array of one.
+
+    Raises:
+        Exception: it is none; a text of one is none either.
+    """
+    number = value.item() if isinstance(value, np.ndarray) else plain(value)
+    if isinstance(number, str | bytes):
+        raise TypeError(number)
+    return float(number)
 
 
 def plain_end(value: Any, name: str) -> bool:

@@ -94,6 +94,9 @@ _PROCESSES = "worker_processes"
 _MADE: set[str] = set()
 """The names of environments that this process has made."""
 
+_LIKE: dict[str, bool] = {}
+"""Whether the ``vector_entry_point`` of a name with some options is like the single environment."""
+
 _REGISTERED: dict[str, list[str]] = {}
 """The names that each imported module registered, with the module."""
 
@@ -131,7 +134,7 @@ def steps_together(name: str) -> bool:
     return is_natively_vectorised(name) or _vector_entry_point(name) is not None
 
 
-def _vector_entry_point(name: str) -> Any:
+def _vector_entry_point(name: str, **options: Any) -> Any:
     """Return the ``vector_entry_point`` that ``name`` was registered with, if it is like the single environment, otherwise None."""
     if name.startswith((PROCGEN_PREFIX, *_MAKERS)) or prefix_of(name):
         return None
@@ -139,7 +142,7 @@ def _vector_entry_point(name: str) -> Any:
         _check_gymnasium_id(name)  # imports the module
     spec = gymnasium.registry.get(name.rpartition(":")[2])
     entry = spec and spec.vector_entry_point
-    return entry if entry is None or _is_gymnasium_s(entry) or _is_like_the_single_one(name) else None
+    return None if entry is None or not _is_like_the_single_one(name, options) else entry
 
 
 def _is_gymnasium_s(entry: Any) -> bool:
@@ -150,25 +153,17 @@ def _is_envpool_s(entry: Any) -> bool:
     return entry is envpool.EnvPoolVectorEnv or entry == f"{envpool.__name__}:EnvPoolVectorEnv"
 
 
-@functools.cache
-def _is_like_the_single_one(name: str) -> bool:
-    problem = _unlike_the_single_one(name)
-    if problem is not None:
-        logger.warning("The vector_entry_point of %s is not used, and copies take steps one by one: %s.", name, problem)
-    return problem is None
-
-
-def _unlike_the_single_one(name: str) -> str | None:
-    """Say in what a ``vector_entry_point`` differs from the single environment."""
-    spec = gymnasium.registry[name.rpartition(":")[2]]
-    if spec.additional_wrappers:
-        return f"it lacks the additional_wrappers ({', '.join(wrapper.name for wrapper in spec.additional_wrappers)})"
-
-    def together() -> Any:
-        return gymnasium.make_vec(name, 1, vectorization_mode="vector_entry_point")
-
-    alone = functools.partial(make_env, name)
-    return difference(together, alone, spec.max_episode_steps, probe=not _is_envpool_s(spec.vector_entry_point))
+def _is_like_the_single_one(name: str, options: dict[str, Any]) -> bool:
+    asked = f"{name} {options}"
+    if asked not in _LIKE:
+        together = functools.partial(gymnasium.make_vec, name, vectorization_mode="vector_entry_point", **options)
+        problem = difference(together, functools.partial(make_env, name, **options))
+        if problem is not None:
+            logger.warning(
+                "The vector_entry_point of %s is not used, and copies take steps one by one: %s.", name, problem
+            )
+        _LIKE[asked] = problem is None
+    return _LIKE[asked]
 
 
 @making
@@ -238,7 +233,7 @@ def make_vector_env(name: str, num_envs: int, worker_processes: int = 1, **optio
         return procgen.ProcgenVectorEnv(game, mode, num_envs=num_envs, **options)
     if name.startswith(envpool.PREFIX):
         return CheckedVectorEnv(envpool.EnvPoolVectorEnv(name, num_envs, **options), name)
-    if (entry := _vector_entry_point(name)) is not None:
+    if (entry := _vector_entry_point(name, **options)) is not None:
         together = gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **options)
         usual = gymnasium.registry[name.rpartition(":")[2]].max_episode_steps
         limit = options.get("max_episode_steps", usual)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,15 +90,14 @@ def check_environment(config: Configuration) -> Checked:
     if config.env is None:
         raise SettingError("No environment is set; name one with environment('Pendulum-v1').")
     try:
-        env = config.make_env()()
-        check_spaces(env.observation_space, env.action_space, str(config.env))
-        try_out(env)
+        with contextlib.closing(config.make_env()()) as env:
+            check_spaces(env.observation_space, env.action_space, str(config.env))
+            try_out(env)
+            notes = envs.notes(env)
     except (ValueError, ImportError, gym.error.Error) as error:
         raise SettingError(str(error)) from error
     observation_space, action_space = cast(gym.spaces.Box, env.observation_space), env.action_space
     limit = None if env.spec is None else env.spec.max_episode_steps
-    notes = envs.notes(env)
-    env.close()  # type: ignore[no-untyped-call]
     if (carried := envs.carried_state(config.make_env())) is not None:
         notes.append(carried)
     experiment = config.settings()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_ray.actors.streams import OwnStreams
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
@@ -126,7 +127,8 @@ class Probing(Callback):
         with carry_on("correlations with the true reward"):
             newest = self._compared(comparisons, newest=True)
         if newest is not None and np.isfinite(newest.rewards).all():
-            with carry_on("distances to the true reward"):
+            # The environment is made for its formula, and may seed the process's generators.
+            with carry_on("distances to the true reward"), OwnStreams():
                 found |= self._distances(reward, newest)
             of = reward_correlations(learned_rewards(reward, newest), newest.rewards, intervals=False)
             found |= {

@@ -13,6 +13,7 @@ from ray.tune import PlacementGroupFactory, Trainable
 from ray.tune.search.repeater import TRIAL_INDEX
 
 from rlhf_ray.actors.listener import Logs
+from rlhf_ray.actors.streams import OwnStreams
 from rlhf_ray.agents.true_return import evaluate
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.checkpoints import add_manifest
@@ -159,7 +160,8 @@ class Measured(LearnsFromPreferences):
         if self._plan is not None and self._plan["metric"] == "return":
             # The initial states are the same each time and for all trials, for a fair comparison.
             of = {"episodes": self._plan["episodes"], "seed": self._plan["seed"]}
-            return evaluate(str(self.config.env), self._policy()().best, **of).true_return_mean
+            with OwnStreams():  # an environment may seed the process's generators
+                return evaluate(str(self.config.env), self._policy()().best, **of).true_return_mean
         loss = result[PREFERENCES].get("round", {}).get("held_out_loss")
         return None if loss is None or not math.isfinite(loss) else -float(loss)
 

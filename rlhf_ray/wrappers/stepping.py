@@ -117,7 +117,10 @@ class Stepping:
                 f"Environment {self.env}: step() returned {error}. Fix the environment."
             ) from None
         try:
-            return np.array(plain(rewards), np.float64).reshape(copies), *ends
+            given = np.array(plain(rewards))
+            if given.dtype.kind in "US":  # which numpy would read
+                raise TypeError(rewards)
+            return given.astype(np.float64).reshape(copies), *ends
         except (TypeError, ValueError, OverflowError):
             raise FaultyEnvironmentError(
                 f"Environment {self.env}: the reward is {short(rewards)}, which is not a number. Fix the environment."

@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.wrappers import TimeLimit
 
 from rlhf_ray.envs import make_env, make_vector_env
@@ -73,6 +74,25 @@ def test_the_last_observation_of_any_space_is_repeated_as_it_was(space: gym.Spac
         assert space.contains(seen)
         if isinstance(seen, np.ndarray):
             seen[:] = 0  # what a user does to one leaves the others as they are
+
+
+@pytest.mark.parametrize("prefix", ["fixed/", "absorbing/"])
+def test_a_reward_in_an_array_of_one_is_a_number_as_without_the_prefix(prefix: str) -> None:
+    class Pays(CartPoleEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, *others = super().step(action)
+            return observation, np.array([reward]), *others
+
+    pays: Any = Pays
+    gym.register("tests/Pays-v0", pays, max_episode_steps=5)
+    try:
+        for name in ("tests/Pays-v0", f"{prefix}tests/Pays-v0"):
+            env = make_env(name)
+            env.reset(seed=0)
+            reward = env.step(0)[1]
+            assert (type(reward), reward) == (float, 1.0)
+    finally:
+        del gym.registry["tests/Pays-v0"]
 
 
 def test_several_copies_begin_anew_together() -> None:

@@ -123,6 +123,14 @@ def test_rounding_at_the_bounds_and_bounds_that_are_the_dtype_s_are_not_said(cap
     )
 
 
+@pytest.mark.parametrize(("part", "around", "inside"), WAYS)
+def test_a_number_of_float64_that_networks_can_t_read_is_refused(part: str, around: Any, inside: Any) -> None:
+    check = fitting(around(gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)), Say("Wide-v0"))
+    check(inside(np.array([0.0, 3e38])))
+    with pytest.raises(UnfitError, match=r"its value 1e\+39 is not a float32, which networks compute with"):
+        check(inside(np.array([0.0, 1e39])))
+
+
 def test_what_has_other_parts_is_refused() -> None:
     both = fitting(spaces.Dict({"a": VECTOR, "b": COUNTS}), Say("Parts-v0"))
     with pytest.raises(UnfitError, match="that lacks 'b'; its space has 'a', 'b'"):

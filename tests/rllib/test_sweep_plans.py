@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
+import torch
 from ray import tune
 from ray.tune.experiment import Trial
 
@@ -324,6 +326,21 @@ def test_a_trial_that_does_not_fit_its_environment_says_so_and_ends() -> None:
     trial = SweepTrial({TRIAL: _common(environment="Pendulum-v1"), "reward_model.network": "cnn"})
     assert "not uint8 images" in trial.train()[REFUSAL]
     trial.stop()
+
+
+def test_a_trial_s_measurement_leaves_the_training_s_draws_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluate(*_: Any, **__: Any) -> Any:  # as an environment that seeds in its constructor
+        torch.manual_seed(0)
+        return SimpleNamespace(true_return_mean=7.0)
+
+    monkeypatch.setattr("rlhf_ray.sweeps.trial.evaluate", evaluate)
+    policy = SimpleNamespace(best=None)
+    trial: Any = SimpleNamespace(
+        finished=True, _plan=_common(), config=SimpleNamespace(env="E"), _policy=lambda: lambda: policy
+    )
+    before = torch.get_rng_state()
+    assert SweepTrial._measure(trial, {}) == 7.0
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_plan_that_is_read_again_says_the_same(tmp_path: Path) -> None:

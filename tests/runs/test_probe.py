@@ -2,12 +2,15 @@
 
 import json
 import math
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 from rlhf_ray.data.errors import CallbackError
 from rlhf_ray.reward import RewardTrainer
@@ -20,12 +23,14 @@ from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, Prefere
 from rlhf_ray.store import PreferenceStore
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
+EXPERIMENT = Experiment()
+
 
 class Made:
     """A run folder whose reward model is fitted by hand."""
 
-    def __init__(self, path: Path):
-        self.folder = RunFolder.create(path, Experiment())
+    def __init__(self, path: Path, experiment: Experiment = EXPERIMENT):
+        self.folder = RunFolder.create(path, experiment)
         self.store = PreferenceStore(self.folder.preferences)
         settings = RewardModelSettings(hidden=(16,), ensemble_size=2)
         self.trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.1, seed=0)
@@ -99,6 +104,35 @@ def test_versions_are_compared_with_the_true_reward_at_some_points_of_a_run(tmp_
             wanted.append(count)
             passed = count * 8 // total
     assert compared == wanted
+
+
+class Seeder(gym.Env[Any, Any]):
+    """An environment whose constructor seeds the process's generators."""
+
+    observation_space, action_space = VECTORS, FORCES
+    open = made = 0
+
+    def __init__(self) -> None:
+        Seeder.open, Seeder.made = Seeder.open + 1, Seeder.made + 1
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+
+    def close(self) -> None:
+        Seeder.open -= 1
+
+
+def test_the_true_reward_of_an_environment_that_seeds_the_process_leaves_training_s_draws_alone(tmp_path: Path) -> None:
+    seeder: Any = Seeder
+    gym.register("tests/SeedsProbe-v0", seeder, max_episode_steps=20)
+    made, probing = Made(tmp_path / "run", Experiment(environment="tests/SeedsProbe-v0")), Probing()
+    probing.on_start(made.run)
+    made.label_and_fit(seed=0)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index]
+    assert "return_correlation" in made.iteration(probing)
+    assert (Seeder.made, Seeder.open) == (1, 0)
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index]
+    assert before == after
 
 
 def test_of_many_comparisons_the_probe_set_is_an_even_spread_and_the_newest_are_the_last(

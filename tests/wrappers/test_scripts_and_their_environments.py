@@ -22,6 +22,7 @@ from tests.wrappers.walking import act, make
         ((1.0, "False", False), "terminated='False'; it must be True or False"),
         ((1.0, False, float("nan")), "truncated=nan; it must be True or False"),
         (("much", False, False), "the reward is 'much', which is not a number"),
+        (("0.5", False, False), "the reward is '0.5', which is not a number"),
     ],
 )
 def test_an_outcome_that_is_none_is_said_with_the_environment(
