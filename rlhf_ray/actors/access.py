@@ -32,17 +32,22 @@ def token_source() -> str | None:
 
 
 def make_token() -> None:
-    """Give this process a token of its own if it has none and its home folder can't keep the one that Ray would make there."""
+    """Make a token that this user alone can read, if there is none: in the home folder, or for this process if that can't keep it.
+
+    Ray makes one that others on the machine can read.
+    """
     if token_source() is not None:
         return
+    token = secrets.token_hex(32)
     try:
         folder = Path.home() / ".ray"
-        folder.mkdir(exist_ok=True)
-        kept = os.access(folder, os.W_OK)
+        folder.mkdir(0o700, exist_ok=True)
+        with open(folder / "auth_token", "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(token)
+    except FileExistsError:  # another process was faster
+        pass
     except (OSError, RuntimeError):  # the user may have no home
-        kept = False
-    if not kept:
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        os.environ["RAY_AUTH_TOKEN"] = token
 
 
 def show_token() -> None:

@@ -81,7 +81,11 @@ class ActorCriticNetwork(TakesVectors):
             assert observation_space.shape is not None
             self.encoder, size = image_encoder(network, observation_space.shape, shape.features)
         else:
-            assert isinstance(observation_space, gym.spaces.Box)
+            if not isinstance(observation_space, gym.spaces.Box):
+                raise SettingError(
+                    f"The policy network takes vectors or images, and the connectors of env_runners() make {observation_space}: "
+                    "add RLlib's FlattenObservations after them, or give rl_module() a network of your own."
+                )
             size = _size(observation_space)
             self.take(observation_space, normalize=shape.normalize_observations)
             if self.memory_size:

@@ -138,7 +138,7 @@ def check_steps(reward: RewardFunction, data: Transitions, where: Path | str) ->
     except SettingError:
         raise
     except Exception as error:
-        first = (str(error).strip().splitlines() or ["no message"])[0][:200]
+        first = (str(error).strip().splitlines() or ["no message"])[0][:200].rstrip(".")
         raise SettingError(
             f"The reward {reward.name!r} does not work on the steps in {where}: {type(error).__name__}: {first}."
         ) from error

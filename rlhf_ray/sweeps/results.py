@@ -161,7 +161,7 @@ def _rank(trial: dict[str, Any]) -> tuple[bool, bool, float]:
 
 def _trial(result: Result, space: dict[str, Any]) -> dict[str, Any]:
     metrics = result.metrics or {}
-    ring = metrics.get(PREFERENCES, {})
+    ring, fit = metrics.get(PREFERENCES, {}), _newest_fit(result)
     curve = _curve(result)
     error = metrics.get(REFUSAL)
     if result.error is not None:
@@ -177,14 +177,23 @@ def _trial(result: Result, space: dict[str, Any]) -> dict[str, Any]:
         "status": status,
         "objective": curve[-1][1] if curve else None,
         "env_steps": int(metrics.get(ENV_STEPS, 0)),
-        "held_out_accuracy": (fit := ring.get("round", {})).get("held_out_accuracy"),
-        "held_out_decided": None if (decided := fit.get("held_out_decided")) is None else int(decided),
+        "held_out_accuracy": None if fit is None else fit[0],
+        "held_out_decided": None if fit is None else int(fit[1]),
         "comparisons": ring.get("comparisons"),
         "settings": {name: metrics.get(SETTINGS, {}).get(name) for name in space},
         "seed": metrics.get(SETTINGS, {}).get("seed"),
         "curve": curve,
         "error": error and error[:500],
     }
+
+
+def _newest_fit(result: Result) -> tuple[float, float] | None:
+    """Return held-out accuracy of the newest fit that measured it, and on how many answers. Iterations without a fit have none."""
+    table, names = result.metrics_dataframe, [f"{PREFERENCES}/round/held_out_{of}" for of in ("accuracy", "decided")]
+    if table is None or not {*names} <= {*table} or (known := table[names].dropna()).empty:
+        return None
+    accuracy, decided = known.iloc[-1]
+    return float(accuracy), float(decided)
 
 
 def _curve(result: Result) -> list[list[float]]:

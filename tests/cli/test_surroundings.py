@@ -42,7 +42,15 @@ def test_ray_has_a_token_also_where_the_home_folder_keeps_none(home, tmp_path, m
     monkeypatch.setenv("HOME", home if home.startswith("/") else str(tmp_path))
     monkeypatch.setenv("RAY_AUTH_TOKEN", "")
     make_token()
-    assert (len(os.environ["RAY_AUTH_TOKEN"]) == 64) == home.startswith("/")  # or Ray makes its own there
+    assert (len(os.environ["RAY_AUTH_TOKEN"]) == 64) == home.startswith("/")
+    if home == "somewhere":
+        kept = tmp_path / ".ray" / "auth_token"
+        assert (len(kept.read_text()), kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (
+            64,
+            0o600,
+            0o700,
+        )
+        make_token()  # there is one
 
 
 def test_rays_sockets_are_where_their_paths_fit(monkeypatch):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
 VECTOR, IMAGE = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
@@ -32,3 +33,9 @@ def test_every_parameter_gets_a_gradient(network: str, memory: Any, acts: str) -
     total.backward()
     idle = [name for name, of in policy.named_parameters() if of.grad is None or not of.grad.abs().max() > 0]
     assert idle == []
+
+
+def test_observations_that_are_no_vector_name_the_connector_that_helps() -> None:
+    seen: Any = gym.spaces.Dict({"seen": VECTOR, "actions": gym.spaces.Discrete(3)})
+    with pytest.raises(SettingError, match=r"make Dict.*add RLlib's FlattenObservations"):
+        ActorCriticNetwork(seen, ACTIONS["box"], PolicyShape("mlp"))

@@ -114,7 +114,9 @@ def test_passes_go_by_the_widest_layer() -> None:
 
     assert that_fit(network="mlp") is None
     for network in ("cnn", "impala"):  # whose convolutions have none, but its head
-        assert that_fit(network=network, batch_norm=True) is None
+        normalised = make_network(LARGER, CHOICES, RewardModelSettings(network=network, batch_norm=True))
+        assert convolving.takes_averages(normalised)
+        assert that_fit(network=network, batch_norm=True) == that_fit(network=network)
     assert that_fit(network="cnn", ensemble_size=1) == convolving.PASS_NUMBERS // (48 * 48 * 3)
     pooled = {"network": "pooled_cnn", "convolutions": (8, 32), "ensemble_size": 2}
     assert that_fit(**pooled) == convolving.PASS_NUMBERS // (48 * 48 * 64)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import ray
 from ray import tune
@@ -13,7 +15,7 @@ from ray import tune
 from rlhf_ray.cli.cluster import going_on_with
 from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SettingError, load_experiment
 from rlhf_ray.sweeps import Plan
-from rlhf_ray.sweeps.results import SweepOutcome, _rank, conclude, configurations
+from rlhf_ray.sweeps.results import SweepOutcome, _rank, _trial, conclude, configurations
 from rlhf_ray.sweeps.running import Announcer
 
 
@@ -131,3 +133,16 @@ def test_repeated_trials_are_ranked_by_their_mean(
     page = (tmp_path / "report.html").read_text()
     assert "The best of the configurations that ran their full budget (2 of 3)" in page
     assert "reached a true return of −310 on average over 3 seeds" in page
+
+
+@pytest.mark.parametrize(("accuracies", "known"), [((0.5, 0.75, None), (0.75, 8)), ((None, None, None), (None, None))])
+def test_a_trial_that_ends_without_a_fit_tells_of_its_newest_one(accuracies: Any, known: Any, tmp_path: Path) -> None:
+    """Metrics of rounds are NaN in iterations without one."""
+    of_rounds = [
+        (math.nan, math.nan) if each is None else (each, 4.0 * number) for number, each in enumerate(accuracies, 1)
+    ]
+    table = pd.DataFrame(of_rounds, columns=[f"preferences/round/held_out_{name}" for name in ("accuracy", "decided")])
+    last = {"preferences": {"finished": 1.0, "round": {"held_out_accuracy": math.nan, "held_out_decided": math.nan}}}
+    result = tune.Result(metrics=last, checkpoint=None, error=None, path=str(tmp_path), metrics_dataframe=table)
+    told = _trial(result, {})
+    assert (told["held_out_accuracy"], told["held_out_decided"], told["status"]) == (*known, "finished")

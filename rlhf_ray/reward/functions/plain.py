@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
+import torch
 from torch import nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
@@ -60,7 +61,8 @@ class CallableReward(RewardFunction):
         parts = []
         for part in passes(len(terminated), self.observation_space):
             steps = (observations[part], actions[part], next_observations[part], terminated[part])
-            parts.append(np.asarray(self._function(*steps), np.float64))
+            given = self._function(*steps)
+            parts.append(np.asarray(given.detach().double().cpu() if torch.is_tensor(given) else given, np.float64))
             if parts[-1].shape != (n := len(steps[-1]),):
                 raise SettingError(
                     f"The reward function {self.name!r} returned shape {parts[-1].shape} for {n} steps; it must return ({n},): one "

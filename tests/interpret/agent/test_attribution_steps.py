@@ -14,7 +14,7 @@ from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.drawn_maps import DrawnMaps
 from rlhf_ray.interpret.agent.questions.samples import GradientSamples
-from rlhf_ray.interpret.agent.steps import attribution, quality, search
+from rlhf_ray.interpret.agent.steps import attribution, quality
 from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality
 from rlhf_ray.study import kept
 from tests.interpret.agent.linear_world import ImageWorld, network_agent
@@ -54,8 +54,6 @@ def few(monkeypatch):
     monkeypatch.setattr(attribution, "COMPONENTS", 1)
     monkeypatch.setattr(attribution, "UNTRAINED", 1)
     monkeypatch.setattr(attribution, "METHODS", ("saliency", "integrated_gradients"))
-    monkeypatch.setattr(search, "ACTIONS", 1)
-    monkeypatch.setattr(search, "STARTS", 4)
 
 
 def work_of(recorded, out, names, monkeypatch=None):
@@ -63,8 +61,7 @@ def work_of(recorded, out, names, monkeypatch=None):
     torch.set_num_threads(1)
     if monkeypatch is not None:
         world = ImageWorld(agent, action_size(agent.action_space))
-        for step in (attribution, search):
-            monkeypatch.setattr(step, "world_of", lambda work: world)
+        monkeypatch.setattr(attribution, "world_of", lambda work: world)
     context = context_of(agent, partial(make_batch, MINIRUN), out, "unused", (), 0.02, MINIRUN)
     return replace(context, folders={name: folder / name for name in names}, out=out)
 
@@ -122,17 +119,3 @@ def test_attribution_in_a_world_model_greys_what_lies_beyond_its_horizon(recorde
     assert any("trusted for 2 steps" in statement.text for statement in section.statements)
     assert all(check.passed for check in section.checks if check.name.startswith("paths add up"))
     assert set(section.values["estimators"]) == {"world", "memory"}
-
-
-@pytest.mark.slow
-def test_search(recorded, tmp_path, monkeypatch):
-    work = work_of(recorded, tmp_path, ["recording"])
-    assert search.STEP.why_not(work) == "There is no world model of the agent's environment."
-    work = work_of(recorded, tmp_path, ["recording", "world_model", "quality"], monkeypatch)
-    assert search.STEP.why_not(work) is None
-    section = search.run(work)
-    assert set(section.values) == {"mean_value_up", "mean_value_down", "mean_log_odds_0_up", "mean_log_odds_0_down"}
-    assert all(check.passed for check in section.checks)
-    assert len(section.pictures) == 4
-    with np.load(tmp_path / "search.npz") as file:
-        assert file["mean_value_up/frames"].shape == (4, 3, 16, 16, 3)
