@@ -61,7 +61,7 @@ class CallableReward(RewardFunction):
         parts = []
         for part in passes(len(terminated), self.observation_space):
             steps = (observations[part], actions[part], next_observations[part], terminated[part])
-            given = self._function(*steps)
+            given: Any = self._function(*steps)
             parts.append(np.asarray(given.detach().double().cpu() if torch.is_tensor(given) else given, np.float64))
             if parts[-1].shape != (n := len(steps[-1]),):
                 raise SettingError(
