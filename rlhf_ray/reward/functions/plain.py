@@ -21,6 +21,8 @@ from rlhf_ray.reward.unmoved import copied, modules_of
 class CallableReward(RewardFunction):
     """A function ``(observations, actions, next_observations, terminated) -> [n]`` of numpy arrays. It has no gradients.
 
+    It is called for the steps of one pass at a time (`rlhf_ray.reward.passes`): the reward of a step may depend on no other step.
+
     Args:
         function: the reward.
         observation_space: the environment's observation space.
