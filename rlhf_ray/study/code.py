@@ -20,7 +20,7 @@ STUDIED = ("rlhf_ray.agents", "rlhf_ray.interpret", "rlhf_ray.measure", "rlhf_ra
 def code_of(function: Callable[..., Any]) -> str:
     """Hash what a step's function does: itself, users' own modules, and the modules of `STUDIED` packages that it imports.
 
-    Of a function of ours, its own package counts too, and its words.
+    Of a function of ours, its own package counts too.
     """
     module = inspect.getmodule(function)
     reached: set[str] = set()
@@ -32,7 +32,7 @@ def code_of(function: Callable[..., Any]) -> str:
             queue += [each for each in _imports(name) if each.startswith(STUDIED)]
     digest = hashlib.sha256((identify(function) + own_code()).encode())
     for name in sorted(reached):
-        digest.update(name.encode() + (_source(name) or b"") + _words(name))
+        digest.update(name.encode() + (_source(name) or b""))
     return digest.hexdigest()
 
 
@@ -57,13 +57,6 @@ def _source(module: str) -> bytes | None:
     if file is None and loaded is None:
         file = _file_of(module)
     return Path(file).read_bytes() if file and file.endswith(".py") else None
-
-
-def _words(module: str) -> bytes:
-    """Return the words of a step (`rlhf_ray.study.words`), which are beside its module."""
-    file = getattr(sys.modules.get(module), "__file__", None) or _file_of(module)
-    words = Path(file).with_suffix(".toml") if file else None
-    return words.read_bytes() if words and words.exists() else b""
 
 
 def _file_of(module: str) -> str | None:

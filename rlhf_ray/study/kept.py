@@ -20,12 +20,11 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.plain import plain
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.study.figures import figures_from
-from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.section import Picture, Section
 
 SECTION = "report"
 """Folder with a step's section, inside the step's folder."""
 MADE = "step.json"
-LISTS = ("statements", "checks", "tables")
 
 F = TypeVar("F")
 
@@ -74,12 +73,11 @@ def read_figures(folder: Path, kind: type[F]) -> F | None:
 
 def to_json(section: Section) -> dict[str, Any]:
     """Return the section as JSON values; pictures are named, not included."""
-    lists = {name: [dataclasses.asdict(item) for item in getattr(section, name)] for name in LISTS}
+    values = {name: value for name, value in dataclasses.asdict(section).items() if name != "pictures"}
     pictures = [
         {"name": item.name, "caption": item.caption, "crossed_out": item.crossed_out} for item in section.pictures
     ]
-    about = {"name": section.name, "title": section.title, "skipped": section.skipped, "values": section.values}
-    return dict(plain({**about, **lists, "pictures": pictures}))
+    return dict(plain({**values, "pictures": pictures}))
 
 
 def as_saved(section: Section) -> Section:
@@ -88,16 +86,8 @@ def as_saved(section: Section) -> Section:
 
 
 def _from_json(values: dict[str, Any], pictures: Sequence[Picture]) -> Section:
-    return Section(
-        values["name"],
-        values["title"],
-        [Statement(**item) for item in values["statements"]],
-        [Check(**item) for item in values["checks"]],
-        [Table(**item) for item in values["tables"]],
-        pictures,
-        values["values"],
-        values["skipped"],
-    )
+    own = {name: value for name, value in values.items() if name not in ("pictures", "values")}
+    return dataclasses.replace(figures_from(Section, own), pictures=pictures, values=values["values"])
 
 
 def _contents(folder: Path) -> dict[str, str]:

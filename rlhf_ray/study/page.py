@@ -17,87 +17,124 @@ from rlhf_ray import pages
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.plain import plain
 from rlhf_ray.study import kept
-from rlhf_ray.study.screen import Screen
-from rlhf_ray.study.section import Section
-from rlhf_ray.study.verdict import MOST, StudyVerdict
+from rlhf_ray.study.bars import ROWS, bars, flat
+from rlhf_ray.study.section import Check, Effects, Picture, Section, Table
 
 LONG = 40
 """Rows of a table above which the page folds it."""
+FORMAT = "rlhf_ray.report/3"
+"""Name and version of the JSON twin."""
+TEMPLATE = Path(__file__).parent / "report.html"
 
 
 @dataclass(frozen=True)
-class Look:
-    """How a study's page looks.
+class Screen:
+    """What a page shows first.
 
     Attributes:
-        template: a template that extends ``evidence.html`` of this package.
-        format: name and version of the twin.
-        name: of both files, without ending.
-        summary: name of the verdict in the twin.
+        kind: kind of the report, for example "run report".
+        heading: what it is about.
+        under: a line below the heading.
+        checks: figures with their bounds, which decide `answer`.
+        effects: tables of effects, whose first rows are drawn.
+        tables: further tables.
+        pictures: pictures.
     """
 
-    template: Path
-    format: str
-    name: str = "report"
-    summary: str = "verdict"
+    kind: str
+    heading: str
+    under: str = ""
+    checks: Sequence[Check] = ()
+    effects: Sequence[Effects] = ()
+    tables: Sequence[Table] = ()
+    pictures: Sequence[Picture] = ()
+
+    @property
+    def answer(self) -> str:
+        """Whether to use it: every check passes; else what to look at, or not to use it."""
+        failed = [check.name for check in self.checks if check.passed is False]
+        open_ = [check.name for check in self.checks if check.passed is None]
+        if failed:
+            return f"Don't use it as it is: {', '.join(failed)}"
+        return f"Look at {', '.join(open_)}" if open_ else "Use it"
+
+    @property
+    def text(self) -> str:
+        """The screen as plain text, for terminals."""
+        lines = [self.heading]
+        if self.checks:
+            lines.append(self.answer)
+        for check in self.checks:
+            interval = "" if check.low is None else f" [{figure(check.low)}, {figure(check.high)}]"
+            lines.append(f"{check.name}: {figure(check.value)}{interval} ({check.bound})")
+        for effects in self.effects:
+            lines.append(effects.title)
+            for row in effects.rows[:ROWS]:
+                found = [f"{column} {row.figures[column].text()}" for column in effects.columns if column in row.figures]
+                lines.append(f"  {row.name}: {', '.join(found)}")
+        return "\n".join(lines)
+
+
+def screen_of(kind: str, heading: str, under: str, sections: Sequence[Section], pictures: Sequence[str] = ()) -> Screen:
+    """Make the first screen of sections: the first one's checks, all tables of effects, and the first picture that there is.
+
+    Args:
+        kind, heading, under: see `Screen`.
+        sections: the sections, in the order of the page.
+        pictures: names of the pictures to show, of which the first two are; names that none has are left out.
+    """
+    ran = [section for section in sections if section.skipped is None]
+    found = [item for name in pictures for section in ran for item in section.pictures if item.name == name]
+    effects = [effects for section in ran for effects in section.effects if effects.rows]
+    return Screen(kind, heading, under, ran[0].checks if ran else (), effects[:2], (), found[:2])
 
 
 def write_page(
-    look: Look,
-    folder: Path,
-    about: dict[str, Any],
-    summary: Any,
-    sections: Sequence[Section],
-    screen: Screen | None = None,
-    **values: Any,
+    folder: Path, about: dict[str, Any], sections: Sequence[Section], screen: Screen, name: str = "report"
 ) -> Path:
     """Write the page and its twin to ``folder``; return the page's path.
 
     Args:
-        look: the template, and how the files are named.
         folder: the study's folder.
         about: facts about the study.
-        summary: what the page says: a `rlhf_ray.study.verdict.StudyVerdict`, or anything else with ``to_json``.
         sections: the sections, in the order of the page.
-        screen: what it says first; the rest is folded. None: nothing is folded.
-        **values: further values of the template.
+        screen: what it shows first.
+        name: of both files, without ending.
     """
     folder.mkdir(parents=True, exist_ok=True)
     twin = {
-        "format": look.format,
+        "format": FORMAT,
+        "kind": screen.kind,
         "about": about,
-        **({} if screen is None else {"first_screen": screen.to_json()}),
-        look.summary: summary.to_json(),
+        "answer": screen.answer if screen.checks else None,
         "sections": [kept.to_json(section) for section in sections],
     }
-    write_text(folder / f"{look.name}.json", json.dumps(plain(twin), indent=1) + "\n")
-    page = folder / f"{look.name}.html"
-    write_text(page, render(look.template, about, sections, **{look.summary: summary}, screen=screen, **values))
+    write_text(folder / f"{name}.json", json.dumps(plain(twin), indent=1) + "\n")
+    page = folder / f"{name}.html"
+    write_text(page, render(about, sections, screen))
     return page
 
 
-def render(template: Path, about: dict[str, Any], sections: Sequence[Section], **values: Any) -> str:
-    """Render a page that extends ``evidence.html``."""
-    facts = {name.replace("_", " "): figure(value) for name, value in about.items() if value is not None}
-    counts = {
-        "passed": sum(check.passed is True for section in sections for check in section.checks),
-        "made": sum(check.passed is not None for section in sections for check in section.checks),
-    }
-    verdict = values.get("verdict")
-    reason = verdict.because if isinstance(verdict, StudyVerdict) else lambda section, text: ""
+def render(about: dict[str, Any], sections: Sequence[Section], screen: Screen) -> str:
+    """Render the page."""
     return pages.render(
-        template,
-        {"figure": figure, "code": code, "data_uri": data_uri},
-        beside=Path(__file__).parent,
-        about=facts,
-        most=MOST,
+        TEMPLATE,
+        {"figure": figure, "code": code, "data_uri": data_uri, "bars": bars, "tabled": tabled},
+        about={name.replace("_", " "): figure(value) for name, value in about.items() if value is not None},
+        screen=screen,
         long=LONG,
-        counts=counts,
-        reason=reason,
         sections=[section for section in sections if section.skipped is None],
         skipped=[section for section in sections if section.skipped is not None],
-        **values,
     )
+
+
+def tabled(effects: Effects) -> Table:
+    """Return a table of effects as a table of texts: parts are below their row, and indented."""
+    rows = []
+    for depth, row in flat(effects.rows):
+        figures = [row.figures[column].text() if column in row.figures else None for column in effects.columns]
+        rows.append(["\N{EM SPACE}" * depth + row.name, *figures, row.control])
+    return Table(["", *effects.columns, "control"], rows, f"{effects.title}. {effects.caption}")
 
 
 def figure(value: Any) -> str:

@@ -23,7 +23,7 @@ from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.failures import debugging, explain
 from rlhf_ray.study import kept
 from rlhf_ray.study.code import code_of
-from rlhf_ray.study.section import Check, Section, Statement
+from rlhf_ray.study.section import Check, Section
 from rlhf_ray.study.step import Mapper, S, Step, StepContext, find_step
 
 UNFINISHED = ".unfinished"
@@ -206,15 +206,14 @@ def run_here(steps: Iterable[Step[S]], subject: S) -> tuple[Section, ...]:
 
 
 def _failed(step: Step[Any], error: Exception) -> Section:
-    check = Check(f"the step {step.name} ran", False, says=f"It stopped with an error: {explain(error)}")
-    return Section(step.name, step.title, checks=[check])
+    check = Check(f"the step {step.name} ran", False, remedy=f"It stopped with an error: {explain(error)}")
+    return Section(step.name, step.title, [check])
 
 
 def run_alone(step: Step[S], context: StepContext[S]) -> Section:
-    """Run a step; its section also says what the step warned of."""
+    """Run a step; its section also notes what the step warned of."""
     section = step.run(context)
-    warnings = [Statement("warning", text, 1.0) for text in context.warnings]
-    return replace(section, statements=(*section.statements, *warnings)) if warnings else section
+    return replace(section, notes=(*section.notes, *context.warnings)) if context.warnings else section
 
 
 def _needs(steps: Mapping[str, Step[Any]], name: str) -> list[str]:

@@ -1,84 +1,92 @@
-"""What a step reports: a section with checks, statements, tables and pictures. The report puts sections together."""
+"""What a step reports: a section of figures, checks, effects, tables and pictures. The page puts sections together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-Kind = Literal["rewards", "ignores", "uses", "holds", "outcome", "note", "warning"]
-Stance = Literal["yes", "no", ""]
-Strength = Literal["strong", "moderate", "weak", ""]
-
-
-@dataclass(frozen=True)
-class Statement:
-    """One sentence of the verdict.
-
-    Attributes:
-        kind: of a run or a sweep, "outcome": what came of it. Of a reward, "rewards": what it seems to depend on; "ignores": what
-            it does not. Of an agent, "uses": what its actions or values depend on, by intervention; "holds": what can be read off
-            it, or what its value reacts to, but is not needed, as far as was tested; "ignores": what it does not react to.
-            "warning": why to distrust the subject or a step. "note": what helps to read the section.
-        text: the sentence, in plain words, with its figures.
-        weight: orders the statements of one kind in a section, the largest first.
-        about: what it is about, for example a concept or a feature; several are separated by "; ". Empty if nothing in particular.
-        key: ``STEP.NAME`` of its words.
-        stance: whether it says that the subject depends on what it is ``about``, or that it does not. Two statements of a verdict
-            about one thing never have opposite stances.
-        line: what the first screen says; empty if it is not there.
-        figure: the line's figure, with its interval and its control.
-        strength: how strong the evidence is, see `rlhf_ray.study.screen.strength`.
-        list: the list of the first screen that has the line; empty: the line is one of the numbered causes.
-        changes: concepts that an edit changes that it tells of, separated by "; ": its evidence is theirs as well.
-    """
-
-    kind: Kind
-    text: str
-    weight: float = 0.0
-    about: str = ""
-    key: str = ""
-    stance: Stance = ""
-    line: str = ""
-    figure: str = ""
-    strength: Strength = ""
-    list: str = ""
-    changes: str = ""
-
-    @property
-    def changed(self) -> set[str]:
-        """The concepts that it is evidence of, one by one."""
-        return {concept for concept in self.changes.split("; ") if concept}
-
-    @property
-    def subjects(self) -> set[str]:
-        """What it is about, one by one."""
-        return {subject for subject in self.about.split("; ") if subject}
+from rlhf_ray.measure.intervals import MeanEstimate
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check of a step or of the subject.
+    """A figure with the bound that it has to keep.
 
     Attributes:
         name: what is checked.
-        passed: whether it passed; None if it could not be made.
-        value: the measured value; None without one.
+        passed: whether the figure keeps its bound; None if that is undecided, or can't be told.
+        value: the figure; None without one.
+        low, high: its 95 % interval; None without one.
         bound: what it has to be, in words, for example ``"> 0.5"``.
-        says: what it means that the check failed (or could not be made); empty if it passed.
-        key: ``STEP.NAME`` of its words.
-        about: as `Statement.about`; a check that passed has the stance "yes", one that failed "no".
-        absent: the fault that the check rules out if it passes, in a word or two, for the first screen; empty if it is not there.
+        remedy: what to do if it does not pass; empty if it passed.
     """
 
     name: str
     passed: bool | None
     value: float | None = None
+    low: float | None = None
+    high: float | None = None
     bound: str = ""
-    says: str = ""
-    key: str = ""
-    about: str = ""
-    absent: str = ""
+    remedy: str = ""
+
+    @classmethod
+    def of(
+        cls, name: str, passed: bool | None, estimate: MeanEstimate | None, bound: str = "", remedy: str = ""
+    ) -> Check:
+        """Make a check of an estimate."""
+        ends = (None, None, None) if estimate is None else (estimate.mean, estimate.low, estimate.high)
+        return cls(name, passed, *ends, bound, "" if passed else remedy)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A row of a table of effects: one thing that was exchanged, edited or removed, and what that does.
+
+    Attributes:
+        name: the thing.
+        figures: by the table's columns; one that is unknown is missing.
+        control: the largest effect of a made-up change of the same size; None without one.
+        parts: rows of its parts, each alone.
+    """
+
+    name: str
+    figures: dict[str, MeanEstimate]
+    control: float | None = None
+    parts: tuple[Effect, ...] = ()
+
+
+@dataclass(frozen=True)
+class Effects:
+    """A table of measured effects, sorted by size. No row suppresses, explains or outranks another one.
+
+    Attributes:
+        name: unique within the section.
+        title: what it tells.
+        columns: the figures of each row; rows are sorted by the first that they have.
+        rows: the rows, the largest first.
+        caption: what the figures mean, and what the control is.
+    """
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Effect, ...]
+    caption: str = ""
+
+    @classmethod
+    def sort(cls, name: str, title: str, columns: Sequence[str], rows: Sequence[Effect], caption: str = "") -> Effects:
+        """Make a table, its rows and their parts sorted by the size of the first column that they have."""
+
+        def size(row: Effect) -> float:
+            found = [row.figures[column] for column in columns if column in row.figures]
+            return -abs(found[0].mean) if found and found[0].mean == found[0].mean else 1.0
+
+        def sort(rows: Sequence[Effect]) -> tuple[Effect, ...]:
+            ordered = sorted(rows, key=size)
+            return tuple(Effect(row.name, row.figures, row.control, sort(row.parts)) for row in ordered)
+
+        return cls(name, title, tuple(columns), sort(rows), caption)
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,7 @@ class Picture:
 
     Attributes:
         name: file name without ending, unique within the section.
-        image: the image, PNG.
+        image: the image, PNG or WebP.
         caption: what it shows.
         crossed_out: why not to trust it; None if all its checks passed. The picture itself is already drawn crossed out.
     """
@@ -114,19 +122,21 @@ class Section:
     Attributes:
         name: the step's name.
         title: heading in the report.
-        statements: sentences for the verdict.
-        checks: the checks that the step made.
-        tables: tables.
+        checks: figures with their bounds.
+        effects: tables of effects.
+        tables: other tables.
         pictures: pictures.
+        notes: what a reader has to know to read them: what was left out, what is unknown. No findings.
         values: all figures, for the report's JSON twin: numbers, texts, lists and dicts.
         skipped: why the step does not apply; None if it ran.
     """
 
     name: str
     title: str
-    statements: Sequence[Statement] = ()
     checks: Sequence[Check] = ()
+    effects: Sequence[Effects] = ()
     tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
+    notes: Sequence[str] = ()
     values: dict[str, Any] = field(default_factory=dict)
     skipped: str | None = None
