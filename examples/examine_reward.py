@@ -17,7 +17,7 @@ from rlhf_ray import envs
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.rollout import rollout
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.regions import regions_of
+from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.report import report_reward
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward

@@ -18,7 +18,7 @@ from rlhf_ray.envs.planted import BLOCK, DISTRACTOR_COLOURS, SIDE, coin_touched
 from rlhf_ray.interpret.attribution import contributions, make_methods
 from rlhf_ray.interpret.attribution.gradients import IntegratedGradients
 from rlhf_ray.interpret.reward.question import RewardQuestion
-from rlhf_ray.interpret.reward.regions import Regions, regions_of
+from rlhf_ray.interpret.effects.regions import Regions, regions_of
 from rlhf_ray.interpret.reward.steps import attribution
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import EnsembleReward, RewardFunction

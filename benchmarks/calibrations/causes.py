@@ -17,9 +17,9 @@ from rlhf_ray.envs.gridworld import GOAL
 from rlhf_ray.envs.score_shortcut import ScoreShortcut
 from rlhf_ray.interpret.reward.comparison import compare
 from rlhf_ray.interpret.reward.counterfactuals import Counterfactual, evaluate
-from rlhf_ray.interpret.reward.edits import Add, Remove
+from rlhf_ray.interpret.effects.edits import Add, Remove
 from rlhf_ray.interpret.reward.exchange import ExchangePairs, moments, part_of
-from rlhf_ray.interpret.reward.regions import regions_of
+from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.steps import counterfactuals, shortcuts
 from rlhf_ray.interpret.reward.subject import Subject

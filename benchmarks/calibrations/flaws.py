@@ -12,7 +12,7 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.gridworld import AGENT, GOAL, KEY, WALL, enters_goal
-from rlhf_ray.interpret.reward.regions import regions_in
+from rlhf_ray.interpret.effects.regions import regions_in
 from rlhf_ray.interpret.reward.steps import counterfactuals, shortcuts
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward

@@ -12,7 +12,7 @@ from sklearn.model_selection import GroupKFold
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes
-from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.effects.regions import Regions
 from rlhf_ray.measure.intervals import jackknife
 from rlhf_ray.reward.functions import CallableReward, RewardFunction
 

@@ -13,7 +13,7 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.exchange import split_at
 from rlhf_ray.interpret.reward.lags import Lag, lag_of
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
-from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.effects.regions import Regions
 from rlhf_ray.interpret.reward.reversals import Blind, Reversal, reversed_where, same_where
 from rlhf_ray.interpret.reward.strata import Steps, Stratum, worst
 from rlhf_ray.measure.intervals import CORRELATION, SHARE

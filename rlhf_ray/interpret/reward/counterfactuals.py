@@ -19,7 +19,7 @@ from rlhf_ray.data.inputs import BYTE
 from rlhf_ray.data.spaces import one_line
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.edits import (
+from rlhf_ray.interpret.effects.edits import (
     FREE,
     Add,
     AnyEdit,

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.interpret.reward.curves import Curve
-from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.effects.regions import Regions
 from rlhf_ray.study.plots import BLUE, ORANGE, png
 
 

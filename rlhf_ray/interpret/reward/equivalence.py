@@ -19,7 +19,7 @@ import numpy as np
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.potential_basis import MOST, Basis, basis_of
-from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.effects.regions import Regions
 from rlhf_ray.measure.intervals import MeanEstimate, jackknife
 from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.functions import RewardFunction

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray
-from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.effects.regions import Regions
 from rlhf_ray.reward.functions.potentials import TabularPotential
 
 MOST = 160

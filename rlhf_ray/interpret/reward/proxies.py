@@ -13,7 +13,7 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.association import NEEDED, added
 from rlhf_ray.interpret.reward.findings import CLEAR, Cause, Findings
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes
-from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.effects.regions import Regions
 from rlhf_ray.measure.statistics import spearman
 
 ALIKE = 0.7

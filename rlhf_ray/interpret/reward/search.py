@@ -29,7 +29,7 @@ from rlhf_ray.interpret.reward.exchange import (
 )
 from rlhf_ray.interpret.reward.findings import CLEAR, SPILLED, Cause, Findings, Together
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes
-from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.effects.regions import Regions
 from rlhf_ray.measure.intervals import MeanEstimate, jackknife_interval
 from rlhf_ray.reward.functions import RewardFunction
 

@@ -19,7 +19,7 @@ from rlhf_ray.interpret.reward.exchange import NOTHING, Effect, ExchangePairs, S
 from rlhf_ray.interpret.reward.findings import Findings
 from rlhf_ray.interpret.reward.nudges import noise_share
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
-from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.effects.regions import Regions
 from rlhf_ray.interpret.reward.search import Search, true_effect
 from rlhf_ray.interpret.reward.summaries import summaries
 from rlhf_ray.reward.functions import RewardFunction

@@ -12,7 +12,7 @@ import numpy as np
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
-from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.effects.regions import Regions
 from rlhf_ray.interpret.reward.summaries import of_observations
 from rlhf_ray.measure.statistics import constant, spearman
 from rlhf_ray.study.figures import DRAWN

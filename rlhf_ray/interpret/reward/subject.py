@@ -21,7 +21,7 @@ from rlhf_ray.interpret.reward.consistency import with_own_gradients
 from rlhf_ray.interpret.reward.counterfactuals import check_edits
 from rlhf_ray.interpret.reward.equivalence import HOLDS, Equivalence, effects_of, equivalence
 from rlhf_ray.interpret.reward.lags import MOST, Lag, lag_of
-from rlhf_ray.interpret.reward.regions import Regions, object_names, regions_in
+from rlhf_ray.interpret.effects.regions import Regions, object_names, regions_in
 from rlhf_ray.measure.statistics import constant, pearson
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.functions.scaled import ScaledReward
@@ -47,7 +47,7 @@ class Subject:
         gamma: discount of the agent that learns from the reward.
         seed: seeds every draw; use `rng`.
         environment: name for `rlhf_ray.envs.make_env`; None if unknown.
-        regions: the observations' parts, from `rlhf_ray.interpret.reward.regions.regions_of`; by default grid cells and named
+        regions: the observations' parts, from `rlhf_ray.interpret.effects.regions.regions_of`; by default grid cells and named
             features where the environment tells them, 8 x 8 patches of an image, or else features. None for tables.
         effort: number of samples, steps and restarts relative to the normal report: 0.1 for a quick look.
         edits: the user's own counterfactuals: a JSON file of edits, or a folder of edited images; None for automatic ones.

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.effects.regions import Regions
 
 BINS = 20
 """Levels of a summary, of equal numbers of steps, unless it has fewer values."""

@@ -11,7 +11,7 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.gridworld import AGENT, GOAL, OBJECTS, WALL
 from rlhf_ray.interpret.reward.counterfactuals import Counterfactual, automatic, evaluate, evaluate_folder, read_edits
-from rlhf_ray.interpret.reward.edits import (
+from rlhf_ray.interpret.effects.edits import (
     Add,
     Blur,
     Copy,
@@ -25,7 +25,7 @@ from rlhf_ray.interpret.reward.edits import (
     check,
     edited,
 )
-from rlhf_ray.interpret.reward.regions import regions_of
+from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.steps import counterfactuals as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.regions import regions_of
+from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.steps import examples as section
 from rlhf_ray.interpret.reward.steps.examples import QUANTILES, checksums, examples, true_rewards
 from rlhf_ray.interpret.reward.subject import Subject

@@ -7,7 +7,7 @@ from sklearn.linear_model import LinearRegression
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.association import added
-from rlhf_ray.interpret.reward.regions import regions_of
+from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.steps import shortcuts
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward

@@ -12,7 +12,7 @@ from rlhf_ray.interpret.attribution.drawing import draw
 from rlhf_ray.interpret.reward.drawing import map_picture
 from rlhf_ray.interpret.reward.exchange import BackgroundColour
 from rlhf_ray.interpret.reward.question import RewardQuestion
-from rlhf_ray.interpret.reward.regions import regions_of
+from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.steps.shortcuts import measure
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward

@@ -11,7 +11,7 @@ import pytest
 from rlhf_ray.data.registry import name_of
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
-from rlhf_ray.interpret.reward.regions import regions_of
+from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.report import reward_study, write_report
 from rlhf_ray.interpret.reward.steps import overview
 from rlhf_ray.interpret.reward.subject import Subject

@@ -5,7 +5,7 @@ import pytest
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.comparison import _flat, compare
 from rlhf_ray.interpret.reward.exchange import ExchangePairs, StepPart, levelled, moments, split_at, stack
-from rlhf_ray.interpret.reward.regions import regions_of
+from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.steps import shortcuts as section
 from rlhf_ray.interpret.reward.subject import Subject

@@ -12,7 +12,7 @@ from rlhf_ray.interpret.reward.layers import hidden_layers
 from rlhf_ray.interpret.reward.manifold import Manifold, total_variation
 from rlhf_ray.interpret.reward.parametrisation import Fourier, Transformation
 from rlhf_ray.interpret.reward.prior import fit_prior
-from rlhf_ray.interpret.reward.regions import regions_of
+from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.steps import visualisation as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, visualise

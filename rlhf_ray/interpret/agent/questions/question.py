@@ -20,7 +20,7 @@ from rlhf_ray.interpret.agent.questions.quantities import Quantity
 from rlhf_ray.interpret.agent.world_model.simulate import Cut, Estimator, Simulation, simulate
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.interpret.attribution.question import Maps, Question
-from rlhf_ray.interpret.reward.regions import regions_of
+from rlhf_ray.interpret.effects.regions import regions_of
 
 Source = Literal["frame", "memory", "world"]
 SOURCES: Mapping[str, str] = {"frame": "frame", "memory": "agent's memory", "world": "world's memory"}

@@ -18,7 +18,7 @@ from rlhf_ray.interpret.reward.counterfactuals import (
     read_edits,
     spread,
 )
-from rlhf_ray.interpret.reward.regions import object_names
+from rlhf_ray.interpret.effects.regions import object_names
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.true_reward import true_reward
 from rlhf_ray.study.figures import DRAWN

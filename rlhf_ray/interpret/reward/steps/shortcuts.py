@@ -18,7 +18,7 @@ from rlhf_ray.interpret.reward.lags import Lag
 from rlhf_ray.interpret.reward.late_causes import NO_PART, LateCause, late_causes
 from rlhf_ray.interpret.reward.over_episodes import whole_episodes
 from rlhf_ray.interpret.reward.proxies import Proxy, proxies
-from rlhf_ray.interpret.reward.regions import Regions, object_names
+from rlhf_ray.interpret.effects.regions import Regions, object_names
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.strata import Stratum
 from rlhf_ray.interpret.reward.subject import Subject
