@@ -1,13 +1,18 @@
-"""Planted causes: rewards and agents whose cause is known, each with what its report must say first and must not say at all."""
+"""Planted causes: rewards and agents whose cause is known, and where a report must show it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from rlhf_ray.interpret.agent.subject import AgentSubject
-from rlhf_ray.interpret.reward.subject import Subject
+if TYPE_CHECKING:
+    from rlhf_ray.interpret.agent.subject import AgentSubject
+    from rlhf_ray.interpret.reward.subject import Subject
+
+FIRST = 3
+"""Rows of a table of effects among which the cause must be."""
 
 
 @dataclass(frozen=True)
@@ -18,35 +23,55 @@ class Case:
         name: short and unique.
         truth: what is true of it, in words.
         subject: makes what the study examines.
-        first: regular expressions; the first line of the verdict has a match of each, whatever the case.
-        false: regular expressions that no sentence of the verdict may match. A sentence is its kind, a colon and its text:
-            ``ignores: It ignores feature 3``.
-        flawed: whether there is a flaw to name. False: a sentence that accuses (`judging.ACCUSES`) is false, too.
-        without: steps of the study that are left out.
+        cause: regular expression that the name of one of the first `FIRST` rows of a table of effects matches, or a leaf of the
+            tree, whatever the case. Of a reward without a flaw: ``""``.
+        effect: the row's effect on the learned reward, where it is known by construction: its interval holds it.
+        flawed: whether there is a flaw. Without one, no row is beyond its control.
     """
 
     name: str
     truth: str
     subject: Callable[[], Subject | AgentSubject]
-    first: tuple[str, ...]
-    false: tuple[str, ...] = ()
+    cause: str
+    effect: float | None = None
     flawed: bool = True
-    without: tuple[str, ...] = ()
 
 
-def only(causes: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return what is false of a reward that depends on ``causes`` and on no other of the parts ``names``."""
-    patterns = []
-    for name in names:
-        word = rf"\b{re.escape(name)}\b"
-        if name in causes:
-            patterns += [rf"ignores [^:]*?{word}", rf"^ignores: {word}"]
-        else:
-            patterns += [
-                rf"(looks at|shortcut:|follows) [^:(/]*?{word}",
-                rf"{word} (\w+ ){{0,4}}(is|are) the sole cause",
-                rf"depends on [^:(]*?{word} alone",
-                rf"{word} (\w+ ){{0,4}}(matters|acts?)\b",
-                rf"^rewards: .*exchanging one part at a time[^.]*?{word}[^(]*\((?!0\.0)",
-            ]
-    return tuple(patterns)
+def judge(case: Case, report: dict[str, Any]) -> dict[str, Any]:
+    """Return where a report, its twin in JSON, shows the cause, and which rows are beyond their controls."""
+    sections = {section["name"]: section for section in report["sections"]}
+    tables = [table for section in report["sections"] for table in section["effects"] if table["name"] != "beside"]
+    beside = [table for section in report["sections"] for table in section["effects"] if table["name"] == "beside"]
+    first = [row for table in [*tables, *beside] for row in table["rows"][:FIRST]]
+    leaves = [row[0] for section in sections.values() for table in section["tables"] for row in table["rows"][:FIRST]
+              if table["columns"][0] == "steps"]  # fmt: skip
+    named = [row for row in first if re.search(case.cause, row["name"], re.IGNORECASE)] if case.cause else []
+    held = case.effect is None or any(_holds(row["figures"].get("learned"), case.effect) for row in named)
+    split = bool(case.cause) and any(re.search(case.cause, leaf, re.IGNORECASE) for leaf in leaves)
+    beyond = [f"{row['name']}: {size:.3f} > {row['control']:.3f}" for row, size in _sizes(tables) if size > row["control"]]
+    return {
+        "name": case.name,
+        "truth": case.truth,
+        "flawed": case.flawed,
+        "answer": report["answer"],
+        "rows": [row["name"] for row in first],
+        "shown": (bool(named) or split) and held,
+        "by": "row" if named else "tree" if split else "",
+        "beyond_control": beyond,
+    }
+
+
+def _holds(figure: dict[str, Any] | None, value: float) -> bool:
+    if figure is None:
+        return False
+    low, high = (figure["mean"] if end is None else end for end in (figure["low"], figure["high"]))
+    return bool(low - 1e-6 <= value <= high + 1e-6)
+
+
+def _sizes(tables: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], float]]:
+    """Yield rows that have a control, and the lower end of what is compared with it: of a difference, or of changed actions."""
+    for table in tables:
+        for row in table["rows"]:
+            figure = row["figures"].get("difference") or row["figures"].get("actions changed")
+            if figure is not None and row["control"] is not None:
+                yield row, figure["mean"] if figure["low"] is None else figure["low"]

@@ -9,8 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.calibrations.causes import steps_of
-from benchmarks.planted_causes import Case, only
+from benchmarks.planted_causes import Case
 from benchmarks.planted_causes.shapes import drawn
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
@@ -22,8 +21,28 @@ LENGTH = 20
 """Steps of an episode of `steps_of`."""
 VECTOR, FRAME = gym.spaces.Box(-9, 9, (6,)), gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
 CHOICE = gym.spaces.Discrete(3)
-FEATURES = [f"feature {at}" for at in range(6)]
 FUNCTION = Callable[[Array, Array, Array, Array], Array]
+
+
+def steps_of(seed: int, count: int = 1600, length: int = 20) -> tuple[Transitions, Transitions]:
+    """Return steps of vectors ``[6]`` and of images ``[16, 16, 3]`` whose true reward a blob in the image and feature 0 show."""
+    rng = np.random.default_rng(seed)
+    states = rng.normal(size=(count, 6)).astype(np.float32)
+    after = np.where(
+        np.arange(count)[:, None] % length == length - 1, rng.normal(size=(count, 6)), np.roll(states, -1, 0)
+    )
+    number = np.arange(count) % length
+    rest = (number == length - 1, states[:, 0].astype(np.float64), np.arange(count) // length, number)
+    vectors = Transitions(states, rng.integers(0, 3, count), after.astype(np.float32), *rest)
+    hit = rng.random(count) < 0.2
+    images = rng.integers(0, 40, (count, 16, 16, 3)).astype(np.uint8)
+    later = rng.integers(0, 40, (count, 16, 16, 3)).astype(np.uint8)
+    for i in np.flatnonzero(hit):
+        row, column = rng.integers(3, 11, 2)
+        later[i, row : row + 3, column : column + 3] = (250, 200, 0)
+    later[hit, 0, 15, 2] = 255
+    pictures = Transitions(images, vectors.actions, later, vectors.terminated, hit.astype(float), *rest[2:])
+    return vectors, pictures[:600]
 
 
 @cache
@@ -127,57 +146,51 @@ def rotated() -> Transitions:
     return data.with_(rewards=(data.observations @ ROTATION[:, 0]).astype(np.float64))
 
 
-def of(data: Callable[[], Transitions], function: FUNCTION, space: gym.Space[Any] = VECTOR) -> Callable[[], Subject]:
+def first(o: Array, a: Array, p: Array, d: Array) -> Array:
+    """Feature 0: the true reward of `vectors`."""
+    return np.asarray(o[:, 0], np.float64)
+
+
+def of(data: Callable[[], Transitions], function: FUNCTION, space: gym.Space[Any] = VECTOR,
+       truth: FUNCTION | None = None) -> Callable[[], Subject]:  # fmt: skip
     """Return what makes the subject."""
-    return lambda: Subject(CallableReward(function, space, CHOICE), data(), effort=EFFORT)
+    true = None if truth is None else CallableReward(truth, space, CHOICE)
+    return lambda: Subject(CallableReward(function, space, CHOICE), data(), effort=EFFORT, truth=true)
 
 
-def vector(name: str, truth: str, function: FUNCTION, first: tuple[str, ...], causes: list[int], *false: str,
-           data: Callable[[], Transitions] = vectors) -> Case:  # fmt: skip
-    """A case of vectors that depends on these features alone; without ``causes``, on none."""
-    wrong = only([f"feature {at}" for at in causes], FEATURES)
-    return Case(name, truth, of(data, function), first, (*wrong, *false))
+def vector(name: str, what: str, function: FUNCTION, cause: str, effect: float | None = None,
+           data: Callable[[], Transitions] = vectors, truth: FUNCTION | None = first) -> Case:  # fmt: skip
+    """A case of vectors; ``truth`` None: it is recorded, and no function tells it."""
+    return Case(name, what, of(data, function, VECTOR, truth), cause, effect)
 
 
-NO_ACTION = r"(looks at|depends on) the action\b|the action (matters|makes)|pays for actions"
-NO_NOISE = r"looks like noise"
 CASES = [
     Case("corner pixel", "looks at one pixel in one channel of the next state",
-         of(pictures, lambda o, a, p, d: (p[:, 0, 15, 2] > 100) * 1.0, FRAME), (r"rows? 0\b.*columns? 1[45]",), (NO_ACTION,)),
-    Case("background", "looks at the background colour", of(painted, green, FRAME), ("background",), (NO_ACTION,)),
-    Case("constant", "rewards nothing", of(vectors, lambda o, a, p, d: np.zeros(len(o))), ("same on all|constant",),
-         ("looks at", "follows the true", NO_NOISE)),
-    vector("xor", "the signs of features 1 and 2, multiplied", lambda o, a, p, d: np.sign(o[:, 1] * o[:, 2]),
-           ("feature 1", "feature 2", "together|and|with"), [1, 2], NO_ACTION, NO_NOISE),
-    vector("action", "the action alone", lambda o, a, p, d: a * 1.0, (r"\baction",), [], NO_NOISE, r"ignores [^:]*the action"),
-    vector("termination", "the truth, and a bonus for the end", lambda o, a, p, d: o[:, 0] + 4 * d,
-           (r"terminat|\bend",), [0], NO_ACTION, r"ignores [^:]*terminat", "same order|equivalent"),
+         of(pictures, lambda o, a, p, d: (p[:, 0, 15, 2] > 100) * 1.0, FRAME), "rows 0-1, columns 14-15|blue", 1.0),
+    Case("background", "looks at the background colour", of(painted, green, FRAME), "background|green"),
+    vector("constant", "rewards nothing", lambda o, a, p, d: np.zeros(len(o)), "feature 0", 0.0),
+    vector("xor", "the signs of features 1 and 2, multiplied", lambda o, a, p, d: np.sign(o[:, 1] * o[:, 2]), "feature [12]", 1.0),
+    vector("action", "the action alone", lambda o, a, p, d: a * 1.0, "^the action", 1.0),
+    vector("termination", "the truth, and a bonus for the end", lambda o, a, p, d: o[:, 0] + 4 * d, "ends the episode"),
     vector("rare state", "the truth, but -6 where feature 3 > 1.6 and the action is 2",
-           lambda o, a, p, d: np.where((o[:, 3] > 1.6) & (a == 2), -6, o[:, 0]), ("feature 3",), [0, 3]),
-    vector("vanishing cue", "feature 2 falls below 0 in this step",
-           lambda o, a, p, d: ((o[:, 2] > 0) & (p[:, 2] <= 0)) * 1.0, ("feature 2",), [2], NO_ACTION, NO_NOISE),
-    vector("one step late", "the true reward, a step late", lambda o, a, p, d: o[:, 0], (r"\b1 step", "late|after"), [0],
-           r"\b[2-9] steps? (late|after)", r"step (early|before)", data=partial(late, 1)),
-    vector("saturation", "the truth, cut off above 0", lambda o, a, p, d: np.minimum(o[:, 0], 0),
-           ("saturat|cut off|no longer rises|flat|highest",), [0], NO_ACTION),
-    Case("colour", "the object's colour, not its shape", of(objects, red, FRAME), ("colour|red|channel",),
-         (NO_ACTION, NO_NOISE, r"looks at [^:]*\bchannel 1\b")),
-    Case("column", "the object's column, whatever it is", of(objects, column_of, FRAME), ("column|where|position|horizontal",),
-         (NO_ACTION, NO_NOISE)),
-    vector("time", "the time since the start", lambda o, a, p, d: o[:, 5] * 1.0, ("feature 5|time|step of the episode",), [5],
-           NO_ACTION, NO_NOISE, data=timed),
-    vector("previous action", "whether the action before was 2", lambda o, a, p, d: o[:, 5] * 1.0, ("feature 5",), [5],
-           NO_ACTION, NO_NOISE, data=with_last_action),
-    vector("threshold", "whether feature 2 is above 1", lambda o, a, p, d: (o[:, 2] > 1) * 1.0, ("feature 2",), [2],
-           NO_ACTION, NO_NOISE),
-    vector("three steps late", "the true reward, three steps late", lambda o, a, p, d: o[:, 0], (r"\b3 steps", "late|after"), [0],
-           r"\b[124-9] steps? (late|after)", r"steps? (early|before)", data=partial(late, 3)),
-    vector("rotated", "another direction in all features than the true one", lambda o, a, p, d: o @ ROTATION[:, 1],
-           (r"features? [0-5]",), list(range(6)), NO_ACTION, NO_NOISE, "true reward 0.0 %|does not change the true", data=rotated),
-    vector("at the end only", "feature 0, at terminal steps only", lambda o, a, p, d: 4 * d * o[:, 0], (r"terminat|\bend",), [0],
-           NO_ACTION, r"ignores [^:]*terminat", "saturat"),
-    vector("after the step", "feature 3 after the step", lambda o, a, p, d: p[:, 3] * 1.0, ("feature 3",), [3],
-           NO_ACTION, NO_NOISE, r"looks at feature 3 in the state\b"),
-    vector("periodic", "the sine of 5 times feature 2", lambda o, a, p, d: np.sin(5 * o[:, 2]), ("feature 2",), [2],
-           NO_ACTION, NO_NOISE),
+           lambda o, a, p, d: np.where((o[:, 3] > 1.6) & (a == 2), -6, o[:, 0]), "feature 3"),
+    vector("vanishing cue", "feature 2 falls below 0 in this step", lambda o, a, p, d: ((o[:, 2] > 0) & (p[:, 2] <= 0)) * 1.0,
+           "feature 2", 1.0),
+    vector("one step late", "the true reward, a step late", first, "^the state$", 1.0,
+           truth=lambda o, a, p, d: p[:, 0] * 1.0),
+    vector("one step late, recorded", "the true reward, a step late", first, "^the state$", 1.0, data=partial(late, 1), truth=None),
+    vector("saturation", "the truth, cut off above 0", lambda o, a, p, d: np.minimum(o[:, 0], 0), "feature 0", 1.0),
+    Case("colour", "the object's colour, not its shape", of(objects, red, FRAME), "red|blue"),
+    Case("column", "the object's column, whatever it is", of(objects, column_of, FRAME), "object column"),
+    vector("time", "the time since the start", lambda o, a, p, d: o[:, 5] * 1.0, "feature 5|step of the episode", 1.0, data=timed),
+    vector("previous action", "whether the action before was 2", lambda o, a, p, d: o[:, 5] * 1.0, "feature 5",
+           data=with_last_action),
+    vector("threshold", "whether feature 2 is above 1", lambda o, a, p, d: (o[:, 2] > 1) * 1.0, "feature 2", 1.0),
+    vector("three steps late", "the true reward, three steps late", first, "^the state$|feature 0", 1.0, data=partial(late, 3),
+           truth=None),
+    vector("rotated", "another direction in all features than the true one", lambda o, a, p, d: o @ ROTATION[:, 1], "feature",
+           data=rotated, truth=lambda o, a, p, d: o @ ROTATION[:, 0]),
+    vector("at the end only", "feature 0, at terminal steps only", lambda o, a, p, d: 4 * d * o[:, 0], "ends the episode|feature 0"),
+    vector("after the step", "feature 3 after the step", lambda o, a, p, d: p[:, 3] * 1.0, "feature 3", 1.0),
+    vector("periodic", "the sine of 5 times feature 2", lambda o, a, p, d: np.sin(5 * o[:, 2]), "feature 2", 1.0),
 ]  # fmt: skip

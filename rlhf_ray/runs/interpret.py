@@ -20,7 +20,7 @@ from rlhf_ray.data.recordings import recorded_in
 from rlhf_ray.data.rollout import Act, rollout
 from rlhf_ray.data.spaces import seeded, shaped
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.steps.consistency import check_function
+from rlhf_ray.interpret.reward.consistency import check_function
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy

@@ -12,7 +12,7 @@ from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.effects.exchange import DIFFERENCE, LEARNED, TRUE, Order
 from rlhf_ray.interpret.effects.tree import numbers_beside
-from rlhf_ray.measure.intervals import SHARE, MeanEstimate, jackknife_rows
+from rlhf_ray.measure.intervals import MeanEstimate, jackknife_rows
 from rlhf_ray.measure.statistics import constant
 from rlhf_ray.study.section import Effect
 
@@ -33,8 +33,7 @@ def associations(learned: FloatArray, true: FloatArray | None, data: Transitions
 
         def share(of: FloatArray, levels: IntArray = levels) -> MeanEstimate:
             scale = 1.0 if constant(of) else float(of.var())
-            told = jackknife_rows(lambda at: told_by(levels[at], of[at]), data.episodes, SHARE)
-            return told.scaled(scale) if scale > 0 else told
+            return jackknife_rows(lambda at: scale * told_by(levels[at], of[at]), data.episodes)
 
         found.append(Effect(name, {key: share(of) for key, of in series.items()}))
     return found
@@ -55,7 +54,7 @@ def levels_of(values: FloatArray) -> IntArray:
 
 
 def told_by(levels: IntArray, values: FloatArray) -> float:
-    """Return the share of the variance of ``values`` that the levels tell, without what they tell by chance; at least 0."""
+    """Return the share of the variance of ``values`` that the levels tell, without what they tell by chance (so 0 on average)."""
     count = len(np.unique(levels))
     total = float(values.var())
     if total <= 0 or len(values) <= count:
@@ -63,4 +62,4 @@ def told_by(levels: IntArray, values: FloatArray) -> float:
     sizes = np.maximum(np.bincount(levels), 1)
     means = np.bincount(levels, values) / sizes
     within = float(((values - means[levels]) ** 2).mean())
-    return max(0.0, 1 - within / total * (len(values) - 1) / (len(values) - count))
+    return 1 - within / total * (len(values) - 1) / (len(values) - count)

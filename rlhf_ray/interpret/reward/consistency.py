@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import explain
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.transitions import Transitions
@@ -70,6 +71,28 @@ class Consistency:
         return next((how for how, size in differences.items() if size is None or not size <= self.most), "")
 
     @property
+    def reason(self) -> str:
+        """What the fault is and what to do, in words; empty without one."""
+        asked = {
+            "again": f"asked twice about the same {self.steps} steps",
+            "alone": f"asked about one step at a time instead of {self.steps} at once",
+            "elsewhere": "asked about the same steps in another batch",
+        }
+        if not self.fault:
+            return ""
+        if self.training:
+            remedy = f"in training mode: {', '.join(self.training)}; call .eval() on the network"
+        elif self.fault == "again":
+            remedy = "it must draw no random numbers and remember no calls"
+        else:
+            remedy = "it must compute each step's reward from that step alone"
+        size = getattr(self, self.fault)
+        how = f"it stops ({self.error})" if size is None else (
+            f"its answers differ by up to {size:.2g} standard deviations of the reward"
+        )
+        return f"{asked[self.fault]}, {how} ({remedy})"
+
+    @property
     def own_gradients(self) -> bool:
         """Whether the gradients are those of the reward; True without gradients."""
         return self.gap is None or self.gap <= self.most
@@ -112,6 +135,22 @@ def with_own_gradients(reward: RewardFunction, data: Transitions) -> RewardFunct
         return reward
     found = consistency(reward, data)
     return reward if found.own_gradients else OtherGradients(reward, found)
+
+
+def check_function(reward: RewardFunction, data: Transitions) -> None:
+    """Check that the reward is a function of a step.
+
+    Raises:
+        SettingError: it gives a step no finite reward, or the same step another one in another call or batch.
+    """
+    bad = np.flatnonzero(~np.isfinite(reward.of(data)))
+    if len(bad):
+        raise SettingError(
+            f"The reward {reward.name!r} is NaN or infinite on {len(bad)} of {len(data)} steps, the first of them number "
+            f"{int(bad[0])} (from 0); it must be finite."
+        )
+    if len(data) > 1 and (found := consistency(reward, data)).fault:
+        raise SettingError(f"The reward {reward.name!r} is not a function of a step: {found.reason}.")
 
 
 def consistency(reward: RewardFunction, data: Transitions) -> Consistency:

@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.interpret.reward.steps import CATALOGUE
-from rlhf_ray.interpret.reward.steps.consistency import check_function
+from rlhf_ray.interpret.reward.consistency import check_function
 from rlhf_ray.interpret.reward.subject import Subject, check_digits
-from rlhf_ray.study.page import Look, write_page
+from rlhf_ray.study.page import Screen, screen_of, write_page
 from rlhf_ray.study.run import Study, run_study
-from rlhf_ray.study.screen import Screen, first_screen
 from rlhf_ray.study.section import Section
-from rlhf_ray.study.verdict import Relations, StudyVerdict, reconcile
 
-LOOK = Look(Path(__file__).parent / "reward.html", "rlhf_ray.reward_report/2")
-RELATIONS = Relations.read(Path(__file__).parent / "verdict.toml")
-KINDS = ("rewards", "ignores")
+PICTURES = ("films", "moves", "examples", "saliency", "integrated_gradients", "episodes", "against_true")
+"""Names of the pictures that the first screen may show, the best first."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +26,12 @@ class Report:
 
     Attributes:
         page: path of ``report.html``.
-        screen: what the page says first.
-        verdict: everything that it says.
+        screen: what the page shows first.
         sections: the sections, in the order of the page.
     """
 
     page: Path
     screen: Screen
-    verdict: StudyVerdict
     sections: tuple[Section, ...]
 
 
@@ -68,14 +63,15 @@ def write_report(study: Study[Subject], sections: Sequence[Section], about: dict
         "effort": subject.effort,
         "gamma": subject.gamma,
     }
-    verdict = reconcile(sections, KINDS, relations=RELATIONS)
     model = (about or {}).get("model")
     name = subject.reward.name
     if model is not None and Path(model).name != name:
         name = f"{name} of {Path(model).name}"
-    screen = first_screen(" · ".join(filter(None, (name, subject.environment))), verdict, sections, RELATIONS)
-    page = write_page(LOOK, study.folder, facts | (about or {}), verdict, sections, screen)
-    return Report(page, screen, verdict, tuple(sections))
+    heading = " · ".join(filter(None, (name, subject.environment)))
+    under = f"{facts['steps']} steps of {facts['episodes']} episodes, seed {subject.seed}, effort {subject.effort:g}"
+    screen = screen_of("reward report", heading, under, sections, PICTURES)
+    page = write_page(study.folder, facts | (about or {}), sections, screen)
+    return Report(page, screen, tuple(sections))
 
 
 def report_reward(subject: Subject, out: Path | str, steps: Sequence[str] | None = None) -> Report:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.identity import identify
 from rlhf_ray.data.strays import without_strays
@@ -19,10 +18,9 @@ from rlhf_ray.envs.identity import identity_of
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.interpret.reward.consistency import with_own_gradients
 from rlhf_ray.interpret.reward.counterfactuals import check_edits
-from rlhf_ray.interpret.reward.equivalence import HOLDS, Equivalence, effects_of, equivalence
-from rlhf_ray.interpret.reward.lags import MOST, Lag, lag_of
 from rlhf_ray.interpret.effects.regions import Regions, object_names, regions_in
-from rlhf_ray.measure.statistics import constant, pearson
+from rlhf_ray.interpret.reward.true_reward import true_reward_of
+from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.functions.scaled import ScaledReward
 
@@ -33,8 +31,6 @@ DIGITS = 6
 COARSE = 0.02
 """Share of a reward's spread from which the steps between its numbers are too coarse: they add as much noise as two thousandths of
 its variance."""
-RELATED = 0.5
-"""Correlation with the true reward from which a regression on it gives the scale."""
 
 
 @dataclass(frozen=True)
@@ -100,93 +96,16 @@ class Subject:
         return ScaledReward(self.reward, factor, mean - center / factor, digits)
 
     @cached_property
-    def equivalence(self) -> Equivalence | None:
-        """How much of the reward the true one explains, with and without shaping; None if that is unknown."""
-        return equivalence(self.scaled, self.data, self.gamma, self.regions, self.rng("equivalence"))
-
-    @cached_property
-    def constant_as_true(self) -> bool:
-        """Whether the reward is the same at every step, and so is the true one, with the same sign: then it pays what it should."""
-        given, true = self.reward.of(self.data), self.data.rewards
-        steady = np.isfinite(true).all() and constant(given) and constant(true)
-        return bool(steady and given.mean() * true.mean() > 0)
+    def true_reward(self) -> RewardFunction | None:
+        """The true reward as a function: the subject's own, or that of its environment; None if it is unknown."""
+        if self.truth is not None or self.environment is None:
+            return self.truth
+        return true_reward_of(self.environment, self.data)
 
     @property
-    def shaped(self) -> bool:
-        """Whether it is the true reward but for shaping: then none of what the shaping adds is a fault.
-
-        A reward that is the true one some steps late is called late, although a potential of what is to come explains it too.
-        """
-        late = self._lag_as_it_is
-        delayed = late is not None and late.off and late.correlation**2 >= HOLDS
-        return self.equivalence is not None and self.equivalence.by_shaping and not delayed
-
-    @cached_property
-    def judged(self) -> RewardFunction:
-        """What the sections compare with the true reward: the reward, less the shaping that makes it equivalent to that."""
-        if self.equivalence is None or not self.shaped:
-            return self.scaled
-        return self.equivalence.without_shaping(self.scaled, self.gamma)
-
-    def shaping(self, data: Transitions) -> FloatArray | None:
-        """Return what one unit of each feature of a potential adds to the rewards of ``data``, ``[n, k]``.
-
-        None if there are no features, or the shaping is already left out of `judged`.
-        """
-        found = self.equivalence
-        return (
-            None if found is None or found.basis is None or self.shaped else effects_of(found.basis, data, self.gamma)
-        )
-
-    @cached_property
-    def true_line(self) -> tuple[float, float]:
-        """Slope and level of the line that puts true rewards on the scale of `judged`; 1 and 0 if either is constant or unknown.
-
-        Of a reward that hardly correlates with the true one, the line is that of equal means and deviations.
-        """
-        given, true = self.judged.of(self.data), self.data.rewards
-        if constant(given) or constant(true):
-            return 1.0, 0.0
-        correlation = pearson(given, true)
-        slope = float(given.std() / true.std()) * (correlation if correlation >= RELATED else 1.0)
-        return slope, float(given.mean() - slope * true.mean())
-
-    @cached_property
-    def lag(self) -> Lag | None:
-        """How the reward follows the true one; None if either is constant or the true one unknown. All steps tell this one.
-
-        A function of the state correlates with the true reward of other steps, too, as far as the one state tells of the other. So
-        a lag counts only if the true reward of that step is what the reward is, or explains more of it than its own step does:
-        than the true reward and shaping, and than forests on all that the step shows.
-        """
-        from rlhf_ray.interpret.reward.association import (
-            told_by_step,
-        )  # imports scikit-learn, which training does not need
-
-        found = self._lag_of(self.judged) if self.shaped else self._lag_as_it_is
-        if found is None or not found.off or found.correlation >= HOLDS**0.5:
-            return found
-        by_shaping = 0.0 if self.equivalence is None else self.equivalence.both.mean
-        images = self.regions is not None and self.regions.kind == "patch"  # of whose pixels forests tell little
-        own = 0.0 if images else told_by_step(self.judged.of(self.data), self.data, self.rng("lag: own step"))
-        late = found.correlation > max(by_shaping, own) ** 0.5  # an opposite one is no delay
-        return found if late else self._lag_of(self.judged, 0)
-
-    @property
-    def perhaps_late(self) -> bool:
-        """Whether it correlates better with the true reward of another step, as what its own step shows may, too."""
-        found = self._lag_of(self.judged) if self.shaped else self._lag_as_it_is
-        return found is not None and found.off and self.lag is not None and not self.lag.off
-
-    @cached_property
-    def _lag_as_it_is(self) -> Lag | None:
-        return self._lag_of(self.scaled)
-
-    def _lag_of(self, reward: RewardFunction, most: int = MOST) -> Lag | None:
-        given, true = reward.of(self.data), self.data.rewards
-        if len(self.data) < 3 or constant(given) or constant(true):
-            return None
-        return lag_of(given, true, self.data, self.rng("lag"), most)
+    def true_known(self) -> bool:
+        """Whether the true reward of every step is known."""
+        return bool(len(self.data)) and bool(np.isfinite(self.data.rewards).all())
 
     @cached_property
     def digest(self) -> str:

@@ -1,4 +1,4 @@
-"""The true reward function of a subject's environment, if there is one that agrees with the recorded true rewards."""
+"""The true reward of a subject: as a function, if there is one that agrees with the recorded true rewards."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ import numpy as np
 from rlhf_ray.data.errors import Fault, SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs.ground_truth import ground_truth
-from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import RewardFunction
-
-
-def true_reward(subject: Subject, most: int = 500) -> RewardFunction | None:
-    """Return the true reward as a function: the subject's own, or that of its environment (`true_reward_of`)."""
-    if subject.truth is not None:
-        return subject.truth
-    return None if subject.environment is None else true_reward_of(subject.environment, subject.data, most)
 
 
 def true_reward_of(environment: str, data: Transitions, most: int = 500) -> RewardFunction | None:
@@ -33,6 +25,6 @@ def true_reward_of(environment: str, data: Transitions, most: int = 500) -> Rewa
         truth = ground_truth(environment)
         steps = data.sample(most, np.random.default_rng(0))
         agrees = np.allclose(truth.of(steps), steps.rewards, atol=1e-4)
-    except (Fault, ImportError, SettingError, ValueError, IndexError, gym.error.Error):
+    except (Fault, ImportError, SettingError, ValueError, IndexError, AttributeError, gym.error.Error):
         return None
     return truth if agrees else None

@@ -1,19 +1,15 @@
 """The steps that examine a reward: one file each, which ends with its `rlhf_ray.study.Step`."""
 
 NAMES = (
-    "distances",
-    "overview",
+    "header",
+    "effects",
     "counterfactuals",
-    "shortcuts",
-    "incentive",
     "by_time",
-    "attribution",
-    "calibration",
-    "heatmap",
     "examples",
+    "heatmap",
+    "attribution",
     "visualisation",
     "inside",
-    "consistency",
     "preprocess",
 )
 """The steps, in the order of the page; each comes after those that it needs."""

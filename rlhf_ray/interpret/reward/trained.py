@@ -1,7 +1,12 @@
-"""A short PPO on any reward function: `PPOUpdate` on a small network, on the CPU. It tests what a reward teaches."""
+"""What an agent gets that is trained on a reward: its share of the true return that the true reward teaches.
+
+Exact, by value iteration, where the environment is a table; else by PPO on both rewards, with the same settings and starts. It is 1
+for a reward that teaches the task, 0 for one that teaches no more than random actions get, and less for one that teaches harm.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +16,11 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.spaces import seeded
-from rlhf_ray.envs import make_vector_env
+from rlhf_ray.data.images import is_image
+from rlhf_ray.envs import make_env, make_vector_env
+from rlhf_ray.interpret.reward.preprocess.certificate import table_of
+from rlhf_ray.interpret.reward.tabular import Tables, tables_of
+from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.optim.flat import FlatAdam
 from rlhf_ray.policies.actions import best, log_probability, sample
 from rlhf_ray.policies.env_actions import to_env_actions
@@ -19,12 +28,114 @@ from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
 from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled
 from rlhf_ray.reward.functions import RewardFunction
 
+STEPS, EPISODES = 24_000, 64
+"""Environment steps of each training, and episodes of each judgement, at effort 1."""
+SURE = 2.0
+"""Standard errors within which a mean may be wrong."""
 COPIES = 16
 ROLLOUT = 128
 """Steps of each copy of the environment per iteration."""
 EPOCHS, MINIBATCH = 6, 256
 GAE, LEARNING_RATE, LARGEST_GRADIENT = 0.95, 1e-3, 0.5
 LOSS = PPOLoss(clip=0.2, value_coefficient=0.5, entropy_coefficient=0.01)
+
+
+@dataclass(frozen=True)
+class Taught:
+    """True returns of agents.
+
+    Attributes:
+        exact: whether they are exact: discounted, by value iteration. Else they are means over episodes of agents trained by PPO.
+        best: trained on the true reward.
+        learned: trained on the reward.
+        random: random actions.
+        share: ``(learned - random) / (best - random)`` with its interval; None if there is no sure gain over random actions.
+    """
+
+    exact: bool
+    best: float
+    learned: float
+    random: float
+    share: MeanEstimate | None
+
+
+def taught(
+    reward: RewardFunction,
+    environment: str,
+    *,
+    gamma: float,
+    seed: int = 0,
+    effort: float = 1.0,
+    truth: RewardFunction | None = None,
+) -> Taught | None:
+    """Train on a reward and on the true one, and compare the true returns.
+
+    Args:
+        reward: the reward.
+        environment: name for ``make_env``.
+        gamma: discount.
+        seed: seeds everything that is drawn.
+        effort: amount of training and judging.
+        truth: the true reward, if that is not the environment's own.
+
+    Returns:
+        None for images and other observations that are no vectors or numbers.
+    """
+    env = make_env(environment)
+    tables, spaces = tables_of(env, gamma), (env.observation_space, env.action_space)
+    env.close()  # type: ignore[no-untyped-call]
+    if tables is not None and spaces[0].shape == reward.observation_space.shape:
+        return in_tables(reward, truth, tables)
+    vectors = isinstance(spaces[0], gym.spaces.Box | gym.spaces.Discrete) and not is_image(spaces[0])
+    if not vectors or not isinstance(spaces[1], gym.spaces.Box | gym.spaces.Discrete):
+        return None
+    steps, episodes = max(4096, int(STEPS * effort)), max(16, int(EPISODES * effort))
+    chance, best, learned = (
+        true_returns(environment, policy, episodes=episodes, seed=seed, truth=truth)
+        for policy in (
+            None,
+            train(environment, truth, steps=steps, gamma=gamma, seed=seed),
+            train(environment, reward, steps=steps, gamma=gamma, seed=seed),
+        )
+    )
+    means = (float(returns.mean()) for returns in (best, learned, chance))
+    return Taught(False, *means, share_of_gain(chance, best, learned))
+
+
+def in_tables(reward: RewardFunction, truth: RewardFunction | None, tables: Tables) -> Taught:
+    """Solve a table for a reward and for the true one."""
+    mdp = tables.mdp
+    true = tables.reward if truth is None else table_of(truth, mdp, tables.observations)
+    policies = mdp.optimal_policy(true), mdp.optimal_policy(table_of(reward, mdp, tables.observations)), mdp.uniform()
+    best, learned, random = (mdp.policy_return(true, policy) for policy in policies)
+    gain = best - random
+    share = (learned - random) / gain if gain > 1e-6 * max(1.0, abs(best)) else None
+    return Taught(True, best, learned, random, None if share is None else MeanEstimate(share, share, share))
+
+
+def share_of_gain(chance: FloatArray, best: FloatArray, learned: FloatArray) -> MeanEstimate | None:
+    """Return the share of the gain over random actions that a policy gets, by start, with its interval (Fieller 1954).
+
+    The interval holds the shares s for which the mean of ``learned - chance - s * (best - chance)`` is within `SURE` standard errors
+    of 0: those that these returns can't rule out.
+
+    Args:
+        chance: true returns of random actions, by start, ``[episodes]``.
+        best: those of the policy that was trained on the true reward.
+        learned: those of the policy to judge.
+
+    Returns:
+        None if the best policy has no sure gain.
+    """
+    more, most = learned - chance, best - chance
+    mean, gain = float(more.mean()), float(most.mean())
+    covariance = np.cov(more, most) / len(most)
+    a, b = gain**2 - SURE**2 * covariance[1, 1], mean * gain - SURE**2 * covariance[0, 1]
+    c = mean**2 - SURE**2 * covariance[0, 0]
+    if gain <= 0 or a <= 0:
+        return None
+    half = float(np.sqrt(max(b**2 - a * c, 0.0)))
+    return MeanEstimate(mean / gain, (b - half) / a, (b + half) / a)
 
 
 class ShortPolicy:
@@ -82,8 +193,6 @@ def train(
     steps: int,
     gamma: float,
     seed: int,
-    shift: float = 0.0,
-    options: dict[str, Any] | None = None,
 ) -> ShortPolicy:
     """Train a policy.
 
@@ -93,10 +202,8 @@ def train(
         steps: environment steps.
         gamma: discount.
         seed: seeds weights, actions and environments.
-        shift: constant to subtract from each reward.
-        options: the environment's options.
     """
-    envs = make_vector_env(environment, COPIES, **(options or {}))
+    envs = make_vector_env(environment, COPIES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         policy = ShortPolicy(envs.single_observation_space, envs.single_action_space)
@@ -104,7 +211,7 @@ def train(
         optimizer = FlatAdam(update.flat, lr=LEARNING_RATE, eps=1e-5)
         orders = torch.Generator()  # of its own: an environment may seed torch's
         orders.set_state(torch.get_rng_state())
-        rollouts = _Rollouts(envs, policy, reward, gamma, seed, shift)
+        rollouts = _Rollouts(envs, policy, reward, gamma, seed)
         iterations = max(1, steps // (COPIES * ROLLOUT))
         for iteration in range(iterations):
             rows = rollouts.collect(update)
@@ -118,10 +225,8 @@ def train(
 class _Rollouts:
     """Steps of copies of an environment (next-step autoreset), with the rewards of a reward function."""
 
-    def __init__(
-        self, envs: Any, policy: ShortPolicy, reward: RewardFunction | None, gamma: float, seed: int, shift: float
-    ):
-        self.envs, self.policy, self.reward, self.gamma, self.shift = envs, policy, reward, gamma, shift
+    def __init__(self, envs: Any, policy: ShortPolicy, reward: RewardFunction | None, gamma: float, seed: int):
+        self.envs, self.policy, self.reward, self.gamma = envs, policy, reward, gamma
         self.generator = torch.Generator().manual_seed(seed)
         self.observations, _ = envs.reset(seed=seed)
         self.reset = np.zeros(COPIES, bool)
@@ -167,7 +272,7 @@ class _Rollouts:
         after, rewarded, terminated, truncated, _ = self.envs.step(actions)
         if self.reward is not None:
             rewarded = self.reward(self.observations, actions, after, np.asarray(terminated, bool))
-        rewarded = np.asarray(rewarded, np.float64) - self.shift
+        rewarded = np.asarray(rewarded, np.float64)
         self.discounted = np.where(self.reset, 0, self.discounted * self.gamma + rewarded)
         self.square = max(self.square, 1e-8) * 0.999 + 0.001 * float(np.mean(self.discounted**2))
         self.observations = after
@@ -180,7 +285,6 @@ def true_returns(
     *,
     episodes: int,
     seed: int,
-    options: dict[str, Any] | None = None,
     truth: RewardFunction | None = None,
 ) -> FloatArray:
     """Measure the undiscounted true returns of the first episodes of each copy, by start; of random actions without a policy.
@@ -192,7 +296,7 @@ def true_returns(
         and so on. With one seed, episodes in one place have the same start if the environment draws nothing but starts.
     """
     copies = min(COPIES, episodes)
-    envs = make_vector_env(environment, copies, **(options or {}))
+    envs = make_vector_env(environment, copies)
     drawn = seeded(envs.action_space, seed)
     drawing = torch.Generator().manual_seed(seed) if policy is not None and policy.network.discrete else None
     observations, _ = envs.reset(seed=seed + 10_000)
