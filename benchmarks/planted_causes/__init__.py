@@ -48,7 +48,9 @@ def judge(case: Case, report: dict[str, Any]) -> dict[str, Any]:
     named = [row for row in first if re.search(case.cause, row["name"], re.IGNORECASE)] if case.cause else []
     held = case.effect is None or any(_holds(row["figures"].get("learned"), case.effect) for row in named)
     split = bool(case.cause) and any(re.search(case.cause, leaf, re.IGNORECASE) for leaf in leaves)
-    beyond = [f"{row['name']}: {size:.3f} > {row['control']:.3f}" for row, size in _sizes(tables) if size > row["control"]]
+    beyond = [
+        f"{row['name']}: {size:.3f} > {row['control']:.3f}" for row, size in _sizes(tables) if size > row["control"]
+    ]
     return {
         "name": case.name,
         "truth": case.truth,

@@ -51,9 +51,7 @@ def bars(effects: Effects, rows: int = ROWS) -> Markup:
         if row.control is not None:
             parts.append(f'<path class="control" d="M{x(row.control):.1f} {top:.1f}V{top + block:.1f}"/>')
         top += block + GAP
-    legend = " ".join(
-        f'<span class="c{effects.columns.index(column)}">■</span> {escape(column)}' for column in columns
-    )
+    legend = " ".join(f'<span class="c{effects.columns.index(column)}">■</span> {escape(column)}' for column in columns)
     label = f"{effects.title}: {', '.join(row.name for row in shown)}"
     return Markup(
         f'<p class="legend">{legend}</p><svg class="bars" role="img" aria-label="{escape(label)}" viewBox="0 0 {WIDTH} {top:.0f}">'

@@ -70,7 +70,9 @@ class Screen:
         for effects in self.effects:
             lines.append(effects.title)
             for row in effects.rows[:ROWS]:
-                found = [f"{column} {row.figures[column].text()}" for column in effects.columns if column in row.figures]
+                found = [
+                    f"{column} {row.figures[column].text()}" for column in effects.columns if column in row.figures
+                ]
                 lines.append(f"  {row.name}: {', '.join(found)}")
         return "\n".join(lines)
 

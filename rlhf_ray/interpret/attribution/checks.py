@@ -56,7 +56,7 @@ class Judged:
     @property
     def crossed_out(self) -> str | None:
         """Why not to trust the maps; None if no check failed."""
-        failed = [check.says for check in self.checks if check.passed is False]
+        failed = [check.remedy for check in self.checks if check.passed is False]
         return " ".join(failed) or None
 
 

@@ -86,7 +86,9 @@ def parts_of(data: Transitions, regions: Regions, actions: gym.Space[Any]) -> li
     Features that go together are one part, with each of them as its part; regions of images are parts, and so are their
     background's colour and their channels. Then come the action, and whether the step ends the episode.
     """
-    found = [] if regions.kind == "cell" else _features(data, regions) if regions.kind == "feature" else _regions(regions)
+    found = (
+        [] if regions.kind == "cell" else _features(data, regions) if regions.kind == "feature" else _regions(regions)
+    )
     if regions.kind == "patch":
         shape, planes = data.observations.shape[1:], regions.planes
         inside = np.broadcast_to(np.arange(shape[-1]) >= planes, shape)
@@ -118,7 +120,9 @@ def _features(data: Transitions, regions: Regions) -> list[StepPart]:
     for group in dependent(data):
         parts = tuple(each[at] for at in group)
         mask = regions.join(group)
-        found.append(StepPart(", ".join(part.name for part in parts), mask, mask, parts=parts if len(parts) > 1 else ()))
+        found.append(
+            StepPart(", ".join(part.name for part in parts), mask, mask, parts=parts if len(parts) > 1 else ())
+        )
     return found
 
 

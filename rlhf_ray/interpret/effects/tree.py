@@ -127,7 +127,9 @@ def columns_of(data: Transitions, regions: Regions | None, space: Any) -> dict[s
         found[name] = column
         if single and (choices := choices_of(space)) and choices[0] > 2:
             first = float(np.asarray(space.start).flatten()[0])
-            found |= {f"whether the action is {first + k:g}": np.equal(column, first + k) * 1.0 for k in range(choices[0])}
+            found |= {
+                f"whether the action is {first + k:g}": np.equal(column, first + k) * 1.0 for k in range(choices[0])
+            }
     found["whether the step ends the episode"] = data.terminated * 1.0
     found |= numbers_beside(data)
     return {name: column for name, column in found.items() if np.isfinite(column).all()}

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.effects.exchange import Change
 from rlhf_ray.interpret.effects.edits import FREE, Add, AnyEdit, Move, Remove, edited
+from rlhf_ray.interpret.effects.exchange import Change
 
 OBJECTS = 6
 """Most kinds of objects."""

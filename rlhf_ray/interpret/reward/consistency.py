@@ -87,8 +87,10 @@ class Consistency:
         else:
             remedy = "it must compute each step's reward from that step alone"
         size = getattr(self, self.fault)
-        how = f"it stops ({self.error})" if size is None else (
-            f"its answers differ by up to {size:.2g} standard deviations of the reward"
+        how = (
+            f"it stops ({self.error})"
+            if size is None
+            else (f"its answers differ by up to {size:.2g} standard deviations of the reward")
         )
         return f"{asked[self.fault]}, {how} ({remedy})"
 

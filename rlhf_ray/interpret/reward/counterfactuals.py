@@ -19,18 +19,7 @@ from rlhf_ray.data.inputs import BYTE
 from rlhf_ray.data.spaces import one_line
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.effects.edits import (
-    FREE,
-    Add,
-    AnyEdit,
-    Move,
-    Remove,
-    Swap,
-    check,
-    edit_from_json,
-    edited,
-    read_json,
-)
+from rlhf_ray.interpret.effects.edits import AnyEdit, check, edit_from_json, edited, read_json
 from rlhf_ray.reward.functions import RewardFunction
 
 On = Literal["all", "rewarded", "ordinary"]
@@ -176,47 +165,6 @@ def rewarded(reward: RewardFunction, data: Transitions) -> BoolArray:
     if not len(values) or np.ptp(values) == 0:
         return np.zeros(len(values), bool)
     return np.asarray(values > (values.min() + values.max()) / 2)
-
-
-def automatic(data: Transitions, grid: tuple[int, int], objects: dict[str, int] | None = None) -> list[Counterfactual]:
-    """Return cases for a grid from the object codes in ``data``.
-
-    Objects are codes that not all observations show at the same places; the most frequent code is free space.
-
-    Args:
-        data: steps of a grid world.
-        grid: (rows, columns).
-        objects: object codes by name, for the cases' names.
-    """
-    names = {float(code): name for name, code in (objects or {}).items()}
-    kinds = object_codes(data)
-    cases = [Counterfactual("ordinary step", on="ordinary"), Counterfactual("rewarded step", on="rewarded")]
-    for code in kinds:
-        name = f"the {names[code]}" if code in names else f"object {code:g}"
-        cases += [
-            Counterfactual(f"{name} vanishes", (Remove(code, when="next_state"),), on="ordinary"),
-            Counterfactual(f"{name} is in neither state", (Remove(code),), on="ordinary"),
-            Counterfactual(f"{name} is moved in both states", (Move(code),), on="ordinary"),
-            Counterfactual(f"{name} appears a second time", (Add(code, when="next_state"),), on="ordinary"),
-            Counterfactual(f"rewarded step, one more of {name} in both states", (Add(code),), on="rewarded"),
-            Counterfactual(f"rewarded step without {name}", (Remove(code),), on="rewarded"),
-            Counterfactual(f"{name} on all free cells of both states", (Add(code, count=-1),), on="ordinary"),
-        ]
-    for i, first in enumerate(kinds):
-        for second in kinds[i + 1 :]:
-            pair = " and ".join(
-                f"the {names[code]}" if code in names else f"object {code:g}" for code in (first, second)
-            )
-            cases.append(Counterfactual(f"{pair} swapped", (Swap(first, second),), on="ordinary"))
-    return cases
-
-
-def object_codes(data: Transitions, most: int = 6) -> list[float]:
-    """Return the codes of objects in grids: those, free space aside, that are not always at the same cells."""
-    shown = np.concatenate([each.reshape(len(data), -1) for each in (data.observations, data.next_observations)])
-    codes = [code for code in np.unique(shown) if code != FREE]
-    moving = [float(code) for code in codes if ((shown == code) != (shown[0] == code)).any()]
-    return moving[:most]
 
 
 def read_edits(path: Path | str, objects: dict[str, int] | None = None) -> list[Counterfactual]:
@@ -391,11 +339,3 @@ def _picture(path: Path, shape: Sequence[int]) -> Array:
     if shape[2] != 3 and not (shape[2] == 1 and grey):
         raise SettingError(f"{path} has {1 if grey else 3} channels of uint8; the reward takes {shape[2]} of uint8.")
     return np.array(colours[..., : shape[2]])
-
-
-def spread(reward: RewardFunction, data: Transitions) -> float:
-    """Return the range of the reward between ordinary and rewarded steps, at least its standard deviation."""
-    high = rewarded(reward, data)
-    values = reward.of(data)
-    apart = float(values[high].mean() - values[~high].mean()) if high.any() and not high.all() else 0.0
-    return max(apart, float(values.std()), 1e-9)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.attribution.question import Maps, Question
-from rlhf_ray.interpret.reward.consistency import OtherGradients
 from rlhf_ray.interpret.effects.regions import Regions
+from rlhf_ray.interpret.reward.consistency import OtherGradients
 from rlhf_ray.optim.adam import Adam
 from rlhf_ray.reward.functions import INPUTS, RewardFunction, TorchReward
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.interpret.reward.steps import CATALOGUE
 from rlhf_ray.interpret.reward.consistency import check_function
+from rlhf_ray.interpret.reward.steps import CATALOGUE
 from rlhf_ray.interpret.reward.subject import Subject, check_digits
 from rlhf_ray.study.page import Screen, screen_of, write_page
 from rlhf_ray.study.run import Study, run_study

@@ -16,9 +16,9 @@ from rlhf_ray.data.strays import without_strays
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs.identity import identity_of
 from rlhf_ray.interpret.attribution import known_methods
+from rlhf_ray.interpret.effects.regions import Regions, object_names, regions_in
 from rlhf_ray.interpret.reward.consistency import with_own_gradients
 from rlhf_ray.interpret.reward.counterfactuals import check_edits
-from rlhf_ray.interpret.effects.regions import Regions, object_names, regions_in
 from rlhf_ray.interpret.reward.true_reward import true_reward_of
 from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.functions import RewardFunction

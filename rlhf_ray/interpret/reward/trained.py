@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
-from rlhf_ray.data.spaces import seeded
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.spaces import seeded
 from rlhf_ray.envs import make_env, make_vector_env
 from rlhf_ray.interpret.reward.preprocess.certificate import table_of
 from rlhf_ray.interpret.reward.tabular import Tables, tables_of

@@ -17,12 +17,11 @@ from rlhf_ray.interpret.attribution.interventions import input_effects
 from rlhf_ray.interpret.attribution.occlusion import Occlusion
 from rlhf_ray.interpret.reward.question import RewardQuestion
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.study.figures import DRAWN
-from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.figures import DRAWN, values_of
+from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext
-from rlhf_ray.study.words import Words
 
-WORDS = Words(__file__)
+TITLE = "Which inputs it attributes its reward to"
 
 METHODS = (
     "saliency",
@@ -41,10 +40,6 @@ BACKGROUND, JUDGED, SHOWN, EXCHANGED = 512, 16, 6, 256
 """Steps that give donors and means; that checks use; in pictures; whose whole inputs are exchanged."""
 UPDATES = 150
 """Gradient steps of the networks that learn permuted rewards, at effort 1."""
-IGNORED, MATTERS = 0.05, 0.25
-"""Mean change of the reward, in standard deviations, below which an input is ignored, and above which it matters."""
-PARTS = 3
-"""Parts that the verdict names."""
 SHARE, TIMES = 0.4, 10.0
 """The gradient is not to be trusted if the part with the largest effect has at least this share of all effects, and this many times
 its share of the gradient."""
@@ -69,8 +64,17 @@ class GradientTrust:
 
     def check(self) -> Check:
         """Return the check of the gradient."""
-        bound = self.ablation / TIMES if self.ablation >= SHARE else None
-        return WORDS.check("gradient", not self.distrusted, self.gradient, trust=self, bound=bound)
+        bound = f"≥ {self.ablation / TIMES:.2f}" if self.ablation >= SHARE else ""
+        remedy = "The gradient misses the most important part: look at the interventions." if self.distrusted else ""
+        return Check(
+            "the most important part's share of the gradient",
+            not self.distrusted,
+            self.gradient,
+            None,
+            None,
+            bound,
+            remedy,
+        )
 
 
 @dataclass(frozen=True)
@@ -108,23 +112,21 @@ class AttributionFigures:
 
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there is nothing to attribute; None otherwise."""
-    return None if len(context.subject.data) > 1 else WORDS.text("few")
+    return None if len(context.subject.data) > 1 else "There are too few steps."
 
 
 def run(context: StepContext[Subject]) -> Section:
     """Attribute the reward, check the attributions, and exchange inputs."""
-    subject, rng = context.subject, context.subject.rng(WORDS.name)
+    subject, rng = context.subject, context.subject.rng("attribution")
     question = RewardQuestion(subject.scaled, subject.data.sample(BACKGROUND, rng), subject.regions, subject.seed)
-    if subject.constant_as_true:
-        return WORDS.skipped("constant")
     if not question.unit:
-        return WORDS.section(
-            [WORDS.statement("constant")], [WORDS.check("varies", False, 0.0)], figures=AttributionFigures(0.0)
-        )
+        return Section("attribution", TITLE, skipped="The reward is the same on all steps.")
     drawn, captions = informative(question, subject.data)
     figures = measure(subject, question, drawn, rng)
-    pictures = _pictures(question, subject.data[drawn], captions, figures)
-    return WORDS.section(_statements(figures), _checks(figures), _tables(figures), pictures, figures)
+    pictures = list(_pictures(question, subject.data[drawn], captions, figures))
+    return Section(
+        "attribution", TITLE, list(_checks(figures)), (), list(_tables(figures)), pictures, (), values_of(figures)
+    )
 
 
 def measure(
@@ -208,23 +210,6 @@ def _judged(question: RewardQuestion, data: Transitions, count: int, rng: np.ran
     return data[np.sort(np.concatenate([half, rest]))]
 
 
-def _statements(figures: AttributionFigures) -> Iterator[Statement]:
-    for name, effect in sorted(figures.inputs.items(), key=lambda item: -item[1]):
-        values = {"word": RewardQuestion.words[name], "switched": name == "done", "effect": effect}
-        if effect < IGNORED:
-            yield WORDS.statement("ignored", 1.0 - effect, **values)
-        elif effect >= MATTERS:
-            yield WORDS.statement("matters", effect, **values)
-    changes = {name: size / figures.spread for name, size in figures.parts.items()}
-    order = sorted((name for name in changes if changes[name] >= MATTERS), key=lambda name: -changes[name])[:PARTS]
-    if order and len(changes) > 1:
-        values = {"parts": {name: changes[name] for name in order}, "steps": len(figures.steps)}
-        yield WORDS.statement("parts", changes[order[0]], **values)
-    trust = figures.gradient_against_intervention
-    if trust is not None and trust.distrusted:
-        yield WORDS.statement("distrust", trust.ablation, trust=trust)
-
-
 def _checks(figures: AttributionFigures) -> Iterator[Check]:
     for figure in figures.methods.values():
         for check in figure.judged.checks:
@@ -240,9 +225,14 @@ def _tables(figures: AttributionFigures) -> Iterator[Table]:
         cells = [_cell(figure.checks.get(name)) for name in names]
         verdict = "crossed out" if figure.crossed_out else "passed"
         rows.append([figure.judged.method.title, *cells, f"{figure.infidelity:.2f}", verdict])
-    yield WORDS.table("methods", rows + [[title, *[""] * 5, why] for title, why in figures.missing.items()])
-    yield WORDS.table(
-        "inputs", [[RewardQuestion.words[name], f"{effect:.3f}"] for name, effect in figures.inputs.items()]
+    caption = "Attribution methods and their checks. Infidelity: 0 as interventions say, 1 no better than an empty map."
+    missing = [[title, *[""] * 5, why] for title, why in figures.missing.items()]
+    yield Table(["method", *names, "infidelity", "result"], rows + missing, caption)
+    inputs = [[RewardQuestion.words[name], effect] for name, effect in figures.inputs.items()]
+    yield Table(
+        ["input", "change"],
+        inputs,
+        "Mean change of the reward when a whole input is exchanged, in standard deviations.",
     )
 
 
@@ -259,7 +249,7 @@ def _pictures(
         method = figure.judged.method
         maps = contributions(method, question, shown)
         image = draw(question, shown, captions, maps, method.signed, figure.crossed_out)
-        yield Picture(method.name, image, WORDS.text("one_scale", title=method.title), figure.crossed_out)
+        yield Picture(method.name, image, f"{method.title}. All pictures of it have one scale.", figure.crossed_out)
 
 
-STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not, options=lambda subject: methods_key(subject.methods))
+STEP = Step("attribution", TITLE, run, why_not=why_not, options=lambda subject: methods_key(subject.methods))

@@ -1,58 +1,27 @@
-"""The reward along trajectories, at events, and how late it comes."""
+"""The reward along trajectories, at events, and beside the true reward of earlier and later steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.by_time import draw, events, rescaled, telling_episodes
-from rlhf_ray.interpret.reward.lags import Lag, lag_of
-from rlhf_ray.interpret.reward.over_episodes import OverEpisodes, over_episodes
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.study.figures import DRAWN
-from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.measure.intervals import CORRELATION, MeanEstimate, jackknife_rows
+from rlhf_ray.measure.statistics import constant, pearson
+from rlhf_ray.study.figures import values_of
+from rlhf_ray.study.section import Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext
-from rlhf_ray.study.words import Words
 
-WORDS = Words(__file__)
-TRUE = "true reward"
-
-CLEAR = 0.5
-"""Difference between the reward at an event and elsewhere, in standard deviations, from which, with its
-whole interval, the verdict names it."""
-FOLLOWS = 0.3
-"""Correlation at a lag from which the verdict names it."""
-
-
-@dataclass(frozen=True)
-class AtEvent:
-    """The reward where something happens: number of steps, and mean reward there less elsewhere, in standard deviations.
-
-    ``low``, ``high``: its 95 % interval over episodes; NaN with fewer than three.
-    """
-
-    steps: int
-    difference: float
-    low: float = math.nan
-    high: float = math.nan
-
-    @property
-    def clear(self) -> bool:
-        """Whether the difference is at least `CLEAR`, with its whole interval where there is one."""
-        ends = [end for end in (self.difference, self.low, self.high) if not math.isnan(end)]
-        return min(ends) >= CLEAR or max(ends) <= -CLEAR
-
-    @property
-    def size(self) -> OverEpisodes:
-        """The difference without its sign."""
-        ends = (self.low, self.high) if self.difference > 0 else (-self.high, -self.low)
-        return OverEpisodes(abs(self.difference), *ends)
+TITLE = "Reward along trajectories"
+LAGS = range(-5, 6)
+FEWEST = 20
+"""Pairs of steps for the correlation at a lag."""
 
 
 @dataclass(frozen=True)
@@ -60,97 +29,86 @@ class ByTime:
     """What the step finds.
 
     Attributes:
-        spread: standard deviation of the reward; 0 if it is constant.
-        lags: how the reward follows each event, and the true reward.
-        events: the reward at each event.
-        as_true: whether it is constant as the true reward is.
+        lags: correlation with the true reward of the step ``lag`` steps before; empty if that is unknown.
+        events: steps of each event, and the reward there less that elsewhere, in standard deviations.
     """
 
-    spread: float
-    lags: dict[str, Lag] = field(default_factory=dict)
-    events: dict[str, AtEvent] = field(default_factory=dict, metadata=DRAWN)
-    as_true: bool = False
+    lags: dict[str, MeanEstimate]
+    events: dict[str, tuple[int, MeanEstimate]]
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there are no trajectories to look at; None otherwise."""
     data = context.subject.data
     if len(data) < 3:
-        return WORDS.text("few")
-    return None if np.unique(data.episodes, return_counts=True)[1].max() > 2 else WORDS.text("single")
+        return "There are too few steps."
+    single = np.unique(data.episodes, return_counts=True)[1].max() <= 2
+    return "The data are single steps, not episodes." if single else None
 
 
 def run(context: StepContext[Subject]) -> Section:
-    """Plot the reward along episodes, compare it at events and elsewhere, and measure lags."""
+    """Plot the reward along episodes, compare it at events and elsewhere, and correlate it at lags."""
     subject = context.subject
     rewards, happens = subject.scaled.of(subject.data), events(subject.data)
-    figures = measure(subject, rewards, happens)
+    if constant(rewards):
+        return Section("by_time", TITLE, skipped="The reward is the same at every step.")
+    figures = measure(rewards, happens, subject.data)
     pictures = [_picture(subject.data, rewards, happens)]
-    return WORDS.section(_statements(figures), _checks(figures), _tables(figures), pictures, figures)
+    return Section("by_time", TITLE, (), (), list(_tables(figures)), pictures, (), values_of(figures))
 
 
-def measure(subject: Subject, rewards: FloatArray, happens: dict[str, BoolArray]) -> ByTime:
-    """Compute the figures; ``happens``: where each event is, ``[n]``."""
-    data, spread = subject.data, float(rewards.std())
-    if spread <= 1e-9 * max(1.0, float(np.abs(rewards).max())):
-        return ByTime(0.0, as_true=subject.constant_as_true)
-    lags = {name: lag_of(rewards, there, data, subject.rng(WORDS.name)) for name, there in happens.items()}
-    if subject.lag is not None:
-        lags[TRUE] = subject.lag
-    at_events = {name: _at_event(rewards / spread, there, data.episodes) for name, there in happens.items()}
-    return ByTime(spread, lags, at_events)
+def measure(rewards: FloatArray, happens: dict[str, BoolArray], data: Transitions) -> ByTime:
+    """Compute the figures.
+
+    Args:
+        rewards: ``[n]``.
+        happens: where each event is, ``[n]``.
+        data: the steps.
+    """
+    at_events = {name: (int(there.sum()), _at_event(rewards, there, data.episodes)) for name, there in happens.items()}
+    true = data.rewards
+    if not np.isfinite(true).all() or constant(true):
+        return ByTime({}, at_events)
+    return ByTime({f"{lag:+d}": at_lag(rewards, true, data, lag) for lag in LAGS}, at_events)
 
 
-def _at_event(rewards: FloatArray, there: BoolArray, episodes: IntArray) -> AtEvent:
+def at_lag(rewards: FloatArray, true: FloatArray, data: Transitions, lag: int) -> MeanEstimate:
+    """Correlate rewards with the true rewards ``lag`` steps before, within episodes; NaN of fewer than `FEWEST` pairs."""
+    before = np.arange(max(0, -lag), min(len(data), len(data) - lag))
+    after = before + lag
+    same = (data.episodes[before] == data.episodes[after]) & (data.steps[after] - data.steps[before] == lag)
+    late, early = rewards[after[same]], true[before[same]]
+    if len(late) < FEWEST or constant(late) or constant(early):
+        return MeanEstimate(math.nan, None, None)
+    return jackknife_rows(lambda at: pearson(late[at], early[at]), data.episodes[after[same]], CORRELATION)
+
+
+def _at_event(rewards: FloatArray, there: BoolArray, episodes: IntArray) -> MeanEstimate:
+    scaled = rewards / rewards.std()
+
     def difference(at: IntArray) -> float:
         inside = there[at]
-        return (
-            float(rewards[at][inside].mean() - rewards[at][~inside].mean()) if 0 < inside.sum() < len(at) else math.nan
+        return float(scaled[at][inside].mean() - scaled[at][~inside].mean()) if 0 < inside.sum() < len(at) else math.nan
+
+    return jackknife_rows(difference, episodes)
+
+
+def _tables(figures: ByTime) -> Iterator[Table]:
+    if figures.lags:
+        rows = [[f"{lag} steps", *_ends(each)] for lag, each in figures.lags.items()]
+        caption = (
+            "Correlation with the true reward of other steps: +1 is that of the step before, which a reward that comes late follows. "
+            "Where true rewards of neighbouring steps are alike, so are these."
         )
-
-    found = over_episodes(difference, episodes)
-    return AtEvent(int(there.sum()), found.value, found.low, found.high)
-
-
-def _statements(figures: ByTime) -> Iterator[Statement]:
-    if not figures.spread and not figures.as_true:
-        yield WORDS.statement("constant")
-    for name, event in figures.events.items():
-        lag = figures.lags[name]
-        if event.clear and lag.significant:
-            yield WORDS.statement("at_event", abs(event.difference), name=name, event=event)
-        elif lag.off and abs(lag.correlation) >= FOLLOWS:
-            yield WORDS.statement("follows", abs(lag.correlation), name=name, lag=lag)
-    lag_to_truth = figures.lags.get(TRUE)
-    if lag_to_truth is not None and not _in_time(lag_to_truth):
-        yield WORDS.statement(
-            "late" if lag_to_truth.significant else "unrelated", abs(lag_to_truth.correlation), lag=lag_to_truth
-        )
+        yield Table(["late by", "correlation", "95 % from", "to"], rows, caption)
+    if figures.events:
+        rows = [[name, steps, *_ends(each)] for name, (steps, each) in figures.events.items()]
+        caption = "The reward at events, less that elsewhere, in standard deviations."
+        yield Table(["event", "steps", "difference", "95 % from", "to"], rows, caption)
 
 
-def _checks(figures: ByTime) -> list[Check]:
-    if TRUE not in figures.lags:
-        return []
-    lag = figures.lags[TRUE]
-    return [WORDS.check("late" if lag.significant else "unrelated", _in_time(lag), float(lag.steps), lag=lag)]
-
-
-def _in_time(lag: Lag) -> bool:
-    return lag.significant and lag.steps == 0
-
-
-def _tables(figures: ByTime) -> list[Table]:
-    rows: list[list[Any]] = [
-        [name, event.steps, f"{event.difference:+.2f}", *_cells(figures.lags[name])]
-        for name, event in figures.events.items()
-    ]
-    if TRUE in figures.lags and TRUE not in figures.events:
-        rows.append([TRUE, "", "", *_cells(figures.lags[TRUE])])
-    return [WORDS.table("events", rows)] if rows else []
-
-
-def _cells(lag: Lag) -> list[str]:
-    return [str(lag.steps) if lag.significant else "–", f"{lag.correlation:.2f}", f"{lag.chance:.2f}"]
+def _ends(each: MeanEstimate) -> tuple[float, float | None, float | None]:
+    return each.mean, each.low, each.high
 
 
 def _picture(data: Transitions, rewards: FloatArray, happens: dict[str, BoolArray]) -> Picture:
@@ -158,7 +116,9 @@ def _picture(data: Transitions, rewards: FloatArray, happens: dict[str, BoolArra
     if np.isfinite(data.rewards).all():
         scaled = {"given, rescaled": rescaled(rewards, data.rewards), "true reward": data.rewards}
         columns["true, and given on its scale"] = scaled
-    return WORDS.picture("episodes", draw(data, columns, telling_episodes(data, rewards), happens))
+    image = draw(data, columns, telling_episodes(data, rewards), happens)
+    caption = "Episodes with the largest, middle and smallest sum of the given reward. Marks: events. Dashed: mean between changes."
+    return Picture("episodes", image, caption)
 
 
-STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)
+STEP = Step("by_time", TITLE, run, why_not=why_not)

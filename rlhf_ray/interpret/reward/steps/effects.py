@@ -62,17 +62,25 @@ def run(context: StepContext[Subject]) -> Section:
     columns = [each for each in COLUMNS if any(each in row.figures for row in figures.inputs)]
     tables = [
         Effects.sort("inputs", "What it looks at", columns, figures.inputs, CAPTION),
-        Effects.sort("times", "When", columns, figures.times, "As above, for all that a step shows of one point in time."),
+        Effects.sort(
+            "times", "When", columns, figures.times, "As above, for all that a step shows of one point in time."
+        ),
     ]
     if figures.beside:
-        caption = "What its order goes with: the share that the number tells. These are no inputs, and nothing was exchanged."
+        caption = (
+            "What its order goes with: the share that the number tells. These are no inputs, and nothing was exchanged."
+        )
         tables.append(Effects.sort("beside", "What goes with it", columns, figures.beside, caption))
     hair = next((row for row in figures.inputs if row.name == HAIR), None)
     checks = []
     if hair is not None:
         size = hair.figures[LEARNED]
-        checks.append(Check.of("order that is lost when every number moves by a hair", size.mean <= NOISY, size, f"≤ {NOISY}"))
-    notes = ["The reward is the true one up to shaping and scale (its distance is 0), so nothing differs."] if exact else []
+        checks.append(
+            Check.of("order that is lost when every number moves by a hair", size.mean <= NOISY, size, f"≤ {NOISY}")
+        )
+    notes = (
+        ["The reward is the true one up to shaping and scale (its distance is 0), so nothing differs."] if exact else []
+    )
     return Section("effects", TITLE, checks, tables, _tables(figures.tree), (), notes, values_of(figures))
 
 
@@ -113,7 +121,9 @@ def measure(subject: Subject, *, exact: bool = False) -> Looks:
 def _told(row: Effect, control: MeanEstimate, exact: bool) -> Effect:
     figures = {name: of for name, of in row.figures.items() if not exact or name != DIFFERENCE}
     largest = None if row.name == HAIR else control.mean if control.high is None else control.high
-    return replace(row, figures=figures, control=largest, parts=tuple(_told(part, control, exact) for part in row.parts))
+    return replace(
+        row, figures=figures, control=largest, parts=tuple(_told(part, control, exact) for part in row.parts)
+    )
 
 
 def _tables(tree: DifferenceTree | None) -> list[Table]:

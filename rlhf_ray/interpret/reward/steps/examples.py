@@ -1,7 +1,8 @@
-"""Dataset examples: the steps that the reward values most and least, and those at its quantiles."""
+"""Dataset examples: steps that the reward values most and least, those at its quantiles, and those it values wrongly."""
 
 from __future__ import annotations
 
+import io
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,29 +11,30 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.spaces import feature_names
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.effects.exchange import Order
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.plots import draw_observation, png
-from rlhf_ray.study.section import Section, Table
+from rlhf_ray.study.section import Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext
-from rlhf_ray.study.words import Words
 
-WORDS = Words(__file__)
-
+TITLE = "Steps that it values most, least and wrongly"
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-APART = 0.5
-"""Share of the true reward's range by which the highest and the lowest examples should differ in it."""
 SAME = 1e-6
 """Standard deviations below which rewards count as equal: 32-bit arithmetic leaves about that much."""
 DRAWN = 6
 """Steps drawn of each kind."""
 SHOWN = 8
 """Numbers of a vector that a table shows."""
+FILMS, AROUND, MILLISECONDS, PIXELS = 3, 8, 150, 128
+"""Films of each kind, steps before and after the one in the middle, time and height of a frame."""
 
 
 @dataclass(frozen=True)
@@ -52,41 +54,86 @@ class Examples:
     equal: IntArray
 
 
-@dataclass(frozen=True)
-class TrueRewards:
-    """True rewards of the steps valued most and least, and of all that tie with them: means and numbers, and the data's range."""
-
-    highest: float
-    lowest: float
-    of_highest: int
-    of_lowest: int
-    minimum: float
-    maximum: float
-
-    @property
-    def apart(self) -> float:
-        """Difference between highest and lowest examples, as a share of the range."""
-        return (self.highest - self.lowest) / (self.maximum - self.minimum)
-
-
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why the step does not apply; None if it does."""
-    return None if len(context.subject.data) else WORDS.text("no_steps")
+    return None if len(context.subject.data) else "There are no steps."
 
 
 def run(context: StepContext[Subject]) -> Section:
     """Choose the examples and draw them."""
     subject = context.subject
-    chosen = examples(subject.scaled, subject.data)
-    true = true_rewards(subject.judged, subject.data)
-    statements = []
-    if true is not None and true.apart <= APART:
-        statements.append(WORDS.statement("truth_differs", 0.5 - true.apart, means=true))
-    grid = subject.regions.layout if subject.regions is not None and subject.regions.kind == "cell" else None
-    drawable = grid is not None or subject.data.observations.ndim == 4
-    pictures = [WORDS.picture("examples", _image(chosen[:2], subject.data, grid))] if drawable else []
-    table = _table(subject.data, chosen, [] if drawable else _feature_names(subject))
-    return WORDS.section(statements, tables=[table], pictures=pictures, figures={"examples": chosen})
+    data, regions = subject.data, subject.regions
+    chosen = examples(subject.scaled, data)
+    wrong = misjudged(subject.scaled, data)
+    grid = regions.layout if regions is not None and regions.kind == "cell" else None
+    pictures = []
+    if grid is not None or data.observations.ndim == 4:
+        caption = "State and next state of the steps with the highest and the lowest rewards"
+        caption += ", and of those it over- and undervalues most." if wrong else "."
+        pictures.append(Picture("examples", _image([*chosen[:2], *wrong], data, grid), caption))
+    if wrong and data.observations.ndim == 4 and data.observations.dtype == np.uint8:
+        caption = f"Films of {AROUND} steps before and after: above, steps that it overvalues most; below, undervalues."
+        pictures.append(Picture("films", films([each.indices[:FILMS] for each in wrong], data), caption))
+    table = _table(data, [*chosen, *wrong], [] if pictures else _feature_names(subject))
+    return Section(
+        "examples", TITLE, (), (), [table], pictures, (), values_of({"examples": chosen, "misjudged": wrong})
+    )
+
+
+def misjudged(reward: RewardFunction, data: Transitions, count: int = 8) -> list[Examples]:
+    """Choose the steps whose place in the order differs most from that by the true reward: overvalued, and undervalued.
+
+    Returns:
+        Empty if the true reward is unknown or constant, or the places differ nowhere.
+    """
+    values = reward.of(data)
+    if not np.isfinite(data.rewards).all() or constant(data.rewards) or constant(values):
+        return []
+    apart = Order(values)(values) - Order(data.rewards)(data.rewards)
+    sizes = np.bincount(levels(values))
+    found = []
+    for kind, order in (
+        ("overvalued", np.argsort(-apart, kind="stable")),
+        ("undervalued", np.argsort(apart, kind="stable")),
+    ):
+        steps = order[:count][np.abs(apart[order[:count]]) > SAME]
+        found.append(Examples(kind, steps, values[steps], sizes[levels(values)[steps]]))
+    return found if all(len(each.indices) for each in found) else []
+
+
+def films(rows: Sequence[IntArray], data: Transitions) -> bytes:
+    """Return an animated WebP: a row of films for each of ``rows``, the steps in the middle of each."""
+    clips = [[_clip(int(step), data) for step in steps] for steps in rows]
+    frames = []
+    for at in range(2 * AROUND + 1):
+        lines = [np.concatenate([clip[at] for clip in line], 1) for line in clips]
+        width = max(line.shape[1] for line in lines)
+        frames.append(np.concatenate([np.pad(line, ((0, 0), (0, width - line.shape[1]), (0, 0))) for line in lines], 0))
+    scale = max(1, PIXELS // data.observations.shape[1])
+    images = [Image.fromarray(frame).resize((frame.shape[1] * scale, frame.shape[0] * scale), 0) for frame in frames]
+    buffer = io.BytesIO()
+    images[0].save(
+        buffer, "WEBP", save_all=True, append_images=images[1:], duration=MILLISECONDS, loop=0, lossless=True
+    )
+    return buffer.getvalue()
+
+
+def _clip(step: int, data: Transitions) -> list[Array]:
+    """Return the observations around a step, ``[height, width, 3]`` each; the first or last one again beyond its episode."""
+    own = np.flatnonzero(data.episodes == data.episodes[step])
+    places = np.clip(np.arange(step - AROUND, step + AROUND + 1), own[0], own[-1])
+    shown = []
+    for place in places:
+        image = data.next_observations[place]
+        image = (
+            image
+            if image.shape[2] == 3
+            else image[..., -3:]
+            if image.shape[2] % 3 == 0
+            else np.repeat(image[..., -1:], 3, 2)
+        )
+        shown.append(image)
+    return shown
 
 
 def examples(reward: RewardFunction, data: Transitions, count: int = 8) -> list[Examples]:
@@ -136,20 +183,6 @@ def checksums(data: Transitions) -> IntArray:
     return found
 
 
-def true_rewards(reward: RewardFunction, data: Transitions, count: int = 8) -> TrueRewards | None:
-    """Return the true rewards of the ``count`` steps valued most and least, and of all that tie with them.
-
-    None if they are unknown or constant, or the given reward is constant.
-    """
-    true, level = data.rewards, levels(reward.of(data))
-    if constant(true) or level.max(initial=0) == 0:
-        return None
-    ordered, most = np.sort(level), min(count, len(level))
-    top, bottom = level >= ordered[-most], level <= ordered[most - 1]
-    means = float(true[top].mean()), float(true[bottom].mean())
-    return TrueRewards(*means, int(top.sum()), int(bottom.sum()), float(true.min()), float(true.max()))
-
-
 def _feature_names(subject: Subject) -> list[str]:
     size = int(np.prod(subject.data.observations.shape[1:]))
     if subject.regions is not None and subject.regions.kind == "feature":
@@ -170,7 +203,11 @@ def _table(data: Transitions, chosen: Sequence[Examples], names: Sequence[str]) 
         for each in chosen
         for index, value, equal in zip(each.indices, each.rewards, each.equal, strict=True)
     ]
-    return WORDS.table("examples", rows, [*names, *(f"next {name}" for name in names)])
+    columns = ["kind", "index", "episode", "step", "action", "ends", "true reward", "reward", "steps of equal reward"]
+    caption = (
+        "Examples, with their index in the data. Of steps of equal reward, those with the smallest checksum are shown."
+    )
+    return Table([*columns, *names, *(f"next {name}" for name in names)], rows, caption)
 
 
 def _cells(data: Transitions, index: int) -> list[Any]:
@@ -208,4 +245,4 @@ def _image(chosen: Sequence[Examples], data: Transitions, grid: tuple[int, int] 
     return png(figure)
 
 
-STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)
+STEP = Step("examples", TITLE, run, why_not=why_not)

@@ -147,9 +147,7 @@ def _taught(subject: Subject) -> Taught | None:
     )
 
 
-def pairs_in_order(
-    rewards: FloatArray, true: FloatArray, episodes: IntArray, rng: np.random.Generator
-) -> MeanEstimate:
+def pairs_in_order(rewards: FloatArray, true: FloatArray, episodes: IntArray, rng: np.random.Generator) -> MeanEstimate:
     """Estimate the share of pairs of steps with different true rewards that a reward orders alike; ties count half.
 
     Unlike a rank correlation, it does not depend on how many steps share one true reward. 0.5 if all do.
@@ -200,7 +198,9 @@ def _checks(figures: Header) -> list[Check]:
         bound = f"> {MEMBERS}"
         remedy = "The members disagree: ask for more comparisons."
         agree = figures.members > MEMBERS
-        found.append(Check("correlation of the members", agree, figures.members, None, None, bound, "" if agree else remedy))
+        found.append(
+            Check("correlation of the members", agree, figures.members, None, None, bound, "" if agree else remedy)
+        )
     return found
 
 
@@ -259,7 +259,11 @@ def _tables(figures: Header) -> list[Table]:
         found.append(Table(["", "value", "95 % from", "to", "why not"], rows, caption))
     if (of_agents := figures.taught) is not None:
         how = "exact, discounted" if of_agents.exact else "agents trained by PPO"
-        returns = [["the true reward", of_agents.best], ["this reward", of_agents.learned], ["random actions", of_agents.random]]
+        returns = [
+            ["the true reward", of_agents.best],
+            ["this reward", of_agents.learned],
+            ["random actions", of_agents.random],
+        ]
         found.append(Table(["trained on", "true return"], returns, f"True returns ({how})."))
     if figures.levels:
         levels = [[each.label, each.test, each.predicted, each.spread] for each in figures.levels]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from rlhf_ray.data.errors import SettingError
@@ -14,27 +12,26 @@ from rlhf_ray.interpret.reward.preprocess.options import Objective
 from rlhf_ray.interpret.reward.preprocess.pictures import before_and_after
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions.scaled import ScaledReward
-from rlhf_ray.study.section import Check, Section, Statement
+from rlhf_ray.study.figures import values_of
+from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext
-from rlhf_ray.study.words import Words
 
-WORDS = Words(__file__)
-
+TITLE = "An equivalent reward that is easier to read"
 SHOWN: tuple[Objective, ...] = ("sparse_l1", "smooth_l1")
 STEPS, GRADIENT_STEPS = 3000, 200
 """Recorded steps and gradient steps at effort 1."""
-MUCH = 0.5
-"""A mean size reduced to below this share is a finding."""
-FEWER = 0.005
-"""Share of steps that become zero from which the finding names it."""
+CAPTIONS = {
+    "sizes": "|reward| of all steps, the largest first, before and after making it sparse.",
+    "episode": "The reward along an episode, before and after making it sparse; each with its own scale.",
+}
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there is nothing to preprocess: no steps, or images, whose potentials take minutes to fit."""
     subject = context.subject
     if is_image(subject.reward.observation_space):
-        return WORDS.text("images")
-    return None if len(subject.data) else WORDS.text("no_steps")
+        return "For images, potentials are networks that take minutes to fit; use `rlhf-ray interpret preprocess`."
+    return None if len(subject.data) else "There are no steps to make the reward sparse on."
 
 
 def run(context: StepContext[Subject]) -> Section:
@@ -42,15 +39,20 @@ def run(context: StepContext[Subject]) -> Section:
     try:
         made = {objective: _preprocessed(context.subject, objective) for objective in SHOWN}
     except SettingError as error:
-        return replace(WORDS.section(), skipped=str(error))
+        return Section("preprocess", TITLE, skipped=str(error))
     sparse, figures = made["sparse_l1"], {objective: one.certificate for objective, one in made.items()}
-    potential, images = sparse.reward.potential.kind, before_and_after(sparse.reward, sparse.problem)
-    return WORDS.section(
-        _statements(sparse.certificate, potential),
+    caption = f"Potential: {sparse.reward.potential.kind}, gamma {context.subject.gamma:g}."
+    columns = ["objective", "before", "after", "non-zero before", "non-zero after", "above the best", "solver"]
+    images = before_and_after(sparse.reward, sparse.problem)
+    return Section(
+        "preprocess",
+        TITLE,
         [_check(one) for one in figures.values()],
-        [WORDS.table("objectives", map(_row, figures.values()), potential=potential, gamma=context.subject.gamma)],
-        [WORDS.picture(name, image) for name, image in images.items()],
-        figures,
+        (),
+        [Table(columns, [_row(one) for one in figures.values()], caption)],
+        [Picture(name, image, CAPTIONS[name]) for name, image in images.items()],
+        (),
+        values_of(figures),
     )
 
 
@@ -67,16 +69,14 @@ def _preprocessed(subject: Subject, objective: Objective) -> Preprocessed:
     return preprocess(ScaledReward(subject.scaled, 1.0, middle), data, options)
 
 
-def _statements(sparse: Certificate, potential: str) -> list[Statement]:
-    share = sparse.mean_size_after / sparse.mean_size_before if sparse.mean_size_before else 1.0
-    if share >= MUCH or not sparse.equivalent:
-        return []
-    fewer = sparse.nonzero_after < sparse.nonzero_before - FEWER
-    return [WORDS.statement("smaller", 1 - share, one=sparse, saved=1 - share, potential=potential, fewer=fewer)]
-
-
 def _check(one: Certificate) -> Check:
-    return WORDS.check("equivalent", one.equivalent, one.equivalence_residual, one=one, most=EQUIVALENT)
+    name = f"the {one.objective.replace('_', ' ')} reward is equivalent"
+    remedy = (
+        ""
+        if one.equivalent
+        else "Its discounted returns differ by more than shaping: don't read it in place of the reward."
+    )
+    return Check(name, one.equivalent, one.equivalence_residual, bound=f"< {EQUIVALENT:.4f}", remedy=remedy)
 
 
 def _row(one: Certificate) -> list[object]:
@@ -85,4 +85,4 @@ def _row(one: Certificate) -> list[object]:
     return [one.objective.replace("_", " "), one.before, one.after, *nonzero, gap, one.status]
 
 
-STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)
+STEP = Step("preprocess", TITLE, run, why_not=why_not)

@@ -24,12 +24,11 @@ from rlhf_ray.interpret.reward.visualisation import (
     seen_frames,
 )
 from rlhf_ray.measure.statistics import constant
-from rlhf_ray.study.figures import DRAWN
-from rlhf_ray.study.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.study.figures import DRAWN, values_of
+from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext
-from rlhf_ray.study.words import Words
 
-WORDS = Words(__file__)
+TITLE = "Inputs made to be rated high and low"
 
 STEPS = 4000
 """Most steps that inputs are compared with."""
@@ -45,10 +44,6 @@ FLAGGED = 0.5
 """Share of inputs that nothing keeps near the data which must be off the manifold."""
 VARIATION = 1.05
 """Largest total variation of the regularised inputs, relative to the data's mean."""
-FAR, LARGEST = 1.0, 5.0
-"""Standard deviations beyond the data's rewards from which a statement says so; the largest weight."""
-DIFFERS, CLEARLY = 1.0, 3.0
-"""Difference of a feature between inputs rated high and low from which a statement names it, and that of weight 1."""
 PLAIN, REGULARISED, PRIOR, CELLS = "not regularised", "regularised", "with a prior", "a few cells changed"
 
 
@@ -120,24 +115,27 @@ def why_not(context: StepContext[Subject]) -> str | None:
     """Return why there are no such inputs."""
     subject = context.subject
     if not seen_frames(subject.scaled):
-        return WORDS.text("no_observations")
+        return "The reward sees no observations."
     if not subject.scaled.observation_space.shape:
-        return WORDS.text("table")
+        return "The states are numbers in a table; the heat map shows the reward of each."
     if len(subject.data) < FEWEST_STEPS:
-        return WORDS.text("few", steps=len(subject.data), least=FEWEST_STEPS)
+        return (
+            f"The data have {len(subject.data)} steps; at least {FEWEST_STEPS} are needed to say what inputs look like."
+        )
     gradients = codes_of(subject.data) is not None or subject.scaled.differentiable
-    return None if gradients else WORDS.text("no_gradients")
+    return None if gradients else "No gradients of this reward are known."
 
 
 def run(context: StepContext[Subject]) -> Section:
     """Make inputs that the reward rates high and low, and say how far from the data they are."""
     making = _Making(context.subject)
-    if context.subject.constant_as_true:
-        return WORDS.skipped("constant")
     if constant(making.rewards):
-        return WORDS.section([WORDS.statement("constant")])
+        return Section("visualisation", TITLE, skipped="The reward is constant: no input is rated higher than another.")
     figures = making.measure()
-    return WORDS.section(_statements(figures), _checks(figures), _tables(figures), making.pictures(figures), figures)
+    pictures = list(making.pictures(figures))
+    return Section(
+        "visualisation", TITLE, list(_checks(figures)), (), list(_tables(figures)), pictures, (), values_of(figures)
+    )
 
 
 class _Making:
@@ -243,50 +241,57 @@ class _Making:
                     rows.append(
                         (each.kind, [tile(each.made.steps, i, texts[i], each.off[i]) for i in range(len(texts))])
                     )
-            key = "rated_low" if low else "rated_high"
-            yield WORDS.picture(key, gallery(rows, most), two=len(self.manifold.frames) > 1)
-
-
-def _statements(figures: VisualisationFigures) -> Iterator[Statement]:
-    """Say how far beyond the data's rewards made-up inputs get."""
-    for each in figures.made.values():
-        off = sum(each.off)
-        if each.kind != PLAIN and each.beyond > FAR:
-            weight = min(each.beyond, LARGEST) if off < len(each.off) else 0.5
-            yield WORDS.statement("beyond", weight, made=each, off=off)
-    if figures.prior_explains is not None and figures.prior_explains < EXPLAINED:
-        yield WORDS.statement("prior", explained=figures.prior_explains)
-    for feature in figures.features[:1]:
-        if abs(feature.shift) >= DIFFERS:
-            yield WORDS.statement("feature", min(abs(feature.shift), CLEARLY) / CLEARLY, feature=feature)
+            when = " (before | after the step)" if len(self.manifold.frames) > 1 else ""
+            rated = "low" if low else "high"
+            caption = f"Inputs rated {rated}, with their rewards{when}. Red: off the manifold; the reward never learned what to say there."
+            yield Picture(f"rated_{rated}", gallery(rows, most), caption)
 
 
 def _checks(figures: VisualisationFigures) -> Iterator[Check]:
-    off, prior, flagged, variation = figures.held_out_off, figures.prior_explains, figures.flagged, figures.variation
-    yield WORDS.check("real", off <= HELD_OUT_OFF, off, most=HELD_OUT_OFF)
-    if prior is not None:
-        yield WORDS.check("prior", prior >= EXPLAINED, prior, least=EXPLAINED)
-    if flagged is not None:
-        yield WORDS.check("flagged", flagged >= FLAGGED, flagged)
-    if variation is not None:
-        yield WORDS.check("variation", variation <= VARIATION, variation, most=VARIATION)
+    yield _bounded(
+        "real inputs that count as off the manifold",
+        figures.held_out_off,
+        HELD_OUT_OFF,
+        "The data's episodes differ so much that the red frames say little.",
+    )
+    if (prior := figures.prior_explains) is not None:
+        name, remedy = "held-out images' variance that the prior explains", "Its images are blurred averages."
+        yield _bounded(name, prior, EXPLAINED, remedy, least=True)
+    if (flagged := figures.flagged) is not None:
+        remedy = "The reward has its extremes near the data, or the distance misses something."
+        yield _bounded("unregularised inputs off the manifold", flagged, FLAGGED, remedy, least=True)
+    if (variation := figures.variation) is not None:
+        name, remedy = "total variation of regularised inputs, beside the data's", "The reward pays for fine patterns."
+        yield _bounded(name, variation, VARIATION, remedy)
+
+
+def _bounded(name: str, value: float, bound: float, remedy: str, least: bool = False) -> Check:
+    passed = value >= bound if least else value <= bound
+    return Check(name, passed, value, bound=f"{'≥' if least else '≤'} {bound:g}", remedy="" if passed else remedy)
 
 
 def _tables(figures: VisualisationFigures) -> Iterator[Table]:
-    rows: list[list[Any]] = [
-        ["the data", "", f"{figures.data['lowest']:.3g}", f"{figures.data['highest']:.3g}", "", ""]
-    ]
+    rows: list[list[Any]] = [["the data", "", figures.data["lowest"], figures.data["highest"], None, "", ""]]
     for each in figures.made.values():
         reasons = {reason for all_reasons in each.reasons for reason in all_reasons}
-        ends, off = (f"{each.rewards.min():.3g}", f"{each.rewards.max():.3g}"), f"{sum(each.off)} of {len(each.off)}"
-        rows.append([each.kind, "low" if each.low else "high", *ends, off, max(reasons, default="")])
-    yield WORDS.table("made", rows)
+        off, why = f"{sum(each.off)} of {len(each.off)}", max(reasons, default="")
+        ends = float(each.rewards.min()), float(each.rewards.max())
+        rows.append([each.kind, "low" if each.low else "high", *ends, each.beyond, off, why])
+    columns = [
+        "inputs",
+        "made for",
+        "lowest reward",
+        "highest reward",
+        "beyond the data, in deviations",
+        "off the manifold",
+        "why",
+    ]
+    yield Table(columns, rows, "Rewards of made-up inputs beside those of the data.")
     if figures.features:
-        features = [
-            [each.name, f"{each.mean:.3g} ± {each.spread:.2g}", f"{each.high:.3g}", f"{each.low:.3g}"]
-            for each in figures.features[:MOST_FEATURES]
-        ]
-        yield WORDS.table("features", features)
+        shown = figures.features[:MOST_FEATURES]
+        features = [[each.name, each.mean, each.spread, each.high, each.low] for each in shown]
+        columns = ["feature", "data", "deviation", "rated high", "rated low"]
+        yield Table(columns, features, "Regularised inputs, the features that differ most.")
 
 
-STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)
+STEP = Step("visualisation", TITLE, run, why_not=why_not)
