@@ -190,7 +190,8 @@ CASES = [
            truth=None),
     vector("rotated", "another direction in all features than the true one", lambda o, a, p, d: o @ ROTATION[:, 1], "feature",
            data=rotated, truth=lambda o, a, p, d: o @ ROTATION[:, 0]),
-    vector("at the end only", "feature 0, at terminal steps only", lambda o, a, p, d: 4 * d * o[:, 0], "ends the episode|feature 0"),
+    vector("at the end only", "feature 0, at terminal steps only", lambda o, a, p, d: 4 * d * o[:, 0],
+           "ends the episode|feature 0"),
     vector("after the step", "feature 3 after the step", lambda o, a, p, d: p[:, 3] * 1.0, "feature 3", 1.0),
     vector("periodic", "the sine of 5 times feature 2", lambda o, a, p, d: np.sin(5 * o[:, 2]), "feature 2", 1.0),
 ]  # fmt: skip

@@ -81,7 +81,9 @@ def screen_of(kind: str, heading: str, under: str, sections: Sequence[Section], 
     """Make the first screen of sections: the first one's checks, all tables of effects, and the first picture that there is.
 
     Args:
-        kind, heading, under: see `Screen`.
+        kind: see `Screen`.
+        heading: see `Screen`.
+        under: see `Screen`.
         sections: the sections, in the order of the page.
         pictures: names of the pictures to show, of which the first two are; names that none has are left out.
     """

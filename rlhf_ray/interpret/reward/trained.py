@@ -116,8 +116,8 @@ def in_tables(reward: RewardFunction, truth: RewardFunction | None, tables: Tabl
 def share_of_gain(chance: FloatArray, best: FloatArray, learned: FloatArray) -> MeanEstimate | None:
     """Return the share of the gain over random actions that a policy gets, by start, with its interval (Fieller 1954).
 
-    The interval holds the shares s for which the mean of ``learned - chance - s * (best - chance)`` is within `SURE` standard errors
-    of 0: those that these returns can't rule out.
+    The interval holds the shares s for which the mean of ``learned - chance - s * (best - chance)`` is within `SURE` standard
+    errors of 0: those that these returns can't rule out.
 
     Args:
         chance: true returns of random actions, by start, ``[episodes]``.

@@ -97,7 +97,7 @@ def _tables(figures: ByTime) -> Iterator[Table]:
     if figures.lags:
         rows = [[f"{lag} steps", *_ends(each)] for lag, each in figures.lags.items()]
         caption = (
-            "Correlation with the true reward of other steps: +1 is that of the step before, which a reward that comes late follows. "
+            "Correlation with the true reward of other steps: +1 is the step before, which a reward that comes late follows. "
             "Where true rewards of neighbouring steps are alike, so are these."
         )
         yield Table(["late by", "correlation", "95 % from", "to"], rows, caption)

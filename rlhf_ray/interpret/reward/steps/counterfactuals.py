@@ -35,29 +35,25 @@ def run(context: StepContext[Subject]) -> Section:
     subject = context.subject
     assert subject.edits is not None, "why_not() says so"
     if subject.edits.is_dir():
-        rows = [
-            (row.type, row.action, row.mean, row.deviation, row.pictures)
-            for row in evaluate_folder(subject.scaled, subject.edits)
-        ]
+        found = evaluate_folder(subject.scaled, subject.edits)
+        pictured = [(row.type, row.action, row.mean, row.deviation, row.pictures) for row in found]
         columns = ["type", "action", "mean reward", "standard deviation", "pictures"]
-        return Section("counterfactuals", TITLE, (), (), [Table(columns, rows, "Rewards of the pictures.")])
+        return Section("counterfactuals", TITLE, (), (), [Table(columns, pictured, "Rewards of the pictures.")])
     grid = subject.regions.layout if subject.regions is not None and subject.regions.kind == "cell" else None
     cases = read_edits(subject.edits, object_names(subject.environment))
     rng = subject.rng("counterfactuals")
     outcomes = evaluate(subject.reward, subject.data, cases, rng, grid=grid, truth=subject.true_reward)
-    rows = [(one.case.name, one.steps, one.expected, *(_known(one, value) for value in (one.before, one.given, one.deviation)))
-            for one in outcomes]  # fmt: skip
+    rows = []
+    for one in outcomes:
+        rewards = (_known(one, value) for value in (one.before, one.given, one.deviation))
+        rows.append((one.case.name, one.steps, one.expected, *rewards))
     columns = ["case", "steps", "expected", "before", "given", "standard deviation"]
-    caption = "Mean rewards of steps that the edits change. Expected: yours, or the true reward's; a learned reward may have another scale."
+    caption = "Mean rewards of steps that the edits change. Expected: yours, or the true reward's, whose scale may be another one."
     image = _image(outcomes, grid)
-    pictures = (
-        []
-        if image is None
-        else [Picture("cases", image, "A step of each case, after its edits: state and next state.")]
-    )
-    return Section(
-        "counterfactuals", TITLE, (), (), [Table(columns, rows, caption)], pictures, (), {"cases": values_of(outcomes)}
-    )
+    shown = "A step of each case, after its edits: state and next state."
+    pictures = [] if image is None else [Picture("cases", image, shown)]
+    values = {"cases": values_of(outcomes)}
+    return Section("counterfactuals", TITLE, (), (), [Table(columns, rows, caption)], pictures, (), values)
 
 
 def _known(one: CaseOutcome, value: float) -> float | None:

@@ -33,9 +33,9 @@ PAIRS, PAIRS_OF_IMAGES = 512, 128
 ORDERED = 20_000
 """Pairs of steps that are compared."""
 EXACT = 1e-3
-"""Distance below which, with its whole interval, a reward is the true one up to shaping and scale: 32-bit networks leave as much."""
+"""Distance below which a reward is the true one up to shaping and scale: 32-bit networks leave as much."""
 NEAR, AGREES, TEACHES, MEMBERS = 0.3, 0.8, 0.8, 0.7
-"""Bounds of the distances, of the pairs of steps in the true order, of the share of the true return that it teaches, and of the mean
+"""Bounds: of the distances, of the pairs of steps in the true order, of the share of the true return that it teaches, of the mean
 correlation of an ensemble's members."""
 DOTS = 3000
 
@@ -93,9 +93,9 @@ def measure(subject: Subject) -> Header:
         steps = data.sample(round(STEPS * min(1.0, subject.effort) / (4 if image else 1)), subject.rng("distances"))
         pairs = PAIRS_OF_IMAGES if image else PAIRS
         if truth is None:
-            distances = recorded_distances(subject.reward, steps, subject.gamma, subject.seed)
+            distances = recorded_distances(subject.scaled, steps, subject.gamma, subject.seed)
         else:
-            distances = all_distances(subject.reward, truth, steps, subject.gamma, subject.seed, pairs=pairs)
+            distances = all_distances(subject.scaled, truth, steps, subject.gamma, subject.seed, pairs=pairs)
     each = [pearson(members[i], members[j], 0.0) for i in range(len(members)) for j in range(i)]
     true = data.rewards
     linear = rank = ordered = returns = level = None
@@ -183,10 +183,18 @@ def _checks(figures: Header) -> list[Check]:
     if figures.function is not None:
         found += function_checks(figures.function)
     exact, teaches = figures.exact, figures.taught
-    if (share := None if teaches is None else teaches.share) is not None:
-        passed = exact or beyond(share, TEACHES)
-        name = "share of the true return that an agent trained on it gets"
-        found.append(Check.of(name, passed, share, f"> {TEACHES}", "Ask for comparisons where it differs."))
+    name, bound = "share of the true return that an agent trained on it gets", f"> {TEACHES}"
+    if teaches is not None and teaches.share is not None:
+        remedy = "Ask for comparisons where it differs."
+        found.append(Check.of(name, exact or beyond(teaches.share, TEACHES), teaches.share, bound, remedy))
+    elif figures.deviation > 0:
+        why = (
+            "The short PPO here can't train on it"
+            if teaches is None
+            else "PPO gains nothing on the true reward in this time"
+        )
+        remedy = f"{why}: `rlhf-ray train ENVIRONMENT --reward-from` trains on it."
+        found.append(Check(name, exact or None, bound=bound, remedy="" if exact else remedy))
     for name in ("epic", "dard", "starc"):
         if name in figures.distances:
             found.append(_distance(DISTANCES[name], figures.distances[name], exact))

@@ -243,7 +243,7 @@ class _Making:
                     )
             when = " (before | after the step)" if len(self.manifold.frames) > 1 else ""
             rated = "low" if low else "high"
-            caption = f"Inputs rated {rated}, with their rewards{when}. Red: off the manifold; the reward never learned what to say there."
+            caption = f"Inputs rated {rated}, with their rewards{when}. Red: off the manifold; it never learned what to say there."
             yield Picture(f"rated_{rated}", gallery(rows, most), caption)
 
 
