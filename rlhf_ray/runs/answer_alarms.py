@@ -1,57 +1,217 @@
-"""Alarms about wrong answers, from the error rates that each fit estimates (`rlhf_ray.reward.annotators`).
+"""Alarms about answers: sides, ties, and errors, by the error rates that each fit estimates (`rlhf_ray.reward.annotators`).
 
-An annotator whose answers are nearly all for one side is left to `one_sided_answers`, which says why they are wrong.
+Each is a function of the metrics so far that returns an alarm, or None.
 """
 
 from __future__ import annotations
 
-from rlhf_ray.measure.error_rates import Kind, newest_drifts, newest_rates
-from rlhf_ray.runs.alarm import Figures, Rows, check, presses_of, talk_to
-from rlhf_ray.study.words import Words
+from collections.abc import Iterable
 
-WORDS = Words(__file__)
+from rlhf_ray.measure.error_rates import GUESSED, ROSE_BY, ErrorRate, Kind, newest_drifts, newest_rates
+from rlhf_ray.queries.schedule import PROBE, TIES, held_back
+from rlhf_ray.runs.alarm import Alarm, Rows, newest
+from rlhf_ray.store.answers import FEW_ANSWERS, MOSTLY, Presses
 
 MANY_WRONG = 0.15
 """Lower end of the interval of all answers' error rate above which they are too many."""
 
+DISTINCT_FRAGMENTS = 0.5
+"""Minimum fraction of distinct fragments in the pool; below it, most labels would compare duplicates."""
 
-@check(WORDS)
-def no_information(rows: Rows) -> Figures:
+SEE = "Look at the answers: `rlhf-ray store show RUN answers.html`."
+
+
+def one_sided_answers(rows: Rows) -> Alarm | None:
+    """Nearly all recent answers of an annotator are for the fragment shown on one side, although sides are random."""
+    presses = {name: each for name, each in presses_of(rows).items() if each.one_sided}
+    if not presses:
+        return None
+    found = [
+        f"{max(each.left, each.right)} of the last {each.decided} answers of {name} (ties excluded) are for the fragment shown on "
+        f"the {each.one_sided}"
+        for name, each in presses.items()
+    ]
+    return Alarm(
+        "one_sided_answers",
+        f"{'; '.join(found)}.",
+        f"Sides are random, so about half should be. They may press the same button every time: {talk_to(presses)}. Check that the "
+        "page shows both clips.",
+        max(max(each.left, each.right) / each.decided for each in presses.values()),
+        "about 0.5",
+    )
+
+
+def equal_answers(rows: Rows) -> Alarm | None:
+    """An annotator answers "equally good" nearly always, and others don't, so that it isn't the fragments."""
+    presses = presses_of(rows)
+    equal = {name: each for name, each in presses.items() if each.mostly_equal}
+    others = [each for each in presses.values() if each.answers >= FEW_ANSWERS and not each.mostly_equal]
+    if not equal or not others or fragments_alike(rows) or labels_held_back(rows):
+        return None  # the last two name the annotators
+    usual = sum(each.equal for each in others) / sum(each.answers for each in others)
+    found = [f"{each.equal} of the last {each.answers} answers of {name}" for name, each in equal.items()]
+    return Alarm(
+        "equal_answers",
+        f"{'; '.join(found)} are “equally good”; of the others' answers, {100 * usual:.0f} %.",
+        f"Ties teach little. They may press the same button every time: {talk_to(equal)}.",
+        max(each.equal / each.answers for each in equal.values()),
+        f"≤ {MOSTLY}",
+    )
+
+
+def fragments_alike(rows: Rows) -> Alarm | None:
+    """The fragments are duplicates, or the teacher sees no difference between them."""
+    pools, fits = newest(rows, 1, "distinct_fragments"), newest(rows, 1, "ties", "comparisons")
+    distinct = pools[0]["distinct_fragments"] if pools else 1.0
+    ties, answers = (fits[0]["ties"], fits[0]["comparisons"]) if fits else (0, 0)
+    if distinct < DISTINCT_FRAGMENTS:
+        message = f"Only {100 * distinct:.0f} % of the fragments in the pool are distinct."
+    elif held_back(rows[-1]) is not None:
+        return None  # `labels_held_back` reports it
+    elif nothing_decided(rows):
+        message = f"All {answers} answers are ties, held-out ones too: the reward model has learned nothing from them."
+    elif answers >= FEW_ANSWERS and ties > TIES * answers:
+        message = f"{ties:.0f} of {answers} answers are ties."
+    else:
+        return None
+    few = distinct < DISTINCT_FRAGMENTS
+    return Alarm(
+        "fragments_alike",
+        message,
+        "Comparing similar fragments teaches nothing. Raise fragments.length, fragments.exploration_env_steps or "
+        f"ppo.entropy_coefficient.{_equal_sayers(rows)}",
+        distinct if few else ties / answers,
+        f"≥ {DISTINCT_FRAGMENTS}" if few else f"≤ {TIES}",
+    )
+
+
+def labels_held_back(rows: Rows) -> Alarm | None:
+    """Due labels are held back, because the answers would be ties."""
+    if (held := held_back(rows[-1])) is None:
+        return None
+    return Alarm(
+        "labels_held_back",
+        held,
+        "The fragments hardly show the behaviour to learn. Start from --demonstrations or --policy-from, or raise fragments.length "
+        f"or fragments.exploration_env_steps.{_equal_sayers(rows)}",
+        rows[-1]["labels_held_back"],
+        "0",
+    )
+
+
+def no_information(rows: Rows) -> Alarm | None:
     """An annotator's answers are as good as guessed."""
-    return _annotators(rows, "guesses")
+    if not (rates := _rated(rows, "guesses")):
+        return None
+    return Alarm(
+        "no_information",
+        _said(rates),
+        "Such answers teach nothing. They may be guessed, or about something that the reward model can't see "
+        f"(reward_model.network, fragments.length): {talk_to(rates)}. {SEE}",
+        max(rate.rate for rate in rates.values()),
+        f"< {GUESSED[0]}",
+    )
 
 
-@check(WORDS)
-def inverted_answers(rows: Rows) -> Figures:
+def inverted_answers(rows: Rows) -> Alarm | None:
     """More of an annotator's answers are wrong than right."""
-    return _annotators(rows, "inverted")
+    if not (rates := _rated(rows, "inverted")):
+        return None
+    return Alarm(
+        "inverted_answers",
+        _said(rates),
+        f"They may press the keys the wrong way round: {talk_to(rates)}. Until then, with reward_model.label_noise=None, fits take "
+        "these answers for their opposite.",
+        max(rate.rate for rate in rates.values()),
+        "< 0.5",
+    )
 
 
-@check(WORDS)
-def drifting_answers(rows: Rows) -> Figures:
+def drifting_answers(rows: Rows) -> Alarm | None:
     """Clearly more of an annotator's newest answers are wrong than of the older ones."""
     drifts = {name: drift for name, drift in newest_drifts(rows).items() if drift.clear and not _one_sided(rows, name)}
-    sentences = [drift.sentence(name) for name, drift in drifts.items()]
-    return {"sentences": sentences, "talk": talk_to(drifts)} if drifts else None
+    if not drifts:
+        return None
+    return Alarm(
+        "drifting_answers",
+        " ".join(drift.sentence(name) for name, drift in drifts.items()),
+        f"They may be tired or in a hurry, or judge otherwise than before: suggest a break, {talk_to(drifts)}. {SEE}",
+        max(drift.newest.rate for drift in drifts.values()),
+        f"at most {ROSE_BY} above that of the older answers",
+    )
 
 
-@check(WORDS)
-def wrong_answers(rows: Rows) -> Figures:
+def wrong_answers(rows: Rows) -> Alarm | None:
     """Many of all answers are wrong, and no alarm names the annotator whose they are."""
     whole, _ = newest_rates(rows)
     named = no_information(rows) or inverted_answers(rows) or any(of.one_sided for of in presses_of(rows).values())
-    return None if whole is None or whole.low <= MANY_WRONG or named else {"sentence": whole.sentence()}
+    if whole is None or whole.low <= MANY_WRONG or named:
+        return None
+    return Alarm(
+        "wrong_answers",
+        _said({"": whole}),
+        "Fits learn less from each. Make questions easier (a longer fragments.length, labelling.instructions that say what to look "
+        f"for), allow skips, or collect more answers (preferences.comparisons). {SEE}",
+        whole.rate,
+        f"≤ {MANY_WRONG}, by its interval",
+    )
 
 
-def _annotators(rows: Rows, kind: Kind) -> Figures:
-    """Return what is known of the annotators with error rates of this kind; None without any."""
-    rates = {
-        name: rate for name, rate in newest_rates(rows)[1].items() if rate.kind == kind and not _one_sided(rows, name)
+ANSWER_ALARMS = (
+    one_sided_answers, equal_answers, fragments_alike, labels_held_back, no_information, inverted_answers, drifting_answers,
+    wrong_answers,
+)  # fmt: skip
+
+
+def nothing_decided(rows: Rows) -> bool:
+    """Return whether all answers are ties: `fragments_alike` says so, and the fitted reward, which is noise, has nothing to add."""
+    fits = newest(rows, 1, "ties", "comparisons")
+    return bool(fits) and 0 < fits[0]["comparisons"] <= fits[0]["ties"]
+
+
+def presses_of(rows: Rows) -> dict[str, Presses]:
+    """Return what each annotator chose in their newest answers, as of the newest fit that tells."""
+    for row in reversed(rows):
+        sides = {side: {} for side in ("left", "right", "equal")}  # type: dict[str, dict[str, int]]
+        for metric, value in row.items():
+            head, _, name = metric.partition("/")
+            if name and (side := head.removeprefix("chosen_")) in sides and value is not None:
+                sides[side][name] = int(value)
+        names = dict.fromkeys(name for of in sides.values() for name in of)
+        if names:
+            return {name: Presses(**{side: of.get(name, 0) for side, of in sides.items()}) for name in names}
+    return {}
+
+
+def talk_to(names: Iterable[str]) -> str:
+    """Say what to do about the annotators ``names``."""
+    commands = ", ".join(f"`rlhf-ray store weigh RUN {name} 0`" for name in names)
+    return f"talk to {' and '.join(names)}, or leave their answers out ({commands})"
+
+
+def _equal_sayers(rows: Rows) -> str:
+    """Say whose newest answers are nearly all ties, and what to do about them; empty if nobody's are."""
+    equal = {
+        name: each
+        for name, each in presses_of(rows).items()
+        if each.answers >= PROBE and each.equal > TIES * each.answers
     }
-    sentences = [rate.sentence(name) for name, rate in rates.items()]
-    return {"sentences": sentences, "talk": talk_to(rates)} if rates else None
+    if not equal:
+        return ""
+    whose = ", ".join(f"{name} ({each.equal} of the last {each.answers})" for name, each in equal.items())
+    return f" If fragments do differ: “equally good” is nearly the only answer of {whose}; {talk_to(equal)}."
+
+
+def _rated(rows: Rows, kind: Kind) -> dict[str, ErrorRate]:
+    """Return the annotators with error rates of this kind, but those that `one_sided_answers` names and says why."""
+    rates = newest_rates(rows)[1]
+    return {name: rate for name, rate in rates.items() if rate.kind == kind and not _one_sided(rows, name)}
 
 
 def _one_sided(rows: Rows, name: str) -> bool:
-    """Whether `one_sided_answers` names the annotator."""
     return (presses := presses_of(rows).get(name)) is not None and presses.one_sided is not None
+
+
+def _said(rates: dict[str, ErrorRate]) -> str:
+    sentences = [rate.sentence(name) for name, rate in rates.items()]
+    return " ".join(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in sentences)

@@ -1,8 +1,7 @@
 """Health: alarms for training that fails without an error.
 
-Each alarm is a function of the metrics so far (the rows of ``metrics.jsonl``); it returns the problem's figures, or None. Its words
-are in ``health.toml``. `Health` calls all registered ones (`rlhf_ray.runs.alarm.CHECKS`) after each iteration; those about wrong
-answers are in `rlhf_ray.runs.answer_alarms`. Thresholds lie outside the range of runs that learned well.
+Each alarm is a function of the metrics so far that returns the problem with its figure, or None. `Health` calls all of them after
+each iteration; those about answers are in `rlhf_ray.runs.answer_alarms`. Thresholds lie outside the range of runs that learned.
 """
 
 from __future__ import annotations
@@ -20,14 +19,9 @@ from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.labelling.waiting import NOBODY_AFTER, spoken
 from rlhf_ray.measure import held_out
-from rlhf_ray.queries.schedule import PROBE, TIES, held_back
-from rlhf_ray.runs import answer_alarms as _answer_alarms  # noqa: F401 (registers them)
-from rlhf_ray.runs.alarm import CHECKS, Alarm, Figures, Row, Rows, Task, check, presses_of, talk_to
+from rlhf_ray.runs.alarm import Alarm, Row, Rows, has, newest
+from rlhf_ray.runs.answer_alarms import ANSWER_ALARMS, nothing_decided
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
-from rlhf_ray.store.answers import FEW_ANSWERS
-from rlhf_ray.study.words import Words
-
-WORDS = Words(__file__)
 
 declare("alarms", Metric("alarms", "Active alarms.", kind=int))
 
@@ -56,9 +50,6 @@ SPREAD_LEFT = 0.02
 change in entropy; the entropy itself can be negative and depends on the action scale. A solved task reached 0.2."""
 SETTLED_FOR = 5
 """Consecutive iterations for which the entropy must be this low."""
-
-DISTINCT_FRAGMENTS = 0.5
-"""Minimum fraction of distinct fragments in the pool; below it, most labels would compare duplicates."""
 
 ENDLESS_AFTER = 2
 """Iterations without the end of an episode after which an environment without a time limit counts as endless."""
@@ -96,7 +87,7 @@ class Health:
     """
 
     def __init__(self, action_space: gym.Space[Any], *, limited: bool = True):
-        self._task = Task(action_space, limited)
+        self._action_space, self._limited = action_space, limited
         self._rows: list[Row] = []
         self._last_seen: dict[str, int] = {}
 
@@ -112,15 +103,16 @@ class Health:
         """
         self._rows.append(row)
         now = len(self._rows)
-        seen = [alarm for check in CHECKS.values() if (alarm := check(self._rows, self._task)) is not None]
+        found = [check(self._rows) for check in CHECKS]
+        found += [endless_episodes(self._rows, self._limited), entropy_collapse(self._rows, self._action_space)]
+        seen = [alarm for alarm in found if alarm is not None]
         raised = [alarm for alarm in seen if alarm.name not in self._last_seen]
         self._last_seen |= {alarm.name: now for alarm in seen}
         self._last_seen = {name: last for name, last in self._last_seen.items() if now - last < QUIET}
         return raised
 
 
-@check(WORDS)
-def reward_hacking(rows: Rows) -> Figures:
+def reward_hacking(rows: Rows) -> Alarm | None:
     """The learned return has risen while the true return has fallen.
 
     Or the held-out accuracy has fallen and the true return has not risen. Each fit changes the learned reward's scale and origin,
@@ -128,133 +120,93 @@ def reward_hacking(rows: Rows) -> Figures:
     alone is none, and one that they hide is.
     """
     name = "learned_gain"
-    known = [i for i, row in enumerate(rows) if _has(row, name, "true_return_mean")]
+    known = [i for i, row in enumerate(rows) if has(row, name, "true_return_mean")]
     if len(known) < 2 * WINDOW:
         name = "learned_return_mean"
-        known = [i for i, row in enumerate(rows) if _has(row, name, "true_return_mean")]
-    if len(known) < 2 * WINDOW or _nothing_decided(rows):
+        known = [i for i, row in enumerate(rows) if has(row, name, "true_return_mean")]
+    if len(known) < 2 * WINDOW or nothing_decided(rows):
         return None
     learned = _Moves([rows[i][name] for i in known])
     true = _Moves([rows[i]["true_return_mean"] for i in known])
     for start in reversed(np.flatnonzero((learned.direction > 0) & (true.direction <= 0)).tolist()):
         accuracies = _accuracy_fell(rows[: known[start + WINDOW - 1] + 1], rows)
-        if true.direction[start] < 0 or accuracies:
-            return {
-                "iterations": len(rows) - known[start],
-                "probed": name == "learned_gain",
-                "learned": learned.means[[start, -1]].tolist(),
-                "fallen": true.means[[start, -1]].tolist() if true.direction[start] < 0 else None,
-                "accuracies": accuracies,
-            }
+        if true.direction[start] < 0:
+            what, before, now = "true return", *(f"{mean:.4g}" for mean in true.means[[start, -1]])
+        elif accuracies is not None:
+            what, before, now = "held-out accuracy", *(f"{accuracy:.2f}" for accuracy in accuracies)
+        else:
+            continue
+        rising = "learned reward above the probe set's" if name == "learned_gain" else "learned return"
+        rose = " to ".join(f"{mean:.4g}" for mean in learned.means[[start, -1]])
+        return Alarm(
+            "reward_hacking",
+            f"Over the last {len(rows) - known[start]} iterations the {rising} rose from {rose} while the {what} fell from "
+            f"{before} to {now}.",
+            "The policy may exploit errors of the reward model. Label newer behaviour: raise preferences.comparisons or "
+            "preferences.rounds, or choose a flatter preferences.schedule.",
+            float(now),
+            f"about {before} or more",
+        )
     return None
 
 
-@check(WORDS)
-def endless_episodes(rows: Rows, task: Task) -> Figures:
-    """No episode has ended in an environment without a time limit."""
-    if task.limited or len(rows) < ENDLESS_AFTER or _newest(rows, 1, "true_return_mean"):
-        return None
-    return {"env_steps": rows[-1].get("env_steps", 0), "longest": LONGEST}
-
-
-@check(WORDS)
-def reward_scale(rows: Rows) -> Figures:
+def reward_scale(rows: Rows) -> Alarm | None:
     """The scale of the raw reward jumps between consecutive versions."""
-    fits = _newest(rows, 2, "reward_std", "reward_version")
-    if len(fits) < 2 or _nothing_decided(rows):
+    fits = newest(rows, 2, "reward_std", "reward_version")
+    if len(fits) < 2 or nothing_decided(rows):
         return None
-    before, now = fits
-    if max(before["reward_std"], now["reward_std"]) <= SCALE_JUMP * min(before["reward_std"], now["reward_std"]):
+    before, now = (fit["reward_std"] for fit in fits)
+    if max(before, now) <= SCALE_JUMP * min(before, now):
         return None
-    return {"before": before, "now": now}
+    return Alarm(
+        "reward_scale",
+        f"From reward version {fits[0]['reward_version']} to {fits[1]['reward_version']}, the standard deviation of the raw reward "
+        f"changed from {before:.3g} to {now:.3g}.",
+        "One fit should not change the reward this much. Lower reward_model.updates or reward_model.learning_rate, or raise "
+        "reward_model.weight_decay.",
+        now,
+        f"{before / SCALE_JUMP:.3g} to {before * SCALE_JUMP:.3g}",
+    )
 
 
-@check(WORDS)
-def ensemble_collapse(rows: Rows) -> Figures:
+def ensemble_collapse(rows: Rows) -> Alarm | None:
     """The ensemble members are practically identical."""
-    fits = _newest(rows, 1, "disagreement")
-    if not fits or fits[0]["disagreement"] >= COLLAPSED_DISAGREEMENT or _nothing_decided(rows):
+    fits = newest(rows, 1, "disagreement")
+    if not fits or fits[0]["disagreement"] >= COLLAPSED_DISAGREEMENT or nothing_decided(rows):
         return None
-    return {"disagreement": fits[0]["disagreement"]}
+    return Alarm(
+        "ensemble_collapse",
+        f"The predicted probabilities of the ensemble members differ by only {fits[0]['disagreement']:.1e}.",
+        "The members act as one model, so selection by disagreement is random. Collect more comparisons per fit, lower "
+        "reward_model.initial_updates or reward_model.updates, or set reward_model.bootstrap to True.",
+        fits[0]["disagreement"],
+        f"≥ {COLLAPSED_DISAGREEMENT}",
+    )
 
 
-@check(WORDS)
-def entropy_collapse(rows: Rows, task: Task) -> Figures:
-    """The policy has practically stopped exploring."""
-    seen = _newest(rows, SETTLED_FOR, "policy_entropy")
-    if len(seen) < SETTLED_FOR:
-        return None
-    entropy = max(row["policy_entropy"] for row in seen)
-    if choices := choices_of(task.action_space):
-        left, threshold = entropy / max(math.log(2), sum(map(math.log, choices))), ENTROPY_LEFT
-    else:
-        start = next(row["policy_entropy"] for row in rows if _has(row, "policy_entropy"))
-        left, threshold = math.exp((entropy - start) / math.prod(task.action_space.shape or (1,))), SPREAD_LEFT
-    return {"iterations": SETTLED_FOR, "choices": choices, "left": left} if left < threshold else None
-
-
-@check(WORDS)
-def one_sided_answers(rows: Rows) -> Figures:
-    """Nearly all recent answers of an annotator are for the fragment shown on one side, although sides are random."""
-    presses = {name: each for name, each in presses_of(rows).items() if each.one_sided}
-    return {"presses": presses, "talk": talk_to(presses)} if presses else None
-
-
-@check(WORDS)
-def equal_answers(rows: Rows) -> Figures:
-    """An annotator answers "equally good" nearly always, and others don't, so that it isn't the fragments."""
-    presses = presses_of(rows)
-    equal = {name: each for name, each in presses.items() if each.mostly_equal}
-    others = [each for each in presses.values() if each.answers >= FEW_ANSWERS and not each.mostly_equal]
-    if not equal or not others or fragments_alike(rows) or labels_held_back(rows):
-        return None  # the last two name the annotators
-    usual = sum(each.equal for each in others) / sum(each.answers for each in others)
-    return {"presses": equal, "usual": usual, "talk": talk_to(equal)}
-
-
-@check(WORDS)
-def below_chance(rows: Rows) -> Figures:
+def below_chance(rows: Rows) -> Alarm | None:
     """The reward model predicts answers that it was not fitted to worse than guessing."""
-    fits = _newest(rows, 1, "held_out_accuracy", "held_out")
+    fits = newest(rows, 1, "held_out_accuracy", "held_out")
     if not fits:
         return None
     accuracy, answers = fits[0]["held_out_accuracy"], held_out_answers(fits[0])
-    return {"accuracy": accuracy, "answers": answers} if held_out.below_chance(accuracy, answers) else None
+    if not held_out.below_chance(accuracy, answers):
+        return None
+    return Alarm(
+        "below_chance",
+        f"Held-out accuracy is {accuracy:.2f} on {answers} answers; guessing gives 0.5.",
+        "The answers contradict each other: annotators may answer at random, for one side, or against the instructions. Look at "
+        "the statistics page and at `rlhf-ray store show RUN answers.html`, and leave out whose answers are wrong: "
+        "`rlhf-ray store weigh RUN NAME 0`.",
+        accuracy,
+        "> 0.5",
+    )
 
 
-@check(WORDS)
-def fragments_alike(rows: Rows) -> Figures:
-    """The fragments are duplicates, or the teacher sees no difference between them."""
-    pools, fits = _newest(rows, 1, "distinct_fragments"), _newest(rows, 1, "ties", "comparisons")
-    distinct = pools[0]["distinct_fragments"] if pools else 1.0
-    ties, answers = (fits[0]["ties"], fits[0]["comparisons"]) if fits else (0, 0)
-    if distinct >= DISTINCT_FRAGMENTS:
-        distinct = None
-        if held_back(rows[-1]) is not None:
-            return None  # `labels_held_back` reports it
-        if not _nothing_decided(rows) and (answers < FEW_ANSWERS or ties <= TIES * answers):
-            return None
-    return {"distinct": distinct, "ties": ties, "answers": answers, **_equal_sayers(rows)}
-
-
-def _nothing_decided(rows: Rows) -> bool:
-    """Whether all answers are ties: `fragments_alike` says so, and the fitted reward, which is noise, has nothing to add."""
-    fits = _newest(rows, 1, "ties", "comparisons")
-    return bool(fits) and 0 < fits[0]["comparisons"] <= fits[0]["ties"]
-
-
-@check(WORDS)
-def labels_held_back(rows: Rows) -> Figures:
-    """Due labels are held back, because the answers would be ties."""
-    held = held_back(rows[-1])
-    return None if held is None else {"held": held, **_equal_sayers(rows)}
-
-
-@check(WORDS)
-def labels_starving(rows: Rows) -> Figures:
+def labels_starving(rows: Rows) -> Alarm | None:
     """Labels fall behind the schedule."""
-    waiting = _newest(rows, STARVING_ITERATIONS, "labels_due", "comparisons")
-    rounds = _newest(rows, STARVING_ROUNDS, "wanted", "answered", "comparisons")
+    waiting = newest(rows, STARVING_ITERATIONS, "labels_due", "comparisons")
+    rounds = newest(rows, STARVING_ROUNDS, "wanted", "answered", "comparisons")
     due = [(row["labels_due"], row["comparisons"]) for row in waiting]
     # The number wanted in a round includes those missed in earlier rounds.
     due = due or [(row["comparisons"] + row["wanted"] - row["answered"], row["comparisons"]) for row in rounds]
@@ -262,46 +214,87 @@ def labels_starving(rows: Rows) -> Figures:
     if len(due) < enough or any(answered >= (1 - STARVING) * wanted for wanted, answered in due):
         return None
     wanted, answered = due[-1]
-    return {"wanted": wanted, "answered": answered, "looks": len(due), "waiting": bool(waiting)}
+    return Alarm(
+        "labels_starving",
+        f"Only {answered:.0f} of {wanted:.0f} due labels are answered, and too few for {len(due)} "
+        f"{'iterations' if waiting else 'labelling rounds'}.",
+        "The reward model has fewer labels than planned. Add annotators, lower preferences.comparisons, or, if there are too few "
+        "fragments to pair, raise fragments.pool or fragments.initial_env_steps.",
+        answered,
+        f"≥ {(1 - STARVING) * wanted:.0f}",
+    )
 
 
-@check(WORDS)
-def nobody_answers(rows: Rows) -> Figures:
+def nobody_answers(rows: Rows) -> Alarm | None:
     """Questions are open for people, and none is answered."""
     silence = rows[-1].get("unanswered_seconds")
-    return None if silence is None or silence < NOBODY_AFTER else {"silence": spoken(silence)}
+    if silence is None or silence < NOBODY_AFTER:
+        return None
+    return Alarm(
+        "nobody_answers",
+        f"Nobody answered for {spoken(silence)} while questions were open.",
+        "Send the annotators their links (`rlhf-ray links RUN`) and check that they can reach the page.",
+        silence,
+        f"< {NOBODY_AFTER:.0f} s",
+    )
 
 
-def _has(row: Row, *names: str) -> bool:
-    """Whether the row has finite values for all these metrics."""
-    return all(isinstance(row.get(name), int | float) and math.isfinite(row[name]) for name in names)
+CHECKS = (
+    *ANSWER_ALARMS,
+    reward_hacking,
+    reward_scale,
+    ensemble_collapse,
+    below_chance,
+    labels_starving,
+    nobody_answers,
+)
+"""The alarms that need no more than the metrics."""
 
 
-def _newest(rows: Rows, count: int, *names: str) -> list[Row]:
-    """The newest ``count`` rows (or fewer) that have all these metrics, oldest first."""
-    found: list[Row] = []
-    for row in reversed(rows):
-        if _has(row, *names):
-            found.append(row)
-            if len(found) == count:
-                break
-    return found[::-1]
+def endless_episodes(rows: Rows, limited: bool) -> Alarm | None:
+    """No episode has ended in an environment without a time limit."""
+    if limited or len(rows) < ENDLESS_AFTER or newest(rows, 1, "true_return_mean"):
+        return None
+    steps = rows[-1].get("env_steps", 0)
+    return Alarm(
+        "endless_episodes",
+        f"No episode has ended in {steps:,} environment steps, and the environment has no time limit: the true return in training "
+        f"is unknown, and an evaluation cuts episodes after {LONGEST:,} steps.",
+        "Register the environment with max_episode_steps.",
+        steps,
+        "an episode ends",
+    )
+
+
+def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Alarm | None:
+    """The policy has practically stopped exploring."""
+    seen = newest(rows, SETTLED_FOR, "policy_entropy")
+    if len(seen) < SETTLED_FOR:
+        return None
+    entropy = max(row["policy_entropy"] for row in seen)
+    if choices := choices_of(action_space):
+        left, least = entropy / max(math.log(2), sum(map(math.log, choices))), ENTROPY_LEFT
+        what = f"entropy is {100 * left:.2g} % of the maximum"
+    else:
+        start = next(row["policy_entropy"] for row in rows if has(row, "policy_entropy"))
+        left, least = math.exp((entropy - start) / math.prod(action_space.shape or (1,))), SPREAD_LEFT
+        what = f"action standard deviation is {100 * left:.2g} % of its initial value"
+    if left >= least:
+        return None
+    return Alarm(
+        "entropy_collapse",
+        f"For {SETTLED_FOR} iterations, the policy's {what}.",
+        "The policy no longer explores and will hardly change. If it is not good yet, raise ppo.entropy_coefficient, or lower "
+        "ppo.learning_rate or ppo.epochs (with agent=sac, raise sac.target_entropy).",
+        left,
+        f"≥ {least}",
+    )
 
 
 def held_out_answers(row: Row) -> int:
-    """The number of answers behind a row's held-out accuracy; in rows of earlier versions, ties count as well."""
+    """Return the number of answers behind a row's held-out accuracy; in rows of earlier versions, ties count as well."""
     value = row.get("held_out_decided")
     return int(row.get("held_out") or 0) if value is None else int(value)
-
-
-def _equal_sayers(rows: Rows) -> dict[str, Any]:
-    """Return the annotators whose newest answers are nearly all ties, and what to do about them."""
-    equal = {
-        name: each
-        for name, each in presses_of(rows).items()
-        if each.answers >= PROBE and each.equal > TIES * each.answers
-    }
-    return {"equal": equal, "talk": talk_to(equal)}
 
 
 class _Moves:
@@ -322,7 +315,7 @@ class _Moves:
 
 def _accuracy_fell(earlier: Rows, rows: Rows) -> tuple[float, float] | None:
     """The earlier and the current held-out accuracy if it fell significantly, given the number of held-out comparisons."""
-    fits = [_newest(part, 1, "held_out_accuracy", "held_out") for part in (earlier, rows)]
+    fits = [newest(part, 1, "held_out_accuracy", "held_out") for part in (earlier, rows)]
     if not all(fits):
         return None
     (before, of_before), (now, of_now) = ((row["held_out_accuracy"], held_out_answers(row)) for (row,) in fits)

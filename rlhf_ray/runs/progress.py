@@ -285,8 +285,9 @@ class Progress(Callback):
             self.console.print(table)
         if outcome.trained is None:
             self.console.print(f"not evaluated; run `rlhf-ray evaluate {self._folder.path}`", soft_wrap=True)
-        for verdict in outcome.verdicts:
-            self._say(f"[bold yellow]{verdict.message}[/]")
+        for check in outcome.checks:
+            if not check.passed:
+                self.console.print(check.text, style="bold yellow", markup=False, highlight=False, soft_wrap=True)
         budget = self.experiment.preferences.comparisons
         unspent = budget - outcome.comparisons if self.experiment.resolved_fragments().varied else 0
         if unspent > 0 and not outcome.interrupted:

@@ -34,7 +34,7 @@ from rlhf_ray.runs.health import Alarms
 from rlhf_ray.runs.interruption import Interrupted, Interruption, interruptible
 from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile, Reporting, TensorBoard, carry_on
 from rlhf_ray.runs.new_run import sources
-from rlhf_ray.runs.outcome import Outcome
+from rlhf_ray.runs.outcome import Outcome, checks_of, share_of_the_way
 from rlhf_ray.runs.pausing import Pausing
 from rlhf_ray.runs.probe import Probing
 from rlhf_ray.settings import Experiment
@@ -297,10 +297,8 @@ def _outcome(
         skipped=latest.values.get("skipped", 0),
         reward_threshold=reward_threshold(experiment.environment),
     )
-    from rlhf_ray.runs.report.verdict import share_of_the_way, verdicts  # imports Jinja, which training does not need
-
     numbers = asdict(outcome)
-    return replace(outcome, normalised=share_of_the_way(numbers), verdicts=verdicts(numbers))
+    return replace(outcome, normalised=share_of_the_way(numbers), checks=checks_of(numbers))
 
 
 def close(algorithm: Any) -> None:

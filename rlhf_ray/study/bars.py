@@ -7,56 +7,54 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
-from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.study.section import Effect, Effects
 
 ROWS = 8
 """Rows that the first screen shows; the table below has all."""
 WIDTH, NAME, HEIGHT, GAP = 760, 250, 13, 11
 """Pixels of the picture, of the names, of a bar, and between rows."""
+LETTERS = 38
+"""Letters of a name that fit beside the bars."""
 
 
 def bars(effects: Effects, rows: int = ROWS) -> Markup:
     """Draw the first rows of ``effects``: a bar for each column with its interval, and a tick at the control."""
     shown = effects.rows[:rows]
     columns = [column for column in effects.columns if any(column in row.figures for row in shown)]
-    ends = [end for row in shown for column in columns for end in _ends(row, column)] or [0.0]
-    low, high = min(0.0, *ends), max(0.0, *ends) or 1.0
-    scale = (WIDTH - NAME - 10) / (high - low)
+    ends = [end for row in shown for column in columns for end in _ends(row, column)]
+    low, high = min(0.0, *ends, 0.0), max(0.0, *ends, 0.0)
+    scale = (WIDTH - NAME - 10) / (high - low or 1.0)
 
     def x(value: float) -> float:
-        return NAME + (value - low) * scale
+        return NAME + (min(max(value, low), high) - low) * scale
 
-    parts, top = [], 0.0
-    for row in shown:
-        block = HEIGHT * len(columns)
-        name = row.name if len(row.name) <= 38 else f"{row.name[:37]}…"
-        parts.append(
-            f'<text x="{NAME - 8}" y="{top + block / 2 + 4:.1f}" text-anchor="end">{escape(name)}'
-            f"<title>{escape(row.name)}</title></text>"
-        )
-        for at, column in enumerate(columns):
-            if (figure := row.figures.get(column)) is None or math.isnan(figure.mean):
+    block, step = HEIGHT * len(columns), HEIGHT * len(columns) + GAP
+    parts = [f'<path class="zero" d="M{x(0.0):.1f} 0V{step * len(shown)}"/>']
+    for at, row in enumerate(shown):
+        name = row.name if len(row.name) <= LETTERS else f"{row.name[: LETTERS - 1]}…"
+        label = f"{escape(name)}<title>{escape(row.name)}</title>"
+        parts.append(f'<text x="{NAME - 8}" y="{at * step + block / 2 + 4:.1f}" text-anchor="end">{label}</text>')
+        for below, column in enumerate(columns):
+            if (figure := row.figures.get(column)) is None or not math.isfinite(figure.mean):
                 continue
-            y = top + at * HEIGHT
+            y = at * step + below * HEIGHT
             left, right = sorted((x(0.0), x(figure.mean)))
-            kind = f"c{effects.columns.index(column)}"
-            parts.append(
-                f'<rect class="{kind}" x="{left:.1f}" y="{y + 1:.1f}" width="{max(right - left, 1):.1f}" height="{HEIGHT - 3}">'
-                f"<title>{escape(column)}: {figure.text()}</title></rect>"
-            )
+            size = f'x="{left:.1f}" y="{y + 1}" width="{max(right - left, 1):.1f}" height="{HEIGHT - 3}"'
+            title = f"<title>{escape(column)}: {figure.text()}</title>"
+            parts.append(f'<rect class="c{effects.columns.index(column)}" {size}>{title}</rect>')
             if figure.low is not None and figure.high is not None:
-                middle = y + HEIGHT / 2 - 0.5
-                parts.append(f'<path d="M{x(figure.low):.1f} {middle:.1f}H{x(figure.high):.1f}"/>')
-        if row.control is not None:
-            parts.append(f'<path class="control" d="M{x(row.control):.1f} {top:.1f}V{top + block:.1f}"/>')
-        top += block + GAP
-    legend = " ".join(f'<span class="c{effects.columns.index(column)}">■</span> {escape(column)}' for column in columns)
-    label = f"{effects.title}: {', '.join(row.name for row in shown)}"
-    return Markup(
-        f'<p class="legend">{legend}</p><svg class="bars" role="img" aria-label="{escape(label)}" viewBox="0 0 {WIDTH} {top:.0f}">'
-        f'<path class="zero" d="M{x(0.0):.1f} 0V{top:.0f}"/>{"".join(parts)}</svg>'
+                parts.append(f'<path d="M{x(figure.low):.1f} {y + HEIGHT / 2 - 0.5:.1f}H{x(figure.high):.1f}"/>')
+        if row.control is not None and math.isfinite(row.control):
+            parts.append(f'<path class="control" d="M{x(row.control):.1f} {at * step}v{block}"/>')
+    legend = " ".join(
+        f'<span class="swatch c{effects.columns.index(column)}"></span>{escape(column)}' for column in columns
     )
+    if any(row.control is not None for row in shown):
+        legend += ' <span class="swatch tick"></span>control'
+    about = escape(f"{effects.title}: {', '.join(row.name for row in shown)}")
+    size = f"0 0 {WIDTH} {step * len(shown)}"
+    svg = f'<svg class="bars" role="img" aria-label="{about}" viewBox="{size}">{"".join(parts)}</svg>'
+    return Markup(f'<p class="legend">{legend}</p><div class="scroll" tabindex="0">{svg}</div>')
 
 
 def flat(rows: Sequence[Effect], depth: int = 0) -> list[tuple[int, Effect]]:
@@ -65,8 +63,8 @@ def flat(rows: Sequence[Effect], depth: int = 0) -> list[tuple[int, Effect]]:
 
 
 def _ends(row: Effect, column: str) -> list[float]:
-    figure: MeanEstimate | None = row.figures.get(column)
-    if figure is None:
+    """Return all finite numbers of a row that are drawn."""
+    if (figure := row.figures.get(column)) is None:
         return []
     found = [figure.mean, figure.low, figure.high, row.control]
     return [value for value in found if value is not None and math.isfinite(value)]

@@ -1,4 +1,4 @@
-"""Finished steps on disk: which are still valid, and their sections as JSON and PNG.
+"""Finished steps on disk: which are still valid, and their sections as JSON, PNG and WebP.
 
 ::
 
@@ -34,7 +34,7 @@ def save(section: Section, folder: Path, key: str, identity: str) -> None:
     report = folder / SECTION
     report.mkdir()
     for picture in section.pictures:
-        (report / f"{picture.name}.png").write_bytes(picture.image)
+        (report / f"{picture.name}.{picture.kind}").write_bytes(picture.image)
     (report / "section.json").write_text(json.dumps(to_json(section), indent=1) + "\n")
     made = {"key": key, "made": identity, "files": _contents(folder)}
     write_text(folder / MADE, json.dumps(made, indent=1) + "\n")
@@ -48,15 +48,8 @@ def load(folder: Path, key: str) -> tuple[Section, str] | None:
             return None
         report = folder / SECTION
         values = json.loads((report / "section.json").read_text())
-        pictures = [
-            Picture(
-                picture["name"],
-                (report / f"{picture['name']}.png").read_bytes(),
-                picture["caption"],
-                picture["crossed_out"],
-            )
-            for picture in values["pictures"]
-        ]
+        files = [report / f"{picture['name']}.{picture.pop('kind')}" for picture in values["pictures"]]
+        pictures = [Picture(image=file.read_bytes(), **of) for file, of in zip(files, values["pictures"], strict=True)]
         return _from_json(values, pictures), str(made["made"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -75,7 +68,8 @@ def to_json(section: Section) -> dict[str, Any]:
     """Return the section as JSON values; pictures are named, not included."""
     values = {name: value for name, value in dataclasses.asdict(section).items() if name != "pictures"}
     pictures = [
-        {"name": item.name, "caption": item.caption, "crossed_out": item.crossed_out} for item in section.pictures
+        {"name": item.name, "caption": item.caption, "crossed_out": item.crossed_out, "kind": item.kind}
+        for item in section.pictures
     ]
     return dict(plain({**values, "pictures": pictures}))
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.plain import plain
 from rlhf_ray.study import kept
 from rlhf_ray.study.bars import ROWS, bars, flat
-from rlhf_ray.study.section import Check, Effects, Picture, Section, Table
+from rlhf_ray.study.section import Check, Effects, Picture, Section, Table, figure
 
 LONG = 40
 """Rows of a table above which the page folds it."""
@@ -64,9 +63,7 @@ class Screen:
         lines = [self.heading]
         if self.checks:
             lines.append(self.answer)
-        for check in self.checks:
-            interval = "" if check.low is None else f" [{figure(check.low)}, {figure(check.high)}]"
-            lines.append(f"{check.name}: {figure(check.value)}{interval} ({check.bound})")
+        lines += [check.text for check in self.checks]
         for effects in self.effects:
             lines.append(effects.title)
             for row in effects.rows[:ROWS]:
@@ -78,14 +75,14 @@ class Screen:
 
 
 def screen_of(kind: str, heading: str, under: str, sections: Sequence[Section], pictures: Sequence[str] = ()) -> Screen:
-    """Make the first screen of sections: the first one's checks, all tables of effects, and the first picture that there is.
+    """Make the first screen of sections: the first one's checks, the first two tables of effects, and two pictures.
 
     Args:
         kind: see `Screen`.
         heading: see `Screen`.
         under: see `Screen`.
         sections: the sections, in the order of the page.
-        pictures: names of the pictures to show, of which the first two are; names that none has are left out.
+        pictures: names of the pictures to show, the first two that there are.
     """
     ran = [section for section in sections if section.skipped is None]
     found = [item for name in pictures for section in ran for item in section.pictures if item.name == name]
@@ -120,16 +117,27 @@ def write_page(
 
 
 def render(about: dict[str, Any], sections: Sequence[Section], screen: Screen) -> str:
-    """Render the page."""
+    """Render the page. A section leaves out the checks, tables and pictures of the first screen, which would be there twice."""
+    filters = {"figure": figure, "code": code, "data_uri": data_uri, "bars": bars, "tabled": tabled, "numeric": numeric}
     return pages.render(
         TEMPLATE,
-        {"figure": figure, "code": code, "data_uri": data_uri, "bars": bars, "tabled": tabled},
+        filters,
         about={name.replace("_", " "): figure(value) for name, value in about.items() if value is not None},
         screen=screen,
         long=LONG,
-        sections=[section for section in sections if section.skipped is None],
+        sections=[left for section in sections if (left := _besides(section, screen)) is not None],
         skipped=[section for section in sections if section.skipped is not None],
     )
+
+
+def _besides(section: Section, screen: Screen) -> Section | None:
+    """Return what a section shows besides the first screen; None if nothing."""
+    checks = [check for check in section.checks if check not in screen.checks]
+    tables = [table for table in section.tables if table not in screen.tables]
+    pictures = [picture for picture in section.pictures if picture not in screen.pictures]
+    if section.skipped is not None or not (checks or tables or pictures or section.effects or section.notes):
+        return None
+    return replace(section, checks=checks, tables=tables, pictures=pictures)
 
 
 def tabled(effects: Effects) -> Table:
@@ -141,30 +149,22 @@ def tabled(effects: Effects) -> Table:
     return Table(["", *effects.columns, "control"], rows, f"{effects.title}. {effects.caption}")
 
 
-def figure(value: Any) -> str:
-    """Format a value of a table: numbers with three significant digits, a dash for nothing."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    if isinstance(value, float):
-        if value == 0 or 1e-3 <= abs(value) < 1e5:
-            digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
-            return f"{value:.{min(digits, 4)}f}".replace("-", "−")
-        return f"{value:.1e}".replace("-", "−")
-    return str(value)
+def numeric(table: Table) -> set[int]:
+    """Return the numbers of the columns that hold figures, which are aligned on the right; never the first one."""
+
+    def is_figure(value: Any) -> bool:
+        return not isinstance(value, str) or re.match(r"[-−+]?[\d.]|[–—]?$", value) is not None
+
+    columns = range(1, len(table.columns))
+    return {column for column in columns if all(is_figure(row[column]) for row in table.rows)}
 
 
 def code(text: str) -> Markup:
     """Escape a text, and show what is in backticks as code."""
-    return Markup(
-        re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
-    )  # joined as a Markup, the tags would be escaped
+    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    return Markup(marked)  # what was the text's own is escaped
 
 
-def data_uri(image: bytes) -> str:
-    """Embed a PNG or a WebP."""
-    kind = "webp" if image[8:12] == b"WEBP" else "png"
-    return f"data:image/{kind};base64," + base64.b64encode(image).decode()
+def data_uri(picture: Picture) -> str:
+    """Embed a picture."""
+    return f"data:image/{picture.kind};base64,{base64.b64encode(picture.image).decode()}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.measure.intervals import MeanEstimate
@@ -16,6 +17,10 @@ from rlhf_ray.measure.intervals import MeanEstimate
 BLUE, ORANGE = "#4477aa", "#ee7733"
 COLOURS = (BLUE, "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000")
 """Colours that colour-blind people tell apart (Paul Tol's bright)."""
+MUTED = "#59636e"
+STEPS = "environment steps"
+MARKED, LISTED = 40, 3
+"""Most points of a curve that has markers; most curves whose names are inside the picture."""
 
 
 def png(figure: Figure, dpi: float = 100) -> bytes:
@@ -45,6 +50,77 @@ def draw_observation(axes: Axes, observation: Array, grid: tuple[int, int] | Non
         axes.imshow(shown, cmap="gray" if shown.ndim == 2 else None)
         return True
     return False
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Curves over one horizontal axis.
+
+    Attributes:
+        label: of the vertical axis.
+        lines: points ``[n, 2]`` of each curve, by name; one that is alone is not named.
+        levels: dotted lines, by name; those without a value are left out.
+        title: above the curves.
+        first: number of the first curve's colour in `COLOURS`.
+        marked: the curve to tell from the others, which are then all alike and not named; None: each has its colour.
+        bottom: lowest value shown; None: as the curves have it.
+    """
+
+    label: str
+    lines: Mapping[str, Array]
+    levels: Mapping[str, float | None] = field(default_factory=dict)
+    title: str = ""
+    first: int = 0
+    marked: str | None = None
+    bottom: float | None = None
+
+
+def draw_curves(panels: Sequence[Curves], over: str = STEPS, size: tuple[float, float] = (4.8, 1.5)) -> bytes:
+    """Draw panels of curves below each other.
+
+    Args:
+        panels: from the top.
+        over: the horizontal axis: environment steps, or whole numbers of something else.
+        size: width of the picture and height of a panel, in inches.
+    """
+    names = max([len(panel.lines) for panel in panels if panel.marked is None], default=0)
+    below = names if names > LISTED else 0
+    height = 0.6 + size[1] * len(panels) + 0.22 * below
+    figure = Figure((size[0], height), layout="constrained" if below else None)
+    if not below:  # a layout engine takes as long as the drawing
+        figure.subplots_adjust(0.8 / size[0], 0.5 / height, 0.98, 1 - (0.3 if panels[0].title else 0.1) / height)
+    places = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+    for panel, axes in zip(panels, places, strict=True):
+        _draw(axes, panel)
+        if not below and len(panel.lines) > 1 and panel.marked is None:
+            axes.legend(frameon=False, fontsize=8)
+    places[-1].set_xlabel(over)
+    places[-1].xaxis.set_major_locator(MaxNLocator(6, integer=over != STEPS))
+    if over == STEPS:
+        places[-1].xaxis.set_major_formatter(EngFormatter(sep=""))
+    if below:
+        figure.legend(loc="outside lower center", fontsize=8, ncols=1)
+    return png(figure)
+
+
+def _draw(axes: Axes, panel: Curves) -> None:
+    for number, (name, points) in enumerate(panel.lines.items(), panel.first):
+        x, y = np.asarray(points, np.float64).reshape(-1, 2).T
+        if panel.marked is None:
+            style = ("-", "--", ":")[number // len(COLOURS) % 3]
+            marker = "o" if len(x) <= MARKED else ""
+            axes.plot(x, y, style, color=COLOURS[number % len(COLOURS)], marker=marker, ms=3, label=name)
+        else:
+            best = name == panel.marked
+            how = {"color": ORANGE, "lw": 2.2, "zorder": 3} if best else {"color": BLUE, "lw": 1.0}
+            axes.plot(x, y, "-o", ms=4, markevery=[-1], **how)
+    for name, level in panel.levels.items():
+        if level is not None:
+            axes.axhline(level, color=MUTED, lw=1, ls=":")
+            axes.annotate(name, (0, level), xycoords=axes.get_yaxis_transform(), color=MUTED, fontsize=8)
+    axes.set(ylabel=panel.label)
+    axes.set_title(panel.title, fontsize=9)
+    axes.set_ylim(bottom=panel.bottom)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from rlhf_ray import __version__
 from rlhf_ray.data.atomic import whole_folder
@@ -25,6 +25,8 @@ from rlhf_ray.study import kept
 from rlhf_ray.study.code import code_of
 from rlhf_ray.study.section import Check, Section
 from rlhf_ray.study.step import Mapper, S, Step, StepContext, find_step
+
+T = TypeVar("T")
 
 UNFINISHED = ".unfinished"
 """Folder with what stopped steps resume from."""
@@ -185,29 +187,30 @@ def run_step(study: Study[S], name: str, key: str, needs: Sequence[str], mapper:
                 f"--out is {study.folder}: {error.strerror}; free some space or give another folder. Finished steps are "
                 "kept, and the same command continues."
             ) from error
-        return _failed(step, error), ""
+        return _failed(name, step.title, error), ""
 
 
-def run_here(steps: Iterable[Step[S]], subject: S) -> tuple[Section, ...]:
-    """Run quick steps in this process, one after the other, and keep nothing. An error becomes a failed check of the section."""
+def run_here(subject: T, steps: Mapping[str, Callable[[T], Section]]) -> tuple[Section, ...]:
+    """Run quick steps in this process, one after the other, and keep nothing. An error becomes a failed check of the section.
+
+    Args:
+        subject: what they examine.
+        steps: functions of it, by their sections' names.
+    """
     sections = []
-    for step in steps:
-        context = StepContext(subject)
+    for name, run in steps.items():
         try:
-            reason = step.why_not(context)
-            sections.append(
-                run_alone(step, context) if reason is None else Section(step.name, step.title, skipped=reason)
-            )
+            sections.append(run(subject))
         except Exception as error:
             if debugging():
                 raise
-            sections.append(_failed(step, error))
+            sections.append(_failed(name, name.replace("_", " ").capitalize(), error))
     return tuple(sections)
 
 
-def _failed(step: Step[Any], error: Exception) -> Section:
-    check = Check(f"the step {step.name} ran", False, remedy=f"It stopped with an error: {explain(error)}")
-    return Section(step.name, step.title, [check])
+def _failed(name: str, title: str, error: Exception) -> Section:
+    check = Check(f"the step {name} ran", False, remedy=f"It stopped with an error: {explain(error)}")
+    return Section(name, title, [check])
 
 
 def run_alone(step: Step[S], context: StepContext[S]) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,42 @@ class Check:
         """Make a check of an estimate."""
         ends = (None, None, None) if estimate is None else (estimate.mean, estimate.low, estimate.high)
         return cls(name, passed, *ends, bound, "" if passed else remedy)
+
+    @property
+    def shown(self) -> str:
+        """The figure as text; yes or no without one."""
+        if self.value is not None or self.passed is None:
+            return figure(self.value)
+        return "yes" if self.passed else "no"
+
+    @property
+    def kept(self) -> str:
+        """Whether the figure keeps its bound, with its interval: "8 to 17 · must be ≤ 5"; empty without a bound."""
+        interval = "" if self.low is None else f"{figure(self.low)} to {figure(self.high)}"
+        verb = {True: "keeps", False: "must be", None: "undecided:"}[self.passed]
+        return " · ".join(part for part in (interval, self.bound and f"{verb} {self.bound}") if part)
+
+    @property
+    def text(self) -> str:
+        """The check in one line, for terminals."""
+        kept = f" ({self.kept})" if self.kept else ""
+        return f"{self.name}: {self.shown}{kept}" + (f". {self.remedy}" if self.remedy else "")
+
+
+def figure(value: Any) -> str:
+    """Format a value for people: numbers with three significant digits, a dash for nothing."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}".replace("-", "−") if abs(value) >= 10_000 else str(value).replace("-", "−")
+    if isinstance(value, float):
+        if value and not 1e-3 <= abs(value) < 1e6:
+            return f"{value:.1e}".replace("-", "−")
+        digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
+        return f"{value:{',' if abs(value) >= 10_000 else ''}.{min(digits, 4)}f}".replace("-", "−")
+    return str(value)
 
 
 @dataclass(frozen=True)
@@ -113,6 +150,11 @@ class Picture:
     image: bytes
     caption: str
     crossed_out: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """The image's format, as files and browsers name it."""
+        return "webp" if self.image[8:12] == b"WEBP" else "png"
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.metrics import share_of
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.report.steps.learning import series, steps_axis
+from rlhf_ray.runs.report.steps.learning import points
 from rlhf_ray.runs.report.subject import Run, read_numbers
-from rlhf_ray.study.page import render
-from rlhf_ray.study.plots import COLOURS, png
-from rlhf_ray.study.section import Picture, Section, Table
+from rlhf_ray.study.page import Screen, render
+from rlhf_ray.study.plots import Curves, draw_curves
+from rlhf_ray.study.section import Picture, Table
 
 CURVE = "true_return_mean"
 """Metric of the curves: the mean true return of the episodes that ended in an iteration of training."""
@@ -73,7 +71,6 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _numbers(run: Run) -> dict[str, Any]:
     evaluated = run.about.get("finished") is not None
-    steps, returns = series(run.rows, CURVE)
     return {
         "environment": run.named("environment"),
         "seed": run.named("seed"),
@@ -90,7 +87,7 @@ def _numbers(run: Run) -> dict[str, Any]:
         "held_out_accuracy": run.number("held_out_accuracy"),
         "held_out_decided": run.number("held_out_decided"),
         "env_steps": run.number("env_steps"),
-        "curve": [[float(step), float(value)] for step, value in zip(steps, returns, strict=True)],
+        "curve": points(run.rows, CURVE).tolist(),
         "unreadable": list(run.unreadable),
     }
 
@@ -124,31 +121,25 @@ def _text(value: object) -> Any:
     return value if value is None or isinstance(value, int | float) else str(value)
 
 
-def draw_curves(runs: Sequence[dict[str, Any]]) -> bytes:
+def curves_of(runs: Sequence[dict[str, Any]]) -> Picture:
     """Draw the true return in training over environment steps: one panel for each environment, one curve for each run."""
-    environments = list(dict.fromkeys(str(run["environment"]) for run in runs))
-    figure = Figure((8.0, 0.8 + 3.2 * len(environments) + 0.22 * len(runs)), layout="constrained")
-    for environment, axes in zip(environments, figure.subplots(len(environments), squeeze=False).flat, strict=True):
-        of = [(number, run) for number, run in enumerate(runs) if str(run["environment"]) == environment]
-        for number, run in of:
-            points = run["curve"]
-            style = ("-", "--", ":")[number // len(COLOURS) % 3]
-            axes.plot(
-                [step for step, _ in points],
-                [value for _, value in points],
-                style,
-                color=COLOURS[number % len(COLOURS)],
-                label=run["run"],
-                marker="o" if len(points) < 2 else "",
-            )
-        axes.set(title=environment, ylabel="true return in training")
-        steps_axis(axes)
-    figure.legend(loc="outside lower center", fontsize=8, ncols=1)
-    return png(figure)
+    environments = dict.fromkeys(str(run["environment"]) for run in runs)
+    panels = [
+        Curves(
+            "true return in training",
+            {run["run"]: run["curve"] for run in runs if str(run["environment"]) == environment},
+            title=environment,
+        )
+        for environment in environments
+    ]
+    return Picture(
+        "curves", draw_curves(panels, size=(8.0, 3.2)), "The true return in training, which the agent does not see."
+    )
 
 
 def write_comparison(runs: Sequence[dict[str, Any]], page: Path) -> None:
     """Write a page with the table and the curves of the runs that `compare` read."""
-    picture = Picture("curves", draw_curves(runs), "The true return in training, which the agent does not see.")
-    section = Section("runs", "Runs", tables=[table_of(runs)], pictures=[picture])
-    write_text(page, render(Path(__file__).parent / "compare.html", {"runs": len(runs)}, [section]))
+    screen = Screen(
+        "comparison", f"Comparison of {len(runs)} runs", tables=[table_of(runs)], pictures=[curves_of(runs)]
+    )
+    write_text(page, render({"runs": len(runs)}, [], screen))

@@ -5,13 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.report.steps import STEPS
+from rlhf_ray.runs.report.steps import fragments, health, learning, outcome, scores, values
 from rlhf_ray.runs.report.subject import Run, part, read_run
-from rlhf_ray.study.page import Look, write_page
+from rlhf_ray.study.page import Screen, figure, write_page
 from rlhf_ray.study.run import run_here
-from rlhf_ray.study.verdict import reconcile
+from rlhf_ray.study.section import Picture, Section
 
-LOOK = Look(Path(__file__).parent / "run.html", "rlhf_ray.run_report/1")
+STEPS = {
+    "outcome": outcome.section,
+    "learning": learning.section,
+    "health": health.section,
+    "scores": scores.section,
+    "fragments": fragments.section,
+    "doubts": fragments.doubts,
+    "values": values.section,
+}
+"""The steps, in the order of the page."""
+LARGEST_FILM = 8_000_000
+"""Bytes above which a film is not on the page."""
 
 
 def write_report(run: Path) -> Path:
@@ -32,8 +43,28 @@ def write_report(run: Path) -> Path:
             "Give the folder that the training wrote."
         )
     subject = read_run(folder)
-    sections = run_here(STEPS, subject)
-    return write_page(LOOK, folder.path, _about(subject), reconcile(sections, ("outcome",)), sections)
+    sections = run_here(subject, STEPS)
+    return write_page(folder.path, _about(subject), sections, _screen(folder, subject, sections))
+
+
+def _screen(folder: RunFolder, run: Run, sections: tuple[Section, ...]) -> Screen:
+    """Return the first screen: the outcome's figures, the learning curve and a film."""
+    drawn = {picture.name: picture for section in sections for picture in section.pictures}
+    pictures = [*([drawn["returns"]] if "returns" in drawn else []), *newest_film(folder)]
+    steps, budget = run.number("env_steps"), run.settings.get("total_env_steps")
+    taken = "" if steps is None else f", {figure(int(steps))} of {figure(budget)} environment steps"
+    under = (
+        f"seed {run.named('seed')} · {outcome.state(run)}{taken} · started {run.about.get('started') or 'not recorded'}"
+    )
+    heading = str(run.named("environment") or "unknown")
+    return Screen("run report", heading, f"{under} · folder {run.name}", sections[0].checks, pictures=pictures)
+
+
+def newest_film(folder: RunFolder) -> list[Picture]:
+    """Return the newest film in a run folder (`rlhf-ray evaluate RUN --video RUN/film.webp`), in a list that may be empty."""
+    files = [path for path in folder.path.glob("*.webp") if path.stat().st_size <= LARGEST_FILM]
+    newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
+    return [] if newest is None else [Picture("film", newest.read_bytes(), f"The policy's film {newest.name}.")]
 
 
 def _about(run: Run) -> dict[str, object]:

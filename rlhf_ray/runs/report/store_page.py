@@ -10,8 +10,7 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.report.steps.fragments import show_pairs
 from rlhf_ray.store.store import PreferenceStore
-from rlhf_ray.study.page import render
-from rlhf_ray.study.section import Section
+from rlhf_ray.study.page import Screen, render
 
 
 def write_store_page(store: PreferenceStore, out: Path, count: int) -> int:
@@ -28,9 +27,9 @@ def write_store_page(store: PreferenceStore, out: Path, count: int) -> int:
         raise SettingError(f"{store.path} has no comparisons to show; collect some first.")
     first = max(0, len(snapshot) - count)
     shown = snapshot.gather(slice(first, None))
-    _, pictures = show_pairs(shown, None, np.arange(len(shown))[::-1], first + 1, films=True)
-    about = {"store": str(store.path), "comparisons": len(snapshot), "shown": len(pictures)}
+    _, pictures = show_pairs(shown, None, np.arange(len(shown))[::-1], first + 1)
+    under = f"The latest {len(pictures)} of {len(snapshot)} comparisons, the newest first."
     out.parent.mkdir(parents=True, exist_ok=True)
-    section = Section("comparisons", "Comparisons", pictures=pictures)
-    write_text(out, render(Path(__file__).parent / "comparisons.html", about, [section]))
+    about = {"store": str(store.path), "comparisons": len(snapshot), "shown": len(pictures)}
+    write_text(out, render(about, [], Screen("stored comparisons", str(store.path), under, pictures=pictures)))
     return len(pictures)

@@ -45,9 +45,6 @@ class Run:
     doubts: tuple[tuple[float, dict[str, Any]], ...] = ()
     unreadable: tuple[str, ...] = ()
 
-    seed, effort, digest = 0, 1.0, ""
-    """Nothing is drawn or kept."""
-
     def named(self, name: str) -> Any:
         """Return the environment or the seed, if any file has it; else None."""
         return self.settings.get(name, self.result.get(name))

@@ -1,4 +1,4 @@
-"""Some of a run's comparisons: the fragments, the answers, and the true and learned returns."""
+"""Some of a run's comparisons, and the answers that are likely wrong: fragments, answers, true and learned returns."""
 
 from __future__ import annotations
 
@@ -19,17 +19,12 @@ from rlhf_ray.labelling.camera import picture
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.probe import learned_rewards
 from rlhf_ray.runs.report.subject import Run
+from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.plots import png
-from rlhf_ray.study.section import Picture, Section
-from rlhf_ray.study.step import Step, StepContext
-from rlhf_ray.study.words import Words
+from rlhf_ray.study.section import Picture, Section, figure
 
-WORDS = Words(__file__)
-
-SHOWN = 6
-"""Number of comparisons shown on the page."""
-FRAMES = 8
-"""Number of frames in a film strip."""
+SHOWN, SHOWN_DOUBTS = 6, 4
+"""Number of comparisons on the page, and of answers that are likely wrong."""
 SIDE = 96
 """Least height of a frame, in pixels."""
 FPS = 15
@@ -63,28 +58,63 @@ class ShownPair:
     starts: tuple[int, int]
 
     @property
-    def model_agrees(self) -> bool | None:
-        """Whether the reward model gives the preferred side the higher return; None for a tie or without a model."""
+    def answer(self) -> str:
+        """What the annotator said, and who disagrees."""
+        if self.preference == 0.5:
+            return f"{self.annotator} considers both equally good"
+        said = f"{self.annotator} prefers the {'left' if self.preference > 0.5 else 'right'} side"
+        if self.against_true_return:
+            said += ", although the other has the higher true return"
         difference = self.learned_returns[0] - self.learned_returns[1]
-        if self.preference == 0.5 or math.isnan(difference):
-            return None
-        return difference * (self.preference - 0.5) > 0
+        if math.isnan(difference):
+            return said
+        return f"{said}; the reward model {'agrees' if difference * (self.preference - 0.5) > 0 else 'disagrees'}"
+
+    def side(self, at: int) -> str:
+        """Return what is known of the left (0) or right (1) fragment."""
+        policy = "random actions" if self.policies[at] is None else f"policy version {self.policies[at]}"
+        returns = f"true return {figure(self.true_returns[at])}, learned return {figure(self.learned_returns[at])}"
+        return f"{('Left', 'Right')[at]}: {returns}, {policy}, from step {self.starts[at]}."
 
 
-def why_not(context: StepContext[Run]) -> str | None:
-    """Return why there is nothing to show: no comparisons."""
-    stored = context.subject.comparisons
-    return None if stored is not None and len(stored) else WORDS.text("none")
-
-
-def run(context: StepContext[Run]) -> Section:
+def section(run: Run) -> Section:
     """Show comparisons from the first to the last."""
-    stored, reward = context.subject.comparisons, context.subject.reward
-    assert stored is not None  # see why_not
-    chosen = choose(stored.preferences, SHOWN)
-    pairs, pictures = show_pairs(stored, reward, chosen)
-    note = WORDS.statement("note", shown=len(pairs), stored=len(stored), reward=reward)
-    return WORDS.section([note], pictures=pictures, figures={"pairs": pairs})
+    title, stored, reward = "Compared fragments", run.comparisons, run.reward
+    if stored is None or not len(stored):
+        return Section("fragments", title, skipped="This folder has no stored comparisons.")
+    pairs, pictures = show_pairs(stored, reward, choose(stored.preferences, SHOWN))
+    learned = (
+        "Learned returns are missing, because this folder has no saved reward model."
+        if reward is None
+        else f"Learned returns are from the saved reward model (version {reward.version.item()}): the sums of its rewards as the "
+        "agent gets them and `predict` returns them."
+    )
+    note = f"{len(pairs)} of {len(stored):,} stored comparisons, in the order of the answers. {learned}"
+    return Section("fragments", title, pictures=pictures, notes=[note], values={"pairs": values_of(pairs)})
+
+
+def doubts(run: Run) -> Section:
+    """Show the likeliest wrong answers."""
+    title, stored = "Answers to look at again", run.comparisons
+    if not run.doubts or stored is None:
+        none = "No answer is more likely wrong than right, as far as was estimated."
+        return Section("doubts", title, skipped=none)
+    position = {key: i for i, key in enumerate(zip(stored.pairs.ids, stored.annotators, strict=True))}
+    keys = [(chance, (row["pair_id"], row["annotator"])) for chance, row in run.doubts]
+    shown = [(position[key], chance) for chance, key in keys if key in position][:SHOWN_DOUBTS]
+    chosen = np.array([place for place, _ in shown], np.int64)
+    pairs, pictures = show_pairs(stored, run.reward, chosen, errors=[chance for _, chance in shown])
+    note = (
+        f"Answers more likely wrong than right, by the members of the reward model that were not fitted to them, at the last "
+        f"checkpoint: {len(run.doubts)}, of which the likeliest {len(pairs)} are shown."
+    )
+    if any(row["annotator_type"] == "human" for _, row in run.doubts):
+        note += (
+            " While the run goes on, its owner keeps or changes people's answers in the labelling page; `rlhf-ray links` with this "
+            "folder shows the link."
+        )
+    values = {"doubts": len(run.doubts), "pairs": values_of(pairs)}
+    return Section("doubts", title, pictures=pictures, notes=[note], values=values)
 
 
 def choose(preferences: FloatArray, count: int) -> IntArray:
@@ -101,8 +131,7 @@ def show_pairs(
     reward: RewardEnsemble | None,
     chosen: IntArray,
     first: int = 1,
-    films: bool = False,
-    errors: Sequence[float | None] | None = None,
+    errors: Sequence[float] | None = None,
 ) -> tuple[list[ShownPair], list[Picture]]:
     """Prepare some of the comparisons for a page.
 
@@ -111,11 +140,10 @@ def show_pairs(
         reward: the reward model, if there is one.
         chosen: positions of those to show.
         first: number of the comparison at position 0.
-        films: show image observations as films instead of film strips.
         errors: how likely each answer is wrong, if known.
 
     Returns:
-        What is known of them, and a picture of each.
+        What is known of them, and of each a picture: a film if the observations are images.
     """
     shown = comparisons[chosen]
     sides = (shown.pairs.left, shown.pairs.right)
@@ -136,39 +164,35 @@ def show_pairs(
             (left, right),
             (int(sides[0].starts[i]), int(sides[1].starts[i])),
         )
-        image, components = _draw(sides[0][i : i + 1], sides[1][i : i + 1], films)
-        error = None if errors is None else errors[i]
-        caption = WORDS.text("comparison", pair=pair, error=error, hidden=components)
+        image, hidden = _draw(sides[0][i : i + 1], sides[1][i : i + 1])
+        wrong = "" if errors is None else f"; wrong with a probability of {100 * errors[i]:.0f} %"
+        caption = f"Comparison {pair.number}: {pair.answer}{wrong}. {pair.side(0)} {pair.side(1)}"
+        caption += f" {hidden} more components are not shown." if hidden else ""
         pairs.append(pair)
         pictures.append(Picture(f"comparison_{pair.number}", image, caption))
     return pairs, pictures
 
 
-def _draw(left: Fragments, right: Fragments, film: bool) -> tuple[bytes, int]:
-    """Draw both fragments beside each other: a PNG or an animated WebP, and the number of components that are not shown."""
+def _draw(left: Fragments, right: Fragments) -> tuple[bytes, int]:
+    """Draw both fragments beside each other: an animated WebP or a PNG, and the number of components that are not shown."""
     if left.observations.dtype == np.uint8 and left.observations.ndim == 5:
-        frames = [[picture(frame) for frame in side.observations[0]] for side in (left, right)]
-        return (_film if film else _strips)(*frames), 0
+        return _film(*([picture(frame) for frame in side.observations[0]] for side in (left, right))), 0
     observed = [*_components("observation", left.observations[0], right.observations[0])]
     acted = [*_components("action", left.actions[0], right.actions[0])]
     rows = observed[:COMPONENTS] + acted[:COMPONENTS]
-    figure = Figure(figsize=(9, 0.5 + 0.4 * len(rows)))
-    figure.subplots_adjust(0.22, 0.16, 0.99, 0.88, 0.03)
-    for side, axes in enumerate(figure.subplots(1, 2, sharey=True)):
+    drawing = Figure(figsize=(9, 0.5 + 0.4 * len(rows)))
+    drawing.subplots_adjust(0.22, 0.16, 0.99, 0.88, 0.03)
+    for side, axes in enumerate(drawing.subplots(1, 2, sharey=True)):
         for height, (name, _, values) in enumerate(rows):
             action = name.startswith("action")
-            axes.plot(
-                height + 0.4 - 0.8 * values[side],
-                color="#d55e00" if action else "#1b1f24",
-                linewidth=1,
-                drawstyle="steps-post" if action else "default",
-            )
+            colour, style = ("#d55e00", "steps-post") if action else ("#1b1f24", "default")
+            axes.plot(height + 0.4 - 0.8 * values[side], color=colour, linewidth=1, drawstyle=style)
         axes.set_title(("left", "right")[side], fontsize=9)
         axes.tick_params(labelsize=7)
         axes.set_frame_on(False)
-    figure.axes[0].set_yticks(range(len(rows)), [f"{name}, {bounds}" for name, bounds, _ in rows])
-    figure.axes[0].invert_yaxis()
-    return png(figure, 80), len(observed) + len(acted) - len(rows)
+    drawing.axes[0].set_yticks(range(len(rows)), [f"{name}, {bounds}" for name, bounds, _ in rows])
+    drawing.axes[0].invert_yaxis()
+    return png(drawing, 80), len(observed) + len(acted) - len(rows)
 
 
 def _components(name: str, left: Array, right: Array) -> Iterator[tuple[str, str, list[FloatArray]]]:
@@ -183,15 +207,6 @@ def _components(name: str, left: Array, right: Array) -> Iterator[tuple[str, str
         shares = (both - low) / (high - low) if high > low else np.full(both.shape, 0.5)
         bounds = f"{low:.3g} to {high:.3g}" if high > low else f"{low:.3g}"
         yield f"{name}[{i}]", bounds, [np.where(np.isfinite(side), side, np.nan) for side in shares]
-
-
-def _strips(left: Sequence[Array], right: Sequence[Array]) -> bytes:
-    """Draw evenly spaced frames of both sides, the left one above the right one."""
-    steps = np.linspace(0, len(left) - 1, min(FRAMES, len(left))).round().astype(int)
-    rows = [np.concatenate([_framed(side[step]) for step in steps], 1) for side in (left, right)]
-    buffer = io.BytesIO()
-    Image.fromarray(np.concatenate(rows, 0)).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def _film(left: Sequence[Array], right: Sequence[Array]) -> bytes:
@@ -209,6 +224,3 @@ def _framed(frame: Array) -> Array:
     factor = max(1, SIDE // frame.shape[0])
     enlarged = frame.repeat(factor, 0).repeat(factor, 1)
     return np.pad(enlarged, ((2, 2), (2, 2), (0, 0)), constant_values=255)
-
-
-STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)

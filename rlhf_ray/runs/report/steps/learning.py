@@ -7,84 +7,101 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.measure.held_out import ReliabilityBin
 from rlhf_ray.runs.report.subject import Run, is_number, part
-from rlhf_ray.study.plots import png
+from rlhf_ray.study.plots import COLOURS, MUTED, STEPS, Curves, draw_curves, png
 from rlhf_ray.study.section import Picture, Section
-from rlhf_ray.study.step import Step, StepContext
-from rlhf_ray.study.words import Words
-
-WORDS = Words(__file__)
-
-MUTED = "#59636e"
-COLOURS = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
-"""Of the Okabe-Ito palette, which is safe for the common forms of colour blindness."""
-MARKED = 40
-"""Most values for which a curve has markers."""
 
 
 @dataclass(frozen=True)
-class Panel:
-    """Curves over one axis.
+class Plot:
+    """A picture of metrics.
 
     Attributes:
-        label: of the vertical axis.
-        metrics: the curves' metrics, and what the legend calls them; empty without a legend.
-        colour: of the first curve, in `COLOURS`.
+        caption: what it shows.
+        panels: by the label of the vertical axis, metrics and their names.
+        first: number of the first panel's colour.
         bottom: lowest value shown; None: as the curves have it.
+        over: metric of the horizontal axis.
     """
 
-    label: str
-    metrics: dict[str, str]
-    colour: int = 0
+    caption: str
+    panels: dict[str, dict[str, str]]
+    first: int = 0
     bottom: float | None = None
+    over: str = "env_steps"
 
 
 PLOTS = {
-    "returns": (
-        Panel("true return", {"true_return_mean": ""}),
-        Panel("learned return", {"learned_return_mean": ""}, 1),
+    "returns": Plot(
+        "Returns in training. Top: the true return. Bottom: the learned return of the same behaviour; each reward version has "
+        "its own scale, so compare the direction of the curve, not its height.",
+        {"true return": {"true_return_mean": ""}, "learned return": {"learned_return_mean": ""}},
     ),
-    "accuracy": (Panel("accuracy", {"held_out_accuracy": "held out", "train_accuracy": "training"}, 2),),
-    "drift": (
-        Panel("reward above the probe set's", {"learned_gain": ""}, 1),
-        Panel(
-            "rank correlation",
-            {"probe_rank_correlation": "probe set", "return_rank_correlation": "newest comparisons"},
-        ),
+    "accuracy": Plot(
+        "Fraction of answers, ties excluded, for which the reward model gives the preferred fragment the higher return. Held-out "
+        "comparisons are never used for training.",
+        {"accuracy": {"held_out_accuracy": "held out", "train_accuracy": "training"}},
+        first=2,
     ),
-    "distances": (Panel("distance", {"epic_distance": "EPIC", "dard_distance": "DARD"}, 1, 0.0),),
-    "comparisons": (Panel("comparisons", {"comparisons": ""}, 0, 0.0),),
-    "scale": (
-        Panel("standard deviation", {"reward_std": ""}, 1, 0.0),
-        Panel("mean", {"reward_mean": ""}, 1),
+    "drift": Plot(
+        "Reward drift. Top: learned reward per step of the newest behaviour above that of a fixed set of fragments, the probe "
+        "set, in its standard deviations. Comparable over reward versions. If it rises while the true return falls, the agent "
+        "exploits the reward model. Bottom: whether the reward model orders fragments as the true return does.",
+        {
+            "reward above the probe set's": {"learned_gain": ""},
+            "rank correlation": {
+                "probe_rank_correlation": "probe set",
+                "return_rank_correlation": "newest comparisons",
+            },
+        },
+        first=1,
     ),
-    "learner": (
-        Panel("policy entropy (nats)", {"policy_entropy": ""}),
-        Panel("explained variance", {"value_explained_variance": ""}),
+    "distances": Plot(
+        "Distance of the learned to the true reward: sampled estimates on the newest comparisons, for each reward version. 0 "
+        "for the true reward, shaped and scaled at will, 1 for its opposite, 0.71 for an unrelated one.",
+        {"distance": {"epic_distance": "EPIC", "dard_distance": "DARD"}},
+        first=1,
+        bottom=0.0,
+    ),
+    "comparisons": Plot(
+        "Comparisons available to the reward model during training.",
+        {"comparisons": {"comparisons": ""}},
+        bottom=0.0,
+    ),
+    "scale": Plot(
+        "Standard deviation and mean of the reward per step, before normalisation to mean 0 and standard deviation 1. A "
+        "growing scale can indicate overfitting.",
+        {"standard deviation": {"reward_std": ""}, "mean": {"reward_mean": ""}},
+        over="reward_version",
+    ),
+    "learner": Plot(
+        "If the entropy falls early, the policy has stopped exploring. An explained variance near 1 means that the value function "
+        "predicts the learned returns well.",
+        {"policy entropy (nats)": {"policy_entropy": ""}, "explained variance": {"value_explained_variance": ""}},
     ),
 }
-OVER = {"scale": "reward_version"}
-"""What a plot is over, if not environment steps."""
 
 
-def why_not(context: StepContext[Run]) -> str | None:
-    """Return why there are no curves: no metrics."""
-    return None if context.subject.rows else WORDS.text("no_metrics")
-
-
-def run(context: StepContext[Run]) -> Section:
+def section(run: Run) -> Section:
     """Draw the curves."""
-    return WORDS.section(pictures=list(_pictures(context.subject)))
+    if not run.rows:
+        why = "No iterations recorded (metrics.jsonl is missing or empty)."
+        return Section("learning", "Learning", skipped=why)
+    return Section("learning", "Learning", pictures=list(_pictures(run)))
+
+
+def points(rows: Sequence[dict[str, Any]], metric: str, over: str = "env_steps") -> FloatArray:
+    """Return ``over`` and ``metric`` of the rows where both are numbers, ``[n, 2]``."""
+    known = [(row[over], row[metric]) for row in rows if is_number(row.get(over)) and is_number(row.get(metric))]
+    return np.array(known, np.float64).reshape(-1, 2)
 
 
 def _pictures(run: Run) -> Iterator[Picture]:
-    levels: dict[str, dict[str, Any]] = {
+    levels = {
         "true return": {
             "random actions": run.agent("random", "true_return_mean"),
             "reference": run.agent("reference", "true_return_mean"),
@@ -93,54 +110,24 @@ def _pictures(run: Run) -> Iterator[Picture]:
         "comparisons": {"budget": part(run.settings, "preferences").get("comparisons")},
     }
     mix = run.settings.get("reward_mix")
-    for name, panels in PLOTS.items():
-        if any(len(series(run.rows, metric, name)[0]) for panel in panels for metric in panel.metrics):
-            yield WORDS.picture(name, png(_plot(run.rows, name, panels, levels)), mix=mix)
+    trained_on = f" The agent is trained on a mixture of both: reward_mix is {mix}." if mix else ""
+    for name, plot in PLOTS.items():
+        panels = []
+        for number, (label, metrics) in enumerate(plot.panels.items(), plot.first):
+            lines = {legend: points(run.rows, metric, plot.over) for metric, legend in metrics.items()}
+            known = {level: value for level, value in levels.get(label, {}).items() if is_number(value)}
+            panels.append(Curves(label, lines, known, first=number, bottom=plot.bottom))
+        if any(len(line) for panel in panels for line in panel.lines.values()):
+            over = STEPS if plot.over == "env_steps" else plot.over.replace("_", " ")
+            yield Picture(name, draw_curves(panels, over), plot.caption + (trained_on if name == "returns" else ""))
     if run.scores is not None:
-        yield WORDS.picture("reliability", png(_reliability(run.scores.curve)))
-
-
-def series(rows: Sequence[dict[str, Any]], metric: str, plot: str = "") -> tuple[FloatArray, FloatArray]:
-    """Return the steps (or what else ``plot`` is over) and values of ``metric`` where both are numbers, ``[n]`` each."""
-    over = OVER.get(plot, "env_steps")
-    points = [(row[over], row[metric]) for row in rows if is_number(row.get(over)) and is_number(row.get(metric))]
-    x, y = np.array(points, np.float64).reshape(-1, 2).T
-    return x, y
-
-
-def _plot(
-    rows: Sequence[dict[str, Any]], name: str, panels: Sequence[Panel], levels: dict[str, dict[str, Any]]
-) -> Figure:
-    figure = Figure(figsize=(4.8, 0.6 + 1.5 * len(panels)))
-    figure.subplots_adjust(
-        0.17, 0.5 / figure.get_figheight(), 0.98, 0.97
-    )  # a layout engine takes as long as the drawing
-    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    for panel, place in zip(panels, axes, strict=True):
-        for i, (metric, label) in enumerate(panel.metrics.items()):
-            x, y = series(rows, metric, name)
-            marker = "o" if len(x) <= MARKED else ""
-            colour = COLOURS[(panel.colour + i) % len(COLOURS)]
-            place.plot(x, y, color=colour, marker=marker, markersize=3, label=label or None)
-        for level, value in levels.get(panel.label, {}).items():
-            if is_number(value):
-                place.axhline(value, color=MUTED, linewidth=1, linestyle=":")
-                place.annotate(level, (0, value), xycoords=place.get_yaxis_transform(), color=MUTED, fontsize=8)
-        place.set(ylabel=panel.label)
-        place.set_ylim(bottom=panel.bottom)
-        if len(panel.metrics) > 1:
-            place.legend(loc="best", frameon=False, fontsize=8)
-    steps_axis(axes[-1], OVER.get(name))
-    return figure
-
-
-def steps_axis(axes: Axes, over: str | None = None) -> None:
-    """Label the horizontal axis: environment steps, or whole numbers of something else."""
-    axes.set(xlabel=(over or "environment steps").replace("_", " "))
-    if over is None:
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        yield Picture(
+            "reliability",
+            png(_reliability(run.scores.curve)),
+            "Reward model calibration: held-out answers by the reward model's confidence in the side it prefers, with 95 % "
+            "intervals and numbers of answers. On the dotted line, it is right as often as it says; below it, it is "
+            "overconfident.",
+        )
 
 
 def _reliability(curve: Sequence[ReliabilityBin]) -> Figure:
@@ -158,6 +145,3 @@ def _reliability(curve: Sequence[ReliabilityBin]) -> Figure:
             axes.annotate(f"{step.answers}", place, xycoords=("data", "axes fraction"), color=MUTED, ha="center")
     axes.set(xlabel="confidence", ylabel="answers on its side")
     return figure
-
-
-STEP = Step(WORDS.name, WORDS.title, run, why_not=why_not)

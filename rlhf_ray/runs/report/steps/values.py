@@ -10,26 +10,20 @@ from rlhf_ray.runs.all_metrics import all_metrics
 from rlhf_ray.runs.report.subject import Run
 from rlhf_ray.settings import Experiment, to_json
 from rlhf_ray.study.section import Section, Table
-from rlhf_ray.study.step import Step, StepContext
-from rlhf_ray.study.words import Words
-
-WORDS = Words(__file__)
 
 
-def run(context: StepContext[Run]) -> Section:
+def section(run: Run) -> Section:
     """List them."""
-    return WORDS.section(tables=list(_tables(context.subject)))
-
-
-def _tables(run: Run) -> Iterator[Table]:
     defaults = dict(leaves(to_json(Experiment())))
     rows = []
     for name, value in leaves(run.settings):
-        default = _text(defaults[name]) if name in defaults else WORDS.text("unknown")
+        default = _text(defaults[name]) if name in defaults else "unknown: not a setting of this version"
         rows.append([name, _text(value), "" if defaults.get(name, _text) == value else default])
-    yield WORDS.table("settings", rows)
+    tables = [Table(["setting", "value", "default, where it differs"], rows, "Settings")] if rows else []
     if metrics := newest_metrics(run):
-        yield WORDS.table("metrics", [(name, value, described(name)) for name, value in metrics.items()])
+        latest = [(name, value, described(name)) for name, value in metrics.items()]
+        tables.append(Table(["metric", "latest", "description"], latest, "All metrics"))
+    return Section("values", "Settings and metrics", tables=tables)
 
 
 def leaves(settings: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:
@@ -58,6 +52,3 @@ def newest_metrics(run: Run) -> dict[str, float]:
 def _text(value: object) -> str:
     """Format a setting as on the command line."""
     return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)
-
-
-STEP = Step(WORDS.name, WORDS.title, run)
