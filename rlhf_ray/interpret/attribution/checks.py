@@ -18,9 +18,6 @@ from rlhf_ray.interpret.attribution.interventions import Effects, part_effects
 from rlhf_ray.interpret.attribution.method import Method, contributions
 from rlhf_ray.interpret.attribution.question import Maps, Question
 from rlhf_ray.study.section import Check
-from rlhf_ray.study.words import Words
-
-WORDS = Words(__file__)
 
 GAP = 0.05
 """Largest gap of a complete map, in units of the question."""
@@ -32,6 +29,10 @@ PARTS = 8
 """Least number of parts: of fewer, two maps that have nothing to do with each other often have the same order."""
 FIRST = 7919
 """Added to the seeds of new networks: with the seed of the function's own training, they would start from its initial weights."""
+MAPS = {
+    "untrained": ("untrained network", "The maps of untrained networks"),
+    "permuted": ("permuted labels", "The maps after learning permuted outputs"),
+}
 UNTRAINED = PERMUTED = 2
 """Networks that learned nothing: the mean over them is less a matter of luck."""
 
@@ -100,7 +101,12 @@ class Judge:
         maps = contributions(method, self.question, self.moments)
         sums = self.question.part_sums(maps)
         if not self.question.unit:
-            return Judged(method, maps, (WORDS.check("constant", None),), 0.0)
+            return Judged(
+                method,
+                maps,
+                (Check("differs from chance", None, remedy="The output is constant: there is nothing to attribute."),),
+                0.0,
+            )
         checks = [self._completeness(maps)] if method.complete else []
         checks += [
             self._differs("untrained", method, sums, self.untrained),
@@ -113,19 +119,25 @@ class Judge:
 
     def _completeness(self, maps: Maps) -> Check:
         error = float(self.question.gap(self.moments, maps).max()) / self.question.unit
-        return WORDS.check("completeness", error < GAP, error, most=GAP)
+        remedy = f"Its sums miss the output's difference by up to {error:.2g} of its standard deviation."
+        return _check("completeness", error < GAP, error, f"< {GAP}", remedy)
 
     def _differs(self, key: str, method: Method, sums: FloatArray, others: Sequence[Question]) -> Check:
         parts = int(self.question.varies.sum())
-        values = {"most": SIMILAR, "parts": parts, "networks": len(others)}
-        if not others or parts < PARTS:
-            return WORDS.check(key, None, **values)
+        name, maps = MAPS[key]
+        bound = f"< {SIMILAR}"
+        if not others:
+            return Check(name, None, bound=bound, remedy="This function has no weights to draw anew.")
+        if parts < PARTS:
+            few = f"Only {parts} parts of the input vary: the maps of any two networks may look alike by chance."
+            return Check(name, None, bound=bound, remedy=few)
         correlations = [
             self._correlation(method, sums, other.part_sums(contributions(method, other, self.moments)))
             for other in others
         ]
         value = float(np.mean(correlations))
-        return WORDS.check(key, value < SIMILAR, value, **values)
+        remedy = f"{maps} look alike (rank correlation {value:.2f}): it shows what the data have there, not what was learned."
+        return _check(name, value < SIMILAR, value, bound, remedy)
 
     def _correlation(self, method: Method, sums: FloatArray, others: FloatArray) -> float:
         varies = self.question.varies
@@ -135,7 +147,12 @@ class Judge:
     def _agreement(self, method: Method, sums: FloatArray) -> Check:
         varies = self.question.varies
         if varies.sum() < 2:
-            return WORDS.check("agreement", None, least=AGREEMENT)
+            return Check("agreement with interventions", None, remedy="Fewer than two parts vary in the data.")
         effects = self.exchanged if method.name == "occlusion_donor" else self.effects
         value = rank_correlation(abs(sums[:, varies]), effects.size[:, varies])
-        return WORDS.check("agreement", value > AGREEMENT, value, least=AGREEMENT)
+        remedy = f"It ranks the parts otherwise than exchanging them does (rank correlation {value:.2f})."
+        return _check("agreement with interventions", value > AGREEMENT, value, f"> {AGREEMENT}", remedy)
+
+
+def _check(name: str, passed: bool, value: float, bound: str, remedy: str) -> Check:
+    return Check(name, passed, value, bound=bound, remedy="" if passed else remedy)
