@@ -104,7 +104,7 @@ class Judge:
             return Judged(
                 method,
                 maps,
-                (Check("differs from chance", None, remedy="The output is constant: there is nothing to attribute."),),
+                (Check("differs from chance", None, remedy="The output is constant."),),
                 0.0,
             )
         checks = [self._completeness(maps)] if method.complete else []

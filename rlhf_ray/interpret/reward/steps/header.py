@@ -70,8 +70,8 @@ class Header:
     taught: Taught | None
     members: float | None
     level: float | None
-    levels: tuple[RewardLevel, ...] = field(metadata=DRAWN)
-    values: FloatArray = field(metadata=DRAWN)
+    levels: tuple[RewardLevel, ...] = field(default=(), metadata=DRAWN)
+    values: FloatArray = field(default_factory=lambda: np.zeros((2, 0)), metadata=DRAWN)
 
 
 def run(context: StepContext[Subject]) -> Section:
