@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.subject import AgentContext, AgentSubject
 from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import StepContext
+
+if TYPE_CHECKING:
+    from rlhf_ray.interpret.agent.subject import AgentContext
 
 
 def context_of(
@@ -22,6 +24,8 @@ def context_of(
     environment: str = "Tiny",
 ) -> AgentContext:
     """Return what a step gets that examines ``agent``: artefacts, its own as well, are in ``folder`` by the step's name."""
+    from rlhf_ray.interpret.agent.subject import AgentSubject
+
     out = folder / step
     out.mkdir(exist_ok=True)
     subject = AgentSubject(agent, environment, 0, effort, batches)

@@ -92,7 +92,7 @@ def parts_of(data: Transitions, regions: Regions, actions: gym.Space[Any]) -> li
     if regions.kind == "patch":
         shape, planes = data.observations.shape[1:], regions.planes
         inside = np.broadcast_to(np.arange(shape[-1]) >= planes, shape)
-        found.append(BackgroundColour("the background's colour", inside, inside, planes=planes))
+        found.append(BackgroundColour("the most frequent colour (the background)", inside, inside, planes=planes))
         if shape[-1] - planes == 3:
             for at, name in enumerate(("red", "green", "blue"), planes):
                 channel = np.broadcast_to(np.arange(shape[-1]) == at, shape)

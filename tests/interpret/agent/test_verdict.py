@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
-from rlhf_ray.interpret.agent.report import RELATIONS
 from rlhf_ray.study.screen import first_screen
-from rlhf_ray.study.section import Section, Statement, Strength
 from rlhf_ray.study.verdict import StudyVerdict, reconcile
 from rlhf_ray.study.words import STANCES
+
+from rlhf_ray.interpret.agent.report import RELATIONS
+from rlhf_ray.study.section import Section, Statement, Strength
 
 KINDS = ("uses", "holds", "ignores")
 USES = {"interventions.needs", "story.both", "story.needs", "story.memory", "counterfactuals.reacts"}

@@ -59,22 +59,29 @@ def test_rescaled_rewards_have_the_true_ones_scale():
     assert rescaled(np.ones(4), true).tolist() == [1.0] * 4
 
 
-def test_the_section_names_a_late_reward_and_draws_the_same_twice():
-    rng = np.random.default_rng(0)
-    data = episodes(rng)
-    true = np.roll(data.next_observations[:, 0], -2).astype(
-        np.float64
-    )  # what the reward shows was rewarded two steps before
+def test_a_late_reward_correlates_at_its_lag_and_is_drawn_the_same_twice():
+    data = episodes(np.random.default_rng(0))
+    true = np.roll(data.next_observations[:, 0], -2).astype(np.float64)  # what a step shows was paid two steps before
     data = data.with_(rewards=true)
     reward = CallableReward(lambda o, a, n, d: n[:, 0], SPACE, gym.spaces.Discrete(2))
     found = run_step(section, Subject(reward, data))
-    assert [(check.passed, check.value) for check in found.checks] == [(False, 2.0)]
+    lags = found.values["lags"]
+    assert lags["+2"]["mean"] == pytest.approx(1.0)
+    assert max(abs(lags[f"{lag:+d}"]["mean"]) for lag in range(-5, 6) if lag != 2) < 0.25
     assert found.pictures[0].image == run_step(section, Subject(reward, data)).pictures[0].image
+
+
+def test_the_reward_at_an_event_is_its_difference_in_deviations():
+    data = episodes(np.random.default_rng(0), rewards=np.zeros(360))
+    reward = CallableReward(lambda o, a, n, d: 3.0 * d, SPACE, gym.spaces.Discrete(2))
+    steps, estimate = run_step(section, Subject(reward, data)).values["events"]["terminated"]
+    assert steps == 6
+    assert estimate["mean"] == pytest.approx(1 / np.sqrt(1 / 60 * 59 / 60))
 
 
 def test_a_constant_reward_and_single_steps():
     reward = CallableReward(lambda o, a, n, d: np.zeros(len(o)), SPACE, gym.spaces.Discrete(2))
     subject = Subject(reward, episodes(np.random.default_rng(0)))
-    assert run_step(section, subject).statements[0].text == "The reward is the same at every step of every episode."
+    assert run_step(section, subject).skipped == "The reward is the same at every step."
     single = Subject(reward, episodes(np.random.default_rng(0), 20, 1))
     assert why_not(section, single) == "The data are single steps, not episodes."

@@ -9,13 +9,11 @@ import torch
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.consistency import OtherGradients, consistency
+from rlhf_ray.interpret.reward.consistency import OtherGradients, check_function, consistency
 from rlhf_ray.interpret.reward.question import RewardQuestion
-from rlhf_ray.interpret.reward.steps import consistency as step
-from rlhf_ray.interpret.reward.steps.consistency import check_function
+from rlhf_ray.interpret.reward.steps.header import function_checks
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, ImitationReward, TorchReward
-from tests.interpret.contexts import run_step
 
 SPACE, ACTIONS = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)
 
@@ -128,9 +126,10 @@ def test_what_remembers_or_changes_its_inputs_is_warned_of_and_explained_neverth
     assert found.changes == ("state", "next_state")
     assert found.fault == ""
     assert np.array_equal(steps.observations, before)
-    section = run_step(step, Subject(of_function(in_place), steps))
-    assert [statement.key for statement in section.statements] == ["consistency.changes"]
-    assert all(check.passed for check in section.checks)
+    assert [(check.name, check.passed) for check in function_checks(found)] == [
+        ("the same step, the same reward", True),
+        ("inputs stay as they are", None),
+    ]
 
 
 class Scaled(TorchReward):
@@ -156,8 +155,7 @@ def test_gradients_of_another_function_are_left_out():
     assert isinstance(subject.reward, OtherGradients)
     assert np.array_equal(subject.reward.of(steps), reward.of(steps))
     assert "not those of the reward" in RewardQuestion(subject.reward, steps, subject.regions).why_no_gradients()
-    section = run_step(step, subject)
-    assert [check.key for check in section.checks if not check.passed] == ["consistency.gradients"]
+    assert [check.name for check in function_checks(found) if not check.passed] == ["its gradients are its own"]
     honest = dataclasses.replace(subject, reward=of_function(lambda o, a, n, d: o[:, 0]))
     assert not isinstance(honest.reward, OtherGradients)
 

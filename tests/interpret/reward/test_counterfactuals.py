@@ -9,8 +9,7 @@ from PIL import Image
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
-from rlhf_ray.envs.gridworld import AGENT, GOAL, OBJECTS, WALL
-from rlhf_ray.interpret.reward.counterfactuals import Counterfactual, automatic, evaluate, evaluate_folder, read_edits
+from rlhf_ray.envs.gridworld import AGENT, GOAL, OBJECTS
 from rlhf_ray.interpret.effects.edits import (
     Add,
     Blur,
@@ -25,7 +24,7 @@ from rlhf_ray.interpret.effects.edits import (
     check,
     edited,
 )
-from rlhf_ray.interpret.effects.regions import regions_of
+from rlhf_ray.interpret.reward.counterfactuals import Counterfactual, evaluate, evaluate_folder, read_edits
 from rlhf_ray.interpret.reward.steps import counterfactuals as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
@@ -115,27 +114,6 @@ def test_expected_and_given_rewards(data):
     assert [(o.expected, o.given) for o in outcomes[:3]] == [(1, 1), (1, 0), (0, 1)]
     assert outcomes[2].error == 1
     assert (outcomes[3].steps, outcomes[3].error) == (0, None)
-
-
-def test_the_report_says_that_disappearance_is_rewarded(data):
-    found = run_step(
-        section, Subject(absence, data, environment=NAME, regions=regions_of(ENV.observation_space, ENV.grid))
-    )
-    text = " ".join(each.text for each in found.statements)
-    assert "It rewards the disappearance of the goal, not reaching it" in text
-    assert found.checks[0].passed is False
-    json.dumps(found.values, allow_nan=False)
-
-
-def test_the_true_reward_passes_and_a_constant_is_called_constant(data):
-    regions = regions_of(ENV.observation_space, ENV.grid)
-    right = run_step(section, Subject(ENV.ground_truth(), data, environment=NAME, regions=regions))
-    assert right.checks[0].passed
-    assert not right.statements
-    steady = run_step(section, Subject(grid_reward(lambda o, a, p, d: np.zeros(len(o))), data, regions=regions))
-    assert [each.kind for each in steady.statements] == ["ignores"]
-    assert not any(f"object {WALL}" in case.name for case in automatic(data, ENV.grid))  # walls never move
-    assert why_not(section, Subject(absence, data, regions=regions_of(ENV.observation_space))) is not None
 
 
 def test_cases_are_read_from_json(tmp_path, data):
@@ -268,16 +246,14 @@ def test_pictures_are_only_for_rewards_of_bytes(tmp_path):
         evaluate_folder(CallableReward(lambda o, a, n, d: n.mean((1, 2, 3)), *spaces), tmp_path)
 
 
-def test_figures_are_the_rewards_own_and_what_is_right_is_on_its_scale(data):
-    true = data.rewards
-    reward = CallableReward(
-        lambda o, a, p, d: 3.0 * ((p == GOAL).sum(1) < 1) - 1.0, ENV.observation_space, ENV.action_space
+def test_the_section_shows_each_case_beside_what_is_expected(tmp_path, data):
+    path = tmp_path / "edits.json"
+    path.write_text(
+        json.dumps(
+            [{"name": "gone", "edits": [{"edit": "remove", "object": "goal", "when": "next_state"}], "on": "ordinary"}]
+        )
     )
-    plain = Subject(reward, data, environment=NAME)
-    slope, level = plain.true_line
-    np.testing.assert_allclose(slope * true.mean() + level, reward.of(data).mean(), atol=1e-9)
-    cases = {case.case.name: case for case in section.measure(plain).cases}
-    assert cases["the goal vanishes"].given == pytest.approx(2.0)
-    ordinary = cases["ordinary step"]
-    assert ordinary.given == pytest.approx(reward.of(data)[true <= 0.5].mean(), abs=0.2)
-    assert ordinary.expected == pytest.approx(level, abs=1e-9)
+    found = run_step(section, Subject(absence, data, environment=NAME, edits=path))
+    assert found.tables[0].rows[0][0] == "gone"
+    assert found.tables[0].rows[0][2:5] == (0.0, 0.0, 1.0)  # the true reward; the reward before; after
+    assert why_not(section, Subject(absence, data)) is not None

@@ -161,17 +161,12 @@ def test_section_on_vectors_tables_and_constants() -> None:
     subject = _subject(right, "rlhf_ray/CoinFlip-v0")
     assert why_not(section, subject) is None
     found = run_step(section, subject)
-    assert found.statements[0].text.startswith(
-        "Of 572 moves in the grid, right at (1, 2) (goal at (1, 1)) and 142 others are worth most: 1;"
-    )
-    assert found.statements[1].kind == "warning"
-    assert "correlate" in found.statements[1].text
+    assert [row[-2] for row in found.tables[0].rows[:5]] == [1.0] * 5
     assert found.values["correlation"] < 0.3
     assert len(found.values["moves"]) == 572
     true = run_step(section, _subject(ground_truth("rlhf_ray/EmptyMaze4-v0"), "rlhf_ray/EmptyMaze4-v0"))
     assert true.values["correlation"] == pytest.approx(1.0)
     zero = run_step(section, _subject(TableReward(np.zeros(16), actions=5), "rlhf_ray/EmptyMaze4-v0"))
-    assert zero.statements[0].text == "All 64 moves of the grid get the same reward, 0."
     assert zero.values["correlation"] is None
 
 

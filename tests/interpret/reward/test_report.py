@@ -1,4 +1,4 @@
-"""The report about a reward: its verdict, its page that loads nothing, and what it depends on."""
+"""The report about a reward: its first screen, its page that loads nothing, and what it depends on."""
 
 import dataclasses
 import json
@@ -6,18 +6,16 @@ import re
 
 import gymnasium as gym
 import numpy as np
-import pytest
 
 from rlhf_ray.data.registry import name_of
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.report import reward_study, write_report
-from rlhf_ray.interpret.reward.steps import overview
 from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.reward.functions import CallableReward
-from rlhf_ray.study import Check, Picture, Section, Statement, Step, StepContext, Table, run_study
-from tests.interpret.contexts import run_step
+from rlhf_ray.study import Check, Effect, Effects, Picture, Section, Step, StepContext, Table, run_study
 
 SPACE, ACTIONS = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)
 
@@ -39,17 +37,18 @@ def subject(function=lambda o, a, n, d: 2 * o[:, 0], true=lambda o: o[:, 0], n=1
 
 def fake(context):
     """A section with everything that it may hold."""
+    rows = [
+        Effect("little", {"learned": MeanEstimate(0.1, 0.0, 0.2)}),
+        Effect("much", {"learned": MeanEstimate(0.9, 0.8, 1.0)}),
+    ]
     return Section(
         "one",
         "A <step>",
-        [
-            Statement("rewards", "weak", 0.1),
-            Statement("rewards", "strong", 2.0),
-            Statement("ignores", "the <rest>"),
-        ],
-        [Check("good", True, 1.0, "> 0"), Check("bad", False, np.float32(0.25), "> 0.5", "because")],
+        [Check("good", True, 1.0, bound="> 0"), Check("bad", False, np.float32(0.25), bound="> 0.5", remedy="because")],
+        [Effects.sort("e", "What it looks at", ["learned"], rows)],
         [Table(["a", "b"], [["x", float("nan")], ["y", np.int64(3)]], "numbers")],
         [Picture("p", b"\x89PNG", "seen", "it failed")],
+        ["the <rest>"],
         {"figure": np.float64(1.5), "list": np.arange(3).tolist()},
     )
 
@@ -59,17 +58,15 @@ def report(folder):
     return write_report(study, run_study(study, ["one"]))
 
 
-def test_the_verdict_says_the_strongest_first_and_what_failed(tmp_path):
+def test_the_screen_answers_by_the_checks_and_shows_the_largest_effects_first(tmp_path):
     made = report(tmp_path)
-    assert [told.text for told in made.verdict.statements["rewards"]] == ["strong", "weak"]
-    assert [told.text for told in made.verdict.failed] == ["bad: because"]
+    assert made.screen.answer == "Don't use it as it is: bad"
+    assert [row.name for row in made.screen.effects[0].rows] == ["much", "little"]
     page = made.page.read_text()
     assert "A &lt;step&gt;" in page
     assert "the &lt;rest&gt;" in page
     assert "Don't trust this picture: it failed" in page
-    assert page.index("It seems to reward") < page.index('<section class="step"')
     twin = json.loads((tmp_path / "report.json").read_text())
-    assert [each["text"] for each in twin["verdict"]["ignores"]] == ["the <rest>"]
     assert twin["sections"][0]["values"] == {"figure": 1.5, "list": [0, 1, 2]}
     assert twin["sections"][0]["tables"][0]["rows"] == [["x", None], ["y", 3]]
 
@@ -101,30 +98,6 @@ def test_every_step_has_a_title_and_says_where_it_does_not_apply(tmp_path):
         assert step.title
         reason = step.why_not(StepContext(subject()))
         assert reason is None or reason.endswith(".")
-
-
-def test_overview_tells_agreement_from_disagreement():
-    agrees, opposes = run_step(overview, subject()), run_step(overview, subject(lambda o, a, n, d: -o[:, 0]))
-    assert agrees.values["correlation"]["rank"]["value"] == pytest.approx(1.0)
-    assert [statement.kind for statement in agrees.statements] == ["rewards"]
-    assert opposes.values["correlation"]["linear"]["value"] == pytest.approx(-1.0)
-    assert [statement.key for statement in opposes.statements] == ["overview.opposite"]
-    unrelated = run_step(overview, subject(lambda o, a, n, d: o[:, 1]))
-    assert [statement.key for statement in unrelated.statements] == ["overview.disagrees"]
-    estimate = unrelated.values["correlation"]["linear"]
-    assert estimate["low"] < estimate["value"] < estimate["high"]
-    assert abs(estimate["value"]) < 0.3
-
-
-def test_overview_of_a_constant_reward_says_so():
-    section = run_step(overview, subject(lambda o, a, n, d: 0 * o[:, 0]))
-    assert [check.name for check in section.checks if check.passed is False] == ["the reward varies"]
-
-
-def test_overview_without_true_rewards():
-    section = run_step(overview, subject(true=lambda o: np.full(len(o), np.nan)))
-    assert section.values["correlation"] is None
-    assert all(check.passed for check in section.checks)
 
 
 def test_a_subject_made_in_python_has_the_parts_that_the_command_line_has():

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.layers import hidden_layers
 from rlhf_ray.interpret.reward.manifold import Manifold, total_variation
 from rlhf_ray.interpret.reward.parametrisation import Fourier, Transformation
 from rlhf_ray.interpret.reward.prior import fit_prior
-from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.steps import visualisation as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, visualise
@@ -209,4 +209,4 @@ def test_the_section_of_vectors_images_and_constants():
     assert [picture.name for picture in found.pictures] == ["rated_high", "rated_low"]
     assert found.pictures[0].image.startswith(b"\x89PNG")
     constant = CallableReward(lambda o, a, n, d: np.ones(len(d)), space, ACTIONS)
-    assert "constant" in run_step(section, Subject(constant, images())).statements[0].text
+    assert "constant" in (run_step(section, Subject(constant, images())).skipped or "")

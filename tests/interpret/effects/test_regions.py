@@ -9,11 +9,10 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.data.views import view_of
 from rlhf_ray.interpret.attribution import METHODS
 from rlhf_ray.interpret.attribution.drawing import draw
-from rlhf_ray.interpret.reward.drawing import map_picture
-from rlhf_ray.interpret.reward.exchange import BackgroundColour
-from rlhf_ray.interpret.reward.question import RewardQuestion
+from rlhf_ray.interpret.effects.parts import BackgroundColour
 from rlhf_ray.interpret.effects.regions import regions_of
-from rlhf_ray.interpret.reward.steps.shortcuts import measure
+from rlhf_ray.interpret.reward.question import RewardQuestion
+from rlhf_ray.interpret.reward.steps.effects import measure
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 
@@ -40,7 +39,6 @@ def test_regions_are_the_patches_of_the_images_and_each_number_beside_them():
     assert regions.names[0] == "camera, rows 0-1, columns 0-1"
     assert (regions.masks.sum(0) == 1).all()
     assert np.prod(regions.layout) + regions.planes == len(regions) == 67
-    assert map_picture(regions, np.zeros(67), np.zeros((67, 2)))[:4] == b"\x89PNG"
 
 
 def test_vectors_are_named_by_their_parts_and_names_are_saved():
@@ -65,7 +63,8 @@ def test_a_background_has_no_numbers():
 def test_a_reward_of_a_number_names_it():
     reward = CallableReward(lambda o, a, n, d: n[:, 0, 0, 2].astype(float), SEEN, gym.spaces.Discrete(2))
     subject = Subject(reward, driving(), effort=0.1)
-    assert [cause.name for cause in measure(subject).found.causes] == ["speed"]
+    moving = [row.name for row in measure(subject).inputs if row.figures["learned"].mean > 0.1]
+    assert moving == ["speed"]
     question, shown = RewardQuestion(reward, subject.data, subject.regions), subject.data[:2]
     assert question.planes == PLANES
     maps = METHODS.make("occlusion_donor").attribute(question, shown)
