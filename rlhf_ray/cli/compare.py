@@ -61,7 +61,7 @@ def _print(runs: Sequence[dict[str, Any]]) -> None:
     from rich.table import Table
 
     from rlhf_ray.runs.report.compare import CAPTION, accuracy, measured
-    from rlhf_ray.study.page import figure
+    from rlhf_ray.study.section import figure
 
     table = Table(caption=CAPTION, show_lines=True)
     for name in ("run", "true return", "labels", "settings that differ"):
