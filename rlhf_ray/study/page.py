@@ -144,9 +144,8 @@ def tabled(effects: Effects) -> Table:
     """Return a table of effects as a table of texts: parts are below their row, and indented."""
     rows = []
     for depth, row in flat(effects.rows):
-        figures = [row.figures[column].text() if column in row.figures else None for column in effects.columns]
-        rows.append(["\N{EM SPACE}" * depth + row.name, *figures, row.control])
-    return Table(["", *effects.columns, "control"], rows, f"{effects.title}. {effects.caption}")
+        rows.append(["\N{EM SPACE}" * depth + row.name, *map(row.text, effects.columns), row.control])
+    return Table(["", *effects.columns, "control"], rows, effects.title)
 
 
 def numeric(table: Table) -> set[int]:

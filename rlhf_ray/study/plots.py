@@ -117,7 +117,8 @@ def _draw(axes: Axes, panel: Curves) -> None:
     for name, level in panel.levels.items():
         if level is not None:
             axes.axhline(level, color=MUTED, lw=1, ls=":")
-            axes.annotate(name, (0, level), xycoords=axes.get_yaxis_transform(), color=MUTED, fontsize=8)
+            place = {"xycoords": axes.get_yaxis_transform(), "xytext": (-3, 2), "textcoords": "offset points"}
+            axes.annotate(name, (1, level), ha="right", color=MUTED, fontsize=8, **place)
     axes.set(ylabel=panel.label)
     axes.set_title(panel.title, fontsize=9)
     axes.set_ylim(bottom=panel.bottom)

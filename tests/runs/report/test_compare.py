@@ -13,7 +13,7 @@ import pytest
 from rlhf_ray import cli
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.folder import FORMAT
-from rlhf_ray.runs.report.compare import compare, draw_curves, table_of
+from rlhf_ray.runs.report.compare import compare, curves_of, table_of
 from rlhf_ray.settings import Experiment, PreferenceSettings, to_json
 
 
@@ -54,7 +54,7 @@ def test_each_number_is_its_runs_own_and_only_settings_that_differ_are_listed(tm
     table = table_of([done, training])
     assert [row[4] for row in table.rows] == ["−3.2 ± 0.5 (20)", None]
     assert [row[8] for row in table.rows] == ["0.75 (4 answers)", None]
-    assert draw_curves([done, training | {"environment": "other"}]).startswith(b"\x89PNG")
+    assert curves_of([done, training | {"environment": "other"}]).image.startswith(b"\x89PNG")
 
 
 def test_a_run_may_name_modules_that_are_not_here_and_lack_files(tmp_path: Path) -> None:
