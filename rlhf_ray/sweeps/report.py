@@ -75,7 +75,8 @@ def checks_of(sweep: Sweep) -> Iterator[Check]:
     if not values["complete"]:
         resume = "Some have not finished: resume with `rlhf-ray tune --resume` and this folder."
         yield Check("all trials ended", None, remedy=resume)
-    what = f"{values['objective']} of the best of {len(sweep.ranked)} {'configurations' if repeated else 'trials'}"
+    kind = "configurations" if repeated else "trials"
+    what = f"{values['objective']} of the best of {len(sweep.ranked)} {kind}"
     if best is None:
         yield Check(what, False, remedy="No trial ran long enough to be measured.")
         return
@@ -93,8 +94,8 @@ def checks_of(sweep: Sweep) -> Iterator[Check]:
         if cut and max(cut) > best["objective"]
         else ""
     )
-    bound = f"{len(sweep.ranked)}; the others come after them"
-    yield Check("ran their full budget", True if whole else None, len(whole), bound=bound, remedy=ahead)
+    name = f"of {len(sweep.ranked)} {kind} ran their full budget, and come first"
+    yield Check(name, True if whole else None, len(whole), remedy=ahead)
 
 
 def section_of(sweep: Sweep) -> Section:

@@ -91,7 +91,7 @@ def test_it_says_what_the_best_is_the_best_of(states: tuple[str, str], best: str
     """A trial that was stopped early may have been ahead."""
     trials = [trial("a", -1313.0, states[0]), trial("b", -1167.0, states[1])]
     section = section_of(trials=sorted(trials, key=lambda each: each["name"] != best), best=best)
-    check = check_of(section, "ran their full budget")
+    check = check_of(section, "of 2 trials ran their full budget")
     assert (check.value, check.passed) == (whole, True if whole else None)
     assert ("was ahead when it ended, at −1167" in check.remedy) == (whole == 1)
 
