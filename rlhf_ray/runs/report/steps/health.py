@@ -25,7 +25,11 @@ def section(run: Run) -> Section:
     ]
     columns = ["annotator", "answers, by the side as shown", "errors, by the reward model"]
     tables = [Table(columns, rows, "Annotators")] if rows else []
-    values = {"checks": {check.name: check.value for check in checks}, "alarms": _alarms(run), "presses": values_of(presses)}
+    values = {
+        "checks": {check.name: check.value for check in checks},
+        "alarms": _alarms(run),
+        "presses": values_of(presses),
+    }
     return Section("health", "Health", checks, tables=tables, values=values)
 
 
