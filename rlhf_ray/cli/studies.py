@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from multiprocessing.queues import SimpleQueue
 
     from rlhf_ray.runs.progress import Counting
-    from rlhf_ray.study import Screen, Section, Study
+    from rlhf_ray.study import Screen, Section, Study, Table
     from rlhf_ray.study.run import Say, Submit
 
 WORKERS = 2
@@ -99,21 +99,25 @@ def print_screen(screen: Screen, files: Mapping[str, Path]) -> None:
 
 def print_section(section: Section) -> None:
     """Print a section's tables, checks and notes."""
+    for table in section.tables:
+        print_table(table)
+    for line in [*(check.text for check in section.checks), *section.notes]:
+        print(line)
+
+
+def print_table(table: Table) -> None:
+    """Print a table; where there is no terminal, 120 characters wide."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as Shown
 
     from rlhf_ray.study.section import figure
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-    for table in section.tables:
-        shown = Table(title=table.caption, title_justify="left")
-        for number, head in enumerate(table.columns):
-            shown.add_column(head, justify="right" if number else "left")
-        for row in table.rows:
-            shown.add_row(*(figure(value) for value in row))
-        console.print(shown)
-    for line in [*(check.text for check in section.checks), *section.notes]:
-        console.print(line, soft_wrap=True, markup=False)
+    shown = Shown(title=table.caption, title_justify="left")
+    for number, head in enumerate(table.columns):
+        shown.add_column(head, justify="right" if number else "left", overflow="fold")
+    for row in table.rows:
+        shown.add_row(*(figure(value) for value in row))
+    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(shown)
 
 
 class _Shown:

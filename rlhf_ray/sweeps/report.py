@@ -16,9 +16,6 @@ from rlhf_ray.study.page import Screen, figure, render
 from rlhf_ray.study.plots import BLUE, ORANGE, Curves, draw_curves, png
 from rlhf_ray.study.section import Check, Picture, Section, Table
 
-Trials = Sequence[dict[str, Any]]
-"""Trials as `rlhf_ray.sweeps.results` writes them, best first."""
-
 
 @dataclass(frozen=True)
 class Sweep:
@@ -27,9 +24,9 @@ class Sweep:
     values: dict[str, Any]
 
     @cached_property
-    def ranked(self) -> Trials:
-        """What the sweep compares: configurations, if trials are repeated, else trials."""
-        ranked: Trials = self.values.get("configurations") or self.values["trials"]
+    def ranked(self) -> Sequence[dict[str, Any]]:
+        """What the sweep compares, best first: configurations, if trials are repeated, else trials."""
+        ranked: Sequence[dict[str, Any]] = self.values.get("configurations") or self.values["trials"]
         return ranked
 
     @property
@@ -51,16 +48,15 @@ def write_sweep_report(folder: Path) -> Path:
     plan = sweep.values["plan"]
     experiment = plan["experiment"]
     about = {
-        "environment": experiment["environment"],
-        "environment_steps": experiment["total_env_steps"],
         "folder": folder.name,
         "command": sweep.values["command"],
-        **{name: plan[name] for name in ("trials", "search", "schedule")},
+        "search": plan["search"],
+        "schedule": plan["schedule"],
     }
     section = section_of(sweep)
     steps = figure(experiment["total_env_steps"])
     under = f"{experiment['environment']} · {plan['trials']} trials of {steps} environment steps"
-    curves = [picture for picture in section.pictures if picture.name.endswith("curves")]
+    curves = [picture for picture in section.pictures if picture.name.startswith("curves")]
     heading = plan["name"] or experiment["environment"]
     screen = Screen("sweep report", heading, under, section.checks, tables=section.tables, pictures=curves)
     page = folder / "report.html"
@@ -89,13 +85,9 @@ def checks_of(sweep: Sweep) -> Iterator[Check]:
         yield Check(name, True, over["mean"], *(over["interval_95"] or (None, None)))
     whole = [each for each in sweep.ranked if each["status"] == "finished"]
     cut = [each["objective"] for each in sweep.ranked if each not in whole and each["objective"] is not None]
-    ahead = (
-        f"One that was stopped was ahead when it ended, at {figure(max(cut))}."
-        if cut and max(cut) > best["objective"]
-        else ""
-    )
+    ahead = [f"One that was stopped was ahead, at {figure(max(cut))}."] if cut and max(cut) > best["objective"] else []
     name = f"of {len(sweep.ranked)} {kind} ran their full budget, and come first"
-    yield Check(name, True if whole else None, len(whole), remedy=ahead)
+    yield Check(name, True if whole else None, len(whole), remedy="".join(ahead))
 
 
 def section_of(sweep: Sweep) -> Section:
@@ -136,34 +128,29 @@ def _table(sweep: Sweep) -> Table:
 
 
 def _text(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else figure(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else "–" if value is None else str(value)
 
 
 def _pictures(sweep: Sweep) -> Iterator[Picture]:
-    values = sweep.values
-    if curves := [trial for trial in values["trials"] if trial["curve"]]:
-        caption = "All measurements of each trial; the best trial in orange. A dot marks the end of a trial."
-        yield Picture("curves", _curves(curves, values["best"] or "", values["objective"]), caption)
-    if curves := [trial for trial in values["seeds"] or () if trial["curve"]]:
-        caption = f"The best settings, trained with {len(curves)} other seeds."
-        yield Picture("seed_curves", _curves(curves, "", values["objective"]), caption)
-    for name, space in values["plan"]["space"].items():
+    objective = sweep.values["objective"]
+    captions = {
+        "trials": "All measurements of each trial; the best trial in orange. A dot marks the end of a trial.",
+        "seeds": "The best settings, trained with other seeds.",
+    }
+    for kind, caption in captions.items():
+        if lines := {trial["name"]: trial["curve"] for trial in sweep.values[kind] or () if trial["curve"]}:
+            panel = Curves(objective, lines, marked=sweep.values["best"] if kind == "trials" else "")
+            yield Picture(f"curves_of_{kind}", draw_curves([panel], size=(4.8, 2.9)), caption)
+    for name, space in sweep.values["plan"]["space"].items():
         if (image := setting_plot(sweep, name, space)) is not None:
-            drawn = f"one of {', '.join(map(str, space['values']))}" if "values" in space else ""
+            drawn = f" (one of {', '.join(map(str, space['values']))})" if "values" in space else ""
             if "low" in space:
-                drawn = f"{space['low']:.3g} to {space['high']:.3g}{', logarithmic' if space.get('log') else ''}"
+                drawn = f" ({space['low']:.3g} to {space['high']:.3g}{', logarithmic' if space.get('log') else ''})"
             caption = (
-                f"Objective against {name}{f' ({drawn})' if drawn else ''}. One dot per trial: filled if it ran its full "
-                "budget, outlined if it was stopped early; the best trial in orange. Several settings vary at once, so one "
-                "setting alone does not explain a dot's height."
+                f"Objective against {name}{drawn}. One dot per trial: filled if it ran its full budget, outlined if it was stopped "
+                "early; the best trial in orange. Several settings vary at once, so one alone does not explain a dot's height."
             )
             yield Picture(f"setting_{name}", image, caption)
-
-
-def _curves(trials: Trials, best: str, objective: str) -> bytes:
-    return draw_curves(
-        [Curves(objective, {trial["name"]: trial["curve"] for trial in trials}, marked=best)], size=(4.8, 2.9)
-    )
 
 
 def setting_plot(sweep: Sweep, name: str, space: dict[str, Any]) -> bytes | None:

@@ -52,8 +52,11 @@ def test_each_number_is_its_runs_own_and_only_settings_that_differ_are_listed(tm
     assert done["settings"] == {"preferences.comparisons": PreferenceSettings().comparisons}
     assert training["settings"] == {"preferences.comparisons": 77}
     table = table_of([done, training])
-    assert [row[4] for row in table.rows] == ["−3.2 ± 0.5 (20)", None]
-    assert [row[8] for row in table.rows] == ["0.75 (4 answers)", None]
+    rows = {name: values for name, *values in table.rows}
+    assert list(table.columns) == ["", *map(str, paths)]
+    assert rows["true return"] == ["−3.2 ± 0.5 (20)", None]
+    assert rows["held-out accuracy"] == ["0.75 (4 answers)", None]
+    assert rows["preferences.comparisons"] == [PreferenceSettings().comparisons, 77]
     assert curves_of([done, training | {"environment": "other"}]).image.startswith(b"\x89PNG")
 
 
@@ -76,7 +79,7 @@ def test_the_command_prints_and_writes_a_page(
     folder(tmp_path / "b" / "<i>", RESULT | {"env_steps": 7})
     cli.main(["compare", "a", "b/<i>"])
     printed = capsys.readouterr().out
-    for text in ("−3.2 ± 0.5", "accuracy 0.75", "random −50", "comparison.html"):
+    for text in ("−3.2 ± 0.5 (20)", "0.75 (4 answers)", "−50.0", "comparison.html"):
         assert text in " ".join(printed.split())
     page = Path("comparison.html").read_text()
     assert "b/&lt;i&gt;" in page
