@@ -160,7 +160,7 @@ def _run(cell: Cell, runs: Path) -> dict[str, Any]:
         "env_steps": result["env_steps"],
         "comparisons": result["comparisons"],
         "held_out_accuracy": result.get("held_out_accuracy"),
-        "verdicts": [verdict["name"] for verdict in result.get("verdicts", [])],
+        "checks": [check["name"] for check in result.get("checks", []) if not check["passed"]],
         "commit": about()["commit"],
         "command": cell.command,
         "curve": curve(folder),

@@ -17,15 +17,15 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.report import report_reward
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
-from rlhf_ray.study import Section, Statement, Step, StepContext
+from rlhf_ray.study import Section, Step, StepContext, Table
 
 
 def zeros(context: StepContext[Subject]) -> Section:
     """Count zeros: the runner keeps the section, and runs the step again only if data, reward or code change."""
     subject = context.subject
     share = float((subject.reward.of(subject.data) == 0).mean())
-    sentence = Statement("ignores", f"It is exactly 0 on {share:.0%} of the steps.")
-    return Section("zeros", "Zero rewards", [sentence], values={"share": share})
+    table = Table(["steps", "share"], [["with a reward of exactly 0", share]])
+    return Section("zeros", "Zero rewards", tables=[table], values={"share": share})
 
 
 ZEROS = Step("zeros", "Zero rewards", zeros)
@@ -37,4 +37,4 @@ if __name__ == "__main__":
     nothing = np.zeros(1000, int)
     steps = Transitions(seen, nothing, seen, nothing.astype(bool), np.full(1000, np.nan), nothing, np.arange(1000))
     report = report_reward(Subject(reward, steps), Path("zero_report"), ["own_step:ZEROS"])
-    print(*(told.text for told in report.verdict.statements["ignores"]), f"report: {report.page}", sep="\n")
+    print(f"report: {report.page}")

@@ -43,7 +43,8 @@ class Evaluate:
     distances: bool = False
     """Also measure the EPIC, DARD and STARC distances of the learned from the true reward on new steps, for the report too."""
     video: Path | None = None
-    """File for a video of episodes of the policy: .webp (plays in browsers), .gif or .png (animated)."""
+    """File for a video of episodes of the policy: .webp (plays in browsers), .gif or .png (animated). The report shows
+    a .webp that is in the run folder."""
     video_episodes: int = 1
     """Number of episodes in the video."""
     json: bool = False
@@ -83,6 +84,8 @@ def run(words: list[str]) -> None:
     distances = _distances(folder, reward) if command.distances else None
     if command.video is not None:
         write_video(command.video, experiment.environment, policy, reward, command.video_episodes, experiment.seed)
+        if command.video.absolute().parent == folder.path:
+            _report(folder)
     found = _Evaluation(folder, iteration, returns, reward is not None, scores, distances, command.video)
     if command.json:
         print(json.dumps(plain(found.to_json())))
@@ -161,10 +164,16 @@ def _distances(folder: Any, reward: Any) -> RewardDistances:
         )
     from rlhf_ray.runs.distances import run_distances
     from rlhf_ray.runs.metrics_files import carry_on
-    from rlhf_ray.runs.report.run_report import write_report
 
     found = run_distances(folder, reward)
     with carry_on("distances"):  # the folder may be read-only
         found.save(folder)
-        write_report(folder.path)
+        _report(folder)
     return found
+
+
+def _report(folder: RunFolder) -> None:
+    """Write the run's report anew."""
+    from rlhf_ray.runs.report.run_report import write_report
+
+    write_report(folder.path)

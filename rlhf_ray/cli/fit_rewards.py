@@ -149,7 +149,7 @@ def _fit(data: str, command: FitToRewards) -> None:
     from rlhf_ray.runs.supervised import supervised_section
 
     section = supervised_section(report)
-    about = {"verdict": section.statements[0].text, "data": str(data), "seed": command.seed}
+    about = {"verdict": section.checks[0].text, "data": str(data), "seed": command.seed}
     write_text(command.out / REPORT, json.dumps(report.to_json() | about, indent=2) + "\n")
     print_section(section)
     console.print(

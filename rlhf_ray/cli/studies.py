@@ -1,4 +1,4 @@
-"""What the commands that run a study share: checks, the progress bar, a pool of processes, the printed verdict."""
+"""What the commands that run a study share: checks, the progress bar, a pool of processes, what is printed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from multiprocessing.queues import SimpleQueue
 
     from rlhf_ray.runs.progress import Counting
-    from rlhf_ray.study import Section, Study
+    from rlhf_ray.study import Screen, Section, Study, Table
     from rlhf_ray.study.run import Say, Submit
-    from rlhf_ray.study.screen import Screen
 
 WORKERS = 2
 """Steps that run at the same time."""
@@ -85,43 +84,40 @@ def run_shown(study: Study[Any], names: Sequence[str], *, processes: bool) -> tu
 
 
 def print_screen(screen: Screen, files: Mapping[str, Path]) -> None:
-    """Print the first screen, what the report has besides, and where the files are (those that exist)."""
-    besides = [f"in the report: {screen.besides}"] if screen.besides else []
-    print_lists({screen.heading: [*screen.text.splitlines()[1:], *besides]}, files)
-
-
-def print_lists(lists: Mapping[str, Sequence[str]], files: Mapping[str, Path]) -> None:
-    """Print lists of lines under their headings, and where the files are (those that exist)."""
+    """Print the first screen, and where the files are (those that exist)."""
     from rich.console import Console
 
-    console = Console()
-    for head, lines in lists.items():
-        if lines:
-            console.print(head, style="bold", highlight=False, markup=False)
-            for line in lines:
-                console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    heading, *lines = screen.text.splitlines()
+    console.print(heading, style="bold")
+    for line in lines:
+        console.print(f"  {line}")
     for name, path in files.items():
         if path.exists():
-            console.print(f"{name}: {path}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"{name}: {path}")
 
 
 def print_section(section: Section) -> None:
-    """Print a section's tables and statements."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from rlhf_ray.study.page import figure
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    """Print a section's tables, checks and notes."""
     for table in section.tables:
-        shown = Table(title=table.caption, title_justify="left")
-        for number, head in enumerate(table.columns):
-            shown.add_column(head, justify="right" if number else "left")
-        for row in table.rows:
-            shown.add_row(*(figure(value) for value in row))
-        console.print(shown)
-    for statement in section.statements:
-        console.print(statement.text, soft_wrap=True, markup=False)
+        print_table(table)
+    for line in [*(check.text for check in section.checks), *section.notes]:
+        print(line)
+
+
+def print_table(table: Table) -> None:
+    """Print a table; where there is no terminal, 120 characters wide."""
+    from rich.console import Console
+    from rich.table import Table as Shown
+
+    from rlhf_ray.study.section import figure
+
+    shown = Shown(title=table.caption, title_justify="left")
+    for number, head in enumerate(table.columns):
+        shown.add_column(head, justify="right" if number else "left", overflow="fold")
+    for row in table.rows:
+        shown.add_row(*(figure(value) for value in row))
+    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(shown)
 
 
 class _Shown:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlhf_ray.measure.error_rates import GUESSED, ROSE_BY, ErrorRate, Kind, newest_drifts, newest_rates
-from rlhf_ray.queries.schedule import PROBE, TIES, held_back
+from rlhf_ray.queries.schedule import TIES, held_back
 from rlhf_ray.runs.alarm import Alarm, Rows, newest
 from rlhf_ray.store.answers import FEW_ANSWERS, MOSTLY, Presses
 
@@ -18,6 +18,9 @@ MANY_WRONG = 0.15
 DISTINCT_FRAGMENTS = 0.5
 """Minimum fraction of distinct fragments in the pool; below it, most labels would compare duplicates."""
 
+SAME_BUTTON = (
+    "If fragments do differ, somebody may press “equally good” every time: see each annotator's answers in the report."
+)
 SEE = "Look at the answers: `rlhf-ray store show RUN answers.html`."
 
 
@@ -46,8 +49,8 @@ def equal_answers(rows: Rows) -> Alarm | None:
     presses = presses_of(rows)
     equal = {name: each for name, each in presses.items() if each.mostly_equal}
     others = [each for each in presses.values() if each.answers >= FEW_ANSWERS and not each.mostly_equal]
-    if not equal or not others or fragments_alike(rows) or labels_held_back(rows):
-        return None  # the last two name the annotators
+    if not equal or not others:
+        return None
     usual = sum(each.equal for each in others) / sum(each.answers for each in others)
     found = [f"{each.equal} of the last {each.answers} answers of {name}" for name, each in equal.items()]
     return Alarm(
@@ -79,7 +82,7 @@ def fragments_alike(rows: Rows) -> Alarm | None:
         "fragments_alike",
         message,
         "Comparing similar fragments teaches nothing. Raise fragments.length, fragments.exploration_env_steps or "
-        f"ppo.entropy_coefficient.{_equal_sayers(rows)}",
+        f"ppo.entropy_coefficient. {SAME_BUTTON}",
         distinct if few else ties / answers,
         f"≥ {DISTINCT_FRAGMENTS}" if few else f"≤ {TIES}",
     )
@@ -93,7 +96,7 @@ def labels_held_back(rows: Rows) -> Alarm | None:
         "labels_held_back",
         held,
         "The fragments hardly show the behaviour to learn. Start from --demonstrations or --policy-from, or raise fragments.length "
-        f"or fragments.exploration_env_steps.{_equal_sayers(rows)}",
+        f"or fragments.exploration_env_steps. {SAME_BUTTON}",
         rows[-1]["labels_held_back"],
         "0",
     )
@@ -187,19 +190,6 @@ def talk_to(names: Iterable[str]) -> str:
     """Say what to do about the annotators ``names``."""
     commands = ", ".join(f"`rlhf-ray store weigh RUN {name} 0`" for name in names)
     return f"talk to {' and '.join(names)}, or leave their answers out ({commands})"
-
-
-def _equal_sayers(rows: Rows) -> str:
-    """Say whose newest answers are nearly all ties, and what to do about them; empty if nobody's are."""
-    equal = {
-        name: each
-        for name, each in presses_of(rows).items()
-        if each.answers >= PROBE and each.equal > TIES * each.answers
-    }
-    if not equal:
-        return ""
-    whose = ", ".join(f"{name} ({each.equal} of the last {each.answers})" for name, each in equal.items())
-    return f" If fragments do differ: “equally good” is nearly the only answer of {whose}; {talk_to(equal)}."
 
 
 def _rated(rows: Rows, kind: Kind) -> dict[str, ErrorRate]:

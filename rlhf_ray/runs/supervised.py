@@ -1,42 +1,18 @@
-"""What is told of a fit to recorded rewards: `rlhf_ray.reward.supervised.SupervisedReport` in words and tables."""
+"""A fit to recorded rewards as checks and tables: `rlhf_ray.reward.supervised.SupervisedReport` for people."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from rlhf_ray.reward.supervised import SupervisedReport
-from rlhf_ray.study.section import Section, Statement, Table
-from rlhf_ray.study.words import Words
-
-WORDS = Words(__file__)
+from rlhf_ray.study.section import Check, Section, Table, figure
 
 RARE = 0.1
 """Share of training rewards below which a kind of them is rare."""
 
 
 def supervised_section(report: SupervisedReport) -> Section:
-    """Return the section of a fit."""
-    return WORDS.section(list(_statements(report)), (), list(_tables(report)), (), report)
-
-
-def _statements(report: SupervisedReport) -> Iterator[Statement]:
-    two_kinds = not math.isnan(report.balanced_auc)
-    rarer = min(report.train_nonzero, report.train_steps - report.train_nonzero)
-    rare = rarer / report.train_steps if report.balance == "none" and 0 < rarer < RARE * report.train_steps else None
-    if report.constant_error == 0 and not two_kinds:
-        key = "all_equal"
-    elif report.learned:
-        key = "learned"
-    else:
-        key = "off_in_size" if report.ranks_well else "not_learned"
-    kind = "nonzero" if rarer == report.train_nonzero else "zero"
-    yield WORDS.statement(key, report=report, two_kinds=two_kinds, rare=rare, kind=kind)
-    if report.adversarial is not None:
-        yield WORDS.statement("adversarial", adversarial=report.adversarial)
-
-
-def _tables(report: SupervisedReport) -> Iterator[Table]:
+    """Return the section of a fit: its first check says whether anything was learned."""
     rows = [
         ("steps", report.train_steps, report.test_steps),
         ("steps with a nonzero reward", report.train_nonzero, report.test_nonzero),
@@ -49,6 +25,48 @@ def _tables(report: SupervisedReport) -> Iterator[Table]:
         ("correlation", None, report.correlation),
         ("rank correlation", None, report.rank_correlation),
     ]
-    yield WORDS.table("figures", rows, report=report)
+    caption = f"{report.objective[:1].upper()}{report.objective[1:]} of the rewards"
     levels = [(level.label, level.train, level.test, level.predicted, level.spread) for level in report.levels]
-    yield WORDS.table("levels", levels)
+    columns = ["true reward, or class", "training steps", "test steps", "mean prediction", "std"]
+    tables = [
+        Table(["", "training part", "test part"], rows, caption),
+        Table(columns, levels, "Calibration on the test part"),
+    ]
+    notes = []
+    if (made := report.adversarial) is not None:
+        tables.append(
+            Table(
+                ["", "before", "after"],
+                [
+                    ("score of new visualisations", made.fresh_before, made.fresh_after),
+                    ("score of held-out ones", made.held_out_before, made.held_out_after),
+                    ("balanced AUC", made.auc_before, made.auc_after),
+                    ("test error", made.error_before, made.error_after),
+                ],
+                "Adversarial training",
+            )
+        )
+        notes.append(
+            f"Adversarial training, {made.rounds} rounds: {made.trained} visualisations as reward {figure(made.nonsense_reward)}."
+        )
+    return Section("supervised", "A reward model of recorded rewards", [_learned(report)], tables=tables, notes=notes)
+
+
+def _learned(report: SupervisedReport) -> Check:
+    bound = f"< {figure(report.constant_error)}, of a constant"
+    if report.constant_error == 0 and math.isnan(report.balanced_auc):
+        remedy = "All test rewards are equal, so this test part can't tell whether anything was learned."
+        return Check("test error", None, report.test_error, bound=bound, remedy=remedy)
+    if report.learned:
+        return Check("test error", True, report.test_error, bound=bound)
+    if report.ranks_well:
+        remedy = (
+            "The model tells zero from nonzero rewards, but is off in size: see the calibration. More epochs may help."
+        )
+        return Check("test error", False, report.test_error, bound=bound, remedy=remedy)
+    remedy = "The model is hardly better than a constant."
+    rarer = min(report.train_nonzero, report.train_steps - report.train_nonzero)
+    if report.balance == "none" and 0 < rarer < RARE * report.train_steps:
+        kind, share = "nonzero" if rarer == report.train_nonzero else "zero", 100 * rarer / report.train_steps
+        remedy += f" Only {share:.1f} % of the training rewards are {kind}: set supervised.balance to sampler."
+    return Check("test error", False, report.test_error, bound=bound, remedy=remedy)

@@ -13,7 +13,7 @@ ROWS = 8
 """Rows that the first screen shows; the table below has all."""
 WIDTH, NAME, HEIGHT, GAP = 760, 250, 13, 11
 """Pixels of the picture, of the names, of a bar, and between rows."""
-LETTERS = 38
+LETTERS = 33
 """Letters of a name that fit beside the bars."""
 
 
@@ -40,7 +40,7 @@ def bars(effects: Effects, rows: int = ROWS) -> Markup:
             y = at * step + below * HEIGHT
             left, right = sorted((x(0.0), x(figure.mean)))
             size = f'x="{left:.1f}" y="{y + 1}" width="{max(right - left, 1):.1f}" height="{HEIGHT - 3}"'
-            title = f"<title>{escape(column)}: {figure.text()}</title>"
+            title = f"<title>{escape(column)}: {row.text(column)}</title>"
             parts.append(f'<rect class="c{effects.columns.index(column)}" {size}>{title}</rect>')
             if figure.low is not None and figure.high is not None:
                 parts.append(f'<path d="M{x(figure.low):.1f} {y + HEIGHT / 2 - 0.5:.1f}H{x(figure.high):.1f}"/>')

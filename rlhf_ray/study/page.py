@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,14 @@ def write_page(
 
 def render(about: dict[str, Any], sections: Sequence[Section], screen: Screen) -> str:
     """Render the page. A section leaves out the checks, tables and pictures of the first screen, which would be there twice."""
-    filters = {"figure": figure, "code": code, "data_uri": data_uri, "bars": bars, "tabled": tabled, "numeric": numeric}
+    filters: dict[str, Callable[..., Any]] = {
+        "figure": figure,
+        "code": code,
+        "data_uri": data_uri,
+        "bars": bars,
+        "tabled": tabled,
+        "numeric": numeric,
+    }
     return pages.render(
         TEMPLATE,
         filters,
@@ -144,9 +151,8 @@ def tabled(effects: Effects) -> Table:
     """Return a table of effects as a table of texts: parts are below their row, and indented."""
     rows = []
     for depth, row in flat(effects.rows):
-        figures = [row.figures[column].text() if column in row.figures else None for column in effects.columns]
-        rows.append(["\N{EM SPACE}" * depth + row.name, *figures, row.control])
-    return Table(["", *effects.columns, "control"], rows, f"{effects.title}. {effects.caption}")
+        rows.append(["\N{EM SPACE}" * depth + row.name, *map(row.text, effects.columns), row.control])
+    return Table(["", *effects.columns, "control"], rows, effects.title)
 
 
 def numeric(table: Table) -> set[int]:

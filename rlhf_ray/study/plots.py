@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -112,12 +113,17 @@ def _draw(axes: Axes, panel: Curves) -> None:
             axes.plot(x, y, style, color=COLOURS[number % len(COLOURS)], marker=marker, ms=3, label=name)
         else:
             best = name == panel.marked
-            how = {"color": ORANGE, "lw": 2.2, "zorder": 3} if best else {"color": BLUE, "lw": 1.0}
+            how: dict[str, Any] = {"color": ORANGE, "lw": 2.2, "zorder": 3} if best else {"color": BLUE, "lw": 1.0}
             axes.plot(x, y, "-o", ms=4, markevery=[-1], **how)
     for name, level in panel.levels.items():
         if level is not None:
             axes.axhline(level, color=MUTED, lw=1, ls=":")
-            axes.annotate(name, (0, level), xycoords=axes.get_yaxis_transform(), color=MUTED, fontsize=8)
+            place: dict[str, Any] = {
+                "xycoords": axes.get_yaxis_transform(),
+                "xytext": (-3, 2),
+                "textcoords": "offset points",
+            }
+            axes.annotate(name, (1, level), ha="right", color=MUTED, fontsize=8, **place)
     axes.set(ylabel=panel.label)
     axes.set_title(panel.title, fontsize=9)
     axes.set_ylim(bottom=panel.bottom)

@@ -92,6 +92,11 @@ class Effect:
     control: float | None = None
     parts: tuple[Effect, ...] = ()
 
+    def text(self, column: str) -> str | None:
+        """Return a figure with its interval as text; None if it is unknown."""
+        found = self.figures.get(column)
+        return None if found is None or not math.isfinite(found.mean) else found.text().replace("-", "−")
+
 
 @dataclass(frozen=True)
 class Effects:

@@ -9,23 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 
 from rlhf_ray.data.atomic import write_text
-from rlhf_ray.study.page import figure, render
-from rlhf_ray.study.plots import BLUE, ORANGE, png
-from rlhf_ray.study.run import run_here
-from rlhf_ray.study.section import Picture, Section, Statement, Table
-from rlhf_ray.study.step import Step, StepContext
-from rlhf_ray.study.verdict import reconcile
-from rlhf_ray.study.words import Words, number
-
-WORDS = Words(__file__)
-
-Trials = Sequence[dict[str, Any]]
-"""Trials as `rlhf_ray.sweeps.results` writes them, best first."""
+from rlhf_ray.study.page import Screen, figure, render
+from rlhf_ray.study.plots import BLUE, ORANGE, Curves, draw_curves, png
+from rlhf_ray.study.section import Check, Picture, Section, Table
 
 
 @dataclass(frozen=True)
@@ -34,13 +23,10 @@ class Sweep:
 
     values: dict[str, Any]
 
-    seed, effort, digest = 0, 1.0, ""
-    """Nothing is drawn or kept."""
-
     @cached_property
-    def ranked(self) -> Trials:
-        """What the sweep compares: configurations, if trials are repeated, else trials."""
-        ranked: Trials = self.values.get("configurations") or self.values["trials"]
+    def ranked(self) -> Sequence[dict[str, Any]]:
+        """What the sweep compares, best first: configurations, if trials are repeated, else trials."""
+        ranked: Sequence[dict[str, Any]] = self.values.get("configurations") or self.values["trials"]
         return ranked
 
     @property
@@ -62,94 +48,109 @@ def write_sweep_report(folder: Path) -> Path:
     plan = sweep.values["plan"]
     experiment = plan["experiment"]
     about = {
-        "sweep": plan["name"] or experiment["environment"],
-        "environment": experiment["environment"],
-        "environment_steps": experiment["total_env_steps"],
         "folder": folder.name,
         "command": sweep.values["command"],
-        **{name: plan[name] for name in ("trials", "search", "schedule")},
+        "search": plan["search"],
+        "schedule": plan["schedule"],
     }
-    sections = run_here([STEP], sweep)
+    section = section_of(sweep)
+    steps = figure(experiment["total_env_steps"])
+    under = f"{experiment['environment']} · {plan['trials']} trials of {steps} environment steps"
+    curves = [picture for picture in section.pictures if picture.name.startswith("curves")]
+    heading = plan["name"] or experiment["environment"]
+    screen = Screen("sweep report", heading, under, section.checks, tables=section.tables, pictures=curves)
     page = folder / "report.html"
-    template = Path(__file__).parent / "sweep.html"
-    write_text(page, render(template, about, sections, verdict=reconcile(sections, ("outcome",))))
+    write_text(page, render(about, [section], screen))
     return page
 
 
-def run(context: StepContext[Sweep]) -> Section:
-    """Compare the trials."""
-    sweep = context.subject
-    return WORDS.section(list(_statements(sweep)), (), [_table(sweep)], list(_pictures(sweep)))
-
-
-def _statements(sweep: Sweep) -> Iterator[Statement]:
-    values, best, trials, plan = sweep.values, sweep.best, sweep.values["trials"], sweep.values["plan"]
-    yield WORDS.statement(
-        "objective",
-        objective=values["objective"],
-        repeat=plan.get("repeat", 1),
-        metric=plan["metric"],
-        episodes=plan["evaluation_episodes"],
-    )
+def checks_of(sweep: Sweep) -> Iterator[Check]:
+    """Yield what is known of the best settings, and what the best is the best of."""
+    values, best, over = sweep.values, sweep.best, sweep.values["over_seeds"]
+    repeated = bool(values.get("configurations"))
     if not values["complete"]:
-        yield WORDS.statement("incomplete")
+        resume = "Some have not finished: resume with `rlhf-ray tune --resume` and this folder."
+        yield Check("all trials ended", None, remedy=resume)
+    kind = "configurations" if repeated else "trials"
+    what = f"{values['objective']} of the best of {len(sweep.ranked)} {kind}"
     if best is None:
-        yield WORDS.statement("unmeasured")
+        yield Check(what, False, remedy="No trial ran long enough to be measured.")
         return
-    states = [trial["status"] for trial in trials]
-    counts = {state: states.count(state) for state in ("stopped early", "failed")}
-    repeated, over = len(values.get("configurations") or ()), values["over_seeds"]
-    whole = [each["objective"] for each in sweep.ranked if each["status"] == "finished"]
-    cut = [each["objective"] for each in sweep.ranked if each["status"] != "finished" and each["objective"] is not None]
-    yield WORDS.statement(
-        "best",
-        3.0,
-        best=best,
-        objective=values["objective"],
-        trials=len(trials),
-        repeated=repeated,
-        of=len(sweep.ranked),
-        whole=len(whole),
-        more=max(cut) if whole and cut and max(cut) > best["objective"] else None,
-        aside=[f"{count} {state}" for state, count in counts.items() if count],
-        env_steps=sum(trial["env_steps"] for trial in trials),
-    )
+    luck = "The best of several trials is partly luck: `--seeds 5` trains its settings with other seeds."
+    lucky = over is None and not repeated
+    ends = best.get("interval_95") or (None, None)
+    yield Check(what, None if lucky else True, best["objective"], *ends, remedy=luck if lucky else "")
     if over is not None:
-        yield WORDS.statement("seeds", 2.0, over=over)
-    changes = plan["schedule"] in ("pbt", "pb2")
-    yield WORDS.statement("train", 1.0, changes=changes, lucky=not over and not repeated)
+        name = f"{values['objective']} of its settings with {len(over['each'])} other seeds"
+        yield Check(name, True, over["mean"], *(over["interval_95"] or (None, None)))
+    whole = [each for each in sweep.ranked if each["status"] == "finished"]
+    cut = [each["objective"] for each in sweep.ranked if each not in whole and each["objective"] is not None]
+    ahead = [f"One that was stopped was ahead, at {figure(max(cut))}."] if cut and max(cut) > best["objective"] else []
+    name = f"of {len(sweep.ranked)} {kind} ran their full budget, and come first"
+    yield Check(name, True if whole else None, len(whole), remedy="".join(ahead))
+
+
+def section_of(sweep: Sweep) -> Section:
+    """Return what is known of the trials."""
+    values, plan = sweep.values, sweep.values["plan"]
+    repeat = plan.get("repeat", 1)
+    if plan["metric"] == "return":
+        meaning = (
+            f"the mean true return of the deterministic policy over {plan['evaluation_episodes']} separate episodes, with the same "
+            "initial states for all trials."
+        )
+    else:
+        meaning = (
+            "the mean log-likelihood, in nats, of held-out comparisons under the reward model; −0.69 is chance. It measures "
+            "how well the model predicts answers, not how well the agent performs."
+        )
+    each = f"Each row is one draw of settings: the objective is the mean over {repeat} seeds, with its 95 % interval. "
+    changes = " Population-based training changes settings during a trial: these are the final ones."
+    notes = [
+        f"{each if repeat > 1 else ''}The objective, {values['objective']}, is {meaning}",
+        f"Train with the best settings: `rlhf-ray train best.json`.{changes if plan['schedule'] in ('pbt', 'pb2') else ''}",
+    ]
+    return Section("trials", "Trials", list(checks_of(sweep)), (), [_table(sweep)], list(_pictures(sweep)), notes)
 
 
 def _table(sweep: Sweep) -> Table:
-    plan = sweep.values["plan"]
+    space = list(sweep.values["plan"]["space"])
     rows = []
     for place, trial in enumerate(sweep.ranked, 1):
-        objective = None if trial["objective"] is None else number(trial["objective"])
+        objective = None if trial["objective"] is None else figure(float(trial["objective"]))
         if ends := trial.get("interval_95"):
-            objective = f"{objective} [{number(ends[0])}, {number(ends[1])}]"
+            objective = f"{objective} [{figure(ends[0])}, {figure(ends[1])}]"
         mark = f"{place}, the best" if trial["name"] == sweep.values["best"] else str(place)
         status = f"{trial['status']}: {trial['error']}" if trial["error"] else trial["status"]
-        settings = [_text(trial["settings"].get(name)) for name in plan["space"]]
+        settings = [_text(trial["settings"].get(name)) for name in space]
         rows.append([mark, objective, trial["env_steps"], trial["held_out_accuracy"], status, *settings])
-    return WORDS.table("trials", rows, list(plan["space"]))
+    return Table(["trial", "objective", "env steps", "held-out accuracy", "status", *space], rows, "Trials, best first")
 
 
 def _text(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else figure(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else "–" if value is None else str(value)
 
 
 def _pictures(sweep: Sweep) -> Iterator[Picture]:
-    values = sweep.values
-    for name, space in values["plan"]["space"].items():
+    objective = sweep.values["objective"]
+    captions = {
+        "trials": "All measurements of each trial; the best trial in orange. A dot marks the end of a trial.",
+        "seeds": "The best settings, trained with other seeds.",
+    }
+    for kind, caption in captions.items():
+        if lines := {trial["name"]: trial["curve"] for trial in sweep.values[kind] or () if trial["curve"]}:
+            panel = Curves(objective, lines, marked=sweep.values["best"] if kind == "trials" else "")
+            yield Picture(f"curves_of_{kind}", draw_curves([panel], size=(4.8, 2.9)), caption)
+    for name, space in sweep.values["plan"]["space"].items():
         if (image := setting_plot(sweep, name, space)) is not None:
-            key = "values" if "values" in space else "range" if "low" in space else ""
-            caption = WORDS.text("setting", name=name, drawn=WORDS.text(key, space=space) if key else "")
+            drawn = f" (one of {', '.join(map(str, space['values']))})" if "values" in space else ""
+            if "low" in space:
+                drawn = f" ({space['low']:.3g} to {space['high']:.3g}{', logarithmic' if space.get('log') else ''})"
+            caption = (
+                f"Objective against {name}{drawn}. One dot per trial: filled if it ran its full budget, outlined if it was stopped "
+                "early; the best trial in orange. Several settings vary at once, so one alone does not explain a dot's height."
+            )
             yield Picture(f"setting_{name}", image, caption)
-    if curves := [trial for trial in values["trials"] if trial["curve"]]:
-        yield WORDS.picture("curves", curves_plot(curves, values["best"], values["objective"]))
-    if curves := [trial for trial in values["seeds"] or () if trial["curve"]]:
-        seeds = len(values["over_seeds"]["each"]) if values["over_seeds"] else len(curves)
-        yield WORDS.picture("seed_curves", curves_plot(curves, None, values["objective"]), seeds=seeds)
 
 
 def setting_plot(sweep: Sweep, name: str, space: dict[str, Any]) -> bytes | None:
@@ -174,19 +175,3 @@ def setting_plot(sweep: Sweep, name: str, space: dict[str, Any]) -> bytes | None
     axes.set(xlabel=name, ylabel=sweep.values["objective"])
     axes.margins(x=0.06, y=0.12)
     return png(drawing)
-
-
-def curves_plot(trials: Trials, best: str | None, objective: str) -> bytes:
-    """Plot the objective of each trial over its environment steps, the best one in its own colour."""
-    drawing = Figure(figsize=(4.8, 3.5), layout="constrained")
-    axes = drawing.subplots()
-    for trial in reversed(trials):  # draw the best last, on top
-        steps, values = np.array(trial["curve"]).T
-        colour, width = (ORANGE, 2.2) if trial["name"] == best else (BLUE, 1.0)
-        axes.plot(steps, values, "-o", color=colour, linewidth=width, markersize=4, markevery=[-1])
-    axes.set(xlabel="environment steps", ylabel=objective)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    return png(drawing)
-
-
-STEP = Step(WORDS.name, WORDS.title, run)

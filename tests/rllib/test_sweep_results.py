@@ -131,8 +131,8 @@ def test_repeated_trials_are_ranked_by_their_mean(
     assert load_experiment(tmp_path / "best.json").ppo.gamma == 0.92
     assert "mean of 3 seeds: -300, -310, -320" in capsys.readouterr().out
     page = (tmp_path / "report.html").read_text()
-    assert "The best of the configurations that ran their full budget (2 of 3)" in page
-    assert "reached a true return of −310 on average over 3 seeds" in page
+    assert "true return of the best of 3 configurations<b>−310</b>" in page
+    assert "of 3 configurations ran their full budget, and come first<b>2</b>" in page
 
 
 @pytest.mark.parametrize(("accuracies", "known"), [((0.5, 0.75, None), (0.75, 8)), ((None, None, None), (None, None))])

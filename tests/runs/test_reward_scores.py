@@ -20,7 +20,8 @@ from rlhf_ray.reward.sampled_distances import DISTANCES, recorded_distances
 from rlhf_ray.runs import reward_scores
 from rlhf_ray.runs.distances import RewardDistances, distances_to_truth
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.report.steps import STEPS, scores
+from rlhf_ray.runs.report.run_report import STEPS
+from rlhf_ray.runs.report.steps import scores
 from rlhf_ray.runs.report.subject import read_run
 from rlhf_ray.runs.reward_scores import RANDOM, newest_of_annotators, score_reward, scores_of_run
 from rlhf_ray.runs.video import check_video, write_video
@@ -156,7 +157,7 @@ def test_a_runs_folder_is_scored_and_its_report_says_so(tmp_path: Path) -> None:
     assert found[1] is not None
     row = {"iteration": 1, "env_steps": 100, "learned_gain": 0.5, "probe_rank_correlation": 0.9}
     folder.metrics.write_text(json.dumps(row) + "\n")
-    sections = {section.name: section for section in run_here(STEPS, read_run(folder))}
+    sections = {section.name: section for section in run_here(read_run(folder), STEPS)}
     held_out, truth = sections["scores"].tables
     rows = {row[0]: row[1] for row in held_out.rows}
     assert {"all", "annotator ada", "annotator ben", "chosen fits ago: 1"} <= set(rows)
@@ -198,8 +199,7 @@ def test_distances_to_the_truth_are_kept_and_shown(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Experiment())
     found.save(folder)
     assert RewardDistances.from_json(json.loads(folder.distances.read_text())) == found
-    (section,) = run_here([scores.STEP], read_run(folder))
-    name, shown = section.tables[0].rows[0]
+    name, shown = scores.section(read_run(folder)).tables[0].rows[0]
     assert name == "EPIC, as published, new steps, reward version 0"
     assert shown.startswith(f"{found.values['epic'].value:.2f} [")
     unknown = distances_to_truth(reward, "CartPole-v1", steps, 0.9)  # its reward is no formula of ours

@@ -29,10 +29,12 @@ NOT_LEARNED = SupervisedReport(
 )
 def test_the_rarer_kind_of_reward_is_named_below_a_tenth(nonzero: int, said: str | None) -> None:
     report = dataclasses.replace(NOT_LEARNED, train_nonzero=nonzero)
-    (statement,) = supervised_section(report).statements
-    assert "hardly better than a constant" in statement.text
-    assert said in statement.text if said else "Only" not in statement.text
-    balanced = supervised_section(dataclasses.replace(report, balance="sampler")).statements[0]
-    assert "Only" not in balanced.text
-    equal = dataclasses.replace(report, constant_error=0.0, balanced_auc=math.nan)
-    assert "All test rewards are equal" in supervised_section(equal).statements[0].text
+    (check,) = supervised_section(report).checks
+    assert check.passed is False
+    assert "hardly better than a constant" in check.remedy
+    assert said in check.remedy if said else "Only" not in check.remedy
+    balanced = supervised_section(dataclasses.replace(report, balance="sampler")).checks[0]
+    assert "Only" not in balanced.remedy
+    equal = supervised_section(dataclasses.replace(report, constant_error=0.0, balanced_auc=math.nan)).checks[0]
+    assert equal.passed is None
+    assert "All test rewards are equal" in equal.remedy

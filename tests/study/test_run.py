@@ -14,6 +14,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import name_of
 from rlhf_ray.study import Section, Step, StepContext, Study, run_study
 from rlhf_ray.study.code import code_of
+from rlhf_ray.study.run import run_here
 
 NEEDS = {"recording": (), "bases": ("recording",), "clusters": ("recording",), "story": ("bases",)}
 
@@ -87,7 +88,7 @@ def test_another_subject_makes_everything_again(fake: Fake, change: dict[str, ob
 def test_a_failed_step_costs_no_other_and_is_tried_again(fake: Fake) -> None:
     sections = {section.name: section for section in run_study(fake.study(effort=0.5))}
     assert [check.passed for check in sections["clusters"].checks] == [False]
-    assert "too little" in sections["clusters"].checks[0].says
+    assert "too little" in sections["clusters"].checks[0].remedy
     assert sections["story"].values == {"effort": 0.5}
     assert not list(fake.folder.glob(".tmp-*"))
     assert fake.run(effort=0.5) == ["clusters"]
@@ -151,18 +152,28 @@ def test_an_edited_step_runs_again_and_so_does_one_whose_helper_is_edited(
     assert run() == (456, [False])
 
 
-def test_the_code_of_a_step_reaches_what_it_imports_in_functions() -> None:
-    """`rlhf_ray.interpret.agent.world_model.model` is imported inside functions of the step."""
-    from rlhf_ray.interpret.agent.steps import quality
+def test_the_code_of_a_step_reaches_what_it_imports_in_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     from rlhf_ray.study import code
 
-    before = code_of(quality.run)
-    edited = code._source.__wrapped__  # type: ignore[attr-defined]
-    try:
-        code._source = lambda name: b"" if name.endswith("world_model.quality") else edited(name)  # type: ignore[assignment]
-        assert code_of(quality.run) != before
-    finally:
-        code._source = edited
+    before, source = code_of(imports_late), code._source.__wrapped__
+    monkeypatch.setattr(code, "_source", lambda name: b"" if name == "rlhf_ray.measure.agreement" else source(name))
+    assert code_of(imports_late) != before
+    monkeypatch.setattr(code, "_source", lambda name: b"" if name == "rlhf_ray.optim" else source(name))
+    assert code_of(imports_late) == before
+
+
+def imports_late(context: object) -> None:
+    from rlhf_ray.measure import agreement  # noqa: F401
+
+
+def test_quick_steps_run_here_and_an_error_is_a_failed_check() -> None:
+    def broken(subject: int) -> Section:
+        raise ValueError("no such luck")
+
+    good, bad = run_here(7, {"good": lambda subject: Section("good", "Good", values={"it": subject}), "a_step": broken})
+    assert good.values == {"it": 7}
+    assert (bad.name, bad.title, bad.checks[0].passed) == ("a_step", "A step", False)
+    assert "no such luck" in bad.checks[0].remedy
 
 
 def test_a_name_that_is_no_step_is_refused_in_one_line(fake: Fake) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rlhf_ray.settings import Experiment, to_json
-from rlhf_ray.study.run import run_here
-from rlhf_ray.study.section import Section
-from rlhf_ray.sweeps.report import STEP, Sweep, write_sweep_report
+from rlhf_ray.study.section import Check, Section
+from rlhf_ray.sweeps import report
+from rlhf_ray.sweeps.report import Sweep, write_sweep_report
 
 
 def trial(name: str, objective: float | None, status: str = "finished", **settings: Any) -> dict[str, Any]:
@@ -58,45 +58,47 @@ SWEEP: dict[str, Any] = {
 
 
 def section_of(**changes: Any) -> Section:
-    (section,) = run_here([STEP], Sweep(SWEEP | changes))
-    return section
+    return report.section_of(Sweep(SWEEP | changes))
 
 
-def texts(section: Section, kind: str = "outcome") -> str:
-    return " ".join(statement.text for statement in section.statements if statement.kind == kind)
+def check_of(section: Section, name: str) -> Check:
+    (check,) = (check for check in section.checks if check.name.startswith(name))
+    return check
 
 
-def test_it_names_the_best_and_what_all_took() -> None:
+def test_it_shows_the_best_and_all_trials() -> None:
     section = section_of()
-    text = texts(section)
-    for figure in ("−120.5", "(1 of 3)", "1 stopped early, 1 failed", "5,600", "best.json", "--seeds 5"):
-        assert figure in text
+    best = check_of(section, "true return of the best of 3 trials")
+    assert (best.passed, best.value) == (None, -120.5)
+    assert "--seeds 5" in best.remedy
+    assert any("best.json" in note for note in section.notes)
     (table,) = section.tables
     assert table.columns[-2:] == ["ppo.gamma", "fragments.length"]
-    assert [row[:3] for row in table.rows] == [["1, the best", "−120.5", 4000], ["2", "−500", 800], ["3", None, 800]]
+    assert [row[:3] for row in table.rows] == [["1, the best", "−120", 4000], ["2", "−500", 800], ["3", None, 800]]
     assert table.rows[2][4] == "failed: RuntimeError: <b>boom</b>"
-    assert [row[-2:] for row in table.rows] == [["0.980", "10"], ["0.950", "25"], ["0.950", "10"]]
+    assert [row[-2:] for row in table.rows] == [["0.98", "10"], ["0.95", "25"], ["0.95", "10"]]
 
 
 @pytest.mark.parametrize(
-    ("states", "best", "said"),
+    ("states", "best", "whole"),
     [
-        (("finished", "finished"), "a", "The best of 2 trials reached a true return of −1,313"),
-        (("stopped early", "stopped early"), "b", "The best of 2 trials, none of which ran its full budget, reached"),
-        (("finished", "stopped early"), "a", "The best of the trials that ran their full budget (1 of 2) reached"),
+        (("finished", "finished"), "a", 2),
+        (("stopped early", "stopped early"), "b", 0),
+        (("finished", "stopped early"), "a", 1),
     ],
 )
-def test_it_says_what_the_best_is_the_best_of(states: tuple[str, str], best: str, said: str) -> None:
+def test_it_says_what_the_best_is_the_best_of(states: tuple[str, str], best: str, whole: int) -> None:
     """A trial that was stopped early may have been ahead."""
     trials = [trial("a", -1313.0, states[0]), trial("b", -1167.0, states[1])]
-    text = texts(section_of(trials=sorted(trials, key=lambda each: each["name"] != best), best=best))
-    assert said in text
-    assert ("was ahead of it when it ended, at −1,167" in text) == (set(states) == {"finished", "stopped early"})
+    section = section_of(trials=sorted(trials, key=lambda each: each["name"] != best), best=best)
+    check = check_of(section, "of 2 trials ran their full budget")
+    assert (check.value, check.passed) == (whole, True if whole else None)
+    assert ("was ahead, at −1167" in check.remedy) == (whole == 1)
 
 
 def test_there_is_a_picture_of_each_setting_and_of_the_curves() -> None:
     captions = {picture.name: picture.caption for picture in section_of().pictures}
-    assert list(captions) == ["setting_ppo.gamma", "setting_fragments.length", "curves"]
+    assert list(captions) == ["curves_of_trials", "setting_ppo.gamma", "setting_fragments.length"]
     assert "0.9 to 0.99" in captions["setting_ppo.gamma"]
     assert "one of 10, 25" in captions["setting_fragments.length"]
 
@@ -115,28 +117,30 @@ def test_other_seeds_are_shown_with_their_interval() -> None:
     seeds = [trial(f"s{i}", -150.0 - i, seed=i) for i in range(3)]
     over = {"mean": -151.0, "interval_95": [-153.5, -148.5], "each": [-150.0, -151.0, -152.0]}
     section = section_of(seeds=seeds, over_seeds=over)
-    text = texts(section)
-    for figure in ("3 other seeds", "−151 ", "−153.5 to −148.5"):
-        assert figure in text
-    assert "--seeds 5" not in text
-    assert section.pictures[-1].name == "seed_curves"
+    check = check_of(section, "true return of its settings with 3 other seeds")
+    assert (check.passed, check.value, check.low, check.high) == (True, -151.0, -153.5, -148.5)
+    assert check_of(section, "true return of the best").passed is True
+    assert section.pictures[1].name == "curves_of_seeds"
 
 
 def test_repeated_trials_are_compared_by_configuration() -> None:
     means = [trial("a", -110.0) | {"each": [-100.0, -120.0], "interval_95": [-140.0, -80.0]}, trial("b", None)]
     section = section_of(configurations=means, plan=SWEEP["plan"] | {"repeat": 2})
-    assert "2 configurations" in texts(section)
-    assert "over 2 seeds" in texts(section)
-    assert section.tables[0].rows[0][1] == "−110 [−140, −80]"
+    check = check_of(section, "true return of the best of 2 configurations")
+    assert (check.passed, check.value, check.low, check.high) == (True, -110.0, -140.0, -80.0)
+    assert "over 2 seeds" in section.notes[0]
+    assert section.tables[0].rows[0][1] == "−110 [−140, −80.0]"
 
 
 @pytest.mark.parametrize("trials", [[], [trial("c", None, "failed")]])
 def test_a_sweep_without_a_measurement_says_so(trials: list[Any]) -> None:
     section = section_of(trials=trials, best=None)
-    assert "No trial ran long enough" in texts(section)
+    (check,) = section.checks
+    assert check.passed is False
+    assert "No trial ran long enough" in check.remedy
     assert not section.pictures
 
 
 def test_a_sweep_that_was_stopped_says_how_to_continue() -> None:
-    assert "rlhf-ray tune --resume" in texts(section_of(complete=False), "warning")
-    assert not texts(section_of(), "warning")
+    assert "rlhf-ray tune --resume" in check_of(section_of(complete=False), "all trials ended").remedy
+    assert not [check for check in section_of().checks if check.name == "all trials ended"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,18 @@ from rlhf_ray.study.section import Picture, Table
 CURVE = "true_return_mean"
 """Metric of the curves: the mean true return of the episodes that ended in an iteration of training."""
 
-COLUMNS = [
-    "run",
-    "environment",
-    "seed",
-    "state",
-    "true return",
-    "random",
-    "in training",
-    "labels",
-    "accuracy",
-    "env steps",
-]
-CAPTION = "True return: mean ± standard deviation (episodes) of the evaluation at the end; random: of random actions"
+ROWS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "environment": lambda run: run["environment"],
+    "seed": lambda run: run["seed"],
+    "state": lambda run: run["state"],
+    "true return": lambda run: measured(run),
+    "of random actions": lambda run: run["random_return_mean"],
+    "in training": lambda run: run["training_return"],
+    "labels": lambda run: run["comparisons"],
+    "held-out accuracy": lambda run: accuracy(run),
+    "env steps": lambda run: run["env_steps"],
+}
+"""What the table shows of each run, before the settings that differ."""
 
 
 def compare(paths: Sequence[Path | str]) -> list[dict[str, Any]]:
@@ -93,13 +92,11 @@ def _numbers(run: Run) -> dict[str, Any]:
 
 
 def table_of(runs: Sequence[dict[str, Any]]) -> Table:
-    """Return one row for each run that `compare` read; a column for each setting that differs."""
-    rows = []
-    for run in runs:
-        row = [run["run"], run["environment"], run["seed"], run["state"], measured(run), run["random_return_mean"]]
-        row += [run["training_return"], run["comparisons"], accuracy(run), run["env_steps"]]
-        rows.append([*row, *(_text(value) for value in run["settings"].values())])
-    return Table([*COLUMNS, *runs[0]["settings"]], rows, CAPTION)
+    """Return one column for each run that `compare` read; a row for each setting that differs."""
+    rows = [[name, *map(shown, runs)] for name, shown in ROWS.items()]
+    rows += [[name, *(_text(run["settings"][name]) for run in runs)] for name in runs[0]["settings"]]
+    caption = "True return: mean ± standard deviation (episodes) of the evaluation at the end"
+    return Table(["", *(run["run"] for run in runs)], rows, caption)
 
 
 def measured(run: dict[str, Any]) -> str | None:

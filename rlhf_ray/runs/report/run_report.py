@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.steps import fragments, health, learning, outcome, scores, values
-from rlhf_ray.runs.report.subject import Run, part, read_run
+from rlhf_ray.runs.report.subject import Run, is_number, part, read_run
 from rlhf_ray.study.page import Screen, figure, write_page
 from rlhf_ray.study.run import run_here
 from rlhf_ray.study.section import Picture, Section
@@ -52,7 +52,8 @@ def _screen(folder: RunFolder, run: Run, sections: tuple[Section, ...]) -> Scree
     drawn = {picture.name: picture for section in sections for picture in section.pictures}
     pictures = [*([drawn["returns"]] if "returns" in drawn else []), *newest_film(folder)]
     steps, budget = run.number("env_steps"), run.settings.get("total_env_steps")
-    taken = "" if steps is None else f", {figure(int(steps))} of {figure(budget)} environment steps"
+    of = f" of {figure(budget)}" if is_number(budget) else ""
+    taken = "" if steps is None else f", {figure(int(steps))}{of} environment steps"
     under = (
         f"seed {run.named('seed')} · {outcome.state(run)}{taken} · started {run.about.get('started') or 'not recorded'}"
     )

@@ -13,7 +13,7 @@ import pytest
 from rlhf_ray import cli
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.folder import FORMAT
-from rlhf_ray.runs.report.compare import compare, draw_curves, table_of
+from rlhf_ray.runs.report.compare import compare, curves_of, table_of
 from rlhf_ray.settings import Experiment, PreferenceSettings, to_json
 
 
@@ -52,9 +52,12 @@ def test_each_number_is_its_runs_own_and_only_settings_that_differ_are_listed(tm
     assert done["settings"] == {"preferences.comparisons": PreferenceSettings().comparisons}
     assert training["settings"] == {"preferences.comparisons": 77}
     table = table_of([done, training])
-    assert [row[4] for row in table.rows] == ["−3.2 ± 0.5 (20)", None]
-    assert [row[8] for row in table.rows] == ["0.75 (4 answers)", None]
-    assert draw_curves([done, training | {"environment": "other"}]).startswith(b"\x89PNG")
+    rows = {name: values for name, *values in table.rows}
+    assert list(table.columns) == ["", *map(str, paths)]
+    assert rows["true return"] == ["−3.2 ± 0.5 (20)", None]
+    assert rows["held-out accuracy"] == ["0.75 (4 answers)", None]
+    assert rows["preferences.comparisons"] == [PreferenceSettings().comparisons, 77]
+    assert curves_of([done, training | {"environment": "other"}]).image.startswith(b"\x89PNG")
 
 
 def test_a_run_may_name_modules_that_are_not_here_and_lack_files(tmp_path: Path) -> None:
@@ -76,7 +79,7 @@ def test_the_command_prints_and_writes_a_page(
     folder(tmp_path / "b" / "<i>", RESULT | {"env_steps": 7})
     cli.main(["compare", "a", "b/<i>"])
     printed = capsys.readouterr().out
-    for text in ("−3.2 ± 0.5", "accuracy 0.75", "random −50", "comparison.html"):
+    for text in ("−3.2 ± 0.5 (20)", "0.75 (4 answers)", "−50.0", "comparison.html"):
         assert text in " ".join(printed.split())
     page = Path("comparison.html").read_text()
     assert "b/&lt;i&gt;" in page

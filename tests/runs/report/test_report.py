@@ -1,8 +1,9 @@
 """The run report, on run folders made up with the real classes."""
 
+import base64
 import dataclasses
-import io
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -22,8 +23,7 @@ from rlhf_ray.data.nested import write_nested
 from rlhf_ray.envs import make_env
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.report.run_report import write_report
-from rlhf_ray.runs.report.steps import STEPS
+from rlhf_ray.runs.report.run_report import STEPS, write_report
 from rlhf_ray.runs.report.steps.fragments import choose, show_pairs
 from rlhf_ray.runs.report.steps.learning import PLOTS
 from rlhf_ray.runs.report.steps.values import leaves
@@ -68,7 +68,7 @@ class Page(HTMLParser):
 
 def sections_of(folder: Path) -> dict[str, Section]:
     """The sections that are not skipped, by name."""
-    sections = run_here(STEPS, read_run(RunFolder(folder)))
+    sections = run_here(read_run(RunFolder(folder)), STEPS)
     return {section.name: section for section in sections if section.skipped is None}
 
 
@@ -77,12 +77,9 @@ def rows_of(section: Section) -> dict[str, list[Any]]:
     return {row[0]: list(row[1:]) for table in section.tables for row in table.rows}
 
 
-def texts(section: Section) -> str:
-    return " ".join(statement.text for statement in section.statements)
-
-
-def failed(section: Section) -> dict[str, Check]:
-    return {check.name: check for check in section.checks if check.passed is False}
+def check_of(section: Section, name: str) -> Check:
+    (check,) = (check for check in section.checks if check.name.startswith(name))
+    return check
 
 
 @pytest.fixture(scope="module")
@@ -139,10 +136,15 @@ def test_the_same_folder_gives_the_same_page(vector_run: Path) -> None:
 def test_the_result_is_shown(vector_run: Path, sections: dict[str, Section]) -> None:
     outcome = sections["outcome"]
     assert outcome.values["share_of_the_way"] == pytest.approx((1234.5 - 187.25) / (1234.5 - 151.75))
-    assert "−187.2, up from −1,234 for random actions: 97 % of the way" in texts(outcome)
+    check = check_of(outcome, "true return")
+    error = 101.5 / 19**0.5
+    assert (check.passed, check.value, check.bound) == (True, -187.25, "> −1234 of random actions")
+    assert (check.low, check.high) == pytest.approx((-187.25 - 2 * error, -187.25 + 2 * error))
+    accuracy = check_of(outcome, "held-out accuracy")
+    assert accuracy.value == pytest.approx(0.875)
     rows = rows_of(outcome)
-    assert rows["Trained on the learned reward"] == ["−187.2", 101.5, 20]
-    assert rows["environment steps"] == [12_000, 12_000]
+    assert rows["trained on the learned reward"] == [-187.25, 101.5, 20, None]
+    assert rows["env steps"] == [12_000, 12_000]
     assert rows["training time"] == ["0:12:05", None]
     about = json.loads((vector_run / "report.json").read_text())["about"]
     assert (about["environment"], about["seed"]) == ("Pendulum-v1", "3")
@@ -191,35 +193,46 @@ def test_learned_returns_are_sums_of_the_rewards_that_predict_returns() -> None:
             assert learned == pytest.approx(steps.sum(), abs=1e-4)
 
 
-def test_images_are_film_strips(image_run: Path) -> None:
-    stored = PreferenceStore(image_run / "preferences").load()
-    assert stored is not None
-    section = sections_of(image_run)["fragments"]
-    row = section.values["pairs"][0]["number"] - 1
-    with Image.open(io.BytesIO(section.pictures[0].image)) as image:
-        shown = np.asarray(image)
-    height = stored.pairs.left.observations.shape[2]
-    frame = shown.shape[0] // 2
-    factor = (frame - 4) // height
-    last = shown[frame + 2 : -2 : factor, -frame + 2 : -2 : factor]  # of the right fragment, below the left one
-    np.testing.assert_array_equal(last[..., 0], stored.pairs.right.observations[row, -1][..., 0])
+def test_the_first_screen_has_the_outcome_the_learning_curve_and_the_newest_film_once(
+    image_run: Path, vector_run: Path, run: Path
+) -> None:
+    assert {picture.kind for picture in sections_of(image_run)["fragments"].pictures} == {"webp"}
+    curve = base64.b64encode(sections_of(vector_run)["learning"].pictures[0].image).decode()
+    page = (vector_run / "report.html").read_text()
+    assert page.count(curve) == 1
+    assert page.index(curve) < page.index('class="step"')
+    assert page.count("true return<b>−187</b>") == 1
+    assert "webp" not in page
+    for number, name in enumerate(("newer", "older")):
+        Image.new("RGB", (4 + number, 4)).save(run / f"{name}.webp")
+        os.utime(run / f"{name}.webp", (1000 - number, 1000 - number))
+    with_film = write_report(run).read_text()
+    assert with_film.count("data:image/webp") == 1
+    assert base64.b64encode((run / "newer.webp").read_bytes()).decode() in with_film
 
 
 @pytest.mark.slow
-def test_alarms_are_listed_or_said_to_be_none_or_not_on_record(run: Path) -> None:
-    def health(**changes: Any) -> tuple[bool | None, dict[str, list[Any]]]:
+def test_alarms_are_checks_with_figure_bound_and_remedy(run: Path) -> None:
+    def health(**changes: Any) -> Section:
         (run / "metrics.jsonl").write_text(json.dumps({"iteration": 4, "env_steps": 4000} | changes))
-        section = sections_of(run)["health"]
-        (check,) = (check for check in section.checks if check.name == "no alarm was raised")
-        return check.passed, rows_of(section)
+        return sections_of(run)["health"]
 
-    assert health()[0] is None
-    assert health(raised=[])[0] is True
-    passed, rows = health(
-        raised=[{"name": "fragments_alike", "message": "All <alike>.", "remedy": "Take longer clips."}]
-    )
-    assert passed is False
-    assert rows["fragments alike"] == [4, 4000, "All <alike>.", "Take longer clips."]
+    assert check_of(health(), "alarms").passed is None
+    assert check_of(health(raised=[]), "alarms").passed is True
+    alarm = {
+        "name": "fragments_alike",
+        "message": "All <alike>.",
+        "remedy": "Take longer clips.",
+        "value": 0.1,
+        "bound": "≥ 0.5",
+    }
+    check = check_of(health(raised=[alarm], alarms=["fragments_alike"]), "fragments alike")
+    assert (check.name, check.passed, check.value, check.bound) == ("fragments alike, iteration 4", False, 0.1, "≥ 0.5")
+    assert check.remedy == "All <alike>. Take longer clips."
+    on = check_of(sections_of(run)["outcome"], "alarms on at the end")
+    assert (on.passed, on.value, on.remedy) == (False, 1, "fragments alike: see Health.")
+    own = check_of(health(raised=[{"name": "mine", "message": "Of a callback.", "remedy": "None."}]), "mine")
+    assert (own.passed, own.value, own.bound) == (False, None, "")
 
 
 def test_names_are_escaped(run: Path) -> None:
@@ -228,7 +241,7 @@ def test_names_are_escaped(run: Path) -> None:
     (run / "run.json").write_text(json.dumps({"command": "</pre><b>", "versions": {"<i>": "<u>"}, "machine": 3}))
     page = write_report(run).read_text()
     assert "<img src=x" not in page
-    assert not {"b", "i", "u"} & {tag for tag, _ in Page(page).tags}
+    assert not {"i", "u"} & {tag for tag, _ in Page(page).tags}
 
 
 def test_settings_that_differ_from_the_defaults_are_marked(vector_run: Path, sections: dict[str, Section]) -> None:
@@ -244,12 +257,14 @@ def test_settings_that_differ_from_the_defaults_are_marked(vector_run: Path, sec
 
 def test_what_is_worth_knowing(sections: dict[str, Section]) -> None:
     health = sections["health"]
-    figures = health.values
-    assert (figures["too_short"], figures["rollouts_failed"], figures["rounds"]) == (3, 1, 6)
-    assert figures["short_rounds"] == [[2, 5, 6]]
-    assert (figures["ties"], figures["answers"]) == (6, 36)
-    assert len(failed(health)) == 3
-    presses = figures["presses"]["oracle"]
+    assert {check.name: check.value for check in health.checks if check.passed is False} == {
+        "trajectories too short for a fragment": 3,
+        "rollouts without fragments because of an error": 1,
+        "labelling rounds, of 6, with too few answers": 1,
+    }
+    assert "Round 2: 5 of 6." in check_of(health, "labelling rounds").remedy
+    assert check_of(health, "share of ties (6 of 36 answers)").value == pytest.approx(1 / 6)
+    presses = health.values["presses"]["oracle"]
     assert presses["equal"] == 6
     assert sum(presses.values()) == 36
 
@@ -263,8 +278,8 @@ def test_an_interrupted_run_says_so(run: Path, said: str) -> None:
     outcome = sections_of(run)["outcome"]
     assert outcome.values["state"] == "interrupted"
     assert outcome.values["share_of_the_way"] is None
-    assert rows_of(outcome)["Reference: same settings, true reward"][0] == "not measured"
-    assert "interrupted at 12,000 of 12,000 environment steps" in texts(outcome)
+    assert rows_of(outcome)["reference: same settings, true reward"][0] is None
+    assert "interrupted, 12,000 of 12,000 environment steps" in write_report(run).read_text()
 
 
 @pytest.mark.slow
@@ -319,7 +334,7 @@ def _other_environments_model(run: Path) -> None:
         (_write("run.json", "[]"), "run.json: it is not a JSON object"),
         (_write("run.json", '{"started": "yesterday"}'), "started yesterday"),
         (_write("result.json", '{"trai'), "result.json: "),
-        (_write("result.json", '{"trained": 3, "random": null, "env_steps": "x"}'), "not measured"),
+        (_write("result.json", '{"trained": 3, "random": null, "env_steps": "x"}'), "Not evaluated"),
         (_write("preferences/store.json", "{}"), "preferences/store.json: "),
         (_write("reward_model/reward.safetensors", "x"), "reward_model/reward.json: "),
         (_other_environments_model, "reward_model/reward.json: "),
@@ -394,7 +409,7 @@ def test_answers_to_look_at_again_are_shown_until_somebody_has(run: Path) -> Non
     shown = suspect(run, suspicions)
     assert shown is not None
     assert shown.values["doubts"] == 6
-    assert "rlhf-ray links" not in texts(shown)  # no person's
+    assert "rlhf-ray links" not in shown.notes[0]  # no person's
     assert [pair["number"] for pair in shown.values["pairs"]] == [2, 3, 4, 5]
     assert "wrong with a probability of 99 %" in shown.pictures[0].caption
     row = store.events().to_pylist()[1]
@@ -408,4 +423,4 @@ def test_answers_to_look_at_again_are_shown_until_somebody_has(run: Path) -> Non
     mine = suspect(run, {(row["pair_id"], "ada"): 0.8})
     assert mine is not None
     assert (mine.values["doubts"], mine.values["pairs"][0]["annotator"]) == (1, "ada")
-    assert "rlhf-ray links" in texts(mine)
+    assert "rlhf-ray links" in mine.notes[0]

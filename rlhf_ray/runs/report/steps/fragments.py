@@ -14,6 +14,7 @@ from PIL import Image
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.data.plain import plain
 from rlhf_ray.data.returns import differences
 from rlhf_ray.labelling.camera import picture
 from rlhf_ray.reward import RewardEnsemble
@@ -90,7 +91,7 @@ def section(run: Run) -> Section:
         "agent gets them and `predict` returns them."
     )
     note = f"{len(pairs)} of {len(stored):,} stored comparisons, in the order of the answers. {learned}"
-    return Section("fragments", title, pictures=pictures, notes=[note], values={"pairs": values_of(pairs)})
+    return Section("fragments", title, pictures=pictures, notes=[note], values={"pairs": plain(values_of(pairs))})
 
 
 def doubts(run: Run) -> Section:
@@ -113,7 +114,7 @@ def doubts(run: Run) -> Section:
             " While the run goes on, its owner keeps or changes people's answers in the labelling page; `rlhf-ray links` with this "
             "folder shows the link."
         )
-    values = {"doubts": len(run.doubts), "pairs": values_of(pairs)}
+    values = {"doubts": len(run.doubts), "pairs": plain(values_of(pairs))}
     return Section("doubts", title, pictures=pictures, notes=[note], values=values)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from rlhf_ray.measure.error_rates import newest_rates
 from rlhf_ray.queries.schedule import gathered, held_back
 from rlhf_ray.runs.report.subject import Run, is_number, part
+from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.section import Check, Section, Table
 
 MANY_TIES = 0.25
@@ -24,7 +25,11 @@ def section(run: Run) -> Section:
     ]
     columns = ["annotator", "answers, by the side as shown", "errors, by the reward model"]
     tables = [Table(columns, rows, "Annotators")] if rows else []
-    values = {"checks": {check.name: check.value for check in checks}, "alarms": _alarms(run), "presses": dict(presses)}
+    values = {
+        "checks": {check.name: check.value for check in checks},
+        "alarms": _alarms(run),
+        "presses": values_of(presses),
+    }
     return Section("health", "Health", checks, tables=tables, values=values)
 
 

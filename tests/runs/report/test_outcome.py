@@ -1,4 +1,4 @@
-"""What a run's outcome must not be taken for."""
+"""The outcome's figures keep their bounds or not, and the terminal, the result and the report say so."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from rlhf_ray.data.system import CORES
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.outcome import checks_of, share_of_the_way, standard_errors
 from rlhf_ray.runs.progress import Progress
 from rlhf_ray.runs.report.run_report import write_report
-from rlhf_ray.runs.report.verdict import compare, share_of_the_way, standard_errors, verdicts
 from rlhf_ray.settings import Experiment, PreferenceSettings
+from rlhf_ray.study.section import Check
 
 
 def agent(mean: float, std: float, spread: float | None = 0.58, episodes: int = 20) -> dict[str, Any]:
@@ -29,93 +30,94 @@ def agent(mean: float, std: float, spread: float | None = 0.58, episodes: int = 
     return told if spread is None else told | {"action_spread": spread}
 
 
-CASES: dict[str, tuple[dict[str, Any], set[str], bool]] = {
-    "learned": ({"random": agent(-1218, 287), "trained": agent(-148, 99), "reference": agent(-146, 98)}, set(), True),
-    "worse than the reference": (
-        {"random": agent(-1218, 287), "trained": agent(-300, 99), "reference": agent(-146, 98)},
-        {"below_reference"},
-        True,
-    ),
+RETURN, REFERENCE, WAY = "true return", "reference's true return", "share of the way to the reference"
+THRESHOLD, ACTIONS = "learned, by the environment's threshold", "actions' variation, of random ones'"
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, bool | None], bool]] = {
+    "learned": ({"random": agent(-1218, 287), "trained": agent(-148, 99), "reference": agent(-146, 98)}, {}, True),
     "far from the reference": (
         {"random": agent(20, 9), "trained": agent(392, 40), "reference": agent(500, 0)},
-        {"short_of_reference"},
+        {WAY: False},
+        True,
+    ),
+    "four fifths of the way": (
+        {"random": agent(0, 1), "trained": agent(8, 1), "reference": agent(10, 1)},
+        {},
         True,
     ),
     "below the environment's threshold": (
         {"random": agent(20, 9), "trained": agent(296, 90), "reward_threshold": 475.0},
-        {"below_threshold"},
+        {THRESHOLD: False},
         False,
     ),
-    "above the environment's threshold": (
-        {"random": agent(-1218, 287), "trained": agent(-180, 90), "reward_threshold": -250.0},
-        set(),
-        False,
-    ),
-    "a reference that falls short of the threshold too says more": (
+    "at the threshold": ({"random": agent(0, 1), "trained": agent(8, 1), "reward_threshold": 8.0}, {}, False),
+    "a reference says more than the threshold": (
         {"random": agent(-50, 9), "trained": agent(960, 30), "reference": agent(970, 40), "reward_threshold": 4800.0},
-        set(),
+        {},
         True,
     ),
-    "no better than random": ({"random": agent(-499, 4), "trained": agent(-500, 0)}, {"no_better_than_random"}, False),
-    "both never move": ({"random": agent(0, 0), "trained": agent(0, 0)}, {"no_better_than_random"}, False),
-    "worse than random": ({"random": agent(25, 9), "trained": agent(9, 1)}, {"below_random"}, False),
+    "no better than random": ({"random": agent(-499, 4), "trained": agent(-500, 0)}, {RETURN: False}, False),
+    "both never move": ({"random": agent(0, 0), "trained": agent(0, 0)}, {RETURN: False}, False),
+    "worse than random": ({"random": agent(25, 9), "trained": agent(9, 1)}, {RETURN: False}, False),
+    "better by one and a half standard errors": (
+        {"random": agent(0.0, 19**0.5), "trained": agent(1.5 * 2**0.5, 19**0.5)},
+        {RETURN: None},
+        False,
+    ),
     "MountainCarContinuous, standing still like its reference": (
         {"random": agent(-33.3, 0.4), "trained": agent(-0.2, 0.0, 0.02), "reference": agent(-0.1, 0.0, 0.03)},
-        {"actions_collapsed", "reference_says_nothing"},
+        {ACTIONS: False, REFERENCE: False},
         False,
     ),
     "a reference that did not learn": (
         {"random": agent(-499, 4), "trained": agent(-498.7, 4), "reference": agent(-499.5, 3)},
-        {"no_better_than_random", "reference_says_nothing"},
+        {RETURN: False, REFERENCE: False},
         False,
     ),
     "one episode tells nothing": (
         {"random": agent(-900, 0, episodes=1), "trained": agent(-100, 0, episodes=1)},
-        {"no_better_than_random"},
+        {RETURN: None},
         False,
     ),
     "a result of before actions were measured": (
         {"random": agent(21, 9, None), "trained": agent(500, 0, None), "reference": agent(500, 0, None)},
-        set(),
+        {},
         True,
     ),
-    "nobody's actions vary": ({"random": agent(-900, 90, 0.0), "trained": agent(-100, 90, 0.0)}, set(), False),
-    "at the threshold": ({"random": agent(0, 1), "trained": agent(8, 1), "reward_threshold": 8.0}, set(), False),
-    "four fifths of the way": (
-        {"random": agent(0, 1), "trained": agent(8, 1), "reference": agent(10, 1)},
-        {"below_reference"},
-        True,
-    ),
-    "nothing evaluated": ({}, set(), False),
+    "nobody's actions vary": ({"random": agent(-900, 90, 0.0), "trained": agent(-100, 90, 0.0)}, {}, False),
+    "nothing evaluated": ({}, {}, False),
 }
 
 
-@pytest.mark.parametrize(("result", "names", "told"), CASES.values(), ids=CASES.keys())
-def test_verdicts(result: dict[str, Any], names: set[str], told: bool) -> None:
-    assert {verdict.name for verdict in verdicts(result)} == names
+@pytest.mark.parametrize(("result", "expected", "told"), CASES.values(), ids=CASES.keys())
+def test_figures_and_their_bounds(result: dict[str, Any], expected: dict[str, bool | None], told: bool) -> None:
+    checks = checks_of(result)
+    assert {check.name: check.passed for check in checks if check.passed is not True} == expected
+    assert all(bool(check.remedy) == (check.passed is not True) for check in checks)
     assert (share_of_the_way(result) is not None) == told
 
 
-def test_two_standard_errors_are_not_enough_and_more_are() -> None:
-    """Of three episodes with a deviation of 1, the error of each mean is the root of a half, and of a difference 1."""
-    found = [compare(agent(mean, 1, episodes=3), agent(0, 1, episodes=3)) for mean in (-2.01, -2.0, 2.0, 2.01)]
-    assert found == [-1, 0, 0, 1]
+def the(result: dict[str, Any], name: str) -> Check:
+    (check,) = (check for check in checks_of(result) if check.name == name)
+    return check
 
 
-def test_a_run_that_falls_short_says_how_far_it_came() -> None:
-    result = {"random": agent(20, 9), "trained": agent(140, 40), "reference": agent(500, 0)}
-    (verdict,) = verdicts(result)
-    assert "25% of the way from random actions (20) to the reference (500)" in verdict.message
-    (verdict,) = verdicts({"random": agent(-1218, 80), "trained": agent(-700, 99), "reward_threshold": -250.0})
-    assert "true return of −700 is below −250" in verdict.message
+def test_intervals_are_two_standard_errors_wide_each_way() -> None:
+    """Of 10 episodes with a deviation of 3, the standard error is 1."""
+    result = {"random": agent(0, 3, episodes=10), "trained": agent(8, 3, episodes=10), "reference": agent(16, 0)}
+    check = the(result, RETURN)
+    assert (check.value, check.low, check.high, check.bound) == (8.0, 6.0, 10.0, "> 0.00 of random actions")
+    way = the(result, WAY)
+    assert (way.value, way.low, way.high, way.bound) == (0.5, 0.375, 0.625, "≥ 0.8")
+    assert (the(result, REFERENCE).low, the(result, REFERENCE).high) == (16.0, 16.0)
 
 
 @pytest.mark.parametrize(
     ("trained", "episodes", "advice"),
     [
-        (-0.3, 20, "Nothing suggests that it has learned the task: train longer"),  # worse by the noise
-        (0.5, 20, "Nothing suggests"),
-        (1.8, 20, "about 50 episodes (--evaluation-episodes) would show it; otherwise train longer"),
+        (-0.3, 20, "Train longer (--resume), with more comparisons"),  # worse by the noise
+        (0.5, 20, "Train longer"),
+        (1.8, 20, "About 50 episodes (--evaluation-episodes) would decide it. Train longer"),
         (0.0, 1, "One episode has no noise"),
     ],
 )
@@ -124,20 +126,14 @@ def test_more_episodes_are_advised_only_where_they_could_show_something(
 ) -> None:
     # The standard error of a difference of means is sqrt(2 * 19 / 19) = 1.41 with 20 episodes; 1.8 is 1.27 of them.
     result = {"random": agent(0.0, 19**0.5, episodes=episodes), "trained": agent(trained, 19**0.5, episodes=episodes)}
-    (verdict,) = verdicts(result)
-    assert advice in verdict.message
+    assert the(result, RETURN).remedy.startswith(advice)
 
 
 def test_what_acting_at_random_earned_in_training_is_said_beside_a_policy_that_stands_still_without() -> None:
-    result = {"random": agent(-498, 7), "trained": agent(-500, 0, 0.0), "training_return": -206.4}
-    messages = {verdict.name: verdict.message for verdict in verdicts(result)}
-    assert "the stochastic policy reached −206.4" in messages["actions_collapsed"]
-    messages = {verdict.name: verdict.message for verdict in verdicts(result | {"training_return": -500.0})}
-    assert "In training" not in messages["actions_collapsed"]
-    for earned, said in ((-487.0, False), (-485.0, True)):  # two of its deviations above its mean are -486
-        result |= {"trained": agent(-500, 7, 0.0), "training_return": earned}
-        messages = {verdict.name: verdict.message for verdict in verdicts(result)}
-        assert ("the stochastic policy reached" in messages["actions_collapsed"]) == said
+    for earned, deviation, said in ((-206.4, 0, True), (-500.0, 0, False), (-487.0, 7, False), (-485.0, 7, True)):
+        # Two of its deviations above its mean are -486.
+        result = {"random": agent(-498, 7), "trained": agent(-500, deviation, 0.0), "training_return": earned}
+        assert ("the stochastic policy reached" in the(result, ACTIONS).remedy) == said
 
 
 def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
@@ -166,7 +162,7 @@ def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
         1.0,
         False,
         None,
-        verdicts(numbers),
+        checks_of(numbers),
         skipped=1,
     )
     folder.finish(dataclasses.asdict(outcome), interrupted=False)
@@ -177,7 +173,8 @@ def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
     assert said in (printed := capsys.readouterr().out)
     assert "0 labels (1 pair skipped), " in printed
     assert said in write_report(folder.path).read_text()
-    assert [verdict["name"] for verdict in json.loads(folder.result.read_text())["verdicts"]] == ["actions_collapsed"]
+    checks = json.loads(folder.result.read_text())["checks"]
+    assert {check["name"]: check["passed"] for check in checks} == {RETURN: True, ACTIONS: False}
 
 
 def started(folder: RunFolder, needs_ray: bool = True) -> TrainingRun:
@@ -218,7 +215,7 @@ def test_the_progress_line_keeps_the_last_known_values(capsys: pytest.CaptureFix
     assert second == first
 
 
-def test_wrong_answers_are_said_in_the_same_words_in_the_terminal_and_in_the_report(
+def test_wrong_answers_are_told_in_the_terminal_and_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = RunFolder.create(tmp_path / "run", Experiment(preferences=PreferenceSettings(comparisons=50)))
@@ -238,7 +235,8 @@ def test_wrong_answers_are_said_in_the_same_words_in_the_terminal_and_in_the_rep
         assert len(lines) == len(shown)
         assert all(said in line for line in lines)
     page = write_report(folder.path).read_text()
-    assert f"By the reward model, {said}." in page
+    assert "answers that look wrong<b>0.120</b>" in page
+    assert "0.0800 to 0.170 · keeps ≤ 0.15, by its interval" in page
     assert "about 50 % of ben&#39;s answers look wrong (40–60 %), as if guessed" in page
 
 
@@ -266,10 +264,11 @@ def test_episodes_that_were_cut_are_said_in_the_terminal_the_report_and_the_resu
 
     random, trained = TrueReturn(-90.0, 1.0, 4, 1.0, cut=4), TrueReturn(-20.0, 1.0, 4, 1.0, cut=3)
     numbers = {"random": dataclasses.asdict(random), "trained": dataclasses.asdict(trained)}
-    found = {verdict.name: verdict.message for verdict in verdicts(numbers)}
-    assert "7 episodes of the evaluation did not end, and were cut after 10,000 steps" in found["endless_episodes"]
+    check = the(numbers, "episodes cut")
+    assert (check.value, check.passed) == (7, False)
+    assert "10,000 steps" in check.remedy
     folder = RunFolder.create(tmp_path / "run", Experiment(environment="Pendulum-v1"))
-    outcome = Outcome("Pendulum-v1", 0, 0, 0, None, random, trained, None, None, 1.0, False, None, verdicts(numbers))
+    outcome = Outcome("Pendulum-v1", 0, 0, 0, None, random, trained, None, None, 1.0, False, None, checks_of(numbers))
     folder.finish(dataclasses.asdict(outcome), interrupted=False)
     progress = Progress(folder.experiment())
     progress.on_start(started(folder))
@@ -284,7 +283,7 @@ def test_without_an_evaluation_there_is_nothing_to_say(missing: str) -> None:
     result = {"random": agent(0, 1), "trained": agent(5, 1), "reference": agent(9, 1)}
     assert share_of_the_way(result) == pytest.approx(5 / 9)
     del result[missing]
-    assert (verdicts(result), share_of_the_way(result)) == ([], None)
+    assert (checks_of(result), share_of_the_way(result)) == ([], None)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -295,14 +294,12 @@ def test_a_difference_counts_in_welchs_standard_errors(seed: int) -> None:
     apart = stats.ttest_ind(*returns, equal_var=False).statistic
     assert standard_errors(one, other) == pytest.approx(apart)
     assert standard_errors(other, one) == pytest.approx(-apart)
-    assert compare(one, other) == (0 if abs(apart) <= 2 else np.sign(apart))
 
 
 def test_as_many_episodes_are_asked_for_as_would_tell() -> None:
     """1.25 standard errors of 20 episodes are 2 of 51.2: of 60, since tens are said."""
     result = {"random": agent(0.0, 4.0, episodes=20), "trained": agent(5 / math.sqrt(19), 0.0, episodes=33)}
     assert standard_errors(result["trained"], result["random"]) == pytest.approx(1.25)
-    (verdict,) = verdicts(result)
-    assert (verdict.name, "60" in verdict.message) == ("no_better_than_random", True)
+    assert "About 60 episodes" in the(result, RETURN).remedy
     result["trained"]["true_return_mean"] = 3.9 / math.sqrt(19)  # less than one: more would hardly tell
-    assert "episodes" not in verdicts(result)[0].message
+    assert "episodes" not in the(result, RETURN).remedy
