@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import numpy as np
 
 from rlhf_ray.agents.moments import Stretches
-from rlhf_ray.interpret.agent.drawn_maps import STRIP, DrawnMaps
 from rlhf_ray.interpret.agent.panel.data import PanelSaliency
 from rlhf_ray.interpret.agent.panel.samples import StepEffects
-from rlhf_ray.interpret.agent.questions.paths import WAYS
 from rlhf_ray.interpret.agent.questions.samples import GradientSamples
+from rlhf_ray.interpret.agent.saliency import THROUGH_TIME, Faithful
 from rlhf_ray.interpret.directions import Directions
-
-WAY_NAMES = tuple(WAYS.values())
 
 
 def effects_ahead(
     samples: GradientSamples,
     pieces: Stretches,
     basis: Directions,
-    drawn: DrawnMaps | None = None,
-    doubts: Mapping[str, str] = MappingProxyType({}),
+    faithful: Faithful | None = None,
 ) -> StepEffects:
     """Return the attribution's gradients at those steps of the panel's samples that it asked about.
 
@@ -33,8 +26,7 @@ def effects_ahead(
         samples: of the attribution; their episodes are those of ``pieces``.
         pieces: the panel's samples.
         basis: of the agent's memory.
-        drawn: which maps are faithful; None: nothing is doubted.
-        doubts: what to say of maps that are "unfaithful", and of those that were "unchecked".
+        faithful: which maps are faithful; None: nothing is doubted.
     """
     n, steps = len(pieces.rows), samples.saliency.shape[2]
     taken: dict[int, int] = {}
@@ -43,29 +35,24 @@ def effects_ahead(
             taken.setdefault(piece, number)
     rows = np.array(sorted(taken), np.int64)
     trusted = steps if samples.horizon is None or not samples.simulated else min(steps, samples.horizon + 1)
-    gradients, saliency, paths = {}, {}, {}
+    gradients, saliency = {}, {}
     for index, quantity in enumerate(samples.quantities):
         name = f"{_title(quantity, basis)}, {steps - 1} steps on"
-        faithful = drawn is None or drawn.choose(quantity, STRIP) == STRIP
-        doubt = "" if faithful or drawn is None else doubts["unfaithful" if drawn.knows(quantity) else "unchecked"]
+        doubt = "" if faithful is None else faithful.doubt(quantity, THROUGH_TIME)
         maps = np.full((len(rows), pieces.most, *samples.saliency.shape[3:]), np.nan, np.float32)
         by_score = np.full((n, pieces.most, len(basis)), np.nan, np.float32)
-        ways = np.full((n, pieces.most, len(WAY_NAMES)), np.nan, np.float32)
         for at, piece in enumerate(rows):
             number = taken[int(piece)]
             first = int(samples.steps[number] - pieces.steps[piece])
             span = min(trusted, int(pieces.lengths[piece]) - first)
             here = slice(first, first + span)
             maps[at, here] = samples.saliency[number, index, :span]
-            ways[piece, here] = samples.paths[number, index, :span]
             # The memory before a step is that after the step before, which is where scores are read.
             after = samples.memory_gradients[number, index, int(first == 0) : span].astype(np.float64)
             if after.size:
                 by_score[piece, max(first - 1, 0) : first - 1 + span] = basis.gradient(after)
         gradients[name], saliency[name] = by_score, PanelSaliency(rows, maps, doubt)
-        if not np.isnan(ways).all():
-            paths[name] = ways
-    return StepEffects(gradients, saliency, paths)
+    return StepEffects(gradients, saliency, {})
 
 
 def _title(quantity: str, basis: Directions) -> str:

@@ -1,4 +1,4 @@
-"""Samples: short rollouts with the gradients of some quantities, and the shares of their paths, for the panel."""
+"""Samples: short rollouts with the gradients of some quantities through time, for strips and the panel."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from rlhf_ray.agents.moments import WorldMoments
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.questions.paths import WAYS, ways
 from rlhf_ray.interpret.agent.questions.quantities import Quantity
 from rlhf_ray.interpret.agent.questions.question import AgentQuestion
-from rlhf_ray.interpret.agent.world_model.simulate import Estimator
 from rlhf_ray.interpret.agent.world_model.world import World
 
 COPIES = 4
@@ -40,11 +38,8 @@ class GradientSamples:
         saliency: gradients of each quantity by the frames, ``[n, quantities, T, height, width]`` (channels added) or
             ``[n, quantities, T, features]``; float16, as those below.
         memory_gradients: by the agent's memory before each step, ``[n, quantities, T, memory_size]``.
-        paths: shares of the ways that the world's state at the start takes to the quantity at each step, ``[n, quantities, T,
-            ways]``, in the order of `WAYS`; NaN without a world model.
         quantities: their names.
         simulated: whether a world model made the frames.
-        estimator: how actions passed gradients.
         horizon: the world model's valid horizon: steps after it are not to be trusted; None if not known.
     """
 
@@ -53,10 +48,8 @@ class GradientSamples:
     observations: Array
     saliency: FloatArray
     memory_gradients: FloatArray
-    paths: FloatArray
     quantities: tuple[str, ...]
     simulated: bool
-    estimator: str
     horizon: int | None = None
 
     def __len__(self) -> int:
@@ -71,8 +64,8 @@ class GradientSamples:
     def save(self, folder: Path) -> None:
         """Write ``samples.npz`` and ``samples.json`` to ``folder``."""
         np.savez_compressed(folder / ARRAYS, **self.arrays)  # type: ignore[arg-type]
-        about = {name: getattr(self, name) for name in ("quantities", "simulated", "estimator", "horizon")}
-        write_text(folder / ABOUT, json.dumps(about | {"ways": dict(WAYS)}, indent=1) + "\n")
+        about = {name: getattr(self, name) for name in ("quantities", "simulated", "horizon")}
+        write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
 
     @classmethod
     def load(cls, folder: Path | str) -> GradientSamples:
@@ -85,7 +78,7 @@ class GradientSamples:
             about = json.loads((Path(folder) / ABOUT).read_text())
             with np.load(Path(folder) / ARRAYS, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-            named = {name: about[name] for name in ("simulated", "estimator", "horizon")}
+            named = {name: about[name] for name in ("simulated", "horizon")}
             return cls(**arrays, **named, quantities=tuple(about["quantities"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SettingError(
@@ -107,8 +100,6 @@ def sample_gradients(
     quantities: Sequence[Quantity],
     scales: Mapping[str, Tensor],
     steps: int,
-    estimator: Estimator = "straight_through",
-    with_paths: Sequence[str] = ("value", "action"),
     horizon: int | None = None,
 ) -> GradientSamples:
     """Compute the samples of some moments. Independent of all others: the noise of a sample is that of its chunk.
@@ -120,21 +111,18 @@ def sample_gradients(
         quantities: what is asked at the last step.
         scales: see `through_time`.
         steps: after the start; samples have ``steps + 1`` steps.
-        estimator: see `simulate`.
-        with_paths: names of the quantities whose paths are told apart.
         horizon: the world model's valid horizon.
     """
     simulated = world is not None
-    by_quantity: dict[str, list[FloatArray]] = {"saliency": [], "memory_gradients": [], "paths": []}
+    by_quantity: dict[str, list[FloatArray]] = {"saliency": [], "memory_gradients": []}
     for quantity in quantities:
         sources = ("world", "memory") if simulated else ("frame", "memory")
-        question = AgentQuestion(agent, quantity, steps, world, estimator, sources=sources)  # type: ignore[arg-type]
+        question = AgentQuestion(agent, quantity, steps, world, sources=sources)  # type: ignore[arg-type]
         slopes = through_time(question, moments, scales, samples=COPIES, seed=int(moments.steps[0]))
         frames = slopes["observations"]
         maps = frames.sum(-1) if frames.ndim == 5 else frames.reshape(*frames.shape[:2], -1)
         by_quantity["saliency"].append(maps)
         by_quantity["memory_gradients"].append(slopes["memory"])
-        by_quantity["paths"].append(_paths(question, moments, quantity.name in with_paths))
     observations = slopes["seen"]
     if agent.observation_space.dtype == np.uint8:
         observations = np.clip(np.rint(observations), 0, 255).astype(np.uint8)
@@ -145,7 +133,6 @@ def sample_gradients(
         **{name: np.clip(np.stack(parts, 1), -HALF, HALF).astype(np.float16) for name, parts in by_quantity.items()},
         quantities=tuple(quantity.name for quantity in quantities),
         simulated=simulated,
-        estimator=estimator if simulated else "recording",
         horizon=horizon if simulated else None,
     )
 
@@ -193,11 +180,3 @@ def through_time(
         if not copy:
             seen = simulation.observations[:, upto].detach()
     return {name: slope.numpy() for name, slope in total.items()} | {"seen": seen.numpy()}
-
-
-def _paths(question: AgentQuestion, moments: WorldMoments, wanted: bool) -> FloatArray:
-    shares = np.full((len(moments), question.steps + 1, len(WAYS)), np.nan)
-    for step in range(question.steps + 1) if question.world is not None and wanted else ():
-        taken = ways(replace(question, steps=step), moments).shares
-        shares[:, step] = np.stack([taken[name] for name in WAYS], 1)
-    return shares

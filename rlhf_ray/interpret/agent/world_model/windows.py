@@ -12,32 +12,18 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import WindowNumbers
+from rlhf_ray.agents.moments import action_inputs
 from rlhf_ray.data.arrays import IntArray
-from rlhf_ray.policies.env_actions import to_policy_actions
 
 
 class WindowSource(Protocol):
-    """Windows at random access: `EpisodeWindows`, or those of a recording (`rlhf_ray.agents.recorded.Windows`)."""
+    """Windows at random access: those of a recording (`rlhf_ray.agents.recorded.Windows`)."""
 
     length: int
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, indices: Sequence[int] | IntArray) -> Episodes: ...
-
-
-class EpisodeWindows(WindowNumbers):
-    """Windows of ``length`` consecutive observations of ``episodes``; shorter episodes have one window, with padding after it."""
-
-    def __init__(self, episodes: Episodes, length: int):
-        super().__init__(episodes.lengths, length)
-        self.episodes = episodes
-
-    def __getitem__(self, numbers: Sequence[int] | IntArray) -> Episodes:
-        """Return the windows with these numbers."""
-        starts = self.starts(numbers)
-        return cut_out(self.episodes, starts.rows, starts.steps, self.length)
 
 
 def cut_out(episodes: Episodes, rows: IntArray, starts: IntArray, length: int) -> Episodes:
@@ -96,8 +82,5 @@ def read(windows: Episodes, action_space: gym.Space[Any], device: torch.device |
 
 
 def as_policy_actions(actions: Any, space: gym.Space[Any]) -> Tensor:
-    """Return environment actions ``[n, T, …]`` as worlds read them, ``[n, T, actions]``: one-hot, or policy actions of Box."""
-    if isinstance(space, gym.spaces.Discrete):
-        return torch.nn.functional.one_hot(torch.as_tensor(np.asarray(actions, np.int64)), int(space.n)).float()
-    converted = np.asarray(to_policy_actions(actions, space), np.float32)
-    return torch.as_tensor(converted.reshape(*converted.shape[:2], -1))
+    """Return `action_inputs` as a tensor, float32."""
+    return torch.as_tensor(np.asarray(action_inputs(np.asarray(actions), space), np.float32))

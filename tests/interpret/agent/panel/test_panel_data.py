@@ -19,7 +19,6 @@ from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent.drawn_maps import DrawnMaps
 from rlhf_ray.interpret.agent.panel import PanelData, packing, write_panel
 from rlhf_ray.interpret.agent.panel.ahead import effects_ahead
 from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
@@ -29,6 +28,7 @@ from rlhf_ray.interpret.agent.panel.sheets import plan_for, sheet_image, write_s
 from rlhf_ray.interpret.agent.questions import quantities
 from rlhf_ray.interpret.agent.questions.question import AgentQuestion
 from rlhf_ray.interpret.agent.questions.samples import sample_gradients
+from rlhf_ray.interpret.agent.saliency import UNCHECKED, UNFAITHFUL, Faithful
 from rlhf_ray.interpret.agent.steps import panel
 from rlhf_ray.interpret.attribution.drawing import RAISES
 from rlhf_ray.interpret.directions.interventions import Intervention
@@ -190,30 +190,19 @@ def test_what_matters_some_steps_on_lies_on_the_right_step():
     assert np.isfinite(short.saliency[name].maps).sum() < np.isfinite(effects.saliency[name].maps).sum()
 
 
-def test_maps_that_are_not_faithful_are_occlusion_or_doubted(tmp_path):
+def test_maps_that_are_not_faithful_are_doubted(tmp_path):
     _, agent, basis, episodes, pieces = corridor_panel()
-    doubts = {"unfaithful": "random orders are as good", "unchecked": "not checked"}
-
-    def saliency(**faithful):
-        drawn = DrawnMaps({name.replace("_of_", "/"): value for name, value in faithful.items()})
-        extras = PanelExtras(drawn=drawn, doubts=doubts)
-        few = pieces[:6]
-        return collect(agent, episodes, few, basis, site_of(agent), np.random.default_rng(0), title="C", extras=extras)
-
-    doubted = saliency(value_of_difference_x_gradient=False, value_of_occlusion=False)
-    assert doubted.saliency[VALUE].doubt == "random orders are as good"
-    assert doubted.saliency[LIKELIEST].doubt == "not checked"
-    kept = saliency(value_of_difference_x_gradient=True)
-    assert kept.saliency[VALUE].doubt == ""
-    assert np.array_equal(kept.saliency[VALUE].maps, doubted.saliency[VALUE].maps, equal_nan=True)
-    instead = saliency(value_of_difference_x_gradient=False, value_of_occlusion=True)
-    assert instead.saliency[VALUE].doubt == ""
-    assert not np.allclose(instead.saliency[VALUE].maps, doubted.saliency[VALUE].maps, equal_nan=True)
+    extras = PanelExtras(faithful=Faithful({"value/difference_x_gradient": False}))
+    rng = np.random.default_rng(0)
+    doubted = collect(agent, episodes, pieces[:6], basis, site_of(agent), rng, title="C", extras=extras)
+    assert [doubted.saliency[name].doubt for name in (VALUE, LIKELIEST)] == [UNFAITHFUL, UNCHECKED]
     write_panel(doubted, tmp_path)
     told = re.findall(r'"doubt":"([^"]*)"', (tmp_path / "data" / "core.js").read_text())
-    assert told == [*doubts.values()]
+    assert told == [UNFAITHFUL, UNCHECKED]
     colours = (tmp_path / "colours.css").read_text()
     assert colours.count(f"--raises: {RAISES}") == 1, "one colour code in the panel and in pictures"
+    known = Faithful({"value/difference_x_gradient": True, "action/difference_x_gradient": True})
+    assert not known.doubt("value", "difference_x_gradient")
 
 
 def test_dreamed_pairs_start_alike_and_differ_by_the_intervention():
