@@ -153,14 +153,14 @@ def test_an_edited_step_runs_again_and_so_does_one_whose_helper_is_edited(
 
 def test_the_code_of_a_step_reaches_what_it_imports_in_functions() -> None:
     """`rlhf_ray.interpret.agent.world_model.model` is imported inside functions of the step."""
-    from rlhf_ray.interpret.agent.steps import quality
+    from rlhf_ray.interpret.agent.steps import world_model
     from rlhf_ray.study import code
 
-    before = code_of(quality.run)
+    before = code_of(world_model.run)
     edited = code._source.__wrapped__  # type: ignore[attr-defined]
     try:
         code._source = lambda name: b"" if name.endswith("world_model.quality") else edited(name)  # type: ignore[assignment]
-        assert code_of(quality.run) != before
+        assert code_of(world_model.run) != before
     finally:
         code._source = edited
 

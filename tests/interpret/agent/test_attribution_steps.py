@@ -25,7 +25,9 @@ def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("chain")
     batch = make_batch(MINIRUN, 8)
     agent = network_agent(batch.observation_space, batch.action_space)
-    record_inside(agent, batch, list(range(24)), folder / "recording", acting={"greedy": 0.5, "epsilon": 0.5}, epsilon=0.5)
+    record_inside(
+        agent, batch, list(range(24)), folder / "recording", acting={"greedy": 0.5, "epsilon": 0.5}, epsilon=0.5
+    )
     memory = load_episodes(folder / "recording").memory.reshape(-1, agent.memory_size)
     (folder / "bases").mkdir()
     directions.fit("pca", memory, 3).save(folder / "bases" / "pca.npz")

@@ -54,7 +54,7 @@ def test_a_planted_cause_is_among_the_first_rows_and_nothing_else_is_made_up(cas
         assert not [row.name for table in tables for row in table.rows if beyond(row)]
     for table in tables:
         for row in table.rows:
-            if any(re.match(name, row.name) for name in case.unmoved):
+            if any(re.match(name, row.name) for name in agents.UNMOVED.get(case.name, ())):
                 assert row.figures[ACTIONS].mean == 0.0, row.name
 
 
@@ -132,7 +132,12 @@ def test_a_single_decisive_action_shows(tmp_path: Path) -> None:
         return torch.stack([-turn, turn], 1), memory[:, 0] * 0
 
     agent = FunctionAgent(
-        decide, OBSERVED, ACTED, remember=lambda x, m: torch.where(x[:, :1] != 0, x[:, :1], m), memory_size=1, name="maze"
+        decide,
+        OBSERVED,
+        ACTED,
+        remember=lambda x, m: torch.where(x[:, :1] != 0, x[:, :1], m),
+        memory_size=1,
+        name="maze",
     )
     plain = play(agent, Maze(24), range(24), keep_states=True)
     bench = Bench(agent, Maze, plain, np.arange(24), 1.0, 4, length)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.measure.intervals import MeanEstimate, estimate_difference, estimate_mean, weighted_contrast

@@ -1,7 +1,5 @@
 """Agents inside world models: what a simulation computes, and which paths its gradients take."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 import torch
+from rlhf_ray.study.verdict import reconcile
 
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.recorded import split_of
@@ -17,7 +18,6 @@ from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.study.run import run_alone
 from rlhf_ray.study.section import Section, Statement
 from rlhf_ray.study.step import Step
-from rlhf_ray.study.verdict import reconcile
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.contexts import context_of
 

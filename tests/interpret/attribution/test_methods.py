@@ -18,8 +18,8 @@ from rlhf_ray.interpret.attribution.gradcam import last_convolutions
 from rlhf_ray.interpret.attribution.gradients import IntegratedGradients
 from rlhf_ray.interpret.attribution.interventions import input_effects, part_effects
 from rlhf_ray.interpret.attribution.method import Method
-from rlhf_ray.interpret.reward.question import RewardQuestion
 from rlhf_ray.interpret.effects.regions import regions_of
+from rlhf_ray.interpret.reward.question import RewardQuestion
 from rlhf_ray.interpret.reward.steps import attribution as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward import RewardEnsemble

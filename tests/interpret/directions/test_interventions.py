@@ -15,7 +15,7 @@ from rlhf_ray.interpret.directions.interventions import Intervention
 from tests.agents.test_play import LEVELS, agent_of
 from tests.interpret.agent import toy_world
 from tests.interpret.agent.corridor import Corridors
-from tests.interpret.agent.directions import linear, oblique
+from tests.interpret.agent.directions import oblique
 
 RNG = np.random.default_rng(1)
 VALUES = RNG.standard_normal((20, 16)).astype(np.float32)

@@ -12,18 +12,31 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import action_inputs
+from rlhf_ray.agents.moments import WindowNumbers, action_inputs
 from rlhf_ray.data.arrays import IntArray
 
 
 class WindowSource(Protocol):
-    """Windows at random access: those of a recording (`rlhf_ray.agents.recorded.Windows`)."""
+    """Windows at random access: `EpisodeWindows`, or those of a recording (`rlhf_ray.agents.recorded.Windows`)."""
 
     length: int
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, indices: Sequence[int] | IntArray) -> Episodes: ...
+
+
+class EpisodeWindows(WindowNumbers):
+    """Windows of ``length`` consecutive observations of ``episodes``; shorter episodes have one window, with padding after it."""
+
+    def __init__(self, episodes: Episodes, length: int):
+        super().__init__(episodes.lengths, length)
+        self.episodes = episodes
+
+    def __getitem__(self, numbers: Sequence[int] | IntArray) -> Episodes:
+        """Return the windows with these numbers."""
+        starts = self.starts(numbers)
+        return cut_out(self.episodes, starts.rows, starts.steps, self.length)
 
 
 def cut_out(episodes: Episodes, rows: IntArray, starts: IntArray, length: int) -> Episodes:
