@@ -1,4 +1,4 @@
-"""Bases, concepts and dynamics: what memory carries (AT10), and of objects (AT14), the projector (AT20), planted dynamics (AT21)."""
+"""Bases, concepts and dynamics: what memory carries (AT10, AT14), the projector (AT20), planted dynamics (AT21)."""
 
 from __future__ import annotations
 

@@ -1,16 +1,15 @@
-"""What changes an agent's memory, a layer, or what it sees while it acts: hooks, in `play` or in a world model, and sights, in `play`."""
+"""What changes an agent while it acts: hooks change its memory or a layer, in `play` or in a world model; sights what it sees."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from rlhf_ray.agents.agent import MEMORY, Agent, Edit
 from rlhf_ray.data.arrays import Array, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs.batch import EnvBatch
 
 
 class Hook(Protocol):
@@ -34,11 +33,11 @@ class Hook(Protocol):
 class Sight(Protocol):
     """A change of the world, or of what an agent sees of it."""
 
-    def __call__(self, batch: EnvBatch, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
+    def __call__(self, batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
         """Return what is seen instead, ``[n, …]``.
 
         Args:
-            batch: ``n`` copies of the environment, which it may edit.
+            batch: ``n`` copies of the environment (`EnvBatch`), which it may edit.
             seen: their observations, ``[n, …]``.
             copies: the copies that go on, ``[k]``; the observations of others don't count.
             episodes: the numbers of their episodes, ``[k]``.

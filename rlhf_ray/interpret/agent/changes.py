@@ -1,9 +1,10 @@
-"""Changes whose effects a report measures: edits of the world, hidden objects, other observations, other memory, removed directions."""
+"""Changes whose effects a report measures: edits of the world, hidden objects, other observations and memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ class Change:
         sight: changes the world or what is seen of it; None: nothing.
         hook: changes what goes on inside the agent; None: nothing.
         once: the same at a single moment, if that is another one: memory that stands still.
+        world: whether the sight changes the world, or asks it where things are.
         lasts: whether it stays, so that making it once, at the start, is making it throughout.
         controls: made-up changes of the same size.
     """
@@ -34,6 +36,7 @@ class Change:
     sight: Sight | None = None
     hook: Hook | None = None
     once: Hook | None = None
+    world: bool = False
     lasts: bool = False
     controls: tuple[Change, ...] = ()
 
@@ -60,7 +63,7 @@ class _SightAt:
     moments: IntArray
     rows: IntArray
 
-    def __call__(self, batch: EnvBatch, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
+    def __call__(self, batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
         now = steps == self.moments[episodes]
         return self.sight(batch, seen, copies[now], self.rows[episodes[now]], steps[now]) if now.any() else seen
 
@@ -92,7 +95,7 @@ class EditWorld:
 
     edit: str
 
-    def __call__(self, batch: EnvBatch, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
+    def __call__(self, batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
         """See `Sight`."""
         return np.asarray(batch.edit(self.edit, np.isin(np.arange(batch.n), copies)))
 
@@ -111,7 +114,7 @@ class Hide:
     beside: bool = False
     seed: int = 0
 
-    def __call__(self, batch: EnvBatch, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
+    def __call__(self, batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
         """See `Sight`."""
         masks = {name: mask[copies] for name, mask in batch.masks().items()}
         things = np.any([mask for name, mask in masks.items() if name == AGENT or 0 < mask.mean() <= OBJECT], axis=0)
@@ -139,7 +142,7 @@ class OtherSight:
     last: IntArray
     numbers: tuple[int, ...] | None = None
 
-    def __call__(self, batch: EnvBatch, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
+    def __call__(self, batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
         """See `Sight`."""
         others, changed = self.observations[episodes, np.minimum(steps, self.last[episodes])], seen.copy()
         if self.numbers is None:
@@ -176,7 +179,12 @@ class OtherMemory:
 def edits(batch: EnvBatch, plain: Episodes) -> list[Change]:
     """Return the edits that the environment offers. ``plain`` keeps states, if the environment can save them."""
     return [
-        Change(f"{name}: {does.rstrip('.')}" if does else name, EditWorld(name), lasts=_lasts(batch, plain, name))
+        Change(
+            f"{name}: {does.rstrip('.')}" if does else name,
+            EditWorld(name),
+            world=True,
+            lasts=_lasts(batch, plain, name),
+        )
         for name, does in batch.edits.items()
     ]
 
@@ -208,7 +216,10 @@ def _lasts(batch: EnvBatch, plain: Episodes, edit: str) -> bool:
 
 def hidden_objects(kinds: Sequence[str], seed: int) -> list[Change]:
     """Return the hiding of each kind of object, beside that of as much of the background."""
-    return [Change(f"{kind} hidden", Hide(kind), controls=(Change(kind, Hide(kind, True, seed)),)) for kind in kinds]
+    return [
+        Change(f"{kind} hidden", Hide(kind), world=True, controls=(Change(kind, Hide(kind, True, seed), world=True),))
+        for kind in kinds
+    ]
 
 
 def other_sights(plain: Episodes, partners: IntArray, names: Sequence[str]) -> list[Change]:
@@ -231,7 +242,8 @@ def changes_anything(before: Episodes, after: Episodes, tolerance: FloatArray | 
     """Return at which steps two plays of the same episodes act differently, ``[n, T]``; False where one of them has ended.
 
     Args:
-        before, after: the plays.
+        before: one play.
+        after: the other.
         tolerance: of each number of a Box action, up to which it counts as the same; None: Discrete actions.
     """
     steps = min(before.actions.shape[1], after.actions.shape[1])

@@ -16,7 +16,7 @@ from rlhf_ray.interpret.agent.samples import Samples
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions import labels as labelled
 from rlhf_ray.interpret.directions.labelled import direction
-from rlhf_ray.interpret.directions.probes import held_out
+from rlhf_ray.interpret.directions.labels import held_out
 from rlhf_ray.measure.intervals import MeanEstimate, mean_interval
 from rlhf_ray.measure.statistics import auc
 

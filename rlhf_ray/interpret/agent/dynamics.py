@@ -141,7 +141,7 @@ def world_jacobians(
 ) -> FloatArray:
     """Return how scores depend on those ``steps`` steps before, through the agent's memory and the world model: ``[n, k, k]``.
 
-    From two steps on, an action that the memory changes changes what the agent sees. ``through_actions=False`` leaves this path out.
+    From two steps on, an action that the memory changes changes what the agent sees. ``through_actions=False`` leaves that out.
 
     Args:
         world: the world model.

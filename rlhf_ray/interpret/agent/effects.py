@@ -65,7 +65,8 @@ class Bench:
         always = self.play(change.throughout(len(self.plain)))
         ever = changes_anything(self.plain, always, self._tolerance).any(1) | acts.any(1)
         worst, moved = self._single(change, acts, values)
-        ever |= moved
+        if not change.controls:  # which are tried throughout and at once
+            ever |= moved
         figures = {ACTIONS: self._share(ever), RETURN: self._mean((always.returns - self.plain.returns) / self.unit)}
         figures[ONCE] = self._mean((worst - self.plain.returns) / self.unit)
         if values.size:
@@ -122,19 +123,20 @@ class Bench:
         """
         plain, real = self.plain, self.plain.real
         acts, values = np.zeros(real.shape, bool), np.zeros(real.shape)
-        if change.sight is not None and not len(plain.env_states):
+        if change.world and not len(plain.env_states):
             return acts, np.zeros((len(plain), 0))
         rows, steps = np.nonzero(real)
-        batch = self.make_batch(COPIES) if change.sight is not None else None
+        batch = self.make_batch(COPIES) if change.world else None
         size = COPIES if batch is not None else ROWS
         try:
             for first in range(0, len(rows), size):
                 at, when = rows[first : first + size], steps[first : first + size]
                 seen = plain.observations[at, when]
-                if batch is not None and change.sight is not None:
+                if batch is not None:
                     copies = np.minimum(np.arange(batch.n), len(at) - 1)
-                    shown = batch.restore([plain.env_states[at[copy]][when[copy]] for copy in copies])
-                    seen = change.sight(batch, shown, np.arange(len(at)), at, when)[: len(at)]
+                    seen = batch.restore([plain.env_states[at[copy]][when[copy]] for copy in copies])
+                if change.sight is not None:
+                    seen = change.sight(batch, seen, np.arange(len(at)), at, when)[: len(at)]
                 hooks = [] if change.hook is None else [change.once or change.hook]
                 edits = edits_at(hooks, when, at)
                 step = self.agent.step(torch.as_tensor(seen), torch.as_tensor(plain.memory[at, when]), edits=edits)

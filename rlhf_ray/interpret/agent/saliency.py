@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.moments import WorldMoments
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.spaces import feature_names
-from rlhf_ray.interpret.agent.questions import AgentQuestion, Quantity
-from rlhf_ray.interpret.agent.questions.samples import GradientSamples
+from rlhf_ray.interpret.agent.questions import AgentQuestion, Quantity, Source
+from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.interpret.attribution import Method, attribute
 from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.interpret.attribution.faithfulness import Curves, curves
@@ -21,8 +24,8 @@ THROUGH_TIME, NOW = "smoothgrad", "difference_x_gradient"
 """Methods whose maps are drawn: gradients averaged over noisy copies through time, and the panel's of the step itself."""
 UNFAITHFUL = "By deletion and insertion it orders the frame no better than a random order can."
 UNCHECKED = "Its faithfulness was not checked."
-SHOWN = 3
-"""Samples in pictures."""
+COPIES = 4
+"""Noisy copies of each strip."""
 UNMOVED = 1e-6
 """Share of its standard deviation by which a quantity that doesn't depend on the frame may change with the whole frame."""
 
@@ -82,25 +85,84 @@ def judge_maps(
 
 def strips(
     agent: Agent,
-    samples: GradientSamples,
+    world: World | None,
+    moments: WorldMoments,
+    usual: WorldMoments,
     asked: Sequence[Quantity],
+    steps: int,
     faithful: Faithful,
-    rng: np.random.Generator,
+    horizon: int | None,
 ) -> Iterator[Picture]:
-    """Draw gradients of each quantity by the frames up to its step; crossed out where they are not faithful at the last one."""
-    rows = np.sort(rng.permutation(len(samples))[:SHOWN])
-    seen, steps = samples.observations[rows], samples.observations.shape[1]
-    columns = [f"step {step}" for step in range(steps)]
-    captions = [f"episode {samples.rows[i]}\nstep {samples.steps[i]}" for i in rows]
-    beyond = np.arange(steps) > (steps if samples.horizon is None else samples.horizon)
-    source = "simulated" if samples.simulated else "recorded"
-    for index, quantity in enumerate(asked):
-        why = faithful.doubt(quantity.name, THROUGH_TIME) or None
-        maps, faded = samples.saliency[rows, index].astype(np.float64), np.tile(beyond, (len(rows), 1))
-        names = feature_names(agent.observation_space)
-        image = strip(seen, maps, captions, columns, "per unit of the frame", faded, why, names)
+    """Draw gradients of each quantity by the frames up to its step; crossed out where they are not faithful at the last one.
+
+    Args:
+        agent: the agent.
+        world: the world model that goes on from the moments; None: the recording does.
+        moments: where the strips start.
+        usual: moments that give the noise its size.
+        asked: the quantities.
+        steps: from a strip's start to its question.
+        faithful: which maps are faithful.
+        horizon: the world model's valid horizon: steps after it are grey; None if not known.
+    """
+    sources: tuple[Source, ...] = ("frame", "memory") if world is None else ("world", "memory")
+    columns = [f"step {step}" for step in range(steps + 1)]
+    captions = [f"episode {row}\nstep {step}" for row, step in zip(moments.rows, moments.steps, strict=True)]
+    beyond = np.arange(steps + 1) > (steps if world is None or horizon is None else horizon)
+    source, names = "recorded" if world is None else "simulated", feature_names(agent.observation_space)
+    for quantity in asked:
+        question = AgentQuestion(agent, quantity, steps, world, sources=sources)
+        slopes = through_time(question, moments, question.against(usual).scales, samples=COPIES)
+        maps, why = slopes["observations"].astype(np.float64), faithful.doubt(quantity.name, THROUGH_TIME) or None
+        faded = np.tile(beyond, (len(moments), 1))
+        image = strip(slopes["seen"], maps, captions, columns, "per unit of the frame", faded, why, names)
         caption = (
-            f"Gradient of the {quantity.title} at step {steps - 1} by the frames that the agent sees until then ({source}). "
+            f"Gradient of the {quantity.title} at step {steps} by the frames that the agent sees until then ({source}). "
             "One scale for all; what is beyond it has the full colour."
         )
         yield Picture(f"saliency_{quantity.name}", image, caption, why)
+
+
+def through_time(
+    question: AgentQuestion,
+    moments: WorldMoments,
+    scales: Mapping[str, Tensor],
+    *,
+    samples: int = 1,
+    noise: float = AgentQuestion.noise,
+    seed: int = 0,
+) -> dict[str, Array]:
+    """Return the gradients of a quantity ``k`` steps on with respect to every step up to it, averaged over noisy copies.
+
+    The first copy has no noise. Gradients are not multiplied by scales.
+
+    Args:
+        question: with ``steps = k``.
+        moments: where.
+        scales: of the sources, which give the noise its size.
+        samples: copies of the inputs.
+        noise: its standard deviation, in these scales.
+        seed: of the noise.
+
+    Returns:
+        ``observations`` ``[n, k + 1, …]``: gradients to the frame that the agent sees at each step; ``memory`` and ``states``: to
+        the agent's memory before it and the world's. ``seen``: the frames themselves, without noise.
+    """
+    inputs = question.inputs(moments)
+    generator = torch.Generator().manual_seed(seed)
+    total: dict[str, Tensor] = {}
+    upto = slice(question.steps + 1)
+    for copy in range(samples):
+        size = noise if copy else 0.0
+        moved = {
+            name: (actual + size * scales[name] * torch.randn(actual.shape, generator=generator)).requires_grad_()
+            for name, actual in inputs.items()
+        }
+        simulation = question.rollout(moments, moved)
+        slopes = simulation.gradients(question.read(simulation))
+        for name in ("observations", "memory", "states"):
+            part = getattr(slopes, name)[:, upto].detach() / samples
+            total[name] = total[name] + part if name in total else part
+        if not copy:
+            seen = simulation.observations[:, upto].detach()
+    return {name: slope.numpy() for name, slope in total.items()} | {"seen": seen.numpy()}

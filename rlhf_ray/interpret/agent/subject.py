@@ -15,6 +15,7 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import site_of
 from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.identity import identify
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.envs.identity import identity_of
@@ -117,14 +118,8 @@ def nothing_inside(context: AgentContext) -> str | None:
     """Return why a step has nothing to look into; None if there is something."""
     if "recording" not in context.folders:
         return NO_RECORDING
-    agent = context.subject.agent
-    return None if agent.memory_size or agent.layers else "The agent has neither memory nor layers to look into."
-
-
-def no_world(context: AgentContext) -> str | None:
-    """Return why a step has no world model; None if there is one."""
-    return (
-        None
-        if {"recording", "world_model"} <= context.folders.keys()
-        else "There is no world model of the agent's environment."
-    )
+    try:
+        site_of(context.subject.agent)
+    except SettingError as error:
+        return str(error)
+    return None

@@ -78,13 +78,6 @@ def removed_variance(basis: Directions, components: Sequence[int], values: Float
     return float((change**2).sum()) / total if total > 1e-300 else 0.0
 
 
-def random_directions(rows: FloatArray, wanted: float, rng: np.random.Generator, count: int) -> list[FloatArray]:
-    """Draw unit vectors ``[size]`` along which ``rows`` ``[n, size]`` have the variance ``wanted``, or as near as possible."""
-    centred = (rows - rows.mean(0)).astype(np.float64)
-    variances, axes = np.linalg.eigh(centred.T @ centred / len(centred))
-    return [axes @ tilted(variances, 1, wanted, rng)[:, 0] for _ in range(count)]
-
-
 def tilted(variances: FloatArray, width: int, wanted: float, rng: np.random.Generator) -> FloatArray:
     """Draw ``width`` orthonormal weights ``[k, width]`` of axes with ``variances`` ``[k]``, that carry ``wanted`` of them together.
 

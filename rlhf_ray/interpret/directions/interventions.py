@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.agents.agent import MEMORY, Edit
-from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.directions.directions import NOT_LINEAR, Directions
 
 Op = Literal["ablate_mean", "ablate_midpoint", "swap", "reflect", "scale", "steer"]
-When = Collection[int] | Callable[[IntArray, FloatArray], BoolArray] | None
-"""None: always; some steps of the episode; or a predicate on steps ``[n]`` and the components' scores ``[n, k]``."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Intervention:
             * scale: multiply them by ``amount``.
             * steer: add ``amount``.
         amount: see ``op``: a number, or one per component, or in a layer of images ``[*positions, components]``.
-        when: when to change them.
+        when: the steps of the episode at which to change them; None: all.
         site: `MEMORY`, changed after the step's update and before actor and critic read it; or a layer's name.
     """
 
@@ -48,7 +46,7 @@ class Intervention:
     op: Op
     _: KW_ONLY
     amount: float | FloatArray | None = None
-    when: When = None
+    when: Collection[int] | None = None
     site: str = MEMORY
 
     def __post_init__(self) -> None:
@@ -90,7 +88,8 @@ class Intervention:
         def apply(values: Tensor) -> Tensor:
             n = len(values)
             steps = np.broadcast_to(np.asarray(step, np.int64), n)
-            if isinstance(self.when, Collection) and not any(number in self.when for number in set(steps.tolist())):
+            on = np.array([self.when is None or int(each) in self.when for each in steps], bool)
+            if not on.any():
                 return values
             arranged = self._arrange(values)
             filters, moves, center = (torch.as_tensor(vector, device=values.device) for vector in self._vectors)
@@ -100,7 +99,6 @@ class Intervention:
                 exact = self.basis.encode(flat)[:, list(self.components)].reshape(scores.shape)
                 scores = scores + (torch.as_tensor(exact, device=values.device) - scores.detach())
             change = self._target(scores) - scores
-            on = self._on(steps, scores)
             if not on.all():
                 change = change * torch.as_tensor(on, device=values.device).view(n, *[1] * (change.dim() - 1))
             return self._restore((arranged + change @ moves).to(values.dtype), values)
@@ -130,15 +128,6 @@ class Intervention:
         if self.op == "steer":
             return scores + amount
         return amount.expand_as(scores)
-
-    def _on(self, steps: IntArray, scores: Tensor) -> BoolArray:
-        if self.when is None:
-            return np.ones(len(steps), bool)
-        if isinstance(self.when, Collection):
-            return np.array([int(step) in self.when for step in steps], bool)
-        seen = scores.detach()
-        pooled = seen.flatten(1, -2).mean(1) if seen.dim() > 2 else seen
-        return np.asarray(self.when(steps, pooled.cpu().numpy()), bool)
 
     def _arrange(self, values: Tensor) -> Tensor:
         """Put channels last: ``[n, *positions, size]`` float64."""

@@ -24,8 +24,9 @@ OWN_VARIANCE = 0.05
 def fit_probe(values: FloatArray, count: int, seed: int = 0, labels: Labels | None = None) -> Directions:
     """Fit one component for each of the first ``count`` concepts by least squares.
 
-    A concept's own direction, held constant, leaves nothing that a linear reader could tell it by (Belrose et al. 2023, LEACE, of one
-    label). The filter is the regression's weights, scaled so that scores have unit variance. Patterns are covariance times filter, divided
+    A concept's own direction, held constant, leaves nothing that a linear reader could tell it by (Belrose et al. 2023, LEACE, of
+    one label). The filter is the regression's weights, scaled so that scores have unit variance. Patterns are
+    covariance times filter, divided
     by the covariance of the scores (Haufe et al. 2014, equation 6): alone, the covariance of values and score. A concept whose
     filter the others (nearly) hold already is left out.
 

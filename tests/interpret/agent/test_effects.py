@@ -1,4 +1,4 @@
-"""What an agent uses, by figures: rows of agents whose cause is planted, of edits that change nothing, and of agents that need nothing."""
+"""What an agent uses, by figures: agents whose cause is planted, edits that change nothing, agents that need nothing."""
 
 from __future__ import annotations
 

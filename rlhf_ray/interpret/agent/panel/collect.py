@@ -17,7 +17,7 @@ from rlhf_ray.data.spaces import feature_names
 from rlhf_ray.interpret.agent.embeddings import tsne
 from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import end_of
-from rlhf_ray.interpret.agent.panel.samples import SOURCES, StepEffects, actions_of, doubted, effects_of
+from rlhf_ray.interpret.agent.panel.samples import SOURCES, actions_of, doubted, effects_of
 from rlhf_ray.interpret.agent.saliency import Faithful
 from rlhf_ray.interpret.directions import Directions
 
@@ -39,14 +39,12 @@ class PanelExtras:
         pairs: rollouts side by side.
         labels: clusters of each step of the episodes, ``[episodes, T]`` by name of the clustering, and their names.
         faithful: which maps of a step's own frame are faithful; None: nothing is doubted.
-        ahead: what quantities some steps on depend on.
         horizon: number of simulated steps that can be trusted.
         notes: for the end of the page.
     """
 
     pairs: Sequence[PanelPair] = ()
     labels: Mapping[str, tuple[IntArray, Sequence[str]]] = field(default_factory=dict)
-    ahead: StepEffects | None = None
     faithful: Faithful | None = None
     horizon: int | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -87,7 +85,6 @@ def collect(
         effects = doubted(effects, extras.faithful)
     actions, names = actions_of(agent, episodes.actions, action_names)
     discrete = actions.ndim == 2
-    ahead = extras.ahead or StepEffects({}, {}, {})
     some = np.sort(rng.permutation(int(episodes.lengths.sum()))[:BASE])
     labels = {**_concepts(episodes), **extras.labels}
     return PanelData(
@@ -102,8 +99,8 @@ def collect(
         loadings=pieces.window(scores),
         components=list(basis.names),
         logits=pieces.window(episodes.logits) if discrete else None,
-        gradients={**effects.gradients, **ahead.gradients},
-        saliency={**effects.saliency, **ahead.saliency},
+        gradients=effects.gradients,
+        saliency=effects.saliency,
         paths=effects.paths,
         path_names=SOURCES,
         labels={name: pieces.window(of) for name, (of, _) in labels.items()},

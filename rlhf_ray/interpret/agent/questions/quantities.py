@@ -87,9 +87,7 @@ def action_mean(space: gym.Space[Any], dimension: int) -> Quantity:
     """
     size = int(torch.Size(space.shape).numel()) if isinstance(space, gym.spaces.Box) else 0
     if not 0 <= dimension < size:
-        raise SettingError(
-            f"{space} has no dimension {dimension} with a mean; use one of 0 to {size - 1}."
-        )
+        raise SettingError(f"{space} has no dimension {dimension} with a mean; use one of 0 to {size - 1}.")
 
     def read(_agent: Agent, simulation: Simulation, k: int) -> Tensor:
         return simulation.logits[:, k, dimension]

@@ -1,24 +1,21 @@
-"""Saliency: what value and actions depend on, in the frames that the agent sees and through time, and whether to believe it."""
+"""Saliency: what value and actions depend on in the frames that the agent sees, through time, and whether to believe it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.agents.moments import WorldMoments, draw_moments
-from rlhf_ray.interpret.agent.questions import AgentQuestion, Quantity, Source, quantities
-from rlhf_ray.interpret.agent.questions.samples import GradientSamples, join, sample_gradients
+from rlhf_ray.interpret.agent.questions import AgentQuestion, Quantity, quantities
 from rlhf_ray.interpret.agent.saliency import NOW, THROUGH_TIME, Faithful, judge_maps, strips
 from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.steps.bases import basis_of
 from rlhf_ray.interpret.agent.steps.world_model import valid_horizon, world_of
 from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext
-from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.interpret.attribution import make_methods, methods_key
 from rlhf_ray.interpret.attribution.drawing import curves_figure
 from rlhf_ray.interpret.attribution.faithfulness import Curves
@@ -31,12 +28,10 @@ NAME, TITLE = "attribution", "Saliency"
 METHODS = ("saliency", "difference_x_gradient", "smoothgrad", "integrated_gradients", "occlusion_typical")
 """The methods, if the subject names none."""
 EPISODES = 200
-SAMPLES, JUDGED, FEWEST = 400, 64, 16
-"""Samples for the panel; moments that faithfulness is judged at; fewest of both."""
-STEPS = 4
-"""Steps from a sample's start to its question."""
-CHUNK = 16
-"""Samples per part of the context."""
+JUDGED, FEWEST = 64, 16
+"""Moments that faithfulness is judged at, at effort 1, and fewest."""
+STEPS, SHOWN = 4, 3
+"""Steps from a strip's start to its question; strips in a picture."""
 COMPONENTS = 4
 """Components of a basis that are asked about."""
 ASKED = ("value", "action", "mean_0")
@@ -48,14 +43,11 @@ class AgentAttribution:
     """What the step finds.
 
     Attributes:
-        samples, steps: samples for the panel; their steps.
         valid_horizon: the world model's.
         faithful: which maps are faithful.
         areas: of the curves, by QUANTITY/METHOD: see `Curves.areas`.
     """
 
-    samples: int
-    steps: int
     valid_horizon: int | None
     faithful: Faithful
     areas: dict[str, dict[str, float]]
@@ -67,22 +59,22 @@ def why_not(context: AgentContext) -> str | None:
 
 
 def run(context: AgentContext) -> Section:
-    """Write the samples for the panel, judge the maps, and draw them through time."""
-    agent, effort, rng = context.subject.agent, context.subject.effort, context.rng(NAME)
+    """Judge the maps, and draw them through time."""
+    subject, rng = context.subject, context.rng(NAME)
     episodes, world, horizon = split_episodes(context, "test", EPISODES), world_of(context), valid_horizon(context)
     before = world.context if world is not None else 1
-    count = max(FEWEST, int(SAMPLES * effort))
-    moments = draw_moments(agent, episodes, count, rng, context=before, ahead=STEPS + 1)
-    judged = moments[np.sort(rng.permutation(len(moments))[: max(FEWEST, int(JUDGED * effort))])]
+    count = max(FEWEST, int(JUDGED * subject.effort))
+    judged = draw_moments(subject.agent, episodes, count, rng, context=before, ahead=STEPS + 1)
     every = quantities_of(context)
-    context.say(f"gradients of {len(every)} quantities at {len(moments)} moments")
-    samples = _samples(context, world, moments, every, horizon)
-    samples.save(context.out)
     context.say(f"faithfulness of the maps of {len(every)} quantities")
     titles, missing, orders, faithful = judge(context, judged, every)
-    areas = {name: order.areas for name, order in orders.items()}
-    figures = AgentAttribution(len(samples), STEPS, horizon, faithful, areas)
-    pictures = [*_curves(orders, titles, every), *strips(agent, samples, every, faithful, rng)]
+    shown = judged[np.sort(rng.permutation(len(judged))[:SHOWN])]
+    context.say(f"gradients of {len(every)} quantities through time")
+    pictures = [
+        *_curves(orders, titles, every),
+        *strips(subject.agent, world, shown, judged, every, STEPS, faithful, horizon),
+    ]
+    figures = AgentAttribution(horizon, faithful, {name: order.areas for name, order in orders.items()})
     tables = [_table(orders, titles, missing, every, len(judged))]
     return Section(NAME, TITLE, (), (), tables, pictures, (), values_of(figures))
 
@@ -98,19 +90,6 @@ def quantities_of(context: AgentContext) -> list[Quantity]:
     if (basis := basis_of(context)) is not None:
         chosen += [quantities.loading(basis, i) for i in range(min(COMPONENTS, len(basis)))]
     return chosen
-
-
-def _samples(
-    context: AgentContext, world: World | None, moments: WorldMoments, asked: Sequence[Quantity], horizon: int | None
-) -> GradientSamples:
-    sources: tuple[Source, ...] = ("frame", "memory") if world is None else ("world", "memory")
-    question = AgentQuestion(context.subject.agent, asked[0], 0, world, sources=sources).against(moments)
-    function = partial(
-        sample_gradients, agent=context.subject.agent, world=world, quantities=asked, scales=question.scales, steps=STEPS,
-        horizon=horizon,
-    )  # fmt: skip
-    chunks = [moments[start : start + CHUNK] for start in range(0, len(moments), CHUNK)]
-    return join(list(context.mapper(function, chunks)))
 
 
 def judge(

@@ -98,8 +98,8 @@ def run(context: AgentContext) -> Section:
         for kind, basis in fitted.items()
     ]
     caption = (
-        f"Bases of the agent's {subject.site_name}: components, the variance that they explain, and how many of them other seeds and "
-        "halves of the episodes find again."
+        f"Bases of the agent's {subject.site_name}: components, the variance that they explain, and how many of them other seeds "
+        "and halves of the episodes find again."
     )
     table = Table(["basis", "components", "explains", "stable"], rows, caption)
     return Section(NAME, TITLE, _checks(fitted), (), [table], _pictures(fitted), (), values_of(fitted))

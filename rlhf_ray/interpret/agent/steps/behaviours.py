@@ -87,10 +87,7 @@ def run(context: AgentContext) -> Section:
     described = _describe(concepts.library(episodes, subject.action_names), clustered)
     silhouette, stability = clustered.clusters.silhouette, clustered.clusters.stability
     figures = FoundBehaviours(list(blocks), clustered.length, silhouette, stability, described)
-    rows = [
-        [name, one.windows, f"{one.share:.0%}", ", ".join(f"{mark} {inside:.2f} (else {other:.2f})" for mark, (inside, other) in one.marks.items())]
-        for name, one in described.items()
-    ]  # fmt: skip
+    rows = [[name, one.windows, f"{one.share:.0%}", _told(one.marks)] for name, one in described.items()]
     good, remedy = stability >= STABLE, "The borders between behaviours depend on the sample: read them as a rough map."
     check = Check("behaviours found again", good or None, stability, None, None, f"≥ {STABLE}", "" if good else remedy)
     caption = (
@@ -129,6 +126,10 @@ def _describe(library: Mapping[str, FloatArray], clustered: Behaviours) -> dict[
         windows = int((clustered.clusters.labels == number).sum())
         described[f"B{number}"] = DescribedBehaviour(windows, windows / len(clustered.clusters.labels), marks)
     return described
+
+
+def _told(marks: Mapping[str, tuple[float, float]]) -> str:
+    return ", ".join(f"{mark} {inside:.2f} (else {outside:.2f})" for mark, (inside, outside) in marks.items())
 
 
 def _draw(episodes: Episodes, clustered: Behaviours) -> bytes:

@@ -20,6 +20,13 @@ LAGS = (1, 2, 3, 5, 8, 13, 21, 34)
 """Steps ago of which a concept is read, as far as episodes reach."""
 
 
+CAPTION = """\
+What the agent's {site} tells of each concept, on episodes that nothing was fitted to: AUC (0.5: nothing) or R² (0: \
+nothing), with the interval over folds, beside shuffled episodes' labels and one frame. Steps ago: the farthest back \
+that it can be read, of {lags}. Removed: the share of levels in which any action changes without its direction, from \
+the table of effects."""
+
+
 @dataclass(frozen=True)
 class Concepts:
     """What the step finds: where concepts are read, at how many steps, and how well each is."""
@@ -47,12 +54,7 @@ def run(context: AgentContext) -> Section:
         changed = "–" if row is None or uses is None else f"{row.text()} (control {uses.controls[one.concept]:.2f})"
         frame = "–" if one.frame is None else f"{one.frame:z.2f}"
         rows.append([one.concept, one.measure, one.score.text(), one.shuffled.text(), frame, one.since, changed])
-    caption = (
-        f"What the agent's {subject.site_name} tells of each concept, on episodes that nothing was fitted to: AUC (0.5: nothing) or R² "
-        f"(0: nothing), with the interval over folds, beside shuffled episodes' labels and one frame. Steps ago: the farthest back that "
-        f"it can be read, of {', '.join(map(str, LAGS))}. Removed: the share of levels in which any action changes without its direction, "
-        "from the table of effects."
-    )
+    caption = CAPTION.format(site=subject.site_name, lags=", ".join(map(str, LAGS)))
     columns = ["concept", "measure", "hidden state", "shuffled", "one frame", "steps ago", "removed"]
     notes = () if decoded else ("The environment says nothing that varies about its state.",)
     table = [Table(columns, rows, caption)] if rows else []

@@ -45,10 +45,10 @@ LAGS = (1, 2)
 SHOWN = 4
 
 CAPTION = """\
-How the scores of {components} independent components, fitted for this section alone, follow from those steps before, within each \
-behaviour. Entries: of a regression (false discovery rate {rate:.0%}). The rest: whether the mean Jacobian, through the agent's memory \
-alone or through the world model too, agrees with the regression: signs where that is above {strong}, correlation r of all entries, \
-and p against exchanged components."""
+How the scores of {components} independent components, fitted for this section alone, follow from those steps before, \
+within each behaviour. Entries: of a regression (false discovery rate {rate:.0%}). The rest: whether the mean \
+Jacobian, through the agent's memory alone or through the world model too, agrees with the regression: signs where \
+that is above {strong}, correlation r of all entries, and p against exchanged components."""
 PICTURE = "Rows: components one step later. Columns: components now. Red: more now, more later; blue: less."
 
 Jacobian = Callable[[IntArray, IntArray], FloatArray]
@@ -122,7 +122,9 @@ def _jacobians(
 
         def through(rows: IntArray, steps: IntArray, through_actions: bool) -> FloatArray:
             moments = moments_of(agent, episodes, rows, steps + 1, context=world.context)
-            return world_jacobians(world, agent, basis, moments.observations, moments.actions, moments.memory, lag, through_actions)
+            return world_jacobians(
+                world, agent, basis, moments.observations, moments.actions, moments.memory, lag, through_actions
+            )
 
         jacobians["world"] = partial(through, through_actions=True)
         if lag > 1:

@@ -1,4 +1,4 @@
-"""What the agent uses: the effect of each edit of the world, hidden object, other observation, other memory and removed direction."""
+"""What the agent uses: effects of edits of the world, hidden objects, other observations, other memory and removed directions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import NotANumberError
+from rlhf_ray.agents.recorded import load_episodes
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.errors import SettingError
@@ -17,22 +18,23 @@ from rlhf_ray.data.spaces import feature_names
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.changes import Change, edits, hidden_objects, other_memory, other_sights
 from rlhf_ray.interpret.agent.concepts import concept_directions
-from rlhf_ray.interpret.agent.effects import COLUMNS, RETURN, Bench
+from rlhf_ray.interpret.agent.effects import ACTIONS, COLUMNS, RETURN, Bench
 from rlhf_ray.interpret.agent.objects import masks_at, objects_in
 from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.steps.header import Achieved
-from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext
+from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext, nothing_inside
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
 from rlhf_ray.measure.intervals import MeanEstimate
+from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.section import Effects, Section
 from rlhf_ray.study.step import Step
 
 NAME, TITLE = "effects", "What it uses"
 
 LEVELS, FEWEST, FRAMES = 60, 20, 100_000
-"""Held-out levels at effort 1, and fewest; frames that a change is tried on: fewer levels if episodes are long."""
+"""New levels at effort 1, and fewest; frames that a change is tried on: fewer levels if episodes are long."""
 MOMENTS, LONGEST = 6, 1000
 """Moments of each level at which a change is made once; steps after which an episode is cut."""
 NUMBERS = 16
@@ -40,9 +42,10 @@ NUMBERS = 16
 FITTED, COMPONENTS, CONCEPTS, RANDOM = 4000, 6, 16, 5
 """Steps that directions are fitted to; principal components and concepts that are removed; random directions beside each."""
 MEANING = """\
-actions changed: the share of levels in which any action changes at all, whether the change is made throughout or at one of a few \
-moments. return: its change with the change throughout; one moment: with the change in one step, that after which most actions differ; \
-in units of {unit:.3g}{why}. value: its mean absolute change at once, in standard deviations. {levels} levels."""
+actions changed: the share of levels in which any action changes at all, whether the change is made throughout or in \
+one step. return: its change with the change throughout; one moment: with the change in one step, that after which \
+most actions differ; in units of {unit:.3g}{why}. value: its mean absolute change at once, in standard deviations. \
+{levels} levels."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,14 @@ def why_not(context: AgentContext) -> str | None:
 
 
 def run(context: AgentContext) -> Section:
-    """Measure each change on held-out levels."""
+    """Measure each change on new levels."""
     subject = context.subject
     achieved = context.figures("header", Achieved)
     unit = 1.0 if achieved is None else achieved.unit
-    test = split_episodes(context, "test", subject.count(5 * LEVELS, FEWEST))
-    levels = np.unique(test.levels)[: subject.count(LEVELS, FEWEST)]
-    most = subject.effort * FRAMES / (MOMENTS + 2) / float(test.lengths.mean())
-    levels = levels[: max(FEWEST, int(most))]
+    few = load_episodes(context.folders["recording"], most=FEWEST, frames=False)
+    most = subject.effort * FRAMES / (MOMENTS + 2) / float(few.lengths.mean())
+    count = max(FEWEST, min(subject.count(LEVELS), int(most)))
+    levels = np.sort(context.rng("levels").choice(2**31 - 1, count, replace=False))
     plain, notes = _play(context, levels)
     groups = subject.groups(levels)
     bench = Bench(subject.agent, subject.make_batch, plain, groups, unit, MOMENTS, LONGEST)
@@ -92,12 +95,9 @@ def run(context: AgentContext) -> Section:
         if rows:
             effects.append(Effects.sort(name, title, COLUMNS, rows, f"{meaning} {control}"))
     every = {row.name: row for table in effects for row in table.rows}
-    values = {
-        "unit": unit,
-        "actions": {name: vars(row.figures[COLUMNS[0]]) for name, row in every.items()},
-        "controls": {name: row.control for name, row in every.items()},
-    }
-    return Section(NAME, TITLE, (), effects, (), (), notes, values)
+    actions = {name: row.figures[ACTIONS] for name, row in every.items()}
+    figures = Uses(unit, actions, {name: row.control or 0.0 for name, row in every.items()})
+    return Section(NAME, TITLE, (), effects, (), (), notes, values_of(figures))
 
 
 CONTROLS = {
@@ -149,7 +149,7 @@ def _partners(groups: IntArray) -> IntArray:
 def _inside(context: AgentContext) -> list[Change]:
     """Return the removal of concepts' directions and of principal components."""
     agent = context.subject.agent
-    if not (agent.memory_size or agent.layers):
+    if nothing_inside(context) is not None:
         return []
     site, fitted = site_of(agent), split_episodes(context, "train", context.subject.count(300, 40))
     values = values_at(agent, fitted, site)[fitted.real].astype(np.float64)

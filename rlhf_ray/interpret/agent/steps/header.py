@@ -72,17 +72,15 @@ def run(context: AgentContext) -> Section:
     greedy = episodes.select(np.flatnonzero(np.array(Recording(folder).policies) == "greedy"))
     groups = subject.groups(greedy.levels)
     figures = _measure(context, greedy, groups)
+    beside, few = figures.beside_random, figures.levels < FEW
+    worse = beside.high is not None and beside.high <= 0
+    better = False if worse else not beside.holds_zero or None
+    remedy = "It earns no more than random actions do: train it longer."
+    thin = "Intervals over fewer levels are too narrow." if few else ""
     checks = [
-        Check.of(
-            "return beside random actions",
-            False if figures.beside_random.high is not None and figures.beside_random.high <= 0 else (not figures.beside_random.holds_zero or None),
-            figures.beside_random,
-            "> 0",
-            "It earns no more than random actions do: train it longer.",
-        ),
-        Check("distinct levels", figures.levels >= FEW or None, figures.levels, None, None, f"≥ {FEW}",
-              "" if figures.levels >= FEW else "Intervals over fewer levels are too narrow."),
-    ]  # fmt: skip
+        Check.of("return beside random actions", better, beside, "> 0", remedy),
+        Check("distinct levels", None if few else True, figures.levels, None, None, f"≥ {FEW}", thin),
+    ]
     rows = [["return", figures.returns.text()], ["return of random actions", figures.random.text()]]
     rows += [[f"episodes that end by {cause}", share.text()] for cause, share in figures.ends.items()]
     rows += [["levels", str(figures.levels)]]

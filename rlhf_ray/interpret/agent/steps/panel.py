@@ -12,16 +12,13 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Stretches
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import IntArray
-from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.behaviours import action_inputs, behaviours
 from rlhf_ray.interpret.agent.panel import write_panel
-from rlhf_ray.interpret.agent.panel.ahead import effects_ahead
 from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
 from rlhf_ray.interpret.agent.panel.data import PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
-from rlhf_ray.interpret.agent.panel.samples import StepEffects, pieces_of
-from rlhf_ray.interpret.agent.questions.samples import GradientSamples
+from rlhf_ray.interpret.agent.panel.samples import pieces_of
 from rlhf_ray.interpret.agent.saliency import Faithful
 from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.steps.bases import basis_of
@@ -70,7 +67,6 @@ def run(context: AgentContext) -> Section:
     basis = _basis(context, episodes, site)
     known = context.figures("attribution", OfAttribution)
     faithful = Faithful() if known is None else known.faithful
-    ahead = _ahead(context, pieces, basis, site, faithful)
     pairs = _pairs(context, episodes, pieces, basis, site, rng)
     notes = {
         "Agent": f"{subject.agent.name}, {subject.agent.digest}",
@@ -80,12 +76,8 @@ def run(context: AgentContext) -> Section:
         "Value and likeliest action": "at each step: gradient times the difference from the mean frame or memory",
         "Seed": str(subject.seed),
     }
-    if ahead is not None:
-        notes["Some steps on"] = "gradients through the steps in between"
-    extras = PanelExtras(
-        pairs=pairs, labels=_behaviours(context, episodes), ahead=ahead, horizon=valid_horizon(context), notes=notes,
-        faithful=faithful,
-    )  # fmt: skip
+    labels = _behaviours(context, episodes)
+    extras = PanelExtras(pairs=pairs, labels=labels, horizon=valid_horizon(context), notes=notes, faithful=faithful)
     context.say("gradients of the samples")
     title = f"{subject.environment.removeprefix('rlhf_ray/')}: the agent's internals"
     data = collect(
@@ -110,20 +102,6 @@ def _basis(context: AgentContext, episodes: Episodes, site: str) -> Directions:
     if basis.kind in directions.LABELLED:
         return basis
     return replace(basis, names=[f"component {number}" for number in range(len(basis))])
-
-
-def _ahead(
-    context: AgentContext, pieces: Stretches, basis: Directions, site: str, faithful: Faithful
-) -> StepEffects | None:
-    """What quantities some steps on depend on, from the step "attribution"."""
-    folder = context.folders.get("attribution")
-    if folder is None or site != MEMORY:
-        return None
-    try:
-        samples = GradientSamples.load(folder)
-    except SettingError:
-        return None
-    return effects_ahead(samples, pieces, basis, faithful)
 
 
 def _pairs(

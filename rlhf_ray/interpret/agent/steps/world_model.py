@@ -45,15 +45,16 @@ TOLD = (1, 2, 4, 8, 16, 23)
 STRIPS, SHOWN = 3, (0, 1, 2, 3, 4, 6, 8, 12)
 COLOURS = {"model": "#4477aa", "copy_last": "#ee6677", "mean_frame": "#999933", "shuffled_actions": "#aa3377"}
 HORIZON = """\
-Left: mean squared error of open-loop predictions (recorded actions) over the horizon, beside baselines. Right: how often the agent, \
-acting inside the model, prefers the action that it prefers in reality, beside the share of its most common action (dashed), and the \
-cosine of its memory. Bands: 95 % intervals over episodes. Grey: beyond the valid horizon."""
+Left: mean squared error of open-loop predictions (recorded actions) over the horizon, beside baselines. Right: how \
+often the agent, acting inside the model, prefers the action that it prefers in reality, beside the share of its most \
+common action (dashed), and the cosine of its memory. Bands: 95 % intervals over episodes. Grey: beyond the valid \
+horizon."""
 REAL = """\
-Real episodes (upper rows) and the model's open-loop predictions from the same frames, with the same actions (lower rows). Step 0 is a \
-reconstruction."""
+Real episodes (upper rows) and the model's open-loop predictions from the same frames, with the same actions (lower \
+rows). Step 0 is a reconstruction."""
 TRAINING = """\
-Training. Left: share of the observations' variance that reconstructions leave unexplained. Right: how badly the model predicts what it \
-sees next."""
+Training. Left: share of the observations' variance that reconstructions leave unexplained. Right: how badly the model \
+predicts what it sees next."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def _table(quality: Quality) -> Table:
     columns = ["step", *names, "skill over the mean", "action agreement", "memory cosine"]
     caption = (
         f"Valid horizon: {quality.valid_horizon} of {quality.steps} steps. {quality.windows} windows of held-out levels, with 95 % "
-        f"intervals over episodes; most common action {quality.majority:.2f}; predicted rewards' rank correlation {quality.reward:.2f}, "
+        f"intervals over episodes; most common action {quality.majority:.2f}; rank correlation of rewards {quality.reward:.2f}, "
         f"AUC of predicted ends {quality.end:.2f}."
     )
     return Table(columns, rows, caption)

@@ -1,4 +1,4 @@
-"""Play inside a world model, as `play` and `go_on` do in the environment, and the model's states at recorded moments."""
+"""The world model's states at recorded moments."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from rlhf_ray.agents.moments import Moments, moments_of
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.interpret.agent.world_model.world import World
 
-END = "end"
-"""Cause of a simulated episode that ended."""
 BATCH = 256
 """Moments at a time."""
 

@@ -10,7 +10,7 @@ from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.objects import objects_in, patch_beside, repaint
 from rlhf_ray.interpret.agent.questions import AgentQuestion, quantities
-from rlhf_ray.interpret.agent.questions.samples import through_time
+from rlhf_ray.interpret.agent.saliency import through_time
 from rlhf_ray.interpret.attribution.gradients import Saliency
 from tests.interpret.agent.linear_world import (
     BOX,
