@@ -9,9 +9,9 @@ The agent is made by hand for CueRun, so its cause is known: the sky's colour in
 It also counts its steps, for nothing. Both can be read off its memory; only one is needed. Takes 15 seconds.
 """
 
-from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,8 +19,9 @@ from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.play import play
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent.controls import controlled
-from rlhf_ray.interpret.directions.interventions import Intervention
+from rlhf_ray.interpret.agent.effects import Bench
+from rlhf_ray.interpret.agent.steps.effects import removal
+from rlhf_ray.interpret.directions.controls import random_bases
 
 make = partial(make_batch, "rlhf_ray/CueRun-v0")
 
@@ -41,20 +42,16 @@ def decide(frame: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([push * (1 - on_ground), 0 * push + 1, push * on_ground], 1), 10 - memory[:, 1]
 
 
-def ablate(basis: directions.Directions, components: Sequence[int]) -> Intervention:
-    """Set what the memory says of something to halfway between its two ends, at every step."""
-    return Intervention(basis, components, "ablate_midpoint")
-
-
 if __name__ == "__main__":
     batch = make(64)
     agent = FunctionAgent(decide, batch.observation_space, batch.action_space, remember=remember, memory_size=6)
     seen = play(agent, batch, range(300))
     late = seen.real & ~seen.states["cue_visible"][:, :-1].astype(bool)  # the picture no longer shows the cue
     memory = seen.memory[:, 1:][late]
+    plain = play(agent, batch, range(10_000, 10_060), keep_states=True)
+    bench = Bench(agent, make, plain, np.arange(len(plain)), unit=1.0, moments=4, most=100)
     for name in ("cue", "x"):
-        concept = seen.states[name][:, :-1][late]
-        probe = directions.fit("probe", memory, 1, labels={name: concept})
-        found = controlled(agent, make, range(10_000, 10_200), ablate, probe, [0], memory, labels=concept)
-        needed = f"{found.effect.returns.difference.text()}: {'needed' if found.changes else 'not needed'}"
-        print(f"without the {name} in its memory, the return changes by {needed}")
+        probe = directions.fit("probe", memory, 1, labels={name: seen.states[name][:, :-1][late]})
+        found = bench.effect(removal(probe, "memory", random_bases(probe, [0], memory, count=5)))
+        changes = ", ".join(f"{column} {figure.text()}" for column, figure in found.figures.items())
+        print(f"without the {name} in its memory: {changes} (random directions: {found.control:.2f})")

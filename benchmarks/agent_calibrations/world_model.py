@@ -15,7 +15,7 @@ from rlhf_ray.agents.play import play
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld
 from rlhf_ray.interpret.agent.world_model.quality import Quality, measure
-from rlhf_ray.interpret.agent.world_model.simulate import Estimator, simulate
+from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.agent.world_model.training import WorldTraining, train_world
 from rlhf_ray.interpret.agent.world_model.windows import EpisodeWindows, as_policy_actions, cut_out
 
@@ -141,24 +141,17 @@ def _simulations(world: RecurrentWorld, agent: Agent, episodes: Episodes, seed: 
     memory = torch.as_tensor(windows.memory[:, -1])
     context = torch.as_tensor(windows.observations), actions, memory
 
-    found = []
-    estimators: tuple[Estimator, ...] = ("straight_through", "softmax")
-    for estimator in estimators:
-        whole = simulate(world, agent, *context, 4, estimator=estimator)
-        cut = simulate(world, agent, *context, 4, estimator=estimator, cut={"action"})
-        now = (whole.gradients(whole.values[:, 0]).memory - cut.gradients(cut.values[:, 0]).memory).abs().max()
-        later, cut_later = (of.gradients(of.values[:, 4]) for of in (whole, cut))
-        flips = (later.memory[:, 0].sign() != cut_later.memory[:, 0].sign()).float().mean()
-        told = {
-            "difference at k=0": float(now),
-            "sign flips at k=4": float(flips),
-            "into the world": float(later.states[:, 0].norm(dim=-1).mean()),
-            "into the world, cut": float(cut_later.states[:, 0].norm(dim=-1).mean()),
-        }
-        same = bool(torch.equal(whole.values, cut.values)) and float(now) <= 1e-6
-        found.append(
-            Row("AT15", f"cut action to world, {estimator}, seed {seed}", told, "k=0 gradient identical to 1e-6", same)
-        )
+    whole, cut = (simulate(world, agent, *context, 4, through_actions=on) for on in (True, False))
+    now = (whole.gradients(whole.values[:, 0]).memory - cut.gradients(cut.values[:, 0]).memory).abs().max()
+    later, cut_later = (of.gradients(of.values[:, 4]) for of in (whole, cut))
+    told = {
+        "difference at k=0": float(now),
+        "sign flips at k=4": float((later.memory[:, 0].sign() != cut_later.memory[:, 0].sign()).float().mean()),
+        "into the world": float(later.states[:, 0].norm(dim=-1).mean()),
+        "into the world, cut": float(cut_later.states[:, 0].norm(dim=-1).mean()),
+    }
+    same = bool(torch.equal(whole.values, cut.values)) and float(now) <= 1e-6
+    found = [Row("AT15", f"cut action to world, seed {seed}", told, "k=0 gradient identical to 1e-6", same)]
 
     at_once = simulate(world, agent, *context, 0)
     gradient = at_once.gradients(at_once.values[:, 0]).memory[:, 0]

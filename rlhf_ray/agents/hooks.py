@@ -1,14 +1,14 @@
-"""Hooks: what changes an agent's memory or a layer while it acts, in `play` or in a world model."""
+"""What changes an agent while it acts: hooks change its memory or a layer, in `play` or in a world model; sights what it sees."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from rlhf_ray.agents.agent import MEMORY, Agent, Edit
-from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.arrays import Array, IntArray
 from rlhf_ray.data.errors import SettingError
 
 
@@ -26,6 +26,22 @@ class Hook(Protocol):
         Args:
             step: steps since the start of the episode, of all rows or of each.
             rows: the episodes that the rows are; None: 0 to n-1.
+        """
+        ...
+
+
+class Sight(Protocol):
+    """A change of the world, or of what an agent sees of it."""
+
+    def __call__(self, batch: Any, seen: Array, copies: IntArray, episodes: IntArray, steps: IntArray) -> Array:
+        """Return what is seen instead, ``[n, …]``.
+
+        Args:
+            batch: ``n`` copies of the environment (`EnvBatch`), which it may edit.
+            seen: their observations, ``[n, …]``.
+            copies: the copies that go on, ``[k]``; the observations of others don't count.
+            episodes: the numbers of their episodes, ``[k]``.
+            steps: steps since the start of the episode, ``[k]``.
         """
         ...
 

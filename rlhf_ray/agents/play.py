@@ -12,7 +12,7 @@ from scipy.special import ndtri
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.hooks import Hook, check, edits_at
+from rlhf_ray.agents.hooks import Hook, Sight, check, edits_at
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
@@ -38,6 +38,7 @@ def play(
     levels: Sequence[int] | IntArray,
     *,
     hooks: Sequence[Hook] = (),
+    sight: Sight | None = None,
     greedy: bool = True,
     epsilon: float = 0.0,
     seed: int = 0,
@@ -58,6 +59,7 @@ def play(
         batch: copies of its environment. What they played before doesn't matter.
         levels: seeds of the levels.
         hooks: changes of the agent's memory or layers, in this order.
+        sight: changes the world, or what the agent sees of it, before each step.
         greedy: take the most likely action; otherwise sample.
         epsilon: probability of a uniformly random action instead.
         seed: seeds sampled and random actions.
@@ -89,7 +91,7 @@ def play(
         turn = _Turn(agent, batch, np.asarray(levels[here], np.int64), numbers[here], steps[here])
         turn.begin(None if start is None else (start[0][here], start[1][here]))
         chooser = _Chooser(agent.action_space, greedy, epsilon, seed)
-        turns.append(turn.run(hooks, chooser, max_steps or LONGEST, keep, keep_states, frames))
+        turns.append(turn.run(hooks, sight, chooser, max_steps or LONGEST, keep, keep_states, frames))
     return Episodes.concatenate(turns)
 
 
@@ -154,6 +156,7 @@ class _Turn:
     def run(
         self,
         hooks: Sequence[Hook],
+        sight: Sight | None,
         chooser: _Chooser,
         most: int,
         keep: Sequence[str],
@@ -169,12 +172,15 @@ class _Turn:
         space = self.agent.action_space
         actions = to_env_actions(np.zeros((self.batch.n, *(space.shape or ()))), space)
         for step in range(most + 1):
+            rows = went[~(ended["terminated"] | ended["truncated"])[went]]
+            if sight is not None and step < most and len(rows):
+                where = rows, self.numbers[rows], self.steps[rows] + step
+                self.observations = sight(self.batch, self.observations, *where)
             self._see(seen, step, went, frames)
             if keep_states:
                 for row, state in zip(range(n), self.batch.states(), strict=False):
                     if len(states[row]) == step and row in went:
                         states[row].append(state)
-            rows = went[~(ended["terminated"] | ended["truncated"])[went]]
             if step == most or not len(rows):
                 break
             steps, numbers = self.steps[rows] + step, self.numbers[rows]

@@ -7,7 +7,7 @@ level is in one split only, in every recording.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -212,18 +212,3 @@ class Windows(WindowNumbers):
         counts = np.minimum(steps - starts.steps, self.length - 1)
         parts = np.stack([chunk, first + starts.steps, counts], 1)
         return self._chunks.episodes(parts, starts.steps + counts == steps, self.length - 1, _STEPS)
-
-
-def windows(
-    folder: Path | str,
-    length: int,
-    rng: np.random.Generator,
-    *,
-    batch: int = 32,
-    split: Split | None = None,
-    agent: Agent | None = None,
-) -> Iterator[Episodes]:
-    """Yield batches of windows without end, each window drawn uniformly. See `Windows`."""
-    source = Windows(folder, length, split=split, agent=agent)
-    while True:
-        yield source[rng.integers(len(source), size=batch)]

@@ -1,9 +1,9 @@
-"""Concepts: what an environment says about its state, and what can be read of it off an agent's memory, beside controls."""
+"""Concepts: what an environment says about its state, and what an agent's hidden state tells of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -12,27 +12,28 @@ from sklearn.decomposition import PCA
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent.erasure import Whitened, products
-from rlhf_ray.interpret.agent.story import READ
+from rlhf_ray.interpret.agent.samples import Samples
+from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions import labels as labelled
 from rlhf_ray.interpret.directions.labelled import direction
-from rlhf_ray.interpret.directions.probes import held_out, scores
-from rlhf_ray.measure.intervals import mean_interval
+from rlhf_ray.interpret.directions.labels import held_out
+from rlhf_ray.measure.intervals import MeanEstimate, mean_interval
 from rlhf_ray.measure.statistics import auc
 
-FOLDS = 4
+FOLDS, QUICK = 4, 2
+"""Folds of levels; folds for what was some steps ago."""
 WIDEST = 192
 """Features that a probe reads: principal components of wider inputs."""
 FEWEST = 20
 """Steps of each class that a concept needs, over all folds."""
-READABLE: Mapping[str, float] = {"auc": 0.75, "r2": 0.3}
-"""Scores from which a concept counts as readable: it is told, and has a direction of its own."""
+READABLE: Mapping[str, float] = {"AUC": 0.75, "R²": 0.3}
+"""Scores from which a concept counts as readable."""
 ELEMENTS = 8
 """Elements of an array that become concepts of their own."""
 ELAPSED = "steps so far"
 """A concept of every environment: much of what is read off a memory only follows the time."""
-SMALL_BASES = ("pca", "ica")
-COMPONENTS = 16
+
+Measure = Literal["AUC", "R²"]
 
 
 def library(episodes: Episodes, action_names: Sequence[str] = (), within: int = 5) -> dict[str, FloatArray]:
@@ -95,116 +96,119 @@ def _events(episodes: Episodes, action_names: Sequence[str], within: int) -> dic
 
 @dataclass(frozen=True)
 class DecodedConcept:
-    """How well a concept can be read off, on levels that nothing was fitted to: AUC of yes or no, R² of numbers.
+    """How well a concept can be read, on levels that nothing was fitted to.
 
     Attributes:
         concept: the concept.
-        measure: auc (0.5 is chance) or r2 (0 is the mean).
+        measure: AUC of yes or no (0.5 is chance), R² of numbers (0 is the mean).
         rows: steps where it is defined.
-        score: of a linear probe of what the agent has in mind.
-        interval: 95 % interval of ``score`` over folds; None for a single fold.
-        shuffled: the same with shuffled labels.
-        controls: the same probe of other inputs, such as one frame or the untrained agent.
-        single: the best single component of each kind, chosen on the levels of the fit: unit, pca, ica.
-        products: of yes or no that the linear probe does not read, AUC of a reader of products; None: not asked.
-        products_interval: its 95 % interval over folds.
-        products_controls: the same reader of the other inputs.
+        score: of a linear probe of the hidden state, with its interval over folds.
+        shuffled: the same with the labels of other episodes at the same step.
+        frame: the same probe of the one frame; None without frames.
+        since: steps ago, the farthest back that it and all that is nearer can be read; None if not even now.
     """
 
     concept: str
-    measure: Literal["auc", "r2"]
+    measure: Measure
     rows: int
-    score: float
-    interval: list[float] | None
-    shuffled: float
-    controls: dict[str, float] = field(default_factory=dict)
-    single: dict[str, float] = field(default_factory=dict)
-    products: float | None = None
-    products_interval: list[float] | None = None
-    products_controls: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def in_products(self) -> bool:
-        """Whether products of what the agent has in mind tell it, with the whole interval, and no linear probe does."""
-        return self.products_interval is not None and self.score < READ <= self.products_interval[0]
-
-    @property
-    def above(self) -> float | None:
-        """How far ``score`` is above the best control; None without one."""
-        return self.score - max(self.controls.values()) if self.controls else None
+    score: MeanEstimate
+    shuffled: MeanEstimate
+    frame: float | None
+    since: int | None
 
     @property
     def readable(self) -> bool:
-        """Whether ``score`` reaches `READABLE`."""
-        return self.score >= READABLE[self.measure]
+        """Whether the score reaches `READABLE`."""
+        return self.score.mean >= READABLE[self.measure]
 
 
 def decode(
-    values: FloatArray,
-    concepts: Mapping[str, Array],
-    groups: IntArray,
-    controls: Mapping[str, FloatArray] = {},
+    inside: Samples,
+    library: Mapping[str, FloatArray],
+    frames: FloatArray | None = None,
+    lags: Sequence[int] = (),
     seed: int = 0,
-    folds: int = FOLDS,
 ) -> list[DecodedConcept]:
-    """Read concepts off ``values`` by cross-validation over groups. Concepts that don't vary in enough of them are left out.
+    """Read concepts off the hidden state by cross-validation over levels. Those that don't vary in enough levels are left out.
 
     Args:
-        values: what the agent has in mind, ``[n, size]``.
-        concepts: ``[n]`` each; NaN where one is not defined.
-        groups: ``[n]``, levels or episodes: those of a test were not fitted to.
-        controls: other inputs ``[n, features]`` by name.
+        inside: the hidden state at some steps.
+        library: the concepts of all episodes, ``[episodes, T + 1]`` each; NaN where one is not defined.
+        frames: the frames of the same steps, ``[n, features]``.
+        lags: steps ago that are asked about, ascending.
         seed: draws folds and shuffles.
-        folds: number of folds.
     """
     rng = np.random.default_rng([seed, 0xC0])
-    inputs = {name: _narrow(each, seed) for name, each in {"": values, **controls}.items()}
-    parts = held_out(groups, folds, rng)
-    # These see no labels, so they may see all rows.
-    small = {kind: directions.fit(kind, values, COMPONENTS, seed).encode(values) for kind in SMALL_BASES}
-    components = {"unit": values, **small}
+    values, seen = _narrow(inside.values, seed), None if frames is None else _narrow(frames, seed)
+    parts, quick = (held_out(inside.levels, folds, rng) for folds in (FOLDS, QUICK))
     found = []
-    for name, concept in concepts.items():
-        labels = np.asarray(concept, np.float64)
-        known = np.isfinite(labels)
-        if not labelled.usable(labels) or _rarest(labels) < min(FEWEST, known.sum() / 4):
+    for name, concept in library.items():
+        labels = inside.cut(concept)
+        if not labelled.usable(labels) or _rarest(labels) < min(FEWEST, np.isfinite(labels).sum() / 4):
             continue
-        shuffled = labels.copy()
-        shuffled[known] = rng.permutation(labels[known])
-        read: dict[str, list[float]] = {key: [] for key in (*inputs, "shuffled")}
-        single: dict[str, list[float]] = {kind: [] for kind in components}
-        for fitted, test in parts:
-            fit_rows, test_rows = fitted[known[fitted]], test[known[test]]
-            if not (labelled.usable(labels[fit_rows]) and labelled.usable(labels[test_rows])):
-                continue
-            for key, each in inputs.items():
-                read[key].append(_probe(each, labels, groups, fit_rows, test_rows, seed))
-            if labelled.usable(shuffled[fit_rows]) and labelled.usable(shuffled[test_rows]):
-                read["shuffled"].append(_probe(inputs[""], shuffled, groups, fit_rows, test_rows, seed))
-            for kind, each in components.items():
-                single[kind].append(_best_single(each, labels, fit_rows, test_rows))
-        if not read[""]:
+        scores = read(values, labels, parts)
+        if not scores:
             continue
-        means = {key: float(np.mean(each)) if each else float("nan") for key, each in read.items()}
-        by_products: dict[str, list[float]] = {}
-        if labelled.yes_no(labels) and means[""] < READ:
-            by_products = {key: _read_by_products(inputs[key], labels, parts) for key in inputs}
-        found.append(
-            DecodedConcept(
-                name,
-                "auc" if labelled.yes_no(labels) else "r2",
-                int(known.sum()),
-                means[""],
-                mean_interval(read[""]),
-                means["shuffled"],
-                {key: means[key] for key in controls},
-                {kind: float(np.mean(each)) for kind, each in single.items()},
-                float(np.mean(by_products[""])) if by_products else None,
-                mean_interval(by_products[""]) if by_products else None,
-                {key: float(np.mean(by_products[key])) for key in controls} if by_products else {},
-            )
-        )
+        shuffled = read(values, inside.cut(concept[rng.permutation(len(concept))]), parts)
+        measure: Measure = "AUC" if labelled.yes_no(labels) else "R²"
+        by_frame = None if seen is None else float(np.mean(read(seen, labels, parts)))
+        since = None
+        for lag in (0, *lags) if np.mean(scores) >= READABLE[measure] else ():
+            past = np.full(len(inside), np.nan)
+            early = inside.steps >= lag
+            past[early] = concept[inside.rows[early], inside.steps[early] - lag]
+            if lag and not (labelled.usable(past) and np.mean(read(values, past, quick) or [0.0]) >= READABLE[measure]):
+                break
+            since = lag
+        known = int(np.isfinite(labels).sum())
+        found.append(DecodedConcept(name, measure, known, _mean(scores), _mean(shuffled), by_frame, since))
     return found
+
+
+def read(values: FloatArray, labels: FloatArray, parts: Sequence[tuple[IntArray, IntArray]]) -> list[float]:
+    """Return the score of a linear probe on each part of the rows, fitted to the others; parts of one class are left out."""
+    known, yes_no, scores = np.isfinite(labels), labelled.yes_no(labels), []
+    for fitted, test in ((fitted[known[fitted]], test[known[test]]) for fitted, test in parts):
+        if not (labelled.usable(labels[fitted]) and labelled.usable(labels[test])):
+            continue
+        weights = direction(values[fitted], labels[fitted])
+        told = values[test] @ weights
+        if yes_no:
+            scores.append(auc(told, labels[test] == 1, 0.5))
+        else:
+            wrong = labels[test] - told + (values[fitted] @ weights - labels[fitted]).mean()
+            scores.append(1.0 - float((wrong**2).sum() / ((labels[test] - labels[fitted].mean()) ** 2).sum()))
+    return scores
+
+
+def concept_directions(episodes: Episodes, values: FloatArray, some: IntArray, seed: int = 0) -> list[Directions]:
+    """Return a direction for each concept that other levels' hidden state tells; without it, no linear reader tells the concept.
+
+    Args:
+        episodes: the episodes.
+        values: the hidden state at all their steps, ``[n, size]``.
+        some: the rows to fit to.
+        seed: draws the folds.
+    """
+    rows, _ = np.nonzero(episodes.real)
+    inside, parts = values[some], held_out(episodes.levels[rows[some]], QUICK, np.random.default_rng([seed, 0xC1]))
+    found = []
+    for name, concept in concepts_at(episodes).items():
+        labels = concept[episodes.real][some]
+        if not labelled.usable(labels):
+            continue
+        scores = read(inside, labels, parts)
+        if scores and np.mean(scores) >= READABLE["AUC" if labelled.yes_no(labels) else "R²"]:
+            basis = directions.fit("probe", inside[np.isfinite(labels)], 1, seed, {name: labels[np.isfinite(labels)]})
+            found += [basis] if len(basis) else []
+    return found
+
+
+def _mean(scores: Sequence[float]) -> MeanEstimate:
+    low, high = mean_interval(scores) or (None, None)
+    return MeanEstimate(
+        float(np.mean(scores)) if scores else float("nan"), low, None if high is None else min(high, 1.0)
+    )
 
 
 def _rarest(labels: FloatArray) -> int:
@@ -213,53 +217,12 @@ def _rarest(labels: FloatArray) -> int:
     return int(min(upper.sum(), (~upper).sum()))
 
 
-def _probe(
-    inputs: FloatArray, labels: FloatArray, groups: IntArray, fitted: IntArray, test: IntArray, seed: int
-) -> float:
-    if labelled.yes_no(labels):
-        return auc(inputs[test] @ direction(inputs[fitted], labels[fitted]), labels[test] == 1, 0.5)
-    rng = np.random.default_rng([seed, 0x72])
-    return float(scores(inputs, labels[:, None], groups, fitted, test, "linear", rng)[0])
-
-
-def _read_by_products(
-    values: FloatArray, labels: FloatArray, parts: Sequence[tuple[IntArray, IntArray]]
-) -> list[float]:
-    """Return the AUC of a reader of products on each fold that has both classes on both sides."""
-    features, known = products(Whitened(values)(values)), np.isfinite(labels)
-    areas = []
-    for fitted, test in ((fitted[known[fitted]], test[known[test]]) for fitted, test in parts):
-        if labelled.usable(labels[fitted]) and labelled.usable(labels[test]):
-            weights = direction(features[fitted], labels[fitted], penalty=float(len(fitted)) ** 0.5)
-            areas.append(auc(features[test] @ weights, labels[test] == 1, 0.5))
-    return areas
-
-
-def _best_single(scores: FloatArray, labels: FloatArray, fitted: IntArray, test: IntArray) -> float:
-    """Return the score, on ``test``, of the component that is best on ``fitted``."""
-    if not scores.shape[1]:
-        return 0.5 if labelled.yes_no(labels) else 0.0
-    if labelled.yes_no(labels):
-        areas = np.array([auc(column, labels[fitted] == 1, 0.5) for column in scores[fitted].T])
-        best = int(np.abs(areas - 0.5).argmax())
-        area = auc(scores[test][:, best], labels[test] == 1, 0.5)
-        return area if areas[best] >= 0.5 else 1.0 - area
-    correlations = _correlations(scores[fitted], labels[fitted])
-    best = int(np.abs(correlations).argmax())
-    return float(_correlations(scores[test][:, [best]], labels[test])[0] ** 2)
-
-
-def _correlations(scores: FloatArray, labels: FloatArray) -> FloatArray:
-    centred, wanted = scores - scores.mean(0), labels - labels.mean()
-    found: FloatArray = centred.T @ wanted / np.maximum(np.linalg.norm(centred, axis=0) * np.linalg.norm(wanted), 1e-12)
-    return found
-
-
 def _narrow(inputs: FloatArray, seed: int) -> FloatArray:
     """Return inputs, or their `WIDEST` largest principal components: nothing is lost of images that repeat few patterns."""
     if inputs.shape[1] <= WIDEST:
         return inputs
-    count = min(WIDEST, *inputs.shape)
-    narrow: FloatArray = PCA(count, svd_solver="randomized", random_state=seed).fit_transform(inputs)
+    narrow: FloatArray = PCA(min(WIDEST, *inputs.shape), svd_solver="randomized", random_state=seed).fit_transform(
+        inputs
+    )
     # Directions that carry nothing would be blown up by scaling.
     return narrow[:, narrow.std(0) > 1e-6 * max(float(narrow.std(0).max()), 1e-12)]

@@ -5,7 +5,7 @@ All matrices are ``[to, from]``: row i, column j says how component i later depe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.interpret.agent.world_model.simulate import Cut, Estimator, simulate
+from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.measure.statistics import discoveries, pearson
@@ -137,12 +137,11 @@ def world_jacobians(
     actions: Tensor,
     memory: Tensor,
     steps: int,
-    cut: Collection[Cut] = frozenset(),
-    estimator: Estimator = "straight_through",
+    through_actions: bool = True,
 ) -> FloatArray:
     """Return how scores depend on those ``steps`` steps before, through the agent's memory and the world model: ``[n, k, k]``.
 
-    From two steps on, an action that the memory changes changes what the agent sees. ``cut={"action"}`` leaves this path out.
+    From two steps on, an action that the memory changes changes what the agent sees. ``through_actions=False`` leaves that out.
 
     Args:
         world: the world model.
@@ -152,12 +151,10 @@ def world_jacobians(
         actions: the context's.
         memory: before the context's last observation.
         steps: at least 1.
-        cut: paths to leave out.
-        estimator: how actions pass gradients.
+        through_actions: see `simulate`.
     """
-    run = simulate(
-        world, agent, observations, actions, memory.clone().requires_grad_(), steps, cut=cut, estimator=estimator
-    )
+    start = memory.clone().requires_grad_()
+    run = simulate(world, agent, observations, actions, start, steps, through_actions=through_actions)
     return _jacobians(basis, run.memory[:, steps], lambda target: run.gradients(target).memory[:, 0])
 
 

@@ -1,17 +1,30 @@
-"""Effects: what an intervention or an edited level changes in what an agent does, against the same episodes without it."""
+"""Effects of changes on what an agent does: against the same episodes without them, throughout and at single moments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import gymnasium as gym
 import numpy as np
+import torch
 
+from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.data.arrays import FloatArray, IntArray
-from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean
+from rlhf_ray.agents.hooks import Hook, Sight, edits_at
+from rlhf_ray.agents.play import play
+from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.envs.batch import EnvBatch
+from rlhf_ray.interpret.agent.changes import Change, changes_anything
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean, share_interval
+from rlhf_ray.study.section import Effect
+
+ACTIONS, RETURN, ONCE, VALUE = COLUMNS = ("actions changed", "return", "return, one moment", "value")
+COPIES, ROWS = 64, 1024
+"""Episodes that are played at a time; steps that are asked about at a time."""
+SAME = 0.1
+"""Standard deviations of a Box action's number up to which it counts as the same."""
 
 
 def causes_of(episodes: Episodes) -> list[str]:
@@ -21,106 +34,140 @@ def causes_of(episodes: Episodes) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Change:
-    """A mean before and after, and the difference with its interval: paired by episode, each level weighted equally."""
-
-    before: float
-    after: float
-    difference: MeanEstimate
-
-    @classmethod
-    def of(cls, before: FloatArray, after: FloatArray, levels: Any, tests: int = 1) -> Change:
-        """Compare measurements ``[n]`` of the same episodes; ``tests``: see `estimate_mean`."""
-        _, level = np.unique(np.asarray(levels), return_inverse=True)
-        first, second = (float((np.bincount(level, of) / np.bincount(level)).mean()) for of in (before, after))
-        return cls(first, second, estimate_mean(np.subtract(after, before), levels, tests=tests))
-
-
-@dataclass(frozen=True)
-class CausalEffect:
-    """The difference between two conditions on the same episodes.
+class Bench:
+    """Plays the same levels again and again, each time with another change.
 
     Attributes:
-        episodes: number of episodes.
-        levels: number of distinct levels among them, which intervals are over.
-        returns: true return.
-        outcomes: share of episodes by cause of ending.
-        actions: share of each Discrete action, or the mean of each element of a Box action, over an episode's steps.
-        lengths: steps.
-        acts: share of the steps, of those that both episodes have, with another action; Box: mean distance of the actions, in
-            standard deviations of those before.
+        agent: acts, greedily.
+        make_batch: makes copies of its environment.
+        plain: the levels without a change, with observations, and states if the environment can save them.
+        groups: which levels are the same, ``[n]``: intervals are over these.
+        unit: what counts as a return of 1.
+        moments: single moments at which each level is changed, besides the one where the action changes most at once.
+        most: steps after which episodes are cut.
     """
 
-    episodes: int
-    levels: int
-    returns: Change
-    outcomes: Mapping[str, Change]
-    actions: Mapping[str, Change]
-    lengths: Change
-    acts: MeanEstimate
+    agent: Agent
+    make_batch: Callable[[int], EnvBatch]
+    plain: Episodes
+    groups: IntArray
+    unit: float
+    moments: int
+    most: int
 
-    @property
-    def largest_outcome(self) -> tuple[str, Change]:
-        """The cause of ending whose share changes most."""
-        return max(self.outcomes.items(), key=lambda outcome: abs(outcome[1].difference.mean))
+    def effect(self, change: Change) -> Effect:
+        """Measure a change: the share of levels in which any action changes, and the changes of return and value.
 
+        At a moment, the change is made in one step, and the episode is played on. A level's worst moment is that after which the
+        most of its actions change. Without states to go back to, a world's edit is only tried at moments drawn beforehand.
+        """
+        acts, values = self._at_once(change)
+        always = self.play(change.throughout(len(self.plain)))
+        ever = changes_anything(self.plain, always, self._tolerance).any(1) | acts.any(1)
+        worst, moved = self._single(change, acts, values)
+        if not change.controls:  # which are tried throughout and at once
+            ever |= moved
+        figures = {ACTIONS: self._share(ever), RETURN: self._mean((always.returns - self.plain.returns) / self.unit)}
+        figures[ONCE] = self._mean((worst - self.plain.returns) / self.unit)
+        if values.size:
+            real = self.plain.real
+            figures[VALUE] = self._mean((values * real).sum(1) / self.plain.lengths / self._value_spread)
+        controls = [self._ever(each) for each in change.controls]
+        return Effect(change.name, figures, max((share.mean for share in controls), default=self.repeated.mean))
 
-def effect(
-    before: Episodes,
-    after: Episodes,
-    space: gym.Space[Any],
-    names: Sequence[str] = (),
-    groups: IntArray | None = None,
-) -> CausalEffect:
-    """Compare the same episodes under two conditions.
+    @cached_property
+    def repeated(self) -> MeanEstimate:
+        """The share of levels in which an action changes when nothing is changed."""
+        again = self.play((None, ()))
+        return self._share(changes_anything(self.plain, again, self._tolerance).any(1))
 
-    Args:
-        before: episodes under the first condition.
-        after: the same under the second, row by row.
-        space: the environment's action space.
-        names: of Discrete actions.
-        groups: which levels are the same, ``[n]`` (`rlhf_ray.interpret.agent.levels.contents`); None: levels of one seed.
-    """
-    levels = before.levels if groups is None else groups
+    def play(self, how: tuple[Sight | None, tuple[Hook, ...]], rows: IntArray | None = None) -> Episodes:
+        """Play the levels, or those in ``rows``, with a change."""
+        levels = self.plain.levels if rows is None else self.plain.levels[rows]
+        batch = self.make_batch(min(COPIES, len(levels)))
+        try:
+            return play(self.agent, batch, levels, sight=how[0], hooks=how[1], max_steps=self.most, frames=False)
+        finally:
+            batch.close()
 
-    def change(first: FloatArray, second: FloatArray) -> Change:
-        return Change.of(first, second, levels)
+    def _ever(self, change: Change) -> MeanEstimate:
+        """Return the share of levels in which any action changes, throughout or at once."""
+        always = self.play(change.throughout(len(self.plain)))
+        ever = changes_anything(self.plain, always, self._tolerance).any(1)
+        return self._share(ever | self._at_once(change)[0].any(1))
 
-    causes = [np.array(causes_of(episodes)) for episodes in (before, after)]
-    acted = [action_shares(episodes, space) for episodes in (before, after)]
-    called = list(names) if len(names) == acted[0].shape[1] else [str(at) for at in range(acted[0].shape[1])]
-    return CausalEffect(
-        len(before),
-        len(np.unique(levels)),
-        change(before.returns, after.returns),
-        {
-            name: change((causes[0] == name).astype(float), (causes[1] == name).astype(float))
-            for name in sorted({*causes[0], *causes[1]})
-        },
-        {name: change(acted[0][:, at], acted[1][:, at]) for at, name in enumerate(called)},
-        change(before.lengths.astype(float), after.lengths.astype(float)),
-        estimate_mean(acts_otherwise(before, after, space), levels),
-    )
+    def _single(self, change: Change, acts: BoolArray, values: FloatArray) -> tuple[FloatArray, BoolArray]:
+        """Make a change at single moments; return each level's return after the worst, and whether any action changes, ``[n]``."""
+        plain, count = self.plain, len(self.plain)
+        spaced = np.linspace(0, 1, self.moments)[None] * (plain.lengths[:, None] - 1)
+        chosen = np.concatenate([spaced.round().astype(np.int64), self._largest(acts, values)[:, None]], 1)
+        rows = np.repeat(np.arange(count), chosen.shape[1])
+        played = self.play(change.at(chosen.ravel(), rows), rows)
+        moved = changes_anything(plain.select(rows), played, self._tolerance).sum(1).reshape(chosen.shape)
+        worst = moved.argmax(1)
+        return played.returns.reshape(chosen.shape)[np.arange(count), worst], moved.any(1)
 
+    def _largest(self, acts: BoolArray, values: FloatArray) -> IntArray:
+        """Return the step of each level at which the change changes most at once, ``[n]``."""
+        size = acts.astype(np.float64) if acts.size else np.zeros(self.plain.real.shape)
+        if values.size:
+            size = size + np.minimum(values / (self._value_spread * 100), 0.5)
+        return np.asarray(np.where(self.plain.real, size, -1.0).argmax(1))
 
-def acts_otherwise(before: Episodes, after: Episodes, space: gym.Space[Any]) -> FloatArray:
-    """Return `CausalEffect.acts` of each episode, ``[n]``."""
-    steps = min(before.actions.shape[1], after.actions.shape[1])
-    first, second = (of.actions[:, :steps].reshape(len(of), steps, -1).astype(np.float64) for of in (before, after))
-    both = before.real[:, :steps] & after.real[:, :steps]
-    if isinstance(space, gym.spaces.Discrete):
-        differs = (first != second).any(2).astype(np.float64)
-    else:
-        differs = (np.abs(first - second) / np.maximum(first[before.real[:, :steps]].std(0), 1e-6)).mean(2)
-    found: FloatArray = (differs * both).sum(1) / np.maximum(both.sum(1), 1)
-    return found
+    @torch.no_grad()
+    def _at_once(self, change: Change) -> tuple[BoolArray, FloatArray]:
+        """Ask the agent at every recorded step what it does with the change: whether another action, and the value's change.
 
+        Returns:
+            ``[n, T]`` each; the second is empty if the world can't go back to these steps.
+        """
+        plain, real = self.plain, self.plain.real
+        acts, values = np.zeros(real.shape, bool), np.zeros(real.shape)
+        if change.world and not len(plain.env_states):
+            return acts, np.zeros((len(plain), 0))
+        rows, steps = np.nonzero(real)
+        batch = self.make_batch(COPIES) if change.world else None
+        size = COPIES if batch is not None else ROWS
+        try:
+            for first in range(0, len(rows), size):
+                at, when = rows[first : first + size], steps[first : first + size]
+                seen = plain.observations[at, when]
+                if batch is not None:
+                    copies = np.minimum(np.arange(batch.n), len(at) - 1)
+                    seen = batch.restore([plain.env_states[at[copy]][when[copy]] for copy in copies])
+                if change.sight is not None:
+                    seen = change.sight(batch, seen, np.arange(len(at)), at, when)[: len(at)]
+                hooks = [] if change.hook is None else [change.once or change.hook]
+                edits = edits_at(hooks, when, at)
+                step = self.agent.step(torch.as_tensor(seen), torch.as_tensor(plain.memory[at, when]), edits=edits)
+                acts[at, when] = self._differ(step.logits.numpy(), plain.logits[at, when])
+                values[at, when] = np.abs(step.value.numpy() - plain.values[at, when])
+        finally:
+            if batch is not None:
+                batch.close()
+        return acts, values
 
-def action_shares(episodes: Episodes, space: gym.Space[Any]) -> FloatArray:
-    """Return how often each episode took each Discrete action, or its mean action, ``[n, actions]``."""
-    acted = episodes.actions.reshape(*episodes.actions.shape[:2], -1).astype(np.float64)
-    if isinstance(space, gym.spaces.Discrete):
-        acted = (acted == np.arange(int(space.n))).astype(np.float64)
-    total = (acted * episodes.real[..., None]).sum(1)
-    shares: FloatArray = total / np.maximum(episodes.lengths, 1)[:, None]
-    return shares
+    def _differ(self, logits: FloatArray, plain: FloatArray) -> BoolArray:
+        if self._tolerance is None:
+            return np.asarray(logits.argmax(1) != plain.argmax(1))
+        size = logits.shape[1] // 2
+        spread = np.maximum(self.plain.logits[self.plain.real][:, :size].std(0), 1e-6)
+        return np.asarray((np.abs(logits - plain)[:, :size] > SAME * spread).any(1))
+
+    @cached_property
+    def _tolerance(self) -> FloatArray | None:
+        if isinstance(self.agent.action_space, gym.spaces.Discrete):
+            return None
+        taken = self.plain.actions[self.plain.real].reshape(int(self.plain.lengths.sum()), -1).astype(np.float64)
+        return np.asarray(SAME * np.maximum(taken.std(0), 1e-6))
+
+    @cached_property
+    def _value_spread(self) -> float:
+        return max(float(self.plain.values[self.plain.real].std()), 1e-6)
+
+    def _share(self, levels: BoolArray) -> MeanEstimate:
+        count = len(np.unique(self.groups))
+        return share_interval(estimate_mean(levels.astype(np.float64), self.groups).mean * count, count)
+
+    def _mean(self, values: FloatArray) -> MeanEstimate:
+        return estimate_mean(values, self.groups)

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.interpret.agent.steps import CATALOGUE, recording
+from rlhf_ray.interpret.agent.steps import CATALOGUE
 from rlhf_ray.interpret.agent.subject import AgentSubject
-from rlhf_ray.study.figures import figures_from
-from rlhf_ray.study.page import Look, write_page
-from rlhf_ray.study.run import Study
-from rlhf_ray.study.screen import Screen, first_screen
-from rlhf_ray.study.section import Section
-from rlhf_ray.study.verdict import Relations, StudyVerdict, reconcile
+from rlhf_ray.study import Screen, Section, Study, screen_of, write_page
 
-LOOK = Look(Path(__file__).parent / "agent.html", "rlhf_ray.agent_report/2")
-RELATIONS = Relations.read(Path(__file__).parent / "verdict.toml")
-KINDS = ("uses", "holds", "ignores")
-FIRST = ("story", "interventions", "counterfactuals", "attribution")
-"""Sections whose statements come first: what was changed in the environment says more than what a gradient says."""
+PICTURES = ("film", "frames", "saliency_action", "saliency_value")
+"""Pictures for the first screen, of which it shows the first two that there are."""
 
 
 def agent_study(subject: AgentSubject, folder: Path, own: Sequence[str] = ()) -> Study[AgentSubject]:
@@ -28,31 +19,14 @@ def agent_study(subject: AgentSubject, folder: Path, own: Sequence[str] = ()) ->
     return Study(subject, CATALOGUE, folder, tuple(own))
 
 
-def agent_verdict(sections: Sequence[Section]) -> StudyVerdict:
-    """Put the statements together."""
-    return reconcile(sections, KINDS, FIRST, RELATIONS)
-
-
 def write_agent_report(sections: Sequence[Section], out: Path, about: dict[str, Any]) -> tuple[Path, Screen]:
-    """Write the report; return the page's path and what it says first.
+    """Write the report; return the page's path and what it shows first.
 
     Args:
         sections: what the steps found.
-        out: the report's folder. A panel in it is linked.
+        out: the report's folder.
         about: facts: agent, digest, environment, seed, effort, …
     """
-    verdict = agent_verdict(sections)
-    panel = "panel/index.html" if (out / "panel" / "index.html").exists() else None
-    heading = f"{about['agent']} · {about['environment']}{_true_return(sections)}"
-    asked = any(section.name in RELATIONS.not_asked and section.skipped is None for section in sections)
-    relations = RELATIONS if asked else replace(RELATIONS, nothing="No intervention or edit was made.")
-    screen = first_screen(heading, verdict, sections, relations)
-    return write_page(LOOK, out, about, verdict, sections, screen, panel=panel), screen
-
-
-def _true_return(sections: Sequence[Section]) -> str:
-    """Return what the agent's greedy episodes earn on average, for the heading; nothing without a recording."""
-    values = next((section.values for section in sections if section.name == recording.WORDS.name), {})
-    if not values:
-        return ""
-    return f" · true return {figures_from(recording.RecordedEpisodes, values).acting['greedy'].mean_return:.3g}"
+    heading = f"{about['agent']} · {about['environment']}"
+    screen = screen_of("agent report", heading, "", sections, PICTURES)
+    return write_page(out, about, sections, screen), screen

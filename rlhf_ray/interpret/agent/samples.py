@@ -9,7 +9,7 @@ import numpy as np
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Moments
-from rlhf_ray.agents.replay import replay, values_at
+from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 
 LARGEST_SIDE = 32
@@ -44,15 +44,6 @@ def samples(agent: Agent, episodes: Episodes, most: int | None = None, seed: int
         rows, steps = rows[chosen], steps[chosen]
     values = values_at(agent, episodes)[rows, steps].astype(np.float64)
     return Samples(rows, steps, values.reshape(len(rows), -1), np.asarray(episodes.levels)[rows])
-
-
-def untrained(agent: Agent, episodes: Episodes, like: Samples, seed: int) -> FloatArray | None:
-    """Return what the same agent with new weights has in mind at the same steps, ``[n, size]``; None if it can't be made."""
-    fresh = agent.fresh(seed)
-    if fresh is None:
-        return None
-    values: FloatArray = like.cut(values_at(fresh, replay(fresh, episodes))).astype(np.float64)
-    return values.reshape(len(like), -1)
 
 
 def frames(episodes: Episodes, like: Samples) -> FloatArray | None:

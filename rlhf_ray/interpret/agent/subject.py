@@ -15,16 +15,15 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import site_of
 from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.identity import identify
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.envs.identity import identity_of
 from rlhf_ray.interpret.agent.levels import contents
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.study.step import StepContext
-from rlhf_ray.study.words import Words
 
-WORDS = Words(__file__)
-
+NO_RECORDING = "There is no recording of the agent."
 COPIES = 64
 """Levels that are played at a time."""
 
@@ -118,11 +117,9 @@ AgentContext = StepContext[AgentSubject]
 def nothing_inside(context: AgentContext) -> str | None:
     """Return why a step has nothing to look into; None if there is something."""
     if "recording" not in context.folders:
-        return WORDS.text("no_recording")
-    agent = context.subject.agent
-    return None if agent.memory_size or agent.layers else WORDS.text("nothing_inside")
-
-
-def no_world(context: AgentContext) -> str | None:
-    """Return why a step has no world model; None if there is one."""
-    return None if {"recording", "world_model"} <= context.folders.keys() else WORDS.text("no_world")
+        return NO_RECORDING
+    try:
+        site_of(context.subject.agent)
+    except SettingError as error:
+        return str(error)
+    return None

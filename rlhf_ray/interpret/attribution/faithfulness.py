@@ -6,14 +6,13 @@ concentration on objects, trained against untrained (Adebayo et al. 2018).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
-from rlhf_ray.interpret.attribution.method import Method, attribute
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret.attribution.question import Question
 from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.measure.statistics import spearman
@@ -125,89 +124,6 @@ def curves(
 def rank_correlation(one: FloatArray, other: FloatArray) -> float:
     """Return Spearman's correlation of all elements, equal but for rounding; 0 if one of them is constant."""
     return spearman(np.round(one, 12), np.round(other, 12), 0.0)
-
-
-@dataclass(frozen=True)
-class Agrees:
-    """How well one kind of effect predicts another, over all moments where both are known.
-
-    Attributes:
-        count: of pairs.
-        sign: share with the same sign, among the larger half of real effects.
-        interval: 95 % interval of that share.
-        rank: rank correlation.
-    """
-
-    count: int
-    sign: float
-    interval: list[float] | None
-    rank: float
-
-
-def agreement(predicted: FloatArray, real: FloatArray) -> Agrees | None:
-    """Compare predicted with real effects ``[n]``; None if fewer than two pairs are known."""
-    known = np.isfinite(predicted) & np.isfinite(real)
-    expected, happened = predicted[known], real[known]
-    if len(expected) < 2:
-        return None
-    large = np.abs(happened) >= np.median(np.abs(happened))
-    same = (np.sign(expected) == np.sign(happened))[large].astype(float)
-    return Agrees(len(expected), float(same.mean()), mean_interval(same.tolist()), rank_correlation(expected, happened))
-
-
-def concentration(maps: FloatArray, masks: BoolArray) -> FloatArray:
-    """Return how much of each map lies on an object, relative to its area: 1 is by chance. NaN without the object.
-
-    Args:
-        maps: ``[n, height, width]``, or with channels, whose sizes are added: opposite signs don't cancel.
-        masks: ``[n, height, width]``.
-    """
-    size = np.abs(maps).sum(-1) if maps.ndim == 4 else np.abs(maps)
-    within, whole = (size * masks).sum((1, 2)), size.sum((1, 2))
-    area = masks.mean((1, 2))
-    usable = (area > 0) & (whole > 0)
-    share: FloatArray = np.divide(within, whole * area, out=np.full(len(maps), np.nan), where=usable)
-    return share
-
-
-def trained_against_untrained(
-    question: Question,
-    others: Sequence[Question],
-    moments: Any,
-    masks: Mapping[str, BoolArray],
-    method: Method,
-    name: str,
-) -> dict[str, tuple[float, float]]:
-    """Return each object's mean concentration, of the trained network and of untrained ones.
-
-    Args:
-        question: the trained network's.
-        others: the same about untrained ones. One alone may like an object by chance.
-        moments: with images.
-        masks: objects in the images, ``[n, height, width]`` by name; images without one don't count.
-        method: makes the maps.
-        name: the input.
-    """
-    concentrations = []
-    for asked in (question, *others):
-        maps = attribute(method, asked, moments)[name]
-        concentrations.append({thing: concentration(maps, mask) for thing, mask in masks.items()})
-    seen = [thing for thing in masks if all(np.isfinite(by_object[thing]).any() for by_object in concentrations)]
-    means = [{thing: float(np.nanmean(by_object[thing])) for thing in seen} for by_object in concentrations]
-    return {thing: (means[0][thing], float(np.mean([by_object[thing] for by_object in means[1:]]))) for thing in seen}
-
-
-def where_it_matters(masks: BoolArray, changes: FloatArray) -> BoolArray:
-    """Return the masks of an object without those of the frames where its removal changes an output less than in half of them.
-
-    Args:
-        masks: ``[n, height, width]``.
-        changes: by removal, ``[n]``; NaN where there is no object: see `rlhf_ray.interpret.agent.questions.objects.by_painting`.
-    """
-    size = np.nan_to_num(np.abs(changes), nan=-1.0)
-    least = np.nanmedian(np.abs(changes)) if np.isfinite(changes).any() else np.inf
-    mattering: BoolArray = masks & (size >= least)[:, None, None]
-    return mattering
 
 
 def _area(shares: FloatArray, values: FloatArray) -> float:

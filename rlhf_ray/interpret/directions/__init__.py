@@ -10,9 +10,8 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.directions.components import enough, fit_ica, fit_nmf, fit_pca
 from rlhf_ray.interpret.directions.directions import Directions, load
-from rlhf_ray.interpret.directions.labelled import fit_mean_difference, fit_probe
+from rlhf_ray.interpret.directions.labelled import fit_probe
 from rlhf_ray.interpret.directions.labels import Labels
-from rlhf_ray.interpret.directions.sparse import fit_sparse
 
 __all__ = ["KINDS", "LABELLED", "TITLES", "Directions", "Labels", "enough", "fit", "load"]
 
@@ -21,18 +20,14 @@ KINDS: Mapping[str, Callable[..., Directions]] = {
     "ica": fit_ica,
     "nmf": fit_nmf,
     "probe": fit_probe,
-    "mean_difference": fit_mean_difference,
-    "sparse": fit_sparse,
 }
-LABELLED = ("probe", "mean_difference")
+LABELLED = ("probe",)
 """Kinds that are fitted to labels, with one component for each concept."""
 TITLES = {
     "pca": "principal components",
     "ica": "independent components",
     "nmf": "additive components (NMF)",
     "probe": "probes of concepts",
-    "mean_difference": "mean differences of concepts",
-    "sparse": "sparse components",
 }
 """What a report calls the components of each kind."""
 
@@ -45,7 +40,7 @@ def fit(kind: str, values: Array, count: int, seed: int = 0, labels: Labels | No
         values: ``[n, size]``, finite.
         count: components, at most: there are no more than the values have directions, or ``labels`` has concepts.
         seed: draws what is random.
-        labels: for probe and mean_difference: ``[n]`` by concept, bool or numbers, NaN where a concept is not defined.
+        labels: for probe: ``[n]`` by concept, bool or numbers, NaN where a concept is not defined.
 
     Raises:
         SettingError: the kind is unknown, the values aren't finite vectors, or labels are missing.

@@ -1,4 +1,4 @@
-"""Controls: random directions whose removal takes as much variance as that of components, or that values are moved along as far."""
+"""Controls: random directions whose removal takes as much variance as that of components."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.interpret.directions.components import spectrum
-from rlhf_ray.interpret.directions.directions import Directions
-from rlhf_ray.interpret.directions.interventions import midpoints
+from rlhf_ray.interpret.directions.directions import Directions, halfway
 
 COUNT = 10
 """Random directions."""
@@ -24,10 +23,8 @@ def random_bases(
     basis: Directions,
     components: Sequence[int],
     values: FloatArray,
-    labels: Array | None = None,
     count: int = COUNT,
     seed: int = 0,
-    hold: FloatArray | None = None,
 ) -> list[Directions]:
     """Return bases of random directions that stand in for some components: removed, they take as much variance from the values.
 
@@ -35,23 +32,21 @@ def random_bases(
     the components say as it is. Their patterns have the length of the first component's, so that a step of a score moves the
     values as far. Where no single direction carries as much variance as the components, a basis has as few directions as do
     together; where all others together carry less, the first basis has all of them, and the others random halves
-    (`removed_variance` tells how much each takes). Midpoints are found in the same way as the components'.
+    (`removed_variance` tells how much each takes).
 
     Args:
         basis: the directions.
         components: the components to stand in for.
         values: ``[n, size]`` that have the variance.
-        labels: two classes ``[n]`` for the midpoints; see `midpoints`.
         count: number of bases. There is one if there is one other direction, and none if there is none.
         seed: seeds the directions.
-        hold: filters ``[k, size]`` of what else stays as it is: other concepts, whose removal may well have an effect of its own.
     """
     chosen, rows = list(components), np.asarray(values, np.float64)
     rng = np.random.default_rng([seed, 0xC0, *chosen])
     center, (spread, axes) = rows.mean(0), spectrum(rows)
     # In the metric of the values, where all directions vary alike, orthogonal is uncorrelated.
     own = np.asarray(basis.filters, np.float64)[chosen]
-    readers = spread[:, None] * (axes @ (own if hold is None else np.concatenate([own, hold])).T)
+    readers = spread[:, None] * (axes @ own.T)
     readers /= np.maximum(np.linalg.norm(readers, axis=0), 1e-300)
     left, sizes, _ = np.linalg.svd(readers, full_matrices=True)
     rest = left[:, int((sizes > 1e-9 * max(float(sizes.max(initial=0.0)), 1e-300)).sum()) :]
@@ -68,52 +63,10 @@ def random_bases(
         ways = (rest @ turned @ tilted(variances, wide, wanted, rng)).T
         patterns, filters = (ways * spread) @ axes, (ways / spread) @ axes
         scale = length / np.maximum(np.linalg.norm(patterns, axis=1, keepdims=True), 1e-300)
-        controls.append(_named(number, center, patterns * scale, filters / scale, rows, labels))
+        names, none = [f"random {number}"] * len(patterns), np.zeros((0, len(patterns)))
+        one = Directions("random", names, center, patterns * scale, filters / scale, none, none.sum(0))
+        controls.append(replace(one, midpoints=halfway(one.encode(rows))))
     return controls
-
-
-def orthogonal_bases(
-    basis: Directions,
-    components: Sequence[int],
-    values: FloatArray,
-    labels: Array | None = None,
-    count: int = COUNT,
-    seed: int = 0,
-) -> list[Directions]:
-    """Return bases of random directions to move values along as far as along some components: the control for such a move.
-
-    They are orthogonal to the components' patterns, and as long. Values vary along each as much as along the pattern, where they do
-    along any other direction; else the directions are uniform: values that are moved from one class to another are moved farther
-    than they vary in most directions, and the few in which they vary as much drive behaviour, too. See `random_bases` for the rest.
-    """
-    rng = np.random.default_rng([seed, 0xC1, *components])
-    rows = np.asarray(values, np.float64)
-    center, replaced = rows.mean(0), np.asarray(basis.patterns, np.float64)[list(components)]
-    rest = np.linalg.qr(replaced.T, mode="complete").Q[:, len(replaced) :]
-    count = min(count, rest.shape[1]) if rest.shape[1] < 2 else count
-    if not count:
-        return []
-    left, drawn = rows @ rest, []
-    largest = float(np.linalg.eigvalsh(np.cov(left.T, bias=True).reshape(rest.shape[1], -1))[-1])
-    for pattern in replaced:
-        length = float(np.linalg.norm(pattern))
-        wanted = float(((rows - center) @ pattern / max(length, 1e-300)).var())
-        uniform = rng.standard_normal((count, rest.shape[1]))
-        ways = random_directions(left, wanted, rng, count) if wanted <= largest else list(uniform)
-        drawn.append([rest @ way / max(float(np.linalg.norm(way)), 1e-300) * length for way in ways])
-    controls = []
-    for number, patterns in enumerate(np.stack(each) for each in zip(*drawn, strict=True)):
-        controls.append(_named(number, center, patterns, np.linalg.pinv(patterns).T, rows, labels))
-    return controls
-
-
-def _named(
-    number: int, center: FloatArray, patterns: FloatArray, filters: FloatArray, rows: FloatArray, labels: Array | None
-) -> Directions:
-    """Return a basis of random directions with its midpoints."""
-    names, none = [f"random {number}"] * len(patterns), np.zeros((0, len(patterns)))
-    random = Directions("random", names, center, patterns, filters, none, none.sum(0))
-    return replace(random, midpoints=midpoints(random, rows, labels))
 
 
 def removed_variance(basis: Directions, components: Sequence[int], values: FloatArray) -> float:
@@ -123,13 +76,6 @@ def removed_variance(basis: Directions, components: Sequence[int], values: Float
     change = (scores - scores.mean(0)) @ np.asarray(basis.patterns, np.float64)[chosen]
     total = float(((rows - rows.mean(0)) ** 2).sum())
     return float((change**2).sum()) / total if total > 1e-300 else 0.0
-
-
-def random_directions(rows: FloatArray, wanted: float, rng: np.random.Generator, count: int) -> list[FloatArray]:
-    """Draw unit vectors ``[size]`` along which ``rows`` ``[n, size]`` have the variance ``wanted``, or as near as possible."""
-    centred = (rows - rows.mean(0)).astype(np.float64)
-    variances, axes = np.linalg.eigh(centred.T @ centred / len(centred))
-    return [axes @ tilted(variances, 1, wanted, rng)[:, 0] for _ in range(count)]
 
 
 def tilted(variances: FloatArray, width: int, wanted: float, rng: np.random.Generator) -> FloatArray:

@@ -13,9 +13,9 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.directions.weights import nonnegative_weights
 
-NOT_LINEAR = ("nmf", "sparse")
+NOT_LINEAR = ("nmf",)
 """Kinds whose scores are not those of their filters."""
-ARRAYS = ("center", "patterns", "filters", "sources", "midpoints", "active")
+ARRAYS = ("center", "patterns", "filters", "sources", "midpoints")
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,16 @@ class Directions:
     * the *filter* (row of the unmixing matrix): how the score is read off the vector.
 
     For linear kinds ``encode(decode(scores)) == scores``, ``filters @ patterns.T`` is the identity, and score 0 is the mean of the
-    values that they were fitted to. Scores of NMF and of sparse codes are at least 0; their filters hold around `center`.
+    values that they were fitted to. Scores of NMF are at least 0; its filters hold around `center`.
 
     Attributes:
-        kind: pca, ica, nmf, probe, mean_difference, sparse or random.
+        kind: pca, ica, nmf, probe or random.
         names: of the components.
         center: ``[size]``: what has all scores 0: the values' mean; of NMF, the lowest value of each unit.
         patterns, filters: ``[k, size]``.
         sources: ``[n, k]``: scores of the values that they were fitted to, as the fit itself computed them.
         midpoints: ``[k]``: score halfway between the means of both classes; without labels, halfway between the 5 % and the 95 %
             quantile.
-        active: of sparse codes: most scores above 0 at a time.
     """
 
     kind: str
@@ -49,7 +48,6 @@ class Directions:
     filters: FloatArray
     sources: FloatArray
     midpoints: FloatArray
-    active: int = 0
 
     def __len__(self) -> int:
         return len(self.patterns)
@@ -72,7 +70,7 @@ class Directions:
         if self.kind == "nmf":
             return nonnegative_weights(np.maximum(centred, 0.0), self.patterns)
         scores: FloatArray = centred @ self.filters.T
-        return strongest(scores, self.patterns, self.active) if self.kind == "sparse" else scores
+        return scores
 
     def decode(self, scores: Array) -> FloatArray:
         """Return the values ``[n, size]`` that scores ``[n, k]`` stand for."""
@@ -113,7 +111,7 @@ def load(path: Path | str) -> Directions:
         filters = arrays["filters"] if "filters" in arrays else np.linalg.pinv(arrays["patterns"]).T
         midpoints = arrays.get("midpoints", halfway(arrays["sources"]))
         four = (arrays["center"], arrays["patterns"], filters, arrays["sources"])
-        return Directions(kind, names, *four, midpoints, int(arrays.get("active", 0)))
+        return Directions(kind, names, *four, midpoints)
     except FileNotFoundError:
         raise SettingError(
             f"There are no directions at {path}: fit some with rlhf_ray.interpret.directions.fit."
@@ -128,14 +126,3 @@ def halfway(scores: FloatArray) -> FloatArray:
         return np.zeros(scores.shape[1])
     middle: FloatArray = np.quantile(scores, [0.05, 0.95], axis=0).mean(0)
     return middle
-
-
-def strongest(scores: FloatArray, patterns: FloatArray, active: int) -> FloatArray:
-    """Return the ``active`` positive scores of each row ``[n, k]`` that contribute most to the values; the others are 0."""
-    positive = np.maximum(scores, 0.0)
-    if len(patterns) > active:
-        # By what each contributes to the values, not by the score: scores have scales of their own.
-        contributions = positive * np.linalg.norm(patterns, axis=1)
-        weakest = np.argsort(-contributions, axis=1, kind="stable")[:, active:]
-        np.put_along_axis(positive, weakest, 0.0, 1)
-    return positive

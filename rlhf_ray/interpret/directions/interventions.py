@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -12,17 +12,11 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.agents.agent import MEMORY, Edit
-from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.directions.directions import NOT_LINEAR, Directions, halfway
-from rlhf_ray.interpret.directions.labelled import midpoints_of
-from rlhf_ray.interpret.directions.labels import usable
+from rlhf_ray.interpret.directions.directions import NOT_LINEAR, Directions
 
-Op = Literal["ablate_mean", "ablate_midpoint", "swap", "reflect", "scale", "steer", "patch"]
-Vector = Literal["pattern", "filter"]
-When = Collection[int] | Callable[[IntArray, FloatArray], BoolArray] | None
-"""None: always; some steps of the episode; or a predicate on steps ``[n]`` and the components' scores ``[n, k]``."""
+Op = Literal["ablate_mean", "ablate_midpoint", "swap", "reflect", "scale", "steer"]
 
 
 @dataclass(frozen=True)
@@ -42,13 +36,9 @@ class Intervention:
             * reflect: mirror them about ``amount``, by default `Directions.midpoints`.
             * scale: multiply them by ``amount``.
             * steer: add ``amount``.
-            * patch: set them to those of another episode at the same step, ``amount`` ``[episodes, steps, components]``
-              (`patch_from`); NaN leaves the score as it is, and so does a step beyond the last.
         amount: see ``op``: a number, or one per component, or in a layer of images ``[*positions, components]``.
-        when: when to change them.
+        when: the steps of the episode at which to change them; None: all.
         site: `MEMORY`, changed after the step's update and before actor and critic read it; or a layer's name.
-        vector: "filter" moves along the filters instead, by the smallest change that gives the same scores. It disturbs other
-            components; it is there to be compared with (Haufe et al. 2014).
     """
 
     basis: Directions
@@ -56,15 +46,12 @@ class Intervention:
     op: Op
     _: KW_ONLY
     amount: float | FloatArray | None = None
-    when: When = None
+    when: Collection[int] | None = None
     site: str = MEMORY
-    vector: Vector = "pattern"
 
     def __post_init__(self) -> None:
         if self.op not in get_args(Op):
             raise SettingError(f"op is {self.op!r}; it must be one of {', '.join(get_args(Op))}.")
-        if self.vector not in get_args(Vector):
-            raise SettingError(f"vector is {self.vector!r}; it must be 'pattern' or 'filter'.")
         count, components = len(self.basis), list(self.components)
         if (
             not components
@@ -76,15 +63,13 @@ class Intervention:
             raise SettingError(f"components are {components}; swap exchanges the scores of two components: give two.")
         if self.op == "swap" and self.amount is not None:
             raise SettingError(f"amount is {self.amount}; swap takes none.")
-        if self.op in ("scale", "steer", "patch") and self.amount is None:
+        if self.op in ("scale", "steer") and self.amount is None:
             raise SettingError(f"amount is None; {self.op} needs one.")
         if self.amount is not None:
-            shape, needed = np.shape(self.amount), "a number or one per component"
-            if self.op == "patch":
-                needed = "[episodes, steps, components], and `patch_from` makes those of episodes"
-            if (self.op == "patch" and len(shape) != 3) or (shape and shape[-1] != len(components)):
+            shape = np.shape(self.amount)
+            if shape and shape[-1] != len(components):
                 raise SettingError(
-                    f"amount has shape {shape}; {self.op} of {len(components)} components needs {needed}."
+                    f"amount has shape {shape}; {self.op} of {len(components)} components needs a number or one per component."
                 )
 
     @property
@@ -97,13 +82,14 @@ class Intervention:
 
         Args:
             step: steps since the start of the episode, of all rows or of each.
-            rows: the episodes that the rows are, which choose a patch's source; None: 0 to n-1.
+            rows: the episodes that the rows are; they don't matter here.
         """
 
         def apply(values: Tensor) -> Tensor:
             n = len(values)
             steps = np.broadcast_to(np.asarray(step, np.int64), n)
-            if isinstance(self.when, Collection) and not any(number in self.when for number in set(steps.tolist())):
+            on = np.array([self.when is None or int(each) in self.when for each in steps], bool)
+            if not on.any():
                 return values
             arranged = self._arrange(values)
             filters, moves, center = (torch.as_tensor(vector, device=values.device) for vector in self._vectors)
@@ -112,8 +98,7 @@ class Intervention:
                 flat = arranged.detach().cpu().numpy().reshape(-1, arranged.shape[-1])
                 exact = self.basis.encode(flat)[:, list(self.components)].reshape(scores.shape)
                 scores = scores + (torch.as_tensor(exact, device=values.device) - scores.detach())
-            change = self._target(scores, steps, np.arange(n) if rows is None else rows) - scores
-            on = self._on(steps, scores)
+            change = self._target(scores) - scores
             if not on.all():
                 change = change * torch.as_tensor(on, device=values.device).view(n, *[1] * (change.dim() - 1))
             return self._restore((arranged + change @ moves).to(values.dtype), values)
@@ -124,17 +109,12 @@ class Intervention:
     def _vectors(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Filters and moves ``[k, size]`` of the components, and the center ``[size]``, float64."""
         chosen = list(self.components)
-        filters = np.asarray(self.basis.filters, np.float64)[chosen]
-        moves: FloatArray = np.asarray(self.basis.patterns, np.float64)[chosen]
-        if self.vector == "filter":
-            moves = np.linalg.pinv(filters).T
+        filters, moves = (np.asarray(of, np.float64)[chosen] for of in (self.basis.filters, self.basis.patterns))
         return filters, moves, np.asarray(self.basis.center, np.float64)
 
-    def _target(self, scores: Tensor, steps: IntArray, rows: IntArray) -> Tensor:
+    def _target(self, scores: Tensor) -> Tensor:
         if self.op == "swap":
             return scores.flip(-1)
-        if self.op == "patch":
-            return self._patched(scores, steps, rows)
         default = self.basis.means if self.op == "ablate_mean" else self.basis.midpoints
         amount = torch.as_tensor(
             np.asarray(default)[list(self.components)] if self.amount is None else self.amount,
@@ -148,22 +128,6 @@ class Intervention:
         if self.op == "steer":
             return scores + amount
         return amount.expand_as(scores)
-
-    def _patched(self, scores: Tensor, steps: IntArray, rows: IntArray) -> Tensor:
-        source = np.asarray(self.amount, np.float64)
-        there = steps < source.shape[1]
-        source_scores = np.where(there[:, None], source[rows, np.minimum(steps, source.shape[1] - 1)], np.nan)
-        target = torch.as_tensor(source_scores, device=scores.device).view(len(rows), *[1] * (scores.dim() - 2), -1)
-        return torch.where(target.isnan(), scores, target)
-
-    def _on(self, steps: IntArray, scores: Tensor) -> BoolArray:
-        if self.when is None:
-            return np.ones(len(steps), bool)
-        if isinstance(self.when, Collection):
-            return np.array([int(step) in self.when for step in steps], bool)
-        seen = scores.detach()
-        pooled = seen.flatten(1, -2).mean(1) if seen.dim() > 2 else seen
-        return np.asarray(self.when(steps, pooled.cpu().numpy()), bool)
 
     def _arrange(self, values: Tensor) -> Tensor:
         """Put channels last: ``[n, *positions, size]`` float64."""
@@ -179,40 +143,3 @@ class Intervention:
 
     def _restore(self, arranged: Tensor, like: Tensor) -> Tensor:
         return arranged.reshape(like.shape) if arranged.dim() == 2 else arranged.movedim(-1, 1)
-
-
-def midpoints(basis: Directions, values: FloatArray, labels: Array | None = None) -> FloatArray:
-    """Return the score ``[k]`` of each component that is between its two ends, like `Directions.midpoints`.
-
-    With ``labels`` ``[n]`` (two classes, or numbers above and below their median; NaN where unknown), it is halfway between the
-    classes' mean scores. Without, halfway between the scores' 5 % and 95 % quantiles, however often each end occurs.
-    """
-    scores = basis.encode(np.asarray(values, np.float64))
-    if labels is None:
-        return halfway(scores)
-    if not usable(labels):
-        raise SettingError("labels are of one class; midpoints are between two: give labels that vary, or None.")
-    return midpoints_of(scores, [labels] * len(basis))
-
-
-def patch_from(
-    episodes: Episodes,
-    basis: Directions,
-    components: Sequence[int],
-    sources: IntArray | None = None,
-    site: str = MEMORY,
-) -> FloatArray:
-    """Return the ``amount`` of a patch ``[episodes, steps, components]``: the scores at each step, NaN after an episode's end.
-
-    Args:
-        episodes: the sources, whole; layers' values come from their activations.
-        basis: the basis.
-        components: the components to patch.
-        sources: which source each episode is patched from; None: each from itself.
-        site: `MEMORY` or a layer without positions.
-    """
-    values = episodes.memory[:, 1:] if site == MEMORY else episodes.activations[site]
-    flat = values.reshape(-1, int(np.prod(values.shape[2:], dtype=np.int64)))
-    scores = basis.encode(flat.astype(np.float64))[:, list(components)].reshape(*values.shape[:2], -1)
-    scores[~episodes.real] = np.nan
-    return scores if sources is None else scores[np.asarray(sources, np.int64)]

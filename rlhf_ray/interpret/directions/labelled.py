@@ -1,4 +1,4 @@
-"""Directions of concepts, one for each: what a regression reads it off with, or the difference of its classes' means."""
+"""Directions of concepts, one for each: what a regression reads it off with."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from rlhf_ray.interpret.directions.labels import Labels, classes, rows, usable, 
 
 STRENGTH = 1.0
 """Inverse of the L2 penalty of standardised values, for logistic regression; ridge regression has one tenth of a row's weight."""
-OWN_VARIANCE, OWN_LENGTH = 0.05, 0.3
-"""Share of its variance that a probe's score needs beside the others'; of its length that a mean difference needs."""
+LEAST = 1e-3
+"""Penalty of least squares: as good as none."""
+OWN_VARIANCE = 0.05
+"""Share of its variance that a probe's score needs beside the others'."""
 
 
 def fit_probe(values: FloatArray, count: int, seed: int = 0, labels: Labels | None = None) -> Directions:
-    """Fit one component for each of the first ``count`` concepts: logistic regression for yes or no, ridge regression for numbers.
+    """Fit one component for each of the first ``count`` concepts by least squares.
 
-    The filter is the regression's weights, scaled so that scores have unit variance. Patterns are covariance times filter, divided
+    A concept's own direction, held constant, leaves nothing that a linear reader could tell it by (Belrose et al. 2023, LEACE, of
+    one label). The filter is the regression's weights, scaled so that scores have unit variance. Patterns are
+    covariance times filter, divided
     by the covariance of the scores (Haufe et al. 2014, equation 6): alone, the covariance of values and score. A concept whose
     filter the others (nearly) hold already is left out.
 
@@ -35,7 +39,7 @@ def fit_probe(values: FloatArray, count: int, seed: int = 0, labels: Labels | No
     names: list[str] = []
     filters, sources = np.zeros((0, values.shape[1])), np.zeros((len(values), 0))
     for name, concept in concepts.items():
-        weights = direction(values, concept)
+        weights = direction(values, concept, LEAST)
         score = centred @ weights
         spread = float(score.std())
         if spread < 1e-9:
@@ -50,34 +54,6 @@ def fit_probe(values: FloatArray, count: int, seed: int = 0, labels: Labels | No
     patterns = np.linalg.solve(sources.T @ sources, sources.T @ centred) if names else filters
     middle = midpoints_of(sources, [concepts[name] for name in names])
     return Directions("probe", names, center, patterns, filters, sources, middle)
-
-
-def fit_mean_difference(values: FloatArray, count: int, seed: int = 0, labels: Labels | None = None) -> Directions:
-    """Fit one component for each of the first ``count`` concepts (of numbers: above against below the median).
-
-    The pattern is the difference of both means: score 1 more goes from one class to the other. Filters are the pseudo-inverse
-    of the patterns: alone, the projection onto the pattern. A concept whose pattern the others (nearly) hold already is left out.
-
-    Raises:
-        SettingError: there are no labels.
-    """
-    concepts = _learnable(labels, "mean_difference", count)
-    center = values.mean(0)
-    names: list[str] = []
-    patterns = np.zeros((0, values.shape[1]))
-    for name, concept in concepts.items():
-        known, upper = rows(concept), classes(concept)
-        pattern = values[known & upper].mean(0) - values[known & ~upper].mean(0)
-        length = float(np.linalg.norm(pattern))
-        left = pattern - np.linalg.pinv(patterns) @ (patterns @ pattern) if names else pattern
-        if length < 1e-9 or np.linalg.norm(left) < OWN_LENGTH * length:
-            continue
-        names.append(name)
-        patterns = np.vstack([patterns, pattern])
-    filters = np.linalg.pinv(patterns).T if names else patterns
-    sources = (values - center) @ filters.T
-    middle = midpoints_of(sources, [concepts[name] for name in names])
-    return Directions("mean_difference", names, center, patterns, filters, sources, middle)
 
 
 def direction(values: FloatArray, labels: Array, penalty: float | None = None) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Labels of concepts for directions that are fitted to them: yes or no, or numbers; NaN where a concept is not defined."""
+"""Labels of concepts: yes or no, or numbers; NaN where a concept is not defined. Rows to fit to, and rows to test on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 
 Labels: TypeAlias = Mapping[str, Array]
 """Labels ``[n]`` by concept: bool, or numbers with NaN for unknown."""
@@ -45,6 +45,19 @@ def classes(labels: Array) -> BoolArray:
 def rows(labels: Array) -> BoolArray:
     """Return where labels are known."""
     return np.isfinite(np.asarray(labels, np.float64))
+
+
+def held_out(groups: IntArray, folds: int, rng: np.random.Generator) -> list[tuple[IntArray, IntArray]]:
+    """Return, for each fold, rows to fit to and rows of other groups to test on; halves of the rows if there is one group."""
+    names = rng.permutation(np.unique(groups))
+    if len(names) < 2:
+        half = len(groups) // 2
+        return [(np.arange(half), np.arange(half, len(groups)))] if half else []
+    splits: list[tuple[IntArray, IntArray]] = []
+    for part in np.array_split(names, min(folds, len(names))):
+        held = np.isin(groups, part)
+        splits.append((np.flatnonzero(~held), np.flatnonzero(held)))
+    return splits
 
 
 def _known(labels: Array) -> FloatArray:

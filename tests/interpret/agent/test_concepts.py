@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import adjusted_rand_score
-from sklearn.preprocessing import PolynomialFeatures
 
 from benchmarks.agent_calibrations import planted
 from rlhf_ray.agents.episodes import Episodes
@@ -17,11 +15,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent import clusters, concepts, embeddings, samples
 from rlhf_ray.interpret.agent.behaviours import behaviours, shares, windows
-from rlhf_ray.interpret.agent.questions.quantities import value
-from rlhf_ray.interpret.agent.steps import attribution as attribution_step
-from rlhf_ray.interpret.agent.steps import concepts as concepts_step
 from rlhf_ray.interpret.directions.stability import stability
-from rlhf_ray.measure.statistics import auc
 
 
 def episodes_of(lengths: list[int], seed: int = 0) -> Episodes:
@@ -73,31 +67,47 @@ def test_library_knows_states_and_events():
     np.testing.assert_array_equal(jumps[1, :6], episodes.actions[1] == 2)
 
 
-def test_memory_is_read_beside_its_controls():
+def test_memory_is_read_beside_its_controls_and_since_when():
+    """The bit holds for the whole episode; a count follows the time, at any lag."""
     episodes = episodes_of([12] * 20)
     found = samples.samples(_Blank(), episodes)  # type: ignore[arg-type]
     np.testing.assert_array_equal(found.values[5], episodes.memory[0, 6])  # after the observation at step 5
-    labels = {name: found.cut(each) for name, each in concepts.library(episodes).items()}
     frames = samples.frames(episodes, found)
-    assert frames is not None
-    read = {each.concept: each for each in concepts.decode(found.values, labels, found.levels, {"one frame": frames})}
+    read = {each.concept: each for each in concepts.decode(found, concepts.library(episodes), frames, [1, 4])}
     assert "never" not in read
     bit, count = read["bit"], read["count"]
-    assert (bit.measure, count.measure) == ("auc", "r2")
-    assert bit.score > 0.99 > 0.65 > bit.controls["one frame"]
-    assert bit.above is not None and bit.above > 0.3  # noqa: PT018
-    assert 0.4 < bit.shuffled < 0.6
-    assert bit.single["unit"] > 0.95
-    assert count.score > 0.8 > 0.1 > count.shuffled
+    assert (bit.measure, count.measure) == ("AUC", "R²")
+    assert bit.frame is not None
+    assert bit.score.mean > 0.99 > 0.65 > bit.frame
+    assert bit.shuffled.mean < 0.75
+    assert count.score.mean > 0.8
+    assert (bit.since, count.since) == (4, 4)
+
+
+def test_a_memory_of_three_steps_tells_of_three_steps_ago_and_no_more():
+    rng = np.random.default_rng(5)
+    signs = rng.choice([-1.0, 1.0], (40, 31))
+    episodes = episodes_of([30] * 40)
+    memory = np.zeros((40, 31, 4), np.float32)
+    for back in range(4):
+        memory[:, 1 + back :, back] = signs[:, : 30 - back]
+    planted = replace(episodes, memory=memory, states={"sign": signs > 0})
+    found = samples.samples(_Blank(), planted)  # type: ignore[arg-type]
+    [sign] = concepts.decode(found, {"sign": concepts.library(planted)["sign"]}, None, [1, 2, 3, 5])
+    assert (sign.score.mean, sign.since) == (1.0, 3)
+    assert abs(sign.shuffled.mean - 0.5) < 0.1
+    values = memory[:, 1:][planted.real].astype(float)
+    [basis] = concepts.concept_directions(planted, values, np.arange(0, len(values), 2))
+    assert list(basis.names) == ["sign"]
+    np.testing.assert_allclose(np.abs(basis.filters[0]) / np.abs(basis.filters[0]).max(), [1, 0, 0, 0], atol=1e-3)
 
 
 @pytest.mark.parametrize("lengths", [[1], [1, 1], [5], [2, 1, 3]])
 def test_few_steps_are_no_error(lengths):
     episodes = episodes_of(lengths)
     found = samples.samples(_Blank(), episodes)  # type: ignore[arg-type]
-    labels = {name: found.cut(each) for name, each in concepts.library(episodes).items()}
-    for each in concepts.decode(found.values, labels, found.levels):
-        assert np.isfinite(each.score)
+    for each in concepts.decode(found, concepts.library(episodes)):
+        assert np.isfinite(each.score.mean)
     made = behaviours({"memory": episodes.memory[:, 1:]}, episodes.real)
     assert made.labels.shape == episodes.real.shape
     assert clusters.cluster(found.values).stability <= 1.0
@@ -159,45 +169,3 @@ def test_umap_is_optional(monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
     with pytest.raises(SettingError, match=r"install rlhf-ray\[interpret\]"):
         embeddings.umap(np.random.default_rng(0).normal(size=(30, 4)))
-
-
-def test_what_hardly_can_be_read_is_not_told():
-    def found(score, frame):
-        return concepts.DecodedConcept(
-            "cue", "auc", 400, score, [score - 0.01, score + 0.01], 0.5, {"one frame": frame}
-        )
-
-    told = [
-        list(concepts_step._statements(concepts_step.Concepts("memory", 400, [found(*each)])))
-        for each in ((0.5, 0.4), (0.9, 0.6))
-    ]
-    assert [len(each) for each in told] == [0, 1]
-    # A component that is better by chance fails no check.
-    rare = replace(found(0.5, 0.5), single={"ica": 0.62})
-    assert all(each.passed for each in concepts_step._checks([rare]))
-
-
-def test_the_numbers_of_a_vector_that_matter_are_named():
-    found = attribution_step.QuantityMaps(value(), {}, False, np.array([0.0, 0.3, 0.01, 0.1]))
-    [told] = attribution_step._of_quantity(found, [0] * 5)
-    assert told.kind == "holds"  # what only the value depends on is not used
-    assert "of the 4 observed numbers, counted from 0: number 1, 0.3 (73%), number 3, 0.1 (24%)." in told.text
-
-
-def test_an_exclusive_or_is_held_in_products_and_in_no_direction() -> None:
-    """Scikit-learn's logistic regression of products agrees; a concept that one unit tells is linear."""
-    rng = np.random.default_rng(3)
-    values, levels = 0.3 * rng.standard_normal((1200, 5)), np.arange(1200) % 40
-    signs = rng.choice([-1.0, 1.0], (1200, 2))
-    values[:, :2] += signs
-    labels = {"either": (signs.prod(1) > 0).astype(float), "one": (signs[:, 0] > 0).astype(float)}
-    found = {each.concept: each for each in concepts.decode(values, labels, levels, {"noise": values[:, 2:]})}
-    either = found["either"]
-    assert abs(either.score - 0.5) < 0.1
-    assert either.in_products
-    both, test = PolynomialFeatures(2).fit_transform(values), levels >= 30
-    model = LogisticRegression(max_iter=2000).fit(both[~test], labels["either"][~test])
-    library = auc(model.decision_function(both[test]), labels["either"][test] == 1)
-    assert either.products == pytest.approx(library, abs=0.02)
-    assert abs(either.products_controls["noise"] - 0.5) < 0.1
-    assert (found["one"].products, found["one"].in_products) == (None, False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.moments import draw_moments
@@ -16,7 +17,6 @@ from rlhf_ray.agents.recorded import Windows, load_episodes
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batches import make_batch
-from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape, load_world
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape

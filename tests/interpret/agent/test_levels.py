@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.interpret.agent.effects import Change, effect
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.measure.intervals import MeanEstimate, estimate_difference, estimate_mean, weighted_contrast
 from tests.agents.test_play import agent_of
@@ -34,23 +32,6 @@ def test_levels_with_the_same_content_are_one() -> None:
         for second in range(len(levels)):
             assert (groups[first] == groups[second]) == (what[first] == what[second]).all()
     assert len(np.unique(AgentSubject(agent_of("gru", False), "All", batches=Corridors).groups(range(60)))) == 8
-
-
-def test_more_copies_of_a_level_do_not_narrow_an_interval() -> None:
-    agent = agent_of("gru", False)
-    subject = AgentSubject(agent, "Few", batches=FewCorridors)
-
-    def found(count: int) -> Change:
-        levels = np.arange(count)
-        before, after = (play(agent, FewCorridors(8), levels, greedy=greedy) for greedy in (True, False))
-        # The same change in each copy: of an edit of the level, for example.
-        change = (levels % FewCorridors.kinds).astype(float)
-        groups = subject.groups(levels)
-        measured = effect(before, after, agent.action_space, groups=groups)
-        assert measured.levels == len(np.unique(groups))
-        return Change.of(0.0 * change, change, groups)
-
-    assert found(20) == found(200)
 
 
 def test_differences_between_cells_have_the_widths_of_their_formula() -> None:

@@ -45,7 +45,7 @@ def untrained(environment: str, **shape: Any) -> NetworkAgent:
 def stopped(sections: tuple[Section, ...]) -> list[str]:
     """Return the errors of steps that did not run through."""
     ran = [(f"the step {section.name} ran", check) for section in sections for check in section.checks]
-    return [check.says for name, check in ran if check.name == name and check.passed is False]
+    return [check.remedy for name, check in ran if check.name == name and check.passed is False]
 
 
 def infinite(values: Any, at: str = "") -> list[str]:
@@ -65,15 +65,15 @@ def test_real_steps_run_once_and_again_if_their_files_are_gone(tmp_path: Path, m
     told: list[tuple[str, bool]] = []
     said: list[str] = []
     monkeypatch.setattr(running, "_say", lambda name, text: said.append(name))
-    sections = run_study(study, ["quality"], finished=lambda *each: told.append(each))
+    sections = run_study(study, ["world_model"], finished=lambda *each: told.append(each))
     assert not stopped(sections)
-    assert told == [("recording", False), ("world_model", False), ("quality", False)]
-    assert list(dict.fromkeys(said)) == ["recording", "world_model", "quality"]
+    assert told == [("recording", False), ("world_model", False)]
+    assert list(dict.fromkeys(said)) == ["recording", "world_model"]
     told.clear()
-    (tmp_path / "quality" / "report" / "horizon.png").unlink()
-    again = run_study(study, ["quality"], finished=lambda *each: told.append(each))
-    assert [section.values for section in again[:2]] == [section.values for section in sections[:2]]
-    assert told == [("recording", True), ("world_model", True), ("quality", False)]
+    (tmp_path / "world_model" / "report" / "horizon.png").unlink()
+    again = run_study(study, ["world_model"], finished=lambda *each: told.append(each))
+    assert again[0].values == sections[0].values
+    assert told == [("recording", True), ("world_model", False)]
 
 
 def test_steps_without_what_they_need_are_left_out_with_a_reason(
@@ -113,7 +113,7 @@ def test_the_whole_chain_runs_on_an_untrained_agent(environment: str, shape: dic
 def test_parts_of_a_step_in_a_pool_s_process_run_over_ray(tmp_path: Path) -> None:
     from rlhf_ray.runs.interpret import map_over_ray
 
-    names, values = ("counterfactuals",), {}
+    names, values = ("attribution",), {}
     agent = untrained(MINIRUN, network="small", memory="gru", memory_units=8)
     for mapper in (map, map_over_ray):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
@@ -128,7 +128,7 @@ def test_parts_of_a_step_in_a_pool_s_process_run_over_ray(tmp_path: Path) -> Non
 def test_an_interrupted_command_stops_at_once_and_continues(tmp_path: Path) -> None:
     untrained(MINIRUN, network="small", memory="gru", memory_units=8).save(tmp_path / "agent")
     words = ["interpret", "agent", str(tmp_path / "agent"), "--environment", MINIRUN, "--out", str(tmp_path / "out")]
-    command = [sys.executable, "-m", "rlhf_ray", *words, "--effort", "0.01", "--steps", "quality"]
+    command = [sys.executable, "-m", "rlhf_ray", *words, "--effort", "0.01", "--steps", "world_model"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     limit = time.monotonic() + 300
     while not (tmp_path / "out" / "recording").exists() and time.monotonic() < limit:

@@ -1,13 +1,11 @@
 """Agents inside world models: what a simulation computes, and which paths its gradients take."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 
 from rlhf_ray.agents.agent import MEMORY
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.world_model.simulate import CUTS, ESTIMATORS, simulate
+from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from tests.interpret.agent.toy_world import LinearWorld, agent_of, context_of
 
 torch.set_num_threads(1)
@@ -45,8 +43,6 @@ def test_open_loop_takes_the_given_actions_and_closed_loop_repeats_itself() -> N
 
     assert torch.equal(opened.states, closed.states)
     assert not torch.allclose(other.states[:, 1:], closed.states[:, 1:])
-    assert opened.about["estimator"] == "none"
-    assert closed.about["estimator"] == "straight_through"
     with pytest.raises(SettingError, match="4 steps need 4 given actions, not 2"):
         simulate(world, agent, *context, STEPS, given=closed.actions[:, :2])
 
@@ -54,40 +50,26 @@ def test_open_loop_takes_the_given_actions_and_closed_loop_repeats_itself() -> N
 def test_the_batch_does_not_matter() -> None:
     world, agent = LinearWorld(), agent_of()
     context = context_of(world, agent, 16)
-    for estimator in ESTIMATORS:
-        together = simulate(world, agent, *context, STEPS, estimator=estimator)
-        for row in range(0, 16, 5):
-            alone = simulate(world, agent, *(part[row : row + 1] for part in context), STEPS, estimator=estimator)
-            assert (alone.values[0] - together.values[row]).abs().max() <= 1e-5
+    together = simulate(world, agent, *context, STEPS)
+    for row in range(0, 16, 5):
+        alone = simulate(world, agent, *(part[row : row + 1] for part in context), STEPS)
+        assert (alone.values[0] - together.values[row]).abs().max() <= 1e-5
 
 
-@pytest.mark.parametrize("cut", CUTS)
-def test_a_cut_changes_its_own_path_alone(cut: str) -> None:
+def test_without_the_path_of_actions_values_stay_and_gradients_lose_it() -> None:
     world, agent = LinearWorld(), agent_of()
     context = context_of(world, agent, 8)
-    whole, without = (simulate(world, agent, *context, STEPS, cut=paths) for paths in ((), (cut,)))
+    whole, without = (simulate(world, agent, *context, 1, through_actions=on) for on in (True, False))
     for name in ("values", "logits", "states", "actions"):
-        assert torch.equal(getattr(whole, name), getattr(without, name))  # the simulation is the same
-
-    now, cut_now = whole.gradients(whole.values[:, 0]), without.gradients(without.values[:, 0])
-    assert (now.memory - cut_now.memory).abs().max() <= 1e-6
-    later, cut_later = whole.gradients(whole.values[:, STEPS]), without.gradients(without.values[:, STEPS])
-    assert not torch.allclose(later.memory[:, 0], cut_later.memory[:, 0])
-    last = slice(STEPS, None)  # at the last step nothing but the frame's path into the agent is left to cut
-    assert torch.equal(later.memory[:, last], cut_later.memory[:, last])
-    assert torch.equal(later.states[:, last], cut_later.states[:, last]) == (cut != "frame")
-    assert without.about["cut"] == [cut]
-
-
-def test_without_memory_and_action_paths_the_agent_leaves_no_trace() -> None:
-    world, agent = LinearWorld(), agent_of()
-    made = simulate(world, agent, *context_of(world, agent, 4), STEPS, cut={"memory", "action"})
-    gradients = made.gradients(made.values[:, STEPS])
-    assert (gradients.memory[:, :STEPS] == 0).all()
-    assert (gradients.observations[:, :STEPS] == 0).all()
-    # What is left is the world's own dynamics.
-    for before, after in pairwise(range(STEPS + 1)):
-        torch.testing.assert_close(gradients.states[:, before], gradients.states[:, after] @ world.step.T)
+        assert torch.equal(getattr(whole, name), getattr(without, name))
+    assert not without.gradients(without.rewards[:, 0]).memory[:, 0].any()
+    # The gradient of a one-hot action is that of the log-probabilities, row by row.
+    logits = whole.logits[:, 0].detach().requires_grad_()
+    (expected,) = torch.autograd.grad((logits.log_softmax(-1) @ world.push @ world.rewarded).sum(), logits)
+    memory = whole.memory[:, 0].detach().requires_grad_()
+    after = agent.network.remember(agent.network.encode(whole.observations[:, 0].detach()), memory)
+    (wanted,) = torch.autograd.grad(after, memory, expected @ agent.network.actor.weight)
+    torch.testing.assert_close(whole.gradients(whole.rewards[:, 0]).memory[:, 0], wanted, atol=1e-6, rtol=1e-4)
 
 
 def test_gradients_agree_with_differences() -> None:
@@ -102,40 +84,11 @@ def test_gradients_agree_with_differences() -> None:
         assert (((up - down) / 2e-2 - found[:, unit]).abs() <= 1e-2 * found.abs().amax(1)).all()
 
 
-def test_estimators_act_alike_and_differ_in_gradients() -> None:
-    world, agent = LinearWorld(), agent_of()
-    context = context_of(world, agent, 8)
-    made = {name: simulate(world, agent, *context, STEPS, estimator=name) for name in ESTIMATORS}
-    assert torch.equal(made["straight_through"].actions, made["softmax"].actions)
-    again = simulate(world, agent, *context, STEPS, estimator="gumbel", seed=0)
-    other = simulate(world, agent, *context, STEPS, estimator="gumbel", seed=1)
-    assert torch.equal(made["gumbel"].actions, again.actions)
-    assert not torch.equal(again.actions, other.actions)
-    assert torch.equal(again.actions.sum(-1), torch.ones(8, STEPS))
-
-    # The gradient of a one-hot action, row by row, is that of the log-probabilities, and of the probabilities.
-    for name, soft in (("straight_through", torch.log_softmax), ("softmax", torch.softmax)):
-        simulation = simulate(world, agent, *context, 1, estimator=name, cut={"memory", "world"})
-        logits = simulation.logits[:, 0].detach().requires_grad_()
-        pushed = (soft(logits, -1) @ world.push @ world.rewarded).sum()
-        (expected,) = torch.autograd.grad(pushed, logits)
-        expected = expected @ agent.network.actor.weight
-        found = simulation.gradients(simulation.rewards[:, 0]).memory[:, 0]
-        torch.testing.assert_close(found, _through_cell(agent, simulation, expected), atol=1e-6, rtol=1e-4)
-
-
-def _through_cell(agent, simulation, gradient):  # type: ignore[no-untyped-def]
-    memory = simulation.memory[:, 0].detach().requires_grad_()
-    after = agent.network.remember(agent.network.encode(simulation.observations[:, 0].detach()), memory)
-    return torch.autograd.grad(after, memory, gradient)[0]
-
-
 def test_continuous_actions_are_the_mean_within_bounds_and_differentiable() -> None:
     world, agent = LinearWorld(actions=2), agent_of(box=True)
     context = context_of(world, agent, 6)
     made = simulate(world, agent, *context, STEPS)
     assert torch.equal(made.actions, made.logits[:, :STEPS, :2].clamp(-1.0, 1.0))
-    assert made.about["estimator"] == "mean"
     assert made.gradients(made.rewards[:, 0]).memory[:, 0].abs().max() > 0
 
 

@@ -4,14 +4,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.plain import plain
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape
-from rlhf_ray.interpret.agent.world_model.quality import concordance, measure, valid_horizon, visible_pixels
+from rlhf_ray.interpret.agent.world_model.quality import measure, valid_horizon
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.study.figures import values_of
@@ -65,8 +64,7 @@ def test_a_perfect_model_is_perfect_and_baselines_are_not(box: bool) -> None:
     assert (quality.agreement.mean == 1).all()
     np.testing.assert_allclose(quality.memory.mean, 1.0, atol=1e-5)
     assert quality.valid_horizon == 6
-    assert quality.reward[0] > 0.99
-    assert not quality.visible  # no pixels
+    assert quality.reward > 0.99
     same = measure(world, agent, own_episodes(world, agent), steps=6, starts=2)
     assert plain(values_of(same)) == plain(values_of(quality))
 
@@ -123,26 +121,8 @@ def test_errors_on_constant_videos_are_those_on_paper() -> None:
     expected = (((shades - mean) / 255.0) ** 2).mean()
     np.testing.assert_allclose(quality.errors["mean_frame"].mean, expected, rtol=1e-4)
     np.testing.assert_allclose(quality.errors["shuffled_actions"].mean, 0.04, rtol=1e-5)
-    np.testing.assert_allclose(quality.visible["model"].mean, 0.04, rtol=1e-5)
-    assert np.isnan(quality.revealed["model"].mean).all()  # nothing scrolls
-    assert np.isnan(quality.reward[0])
     assert quality.memory is None
-    assert np.isnan(quality.reward).all()
-
-
-def test_revealed_pixels_are_those_that_scroll_in() -> None:
-    rng = np.random.default_rng(0)
-    wide = rng.random((2, 16, 60)).astype(np.float32)
-    scrolling = np.stack([wide[:, :, 2 * t : 2 * t + 16] for t in range(4)], 1)
-    visible = visible_pixels(scrolling)
-    for t in range(4):
-        assert visible[:, t, :, : 16 - 2 * t].all()
-        assert not visible[:, t, :, 16 - 2 * t :].any()
-    back = np.concatenate([scrolling, scrolling[:, ::-1]], 1)
-    assert visible_pixels(back)[:, -1].all()  # what was seen first is in view again
-    still = np.repeat(wide[:, None, :, :16], 4, 1)
-    still[:, 1:, 4:6, 4:6] = 0.0  # an object appears in a still image
-    assert visible_pixels(still).all()
+    assert np.isnan(quality.reward)
 
 
 def test_the_valid_horizon_ends_where_the_model_stops_helping() -> None:
@@ -153,18 +133,6 @@ def test_the_valid_horizon_ends_where_the_model_stops_helping() -> None:
     assert valid_horizon(0.1 * ones, ones, ones, 0.99) == 5  # less than 5 points are left above the majority
     assert valid_horizon(0.1 * ones, ones, np.full(6, np.nan), 0.0) == 5  # no action to compare
     assert valid_horizon(2.0 * ones, ones, ones, 0.5) == 0
-
-
-def test_concordance_is_the_auc() -> None:
-    rng = np.random.default_rng(0)
-    labels = rng.random(200) < 0.3
-    scores = np.round(labels + rng.normal(size=200), 1)  # with ties
-    assert concordance(scores, labels.astype(float)) == pytest.approx(roc_auc_score(labels, scores))
-    weights = rng.integers(0, 3, 200)
-    repeated = roc_auc_score(labels.repeat(weights), scores.repeat(weights))
-    assert concordance(scores, labels.astype(float), weights) == pytest.approx(repeated)
-    assert concordance(np.arange(50.0), np.arange(50.0)) == 1
-    assert np.isnan(concordance(scores, np.zeros(200)))
 
 
 def test_short_episodes_are_refused_and_one_is_enough() -> None:

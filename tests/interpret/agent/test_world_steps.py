@@ -1,4 +1,4 @@
-"""The chain's steps of the world model, on a recording of a small agent."""
+"""The step of the world model, on a recording of a small agent."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,11 +10,9 @@ import torch
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.envs import make_batch
-from rlhf_ray.interpret.agent.steps import quality, world_model
-from rlhf_ray.interpret.agent.steps.quality import valid_horizon
+from rlhf_ray.interpret.agent.steps import world_model
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.interpret.agent.world_model.model import WorldShape, load_world
-from rlhf_ray.interpret.agent.world_model.quality import Quality
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.study import kept
 from tests.interpret.contexts import context_of
@@ -24,7 +22,7 @@ MINIRUN = "rlhf_ray/MiniRun-v0"
 
 
 @pytest.mark.slow
-def test_the_steps_train_and_measure_a_world_model(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_step_trains_and_measures_a_world_model(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(world_model, "FEWEST", 3)
     monkeypatch.setattr(
         WorldShape, "for_space", lambda space: WorldShape(memory=4, groups=1, classes=4, channels=8, shared=8)
@@ -52,15 +50,14 @@ def test_the_steps_train_and_measure_a_world_model(tmp_path, monkeypatch) -> Non
     assert world.about["environment"] == MINIRUN
     assert told
 
-    measuring = work("quality")
-    section = quality.run(measuring)
-    kept.save(section, tmp_path / "quality", "", "")
-    quality_again = replace(measuring, folders={"quality": tmp_path / "quality"}).figures("quality", Quality)
-    assert quality_again is not None
-    assert valid_horizon(replace(measuring, folders={"quality": tmp_path / "quality"})) == quality_again.valid_horizon
-    assert not measuring.warnings
-    assert len(quality_again.errors["model"].mean) == quality_again.steps + 1
-    assert [picture.name for picture in section.pictures] == ["horizon", "strips"]
-    assert all(picture.image.startswith(b"\x89PNG") for picture in section.pictures)
-    assert {check.name for check in section.checks if check.passed is not None}
-    assert np.isfinite(quality_again.errors["copy_last"].mean[1])
+    kept.save(made, tmp_path / "world_model", "", "")
+    found = training.figures("world_model", world_model.WorldModel)
+    assert found is not None
+    quality = found.quality
+    assert world_model.valid_horizon(training) == quality.valid_horizon
+    assert not training.warnings
+    assert len(quality.errors["model"].mean) == quality.steps + 1
+    assert [picture.name for picture in made.pictures] == ["horizon", "strips", "training"]
+    assert all(picture.image.startswith(b"\x89PNG") for picture in made.pictures)
+    assert {check.name for check in made.checks if check.passed is not None}
+    assert np.isfinite(quality.errors["copy_last"].mean[1])

@@ -1,11 +1,11 @@
-"""Deletion and insertion beside random orders, agreement with real effects, concentration on objects."""
+"""Deletion and insertion beside random orders."""
 
 import numpy as np
 import pytest
 
 from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.interpret.agent.questions import AgentQuestion, quantities
-from rlhf_ray.interpret.attribution.faithfulness import agreement, concentration, curves, rank_correlation
+from rlhf_ray.interpret.attribution.faithfulness import curves, rank_correlation
 from rlhf_ray.interpret.attribution.gradients import Saliency
 from rlhf_ray.interpret.attribution.occlusion import Occlusion
 from tests.interpret.agent.linear_world import LinearAgent, random_episodes
@@ -25,21 +25,6 @@ def test_the_order_of_a_linear_agents_map_is_better_than_random_ones():
     assert frame.deletion[0] == 0
     assert frame.insertion[-1] == 0
     assert frame.random_deletion.shape == (10, 4)
-
-
-def test_agreement_and_concentration():
-    real = np.array([1.0, -2.0, 3.0, np.nan, 0.1])
-    found = agreement(np.array([2.0, -1.0, 5.0, 1.0, -0.1]), real)
-    assert found.count == 4
-    assert found.sign == 1.0
-    assert found.rank == 1.0
-    assert agreement(np.array([1.0]), np.array([1.0])) is None
-    maps, masks = np.ones((2, 4, 4)), np.zeros((2, 4, 4), bool)
-    masks[0, 0, 0] = True
-    maps[0, 0, 0] = 16.0
-    shares = concentration(maps, masks)
-    assert np.isclose(shares[0], 16 / 31 * 16)
-    assert np.isnan(shares[1])
 
 
 def test_rank_correlation_of_a_constant_is_zero():

@@ -14,11 +14,11 @@ from rlhf_ray.agents.moments import Stretches
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.spaces import feature_names
-from rlhf_ray.interpret.agent.drawn_maps import DrawnMaps
 from rlhf_ray.interpret.agent.embeddings import tsne
 from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import end_of
-from rlhf_ray.interpret.agent.panel.samples import SOURCES, StepEffects, actions_of, effects_of, trusted
+from rlhf_ray.interpret.agent.panel.samples import SOURCES, actions_of, doubted, effects_of
+from rlhf_ray.interpret.agent.saliency import Faithful
 from rlhf_ray.interpret.directions import Directions
 
 BASE = 1200
@@ -38,18 +38,14 @@ class PanelExtras:
     Attributes:
         pairs: rollouts side by side.
         labels: clusters of each step of the episodes, ``[episodes, T]`` by name of the clustering, and their names.
-        drawn, doubts: which maps of a step's own frame are faithful, and what to say of the others; None: nothing is doubted.
-        ahead, way_names: what quantities some steps on depend on, and the names of its paths.
+        faithful: which maps of a step's own frame are faithful; None: nothing is doubted.
         horizon: number of simulated steps that can be trusted.
         notes: for the end of the page.
     """
 
     pairs: Sequence[PanelPair] = ()
     labels: Mapping[str, tuple[IntArray, Sequence[str]]] = field(default_factory=dict)
-    ahead: StepEffects | None = None
-    drawn: DrawnMaps | None = None
-    doubts: Mapping[str, str] = field(default_factory=dict)
-    way_names: Sequence[str] = ()
+    faithful: Faithful | None = None
     horizon: int | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
 
@@ -85,11 +81,10 @@ def collect(
     inside = values_at(agent, episodes, site)
     scores = _scores(basis, inside)
     effects = effects_of(agent, episodes, pieces, basis, site)
-    if extras.drawn is not None:
-        effects = trusted(effects, extras.drawn, agent, episodes, pieces, extras.doubts)
+    if extras.faithful is not None:
+        effects = doubted(effects, extras.faithful)
     actions, names = actions_of(agent, episodes.actions, action_names)
     discrete = actions.ndim == 2
-    ahead = extras.ahead or StepEffects({}, {}, {})
     some = np.sort(rng.permutation(int(episodes.lengths.sum()))[:BASE])
     labels = {**_concepts(episodes), **extras.labels}
     return PanelData(
@@ -104,13 +99,10 @@ def collect(
         loadings=pieces.window(scores),
         components=list(basis.names),
         logits=pieces.window(episodes.logits) if discrete else None,
-        gradients={**effects.gradients, **ahead.gradients},
-        saliency={**effects.saliency, **ahead.saliency},
-        paths={
-            **{name: _padded(of, 0, len(extras.way_names)) for name, of in effects.paths.items()},
-            **{name: _padded(of, len(SOURCES), 0) for name, of in ahead.paths.items()},
-        },
-        path_names=(*SOURCES, *extras.way_names),
+        gradients=effects.gradients,
+        saliency=effects.saliency,
+        paths=effects.paths,
+        path_names=SOURCES,
         labels={name: pieces.window(of) for name, (of, _) in labels.items()},
         label_names={name: words for name, (_, words) in labels.items()},
         outcomes=[end_of(episodes, int(row)) for row in pieces.rows],
@@ -138,11 +130,6 @@ def _concepts(episodes: Episodes) -> dict[str, tuple[IntArray, Sequence[str]]]:
         if of.dtype == bool and of.ndim == 2 and of[:, :steps].any() and not of[:, :steps].all()
     }
     return dict(list(yes_or_no.items())[:MOST_CONCEPTS])
-
-
-def _padded(paths: FloatArray, before: int, after: int) -> FloatArray:
-    """Paths ``[n, T, paths]`` with paths before and after that were not computed."""
-    return np.pad(paths, [(0, 0), (0, 0), (before, after)], constant_values=np.nan)
 
 
 def _map(base: FloatArray, own: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:

@@ -1,7 +1,4 @@
-"""Packing: numbers as the page reads them. Compressed little-endian bytes in base64; what is lost is lost for both sides.
-
-`shown_half` and `shown_curved` return the numbers that the page sees, so that filters in Python and in the page compare the same.
-"""
+"""Packing: numbers as the page reads them. Compressed little-endian bytes in base64; what is lost is lost for both sides."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import Array
 
 LARGEST_HALF = 65504.0
 """Largest float16."""
@@ -35,11 +32,6 @@ def half(values: Array) -> dict[str, Any]:
     return packed("half", np.clip(np.asarray(values, np.float64), -LARGEST_HALF, LARGEST_HALF).astype(np.float16))
 
 
-def shown_half(values: Array) -> FloatArray:
-    """Return what the page reads from `half`, float64."""
-    return np.clip(np.asarray(values, np.float64), -LARGEST_HALF, LARGEST_HALF).astype(np.float16).astype(np.float64)
-
-
 def curved_levels(values: Array) -> tuple[Array, float]:
     """Return int8 levels and their scale: ``value = sign(level) * (level / 127) ** 2 * scale``, finer near 0."""
     values = np.asarray(values, np.float64)
@@ -52,14 +44,6 @@ def curved_levels(values: Array) -> tuple[Array, float]:
 def curved(values: Array) -> dict[str, Any]:
     """Pack as int8 with levels that are finer near 0: for gradients, which have heavy tails."""
     return packed("curved", *curved_levels(values))
-
-
-def shown_curved(values: Array) -> FloatArray:
-    """Return what the page reads from `curved`, float64."""
-    levels, scale = curved_levels(values)
-    level = levels.astype(np.float64)
-    shown: FloatArray = np.where(levels == MISSING, np.nan, np.sign(level) * level * level / LEVELS**2 * scale)
-    return shown
 
 
 def saturated(values: Array, limit: float) -> dict[str, Any]:

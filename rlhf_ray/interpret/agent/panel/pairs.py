@@ -16,7 +16,7 @@ from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.counterfactual import counterfact, snapshots_of
+from rlhf_ray.interpret.agent.changes import Change, EditWorld
 from rlhf_ray.interpret.agent.panel.data import PanelPair, PanelRollout
 from rlhf_ray.interpret.agent.panel.samples import actions_of
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation, simulate
@@ -24,7 +24,6 @@ from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
-from rlhf_ray.study.step import Mapper
 
 LEVELS = 8
 """Levels that each intervention is tried on; the one that shows most is kept."""
@@ -95,25 +94,24 @@ def edit_pairs(
     episodes: Episodes,
     pieces: Stretches,
     rng: np.random.Generator,
-    mapper: Mapper = map,
 ) -> list[PanelPair]:
     """Make each edit that the environment offers; nothing if the recording holds no states to go back to."""
     if not len(episodes.env_states):
         return []
     some = rng.permutation(len(pieces.rows))[:MOMENTS]
-    times = pieces.steps[some] + rng.integers(0, pieces.lengths[some])
-    snapshots = snapshots_of(episodes, pieces.rows[some], times)
-    batch = make_batch(1)
-    pairs = []
+    rows, times = pieces.rows[some], pieces.steps[some] + rng.integers(0, pieces.lengths[some])
+    states = [episodes.env_states[row][step] for row, step in zip(rows, times, strict=True)]
+    start, numbers = (states, episodes.memory[rows, times], times), np.arange(len(rows))
+    batch, pairs = make_batch(len(rows)), []
     try:
+        plain = play(agent, batch, episodes.levels[rows], start=start, max_steps=STEPS)
         for edit, does in batch.edits.items():
-            found = counterfact(agent, make_batch, snapshots, edit=edit, steps=STEPS, mapper=mapper)
-            if found is None:
-                continue
-            row = int(differences(found.plain, found.changed).argmax())
-            sample = pieces.containing(int(found.snapshots.rows[row]), int(found.snapshots.steps[row]))
-            about = f"The level of B is edited: {does.rstrip('.')}. Shown: the most different of {len(found.plain)} moments."
-            pairs.append(_pair(agent, batch, edit, about, found.plain, found.changed, row, sample))
+            sight, _ = Change(edit, EditWorld(edit)).at(times, numbers)
+            changed = play(agent, batch, episodes.levels[rows], sight=sight, start=start, max_steps=STEPS)
+            row = int(differences(plain, changed).argmax())
+            about = f"The level of B is edited: {does.rstrip('.')}. Shown: the most different of {len(rows)} moments."
+            sample = pieces.containing(int(rows[row]), int(times[row]))
+            pairs.append(_pair(agent, batch, edit, about, plain, changed, row, sample))
     finally:
         batch.close()
     return pairs

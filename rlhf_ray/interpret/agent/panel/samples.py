@@ -12,12 +12,11 @@ from torch import Tensor
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import Stretches, moments_of
+from rlhf_ray.agents.moments import Stretches
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.agent.drawn_maps import INSTEAD, NOW, DrawnMaps, occluded
 from rlhf_ray.interpret.agent.panel.data import PanelSaliency
-from rlhf_ray.interpret.agent.questions import Quantity, quantities
+from rlhf_ray.interpret.agent.saliency import NOW, Faithful
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.policies.env_actions import to_policy_actions
 
@@ -30,9 +29,6 @@ MAP_BYTES = 8 << 20
 LIKELIEST = "the likeliest action"
 VALUE = "the value"
 SOURCES = ("what it remembers", "what it sees now")
-
-OCCLUDED = 256
-"""Frames that are occluded, where gradients are not faithful: each costs as many forward passes as it has parts."""
 
 
 def pieces_of(episodes: Episodes, count: int, steps: int, rng: np.random.Generator) -> Stretches:
@@ -110,53 +106,15 @@ def effects_of(agent: Agent, episodes: Episodes, pieces: Stretches, basis: Direc
     return StepEffects(gradients, saliency, paths if agent.memory_size else {})
 
 
-def trusted(
-    effects: StepEffects,
-    drawn: DrawnMaps,
-    agent: Agent,
-    episodes: Episodes,
-    pieces: Stretches,
-    doubts: Mapping[str, str],
-) -> StepEffects:
-    """Return the effects with maps of occlusion where those of gradients are not faithful, or with a doubt.
-
-    Args:
-        effects: from `effects_of`.
-        drawn: which maps are faithful.
-        agent: the agent.
-        episodes: with observations.
-        pieces: the samples.
-        doubts: what to say of maps that are "unfaithful", and of those that were "unchecked".
-    """
-    saliency = {}
-    rows, times = np.repeat(pieces.rows, pieces.most), pieces.times.ravel()
-    some = np.linspace(0, len(rows) - 1, min(len(rows), OCCLUDED)).astype(int)
-    usual = moments_of(agent, episodes, rows[some], times[some])
-    few = np.arange(min(len(pieces), max(1, OCCLUDED // pieces.most)))
-    for name, own in effects.saliency.items():
-        quantity = _quantity(agent, name)
-        choice = drawn.choose(quantity.name, NOW)
-        if choice == INSTEAD:
-            _, maps, over = occluded(agent, episodes, pieces[few], quantity, usual, 0)
-            maps = maps.sum(-1) if maps.ndim == 5 else maps.reshape(*over.shape, -1)
-            maps[over] = np.nan
-            saliency[name] = PanelSaliency(few, maps.astype(np.float32))
-        else:
-            why = doubts["unfaithful" if drawn.knows(quantity.name) else "unchecked"]
-            saliency[name] = replace(own, doubt="" if choice else why)
+def doubted(effects: StepEffects, faithful: Faithful) -> StepEffects:
+    """Return the effects with a doubt at each map of gradients that is not faithful."""
+    saliency = {name: replace(own, doubt=faithful.doubt(_called(name), NOW)) for name, own in effects.saliency.items()}
     return replace(effects, saliency=saliency)
 
 
-def _quantity(agent: Agent, name: str) -> Quantity:
-    """The quantity of a name of `_quantities`."""
-    if name == VALUE:
-        return quantities.value()
-    space = agent.action_space
-    return (
-        quantities.chosen_action(space)
-        if name == LIKELIEST
-        else quantities.action_mean(space, _dimensions(space).index(name))
-    )
+def _called(name: str) -> str:
+    """Return what attribution calls a quantity of `_quantities`."""
+    return {VALUE: "value", LIKELIEST: "action"}.get(name, name.replace("action ", "mean_"))
 
 
 def _quantities(agent: Agent) -> list[str]:

@@ -3,9 +3,8 @@
 In a notebook::
 
     moments = draw_moments(agent, episodes, 32, rng, context=world.context, ahead=0)
-    question = AgentQuestion(agent, value(), steps=4, world=world, estimator="straight_through").against(moments)
+    question = AgentQuestion(agent, value(), steps=4, world=world).against(moments)
     METHODS.make("smoothgrad").attribute(question, moments)["frame"]
-    ways(question, moments).shares
 """
 
 from rlhf_ray.interpret.agent.questions.quantities import Quantity

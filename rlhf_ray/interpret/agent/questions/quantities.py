@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,34 +57,6 @@ def advantage(gamma: float = 0.99) -> Quantity:
     return Quantity("advantage", f"advantage of the action taken (1 step, discount {gamma:g})", read, 1)
 
 
-def log_odds(space: gym.Space[Any], actions: int | Sequence[int], name: str = "") -> Quantity:
-    """Return the log-odds of an action, or of a group of actions, against the rest.
-
-    A log-probability would not do: its gradient fades where the action is nearly certain.
-
-    Args:
-        space: the action space, Discrete.
-        actions: one action, or several.
-        name: what people call it.
-
-    Raises:
-        SettingError: the actions are not Discrete, unknown, or all of them.
-    """
-    if not isinstance(space, gym.spaces.Discrete):
-        raise SettingError(f"{space} has no log-odds; use the mean of a dimension.")
-    group = [actions] if isinstance(actions, int) else sorted(set(actions))
-    rest = [i for i in range(int(space.n)) if i not in group]
-    if not group or not rest or not set(group) <= set(range(int(space.n))):
-        raise SettingError(f"The actions are {group}; use some of 0 to {int(space.n) - 1}, but not all.")
-
-    def read(_agent: Agent, simulation: Simulation, k: int) -> Tensor:
-        logits = simulation.logits[:, k]
-        return logits[:, group].logsumexp(1) - logits[:, rest].logsumexp(1)
-
-    called = name or " or ".join(f"action {i}" for i in group)
-    return Quantity(f"log_odds_{'_'.join(map(str, group))}", f"log-odds of {called}", read)
-
-
 def chosen_action(space: gym.Space[Any]) -> Quantity:
     """Return the log-odds of each row's own most likely action against the rest. Needs Discrete actions.
 
@@ -115,9 +87,7 @@ def action_mean(space: gym.Space[Any], dimension: int) -> Quantity:
     """
     size = int(torch.Size(space.shape).numel()) if isinstance(space, gym.spaces.Box) else 0
     if not 0 <= dimension < size:
-        raise SettingError(
-            f"{space} has no dimension {dimension} with a mean; use log-odds, or one of 0 to {size - 1}."
-        )
+        raise SettingError(f"{space} has no dimension {dimension} with a mean; use one of 0 to {size - 1}.")
 
     def read(_agent: Agent, simulation: Simulation, k: int) -> Tensor:
         return simulation.logits[:, k, dimension]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.questions.quantities import Quantity
-from rlhf_ray.interpret.agent.world_model.simulate import Cut, Estimator, Simulation, simulate
+from rlhf_ray.interpret.agent.world_model.simulate import Simulation, simulate
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.interpret.attribution.question import Maps, Question
 from rlhf_ray.interpret.effects.regions import regions_of
@@ -43,8 +43,6 @@ class AgentQuestion(Question):
         quantity: what is asked.
         steps: how many steps on; 0 is now.
         world: the world model; None for the recording.
-        estimator: how the agent's actions pass gradients in the world model.
-        cut: paths that pass no gradient.
         sources: what the quantity is attributed to: frame and memory, or world and memory.
         usual_moments: moments that give typical values and scales: see `against`.
         seed: of SmoothGrad's noise.
@@ -54,8 +52,6 @@ class AgentQuestion(Question):
     quantity: Quantity
     steps: int = 0
     world: World | None = None
-    estimator: Estimator = "straight_through"
-    cut: frozenset[Cut] = field(default_factory=frozenset)
     sources: tuple[Source, ...] = ("frame", "memory")
     usual_moments: WorldMoments | None = None
     seed: int = 0
@@ -97,18 +93,6 @@ class AgentQuestion(Question):
         """The frame, if it is an image."""
         return ("frame",) if "frame" in self.sources and is_image(self.agent.observation_space) else ()
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """What is written into every result."""
-        return {
-            "quantity": self.quantity.name,
-            "steps": self.steps,
-            "estimator": "recording" if self.world is None else self.estimator,
-            "cut": sorted(self.cut),
-            "agent": self.agent.digest,
-            "world": None if self.world is None else self.world.digest,
-        }
-
     def inputs(self, moments: WorldMoments) -> dict[str, Tensor]:
         """Return the values of the sources at each moment, ``[n, …]`` each."""
         values: dict[str, Tensor] = {}
@@ -123,28 +107,19 @@ class AgentQuestion(Question):
                 values[name] = (moments.observations if self.world is not None else moments.observations[:, -1]).clone()
         return values
 
-    def rollout(
-        self,
-        moments: WorldMoments,
-        inputs: Mapping[str, Tensor],
-        cut: frozenset[Cut] | None = None,
-    ) -> Simulation:
+    def rollout(self, moments: WorldMoments, inputs: Mapping[str, Tensor]) -> Simulation:
         """Compute the steps that the quantity reads.
 
         Args:
             moments: where.
             inputs: values of some sources, instead of the moments' own.
-            cut: instead of the question's.
         """
         memory = inputs.get("memory", moments.memory)
-        cut = self.cut if cut is None else cut
         if self.world is None:
-            return recorded(
-                self.agent, moments, inputs.get("frame", moments.observations[:, -1]), memory, self.ahead, cut
-            )
+            return recorded(self.agent, moments, inputs.get("frame", moments.observations[:, -1]), memory, self.ahead)
         return simulate(
             self.world, self.agent, inputs.get("frame", moments.observations), moments.actions, memory, self.ahead,
-            estimator=self.estimator, cut=cut, start=inputs.get("world"),
+            start=inputs.get("world"),
         )  # fmt: skip
 
     def ask(self, moments: WorldMoments, inputs: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -220,9 +195,7 @@ class AgentQuestion(Question):
         return None if fresh is None else replace(self, agent=fresh)
 
 
-def recorded(
-    agent: Agent, moments: WorldMoments, frame: Tensor, memory: Tensor, steps: int, cut: frozenset[Cut] = frozenset()
-) -> Simulation:
+def recorded(agent: Agent, moments: WorldMoments, frame: Tensor, memory: Tensor, steps: int) -> Simulation:
     """Let the agent look at recorded frames, as a simulation whose world is the recording.
 
     Raises:
@@ -241,15 +214,14 @@ def recorded(
             memory = memory.detach().requires_grad_()
         frames.append(seen)
         memories.append(memory)
-        taken = agent.step(seen.detach() if "frame" in cut else seen, memory)
+        taken = agent.step(seen, memory)
         logits.append(taken.logits)
         values.append(taken.value)
-        memory = taken.memory.detach() if "memory" in cut else taken.memory
+        memory = taken.memory
     states = [memory.new_zeros(len(memory), 0).requires_grad_(torch.is_grad_enabled()) for _ in frames]
     return Simulation(
         observations=torch.stack(frames, 1), states=torch.stack(states, 1), memory=torch.stack(memories, 1),
         logits=torch.stack(logits, 1), values=torch.stack(values, 1), actions=moments.given[:, :steps],
         rewards=moments.rewards[:, :steps], ends=(2.0 * moments.ended[:, :steps] - 1.0) * CERTAIN,
-        estimator="recording", cut=cut, world="", agent=agent.digest,
         nodes={"observations": frames, "states": states, "memory": memories},
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,20 +15,18 @@ from rlhf_ray.interpret.agent.steps.concepts import Concepts
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.stability import SEEDS, STABLE, stability
+from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.plots import bars
-from rlhf_ray.study.section import Check, Picture, Section, Statement
+from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step
-from rlhf_ray.study.words import Words
 
-WORDS = Words(__file__)
+NAME, TITLE = "bases", "Directions in the agent's hidden state"
 
 ROWS, REFITTED = 5000, 1500
 """Steps that bases are fitted to, and those that their stability is measured on."""
 COMPONENTS = 16
 QUICK, REFITS = 0.3, 2
 """Effort below which stability is measured with two fits instead of five."""
-SPARSE = 64
-"""Features of the sparse auto-encoder, which is made with full effort only."""
 LEAST_STABLE = 0.5
 """Share of the components that has to be stable."""
 CHECKED = ("pca", "ica")
@@ -53,15 +51,10 @@ class FittedBasis:
     halves: FloatArray
     stable: list[bool]
 
-    @property
-    def lost(self) -> int:
-        """How many components are not stable."""
-        return len(self.stable) - sum(self.stable)
-
 
 def fitted_basis(context: AgentContext, kinds: Sequence[str], size: int) -> Directions | None:
     """Load the first of some kinds of bases that this step fitted to vectors of length ``size``; None if there is none."""
-    folder = context.folders.get(WORDS.name)
+    folder = context.folders.get(NAME)
     for kind in kinds:
         if folder is not None and (folder / f"{kind}.npz").exists():
             basis = directions.load(folder / f"{kind}.npz")
@@ -85,13 +78,13 @@ def run(context: AgentContext) -> Section:
     some = {name: label[few] for name, label in labels.items()}
     fitted: dict[str, FittedBasis] = {}
     for kind in directions.KINDS:
-        if (kind in directions.LABELLED and not labels) or (kind == "sparse" and subject.effort < 1.0):
+        if kind in directions.LABELLED and not labels:
             continue
         context.say(f"basis {kind}")
-        count = len(labels) if kind in directions.LABELLED else SPARSE if kind == "sparse" else COMPONENTS
+        count = len(labels) if kind in directions.LABELLED else COMPONENTS
         basis = directions.fit(kind, inside.values, count, subject.seed, labels)
         basis.save(context.out / f"{kind}.npz")
-        refits = REFITS if kind == "sparse" or subject.effort < QUICK else SEEDS
+        refits = REFITS if subject.effort < QUICK else SEEDS
         again = stability(basis, inside.values[few], inside.rows[few], some, refits, subject.seed)
         explained = _explained(basis, inside.values)
         fitted[kind] = FittedBasis(list(basis.names), explained, again.seeds, again.halves, again.stable.tolist())
@@ -104,8 +97,12 @@ def run(context: AgentContext) -> Section:
         ]
         for kind, basis in fitted.items()
     ]
-    table = WORDS.table("bases", rows, site=subject.site_name)
-    return WORDS.section(_statements(fitted), _checks(fitted), [table], _pictures(fitted), fitted)
+    caption = (
+        f"Bases of the agent's {subject.site_name}: components, the variance that they explain, and how many of them other seeds "
+        "and halves of the episodes find again."
+    )
+    table = Table(["basis", "components", "explains", "stable"], rows, caption)
+    return Section(NAME, TITLE, _checks(fitted), (), [table], _pictures(fitted), (), values_of(fitted))
 
 
 def _readable(context: AgentContext, labels: dict[str, FloatArray]) -> dict[str, FloatArray]:
@@ -114,7 +111,7 @@ def _readable(context: AgentContext, labels: dict[str, FloatArray]) -> dict[str,
     if known is None:
         return labels
     readable = [concept for concept in known.concepts if concept.readable and concept.concept in labels]
-    readable.sort(key=lambda concept: (concept.measure != "auc", -concept.score))
+    readable.sort(key=lambda concept: (concept.measure != "AUC", -concept.score.mean))
     return {concept.concept: labels[concept.concept] for concept in readable}
 
 
@@ -125,25 +122,30 @@ def _explained(basis: Directions, values: FloatArray) -> float:
     return 1.0 - left / total if total > 1e-12 else 1.0
 
 
-def _statements(fitted: dict[str, FittedBasis]) -> Iterator[Statement]:
-    basis = fitted.get("ica")
-    if basis is not None and basis.lost > (1.0 - LEAST_STABLE) * len(basis.stable):
-        yield WORDS.statement("unstable", basis.lost / len(basis.stable), basis=basis, name=directions.TITLES["ica"])
-
-
-def _checks(fitted: dict[str, FittedBasis]) -> Iterator[Check]:
+def _checks(fitted: dict[str, FittedBasis]) -> list[Check]:
+    checks = []
     for kind in CHECKED:
         if kind in fitted and fitted[kind].stable:
-            share = float(np.mean(fitted[kind].stable))
-            yield WORDS.check("stable", share >= LEAST_STABLE, share, basis=fitted[kind], name=directions.TITLES[kind])
+            share, title = float(np.mean(fitted[kind].stable)), directions.TITLES[kind]
+            good = share >= LEAST_STABLE
+            remedy = (
+                ""
+                if good
+                else f"Read no meaning into {title} that other seeds and halves of the episodes don't find again."
+            )
+            checks.append(Check(f"{title} found again", good, share, None, None, f"≥ {LEAST_STABLE}", remedy))
+    return checks
 
 
-def _pictures(fitted: dict[str, FittedBasis]) -> Iterator[Picture]:
+def _pictures(fitted: dict[str, FittedBasis]) -> list[Picture]:
+    pictures = []
     for kind, basis in fitted.items():
         if basis.names:
-            series = {WORDS.text(name): getattr(basis, name)[:SHOWN] for name in ("seeds", "halves")}
-            image = bars(basis.names[:SHOWN], series, WORDS.text("stability"), STABLE)
-            yield WORDS.picture("stability", image, f"stability_{kind}", name=directions.TITLES[kind])
+            series = {"other seeds": basis.seeds[:SHOWN], "halves of the episodes": basis.halves[:SHOWN]}
+            image = bars(basis.names[:SHOWN], series, "mean |r| with the same component of another fit", STABLE)
+            caption = f"{directions.TITLES[kind]}: which are found again (dashed: stable)."
+            pictures.append(Picture(f"stability_{kind}", image, caption))
+    return pictures
 
 
-STEP = Step(WORDS.name, WORDS.title, run, needs=("recording", "concepts"), why_not=nothing_inside)
+STEP = Step(NAME, TITLE, run, needs=("recording", "concepts"), why_not=nothing_inside)

@@ -20,11 +20,11 @@ from rlhf_ray.interpret.agent.steps.world_model import world_of
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.agent.world_model.played import world_states
 from rlhf_ray.interpret.attribution.drawing import strip
-from rlhf_ray.study.section import Section
+from rlhf_ray.study.figures import values_of
+from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step
-from rlhf_ray.study.words import Words
 
-WORDS = Words(__file__)
+NAME, TITLE = "behaviours", "Behaviours"
 
 COUNTS = (4, 6, 8, 10)
 SHOWN = 3
@@ -63,7 +63,7 @@ class FoundBehaviours:
 
 def behaviour_labels(context: AgentContext, episodes: Episodes) -> IntArray:
     """Return the behaviour of each step ``[n, T]``; one behaviour if this step did not run on the same episodes."""
-    folder = context.folders.get(WORDS.name)
+    folder = context.folders.get(NAME)
     if folder is not None and (folder / FILE).exists():
         with np.load(folder / FILE, allow_pickle=False) as file:
             labels, levels = file["labels"], file["levels"]
@@ -87,15 +87,22 @@ def run(context: AgentContext) -> Section:
     described = _describe(concepts.library(episodes, subject.action_names), clustered)
     silhouette, stability = clustered.clusters.silhouette, clustered.clusters.stability
     figures = FoundBehaviours(list(blocks), clustered.length, silhouette, stability, described)
-    rows = [
-        [name, one.windows, f"{one.share:.0%}", WORDS.text("marks", marks=one.marks)] for name, one in described.items()
-    ]
-    check = WORDS.check("stable", stability >= STABLE or None, stability, least=STABLE)
+    rows = [[name, one.windows, f"{one.share:.0%}", _told(one.marks)] for name, one in described.items()]
+    good, remedy = stability >= STABLE, "The borders between behaviours depend on the sample: read them as a rough map."
+    check = Check("behaviours found again", good or None, stability, None, None, f"≥ {STABLE}", "" if good else remedy)
+    caption = (
+        f"Clusters of windows of {clustered.length} steps of {', '.join(blocks)}, and the concepts that differ most from the other "
+        "windows (mean in the behaviour, mean elsewhere)."
+    )
+    table = Table(["behaviour", "windows", "share", "what differs"], rows, caption)
     pictures = []
     if is_image(subject.agent.observation_space) and len(clustered):
         image = _draw(episodes, clustered)
-        pictures = [WORDS.picture("behaviours", image, shown=SHOWN, length=clustered.length)]
-    return WORDS.section((), [check], [WORDS.table("behaviours", rows, figures=figures)], pictures, figures)
+        caption = (
+            f"The most typical windows of each behaviour: {SHOWN} windows of {clustered.length} steps side by side."
+        )
+        pictures = [Picture("behaviours", image, caption)]
+    return Section(NAME, TITLE, [check], (), [table], pictures, (), values_of(figures))
 
 
 def _describe(library: Mapping[str, FloatArray], clustered: Behaviours) -> dict[str, DescribedBehaviour]:
@@ -121,6 +128,10 @@ def _describe(library: Mapping[str, FloatArray], clustered: Behaviours) -> dict[
     return described
 
 
+def _told(marks: Mapping[str, tuple[float, float]]) -> str:
+    return ", ".join(f"{mark} {inside:.2f} (else {outside:.2f})" for mark, (inside, outside) in marks.items())
+
+
 def _draw(episodes: Episodes, clustered: Behaviours) -> bytes:
     """Draw the most typical windows of each behaviour, one below the other."""
     length, starts = clustered.length, clustered.starts
@@ -139,4 +150,4 @@ def _distinct(rows: IntArray, examples: IntArray) -> Sequence[int]:
     return [int(examples[place]) for place in np.sort(first)[:SHOWN]]
 
 
-STEP = Step(WORDS.name, WORDS.title, run, needs=("recording", "world_model"), why_not=nothing_inside)
+STEP = Step(NAME, TITLE, run, needs=("recording", "world_model"), why_not=nothing_inside)

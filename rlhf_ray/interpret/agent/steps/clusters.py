@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,12 @@ from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.steps.world_model import world_of
 from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
 from rlhf_ray.interpret.agent.world_model.played import world_states
+from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.plots import scatters
-from rlhf_ray.study.section import Check, Section
+from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step
-from rlhf_ray.study.words import Words
 
-WORDS = Words(__file__)
+NAME, TITLE = "clusters", "Clusters and maps of the hidden state"
 
 ROWS, FEWEST = 1200, 200
 COLOURINGS = 4
@@ -64,14 +64,19 @@ def run(context: AgentContext) -> Section:
         colours = {f"clusters ({best.kind})": best.labels} | {name: labels[name] for name in varied[:COLOURINGS]}
         for name, points in _maps(context, values).items():
             arrays[f"{key}/{name}"] = points
-            pictures.append(WORDS.picture("map", scatters(points, colours), f"{key}_{name}", name=name, space=space))
+            caption = (
+                f"{name} of the {space}, coloured by clusters and concepts. Distances between far points mean nothing."
+            )
+            pictures.append(Picture(f"{key}_{name}", scatters(points, colours), caption))
     np.savez(context.out / "clusters.npz", **arrays)
     rows = [
         [space, kind, one.number, f"{one.silhouette:.2f}", f"{one.stability:.2f}"]
         for space, kinds in figures.items()
         for kind, one in kinds.items()
     ]
-    return WORDS.section((), _checks(figures), [WORDS.table("clusters", rows)], pictures, figures)
+    caption = "Silhouette (1: far apart), and adjusted Rand index over resamples (1: the same, 0: chance)."
+    table = Table(["space", "clusters", "number", "silhouette", "stability"], rows, caption)
+    return Section(NAME, TITLE, _checks(figures), (), [table], pictures, (), values_of(figures))
 
 
 def _maps(context: AgentContext, values: FloatArray) -> dict[str, FloatArray]:
@@ -84,11 +89,24 @@ def _maps(context: AgentContext, values: FloatArray) -> dict[str, FloatArray]:
     return maps
 
 
-def _checks(figures: Mapping[str, Mapping[str, Clustering]]) -> Iterator[Check]:
-    for space, kinds in figures.items():
-        best = max(kinds.values(), key=lambda one: one.silhouette)
-        bounds = {"silhouette": clusters.CLEAR, "stability": clusters.STABLE}
-        yield WORDS.check("clear", best.clear or None, best.silhouette, space=space, **bounds)
+def _checks(figures: Mapping[str, Mapping[str, Clustering]]) -> list[Check]:
+    bound, remedy = (
+        f"silhouette ≥ {clusters.CLEAR}, stability ≥ {clusters.STABLE}",
+        "The borders of the clusters are arbitrary.",
+    )
+    best = {space: max(kinds.values(), key=lambda one: one.silhouette) for space, kinds in figures.items()}
+    return [
+        Check(
+            f"clear clusters of the {space}",
+            one.clear or None,
+            one.silhouette,
+            None,
+            None,
+            bound,
+            "" if one.clear else remedy,
+        )
+        for space, one in best.items()
+    ]
 
 
-STEP = Step(WORDS.name, WORDS.title, run, needs=("recording", "world_model"), why_not=nothing_inside)
+STEP = Step(NAME, TITLE, run, needs=("recording", "world_model"), why_not=nothing_inside)

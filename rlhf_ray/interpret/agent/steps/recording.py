@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import gymnasium as gym
@@ -26,11 +25,11 @@ from rlhf_ray.interpret.agent.levels import FEW
 from rlhf_ray.interpret.agent.subject import AgentContext, AgentSubject
 from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.measure.intervals import mean_interval
-from rlhf_ray.study.section import Check, Section, Statement, Table
+from rlhf_ray.study.figures import values_of
+from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step
-from rlhf_ray.study.words import Words
 
-WORDS = Words(__file__)
+NAME, TITLE = "recording", "Recorded episodes"
 
 ACTING = {"greedy": 0.4, "epsilon": 0.6}
 """Shares of the episodes. Episodes with random actions show the world model what the agent would never do."""
@@ -141,7 +140,7 @@ def check_agent(subject: AgentSubject) -> None:
 
 def run(context: AgentContext) -> Section:
     """Record to ``context.out``, and check what was recorded."""
-    subject, rng = context.subject, context.rng(WORDS.name)
+    subject, rng = context.subject, context.rng(NAME)
     batch = subject.make_batch(COPIES)
     try:
         count = _episodes(context, batch, rng)
@@ -157,8 +156,8 @@ def run(context: AgentContext) -> Section:
         batch.close()
     pictures = []
     if is_image(subject.agent.observation_space):
-        pictures.append(WORDS.picture("frames", _draw(load_episodes(context.out, most=1))))
-    return WORDS.section(_statements(figures), _checks(figures), [_table(figures)], pictures, figures)
+        pictures.append(Picture("frames", _draw(load_episodes(context.out, most=1)), "Frames of the first episode."))
+    return Section(NAME, TITLE, _checks(figures), (), [_table(figures)], pictures, (), values_of(figures))
 
 
 def _episodes(context: AgentContext, batch: EnvBatch, rng: np.random.Generator) -> int:
@@ -261,25 +260,47 @@ def _worst_logit(agent: Agent, some: Episodes) -> float:
     return worst
 
 
-def _statements(figures: RecordedEpisodes) -> Iterator[Statement]:
+def _checks(figures: RecordedEpisodes) -> list[Check]:
     policy = figures.policy
-    if figures.wrong_frames:
-        yield WORDS.statement("other_levels", 300.0, frames=figures.wrong_frames)
-    if figures.worst_logit >= CLOSE:
-        yield WORDS.statement("other_answers", 200.0, worst=figures.worst_logit)
-    if policy is not None and policy.spread <= ALIKE:
-        yield WORDS.statement("constant", 100.0, policy=policy)
-    elif policy is not None and policy.action:
-        yield WORDS.statement("one_action", 50.0, policy=policy)
-    if figures.different <= SAME * figures.compared:  # equal returns alone prove nothing: an agent may always win
-        yield WORDS.statement("repeat", 1.0, figures=figures)
-    if figures.distinct < FEW:
-        yield WORDS.statement("few_levels", 0.5, figures=figures, few=FEW)
-
-
-def _checks(figures: RecordedEpisodes) -> Iterator[Check]:
-    yield WORDS.check("frames", not figures.wrong_frames, float(figures.wrong_frames))
-    yield WORDS.check("logits", figures.worst_logit < CLOSE, figures.worst_logit, most=CLOSE)
+    other = "What a change does can't be told from that: seed everything in reset(seed=…)."
+    noise = "What a change does can't be told from that: switch dropout and other noise off."
+    few = "Intervals over fewer levels are too narrow: give more distinct levels."
+    checks = [
+        Check(
+            "frames that differ when levels are played again",
+            not figures.wrong_frames,
+            float(figures.wrong_frames),
+            bound="0",
+            remedy=other if figures.wrong_frames else "",
+        ),
+        Check(
+            "logits' difference when computed again",
+            figures.worst_logit < CLOSE,
+            figures.worst_logit,
+            bound=f"< {CLOSE:g}",
+            remedy="" if figures.worst_logit < CLOSE else noise,
+        ),
+        Check(
+            "distinct held-out levels", figures.distinct >= FEW or None, figures.distinct, None, None, f"≥ {FEW}", few
+        ),
+    ]
+    if policy is not None:
+        varied = policy.spread > ALIKE and not policy.action
+        one = (
+            f"The most likely action is always {policy.action}." if policy.action else "Its actions depend on nothing."
+        )
+        checks.append(
+            Check(
+                "spread of the action distribution",
+                varied or None,
+                policy.spread,
+                None,
+                None,
+                "more than one action",
+                "" if varied else one,
+            )
+        )
+    return checks
 
 
 def _table(figures: RecordedEpisodes) -> Table:
@@ -287,9 +308,13 @@ def _table(figures: RecordedEpisodes) -> Table:
     for name, played in figures.acting.items():
         low, high = played.interval or (np.nan, np.nan)
         ends = ", ".join(f"{cause} {count / played.episodes:.0%}" for cause, count in played.causes.items())
-        mean = f"{played.mean_return:.2f} ({low:.2f} to {high:.2f})"
-        rows.append([WORDS.text(name, epsilon=EPSILON), played.episodes, played.steps, mean, ends])
-    return WORDS.table("episodes", rows, figures=figures)
+        title = "greedy" if name == "greedy" else f"{EPSILON:.0%} random actions"
+        rows.append([title, played.episodes, played.steps, f"{played.mean_return:.2f} [{low:.2f}, {high:.2f}]", ends])
+    splits = ", ".join(f"{name} {count}" for name, count in figures.splits.items())
+    caption = (
+        f"What was recorded, with everything that goes on inside the agent. Episodes by their levels' split: {splits}."
+    )
+    return Table(["acting", "episodes", "steps", "return", "how they end"], rows, caption)
 
 
 def _draw(episode: Episodes) -> bytes:
@@ -299,4 +324,4 @@ def _draw(episode: Episodes) -> bytes:
     return strip(episode.observations[:1, steps], None, [""], [f"step {step}" for step in steps])
 
 
-STEP = Step(WORDS.name, WORDS.title, run)
+STEP = Step(NAME, TITLE, run)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.moments import action_size
 from rlhf_ray.data.atomic import whole_file, write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
@@ -108,7 +109,7 @@ class RecurrentWorld(nn.Module):
         self.shape, self.agent, self.context = shape, agent, shape.context
         self.about: dict[str, Any] = {}
         self.image = is_image(observation_space)
-        self.actions = action_count(action_space)
+        self.actions = action_size(action_space)
         seen, channels = observation_space.shape, shape.channels
         self.grid = coarse_grid(seen) if self.image else (1, 1)
         self.cells = self.grid[0] * self.grid[1]
@@ -329,14 +330,6 @@ def recording_digest(folder: Path | str) -> str:
     recording = Recording(folder)
     kept = json.dumps([recording.about, recording.chunks], sort_keys=True)
     return hashlib.sha256(kept.encode()).hexdigest()[:16]
-
-
-def action_count(space: gym.Space[Any]) -> int:
-    """Return the length of an action as the world reads it."""
-    if isinstance(space, gym.spaces.Discrete):
-        return int(space.n)
-    assert space.shape is not None
-    return int(torch.Size(space.shape).numel())
 
 
 def _latents(logarithms: Tensor, noise: Tensor | None = None) -> Tensor:

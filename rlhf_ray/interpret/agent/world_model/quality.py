@@ -19,7 +19,8 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.agent.world_model.windows import as_policy_actions, cut_out
 from rlhf_ray.interpret.agent.world_model.world import World
-from rlhf_ray.measure.intervals import ANY, SHARE, Bounds, blocks, jackknife_interval
+from rlhf_ray.measure.intervals import blocks, jackknife_interval
+from rlhf_ray.measure.statistics import auc, spearman
 from rlhf_ray.policies.actions import best
 from rlhf_ray.policies.env_actions import to_env_actions
 
@@ -31,8 +32,6 @@ MARGIN = 0.05
 CLOSE = 0.2
 """Largest difference of Box actions, in policy units (-1 to 1), that counts as agreement."""
 BATCH = 128
-SHIFT = 4
-"""Pixels that an image may scroll by in one step."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,10 @@ class Quality:
         steps: horizon, without the context. Step 0 is the reconstruction of the context's last observation.
         windows: number of windows.
         errors: by name: ``model`` and `BASELINES`.
-        visible, revealed: errors of ``model``, ``copy_last`` and ``mean_frame`` on pixels that were in the context's last image,
-            and on those that scrolled into view since; empty for vectors. How far an image scrolls in a step is the shift that
-            makes it most like the one before; where nothing scrolls, nothing is revealed.
         agreement: how often the agent, acting in the model, prefers the action that it prefers in reality at that step.
         majority: how often that is its most common action.
         memory: cosine between the agent's memory after the step in the model and in reality; empty without memory.
-        reward, end: how well predicted rewards and ends are ordered (AUC), with interval; NaN if there is only one kind.
+        reward, end: rank correlation of predicted with real rewards, and AUC of predicted ends; NaN if there is only one kind.
         valid_horizon: last step up to which `agreement` exceeds the majority's by `MARGIN` (by half of the rest where less is
             left), and the model's error is below the mean frame's.
     """
@@ -66,13 +62,11 @@ class Quality:
     steps: int
     windows: int
     errors: Mapping[str, HorizonCurve]
-    visible: Mapping[str, HorizonCurve]
-    revealed: Mapping[str, HorizonCurve]
     agreement: HorizonCurve
     majority: float
     memory: HorizonCurve | None
-    reward: tuple[float, float, float]
-    end: tuple[float, float, float]
+    reward: float
+    end: float
     valid_horizon: int
 
     def ratio(self, step: int, to: str = "copy_last") -> float:
@@ -126,25 +120,19 @@ def measure(
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     over = _OverEpisodes(rows)
     errors = {name: over.curve(found[f"error.{name}"]) for name in ("model", *BASELINES)}
-    split = {
-        kind: {name: over.curve(found[f"{kind}.{name}"]) for name in ("model", "copy_last", "mean_frame")}
-        for kind in ("visible", "revealed")
-        if f"{kind}.model" in found
-    }
     agreement = over.curve(found["agreement"])
     majority = _majority(found["preferred"], agent.action_space)
     memory = over.curve(found["memory"]) if "memory" in found else None
+    made = ~np.isnan(found["reward"])
     return Quality(
         steps=steps,
         windows=len(rows),
         errors=errors,
-        visible=split.get("visible", {}),
-        revealed=split.get("revealed", {}),
         agreement=agreement,
         majority=majority,
         memory=memory,
-        reward=over.auc(found["reward"], found["reward_real"]),
-        end=over.auc(found["end"], found["end_real"]),
+        reward=spearman(*(found[name][made] for name in ("reward", "reward_real"))),
+        end=auc(found["end"][made], found["end_real"][made] > 0),
         valid_horizon=valid_horizon(errors["model"].mean, errors["mean_frame"].mean, agreement.mean, majority),
     )
 
@@ -183,14 +171,6 @@ def _measured(
     squares = {name: ((of - real) / scale) ** 2 for name, of in predictions.items()}
     axes = tuple(range(2, real.ndim))
     found: dict[str, Array] = {f"error.{name}": np.where(here, of.mean(axes), np.nan) for name, of in squares.items()}
-    if image:
-        in_view = visible_pixels(real.mean(-1))
-        for kind, where in (("visible", in_view), ("revealed", ~in_view)):
-            count = where.sum((2, 3))
-            for name in ("model", "copy_last", "mean_frame"):
-                total = (squares[name].mean(-1) * where).sum((2, 3))
-                found[f"{kind}.{name}"] = np.where(here & (count > 0), total / np.maximum(count, 1), np.nan)
-
     made = here[:, 1:]
     rewards = windows.rewards[:, last : last + steps]
     ended = windows.terminated[:, None] & (np.arange(steps) + last == windows.lengths[:, None] - 1)
@@ -223,32 +203,6 @@ def _measured(
     return found
 
 
-def visible_pixels(images: FloatArray) -> BoolArray:
-    """Return which pixels of each image of grey videos ``[n, T, height, width]`` were already in the first image.
-
-    How far each image has scrolled from the one before is the shift, of at most `SHIFT` pixels each way, at which the two differ
-    least where they overlap.
-    """
-    n, length, height, width = images.shape
-    before, after = images[:, :-1], images[:, 1:]
-    shifts = sorted(
-        ((dy, dx) for dy in range(-SHIFT, SHIFT + 1) for dx in range(-SHIFT, SHIFT + 1)),
-        key=lambda by: by[0] ** 2 + by[1] ** 2,
-    )
-    least, found = np.full((n, length - 1), np.inf), np.zeros((n, length - 1, 2), np.int64)
-    for dy, dx in shifts:  # after[y, x] was before[y + dy, x + dx]
-        old = before[..., max(dy, 0) : height + min(dy, 0), max(dx, 0) : width + min(dx, 0)]
-        new = after[..., max(-dy, 0) : height + min(-dy, 0), max(-dx, 0) : width + min(-dx, 0)]
-        differ = np.abs(old - new).mean((2, 3))
-        closer = differ < least - 1e-6  # the smaller shift wins a tie
-        least[closer], found[closer] = differ[closer], (dy, dx)
-    moved = np.concatenate([np.zeros((n, 1, 2), np.int64), found.cumsum(1)], 1)
-    # Content that left the view and came back counts as visible: it was in the first image.
-    rows, columns = np.arange(height) + moved[..., 0, None], np.arange(width) + moved[..., 1, None]
-    inside: BoolArray = ((rows >= 0) & (rows < height))[..., None] & ((columns >= 0) & (columns < width))[..., None, :]
-    return inside
-
-
 class _OverEpisodes:
     """Leaves out episodes, of which each has one or more windows."""
 
@@ -268,42 +222,9 @@ class _OverEpisodes:
         low, high = np.array(ends, np.float64).T
         return HorizonCurve(mean, low, high)
 
-    def auc(self, scores: FloatArray, labels: FloatArray) -> tuple[float, float, float]:
-        """Return `concordance` with its interval; NaN ends if episodes are too few."""
-        made = ~np.isnan(scores)
-        owners = np.broadcast_to(self.block[:, None], scores.shape)[made]
-        value = concordance(scores[made], labels[made])
-        if np.isnan(value):
-            return value, value, value
-        others = [concordance(scores[made], labels[made], owners != left) for left in range(len(self.sizes))]
-        return (value, *self._interval(value, np.array(others), SHARE))
-
-    def _interval(self, value: float, others: FloatArray, bounds: Bounds = ANY) -> tuple[float, float]:
-        low, high = jackknife_interval(float(value), others, self.sizes, bounds)
+    def _interval(self, value: float, others: FloatArray) -> tuple[float, float]:
+        low, high = jackknife_interval(float(value), others, self.sizes)
         return (math.nan, math.nan) if low is None or high is None else (low, high)
-
-
-def concordance(scores: FloatArray, labels: FloatArray, weights: Array | None = None) -> float:
-    """Return how often, of two rows with different labels, the one with the larger label has the larger score.
-
-    For two labels, this is the AUC. More than ten different labels are cut into ten groups of equal size. NaN if all labels are
-    alike.
-    """
-    weights = np.ones(len(scores)) if weights is None else np.asarray(weights, float)
-    if len(np.unique(labels)) > 10:
-        labels = np.searchsorted(np.quantile(labels, np.linspace(0.1, 0.9, 9)), labels).astype(float)
-    kinds, of = np.unique(labels, return_inverse=True)
-    ranks, place = np.unique(scores, return_inverse=True)
-    # Weight of each label at each score; pairs at the same score count half.
-    table = np.zeros((len(kinds), len(ranks)))
-    np.add.at(table, (of, place), weights)
-    right = total = 0.0
-    for low in range(len(kinds)):
-        below = table[low].cumsum() - 0.5 * table[low]
-        for high in range(low + 1, len(kinds)):
-            right += float(table[high] @ below)
-            total += float(table[high].sum() * table[low].sum())
-    return right / total if total else float("nan")
 
 
 def _mean_of(episodes: Episodes) -> tuple[FloatArray, FloatArray]:

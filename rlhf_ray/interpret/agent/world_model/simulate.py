@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import torch
@@ -15,21 +15,6 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.policies import actions as policy_actions
 from rlhf_ray.policies.env_actions import policy_bounds
-
-Estimator = Literal["straight_through", "softmax", "gumbel"]
-ESTIMATORS: tuple[Estimator, ...] = ("straight_through", "softmax", "gumbel")
-"""How a Discrete action, which is one-hot for the world, passes gradients back to the agent's logits.
-
-straight_through: the most likely action, with the gradient of the log-probabilities. softmax: the most likely action, with the
-gradient of the probabilities. gumbel: an action drawn by Gumbel noise, with the gradient of the noisy logits' softmax. The choice
-changes gradients by orders of magnitude, so it is written into everything made with them. Box actions are the mean whatever the
-estimator: they are differentiable.
-"""
-
-Cut = Literal["memory", "world", "frame", "action"]
-CUTS: tuple[Cut, ...] = ("memory", "world", "frame", "action")
-"""Paths that can be cut, for gradients only. memory: the agent's memory from step to step. world: the world's state from step to
-step. frame: observation into agent. action: action into world."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +42,6 @@ class Simulation:
         actions: that led from each step to the next, ``[n, steps, actions]``.
         rewards: that the world predicts for each of them, ``[n, steps]``.
         ends: logits that the episode terminated with each of them, ``[n, steps]``.
-        estimator: how actions passed gradients: one of `ESTIMATORS`, ``mean`` for Box actions, ``none`` if the actions were given.
-        cut: paths that were cut.
-        world, agent: digests of both.
         nodes: ``observations``, ``states`` and ``memory`` of each step, as the next ones were computed from them.
     """
 
@@ -71,10 +53,6 @@ class Simulation:
     actions: Tensor
     rewards: Tensor
     ends: Tensor
-    estimator: str
-    cut: frozenset[Cut]
-    world: str
-    agent: str
     nodes: Mapping[str, Sequence[Tensor]]
 
     def gradients(self, target: Tensor) -> Gradients:
@@ -89,11 +67,6 @@ class Simulation:
         parts = {name: torch.stack(filled[i * steps : (i + 1) * steps], 1) for i, name in enumerate(self.nodes)}
         return Gradients(parts["observations"], parts["states"], parts["memory"])
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """What to write into everything made with this simulation."""
-        return {"estimator": self.estimator, "cut": sorted(self.cut), "world": self.world, "agent": self.agent}
-
 
 def simulate(
     world: World,
@@ -104,16 +77,15 @@ def simulate(
     steps: int,
     *,
     given: Tensor | None = None,
-    estimator: Estimator = "straight_through",
     edits: Callable[[int], Mapping[str, Edit]] | None = None,
-    cut: Collection[Cut] = frozenset(),
+    through_actions: bool = True,
     start: Tensor | None = None,
-    seed: int = 0,
 ) -> Simulation:
     """Simulate ``steps`` steps of an agent inside a world model.
 
     At each step the agent sees the world's own picture of the state, the reconstruction of the context's last observation first.
-    Each row of the batch is computed on its own.
+    Each row of the batch is computed on its own. A Discrete action is the most likely one, and passes on the gradient of the
+    log-probabilities (straight through); Box actions are the mean, and pass on their own.
 
     Args:
         world: the world model.
@@ -123,18 +95,18 @@ def simulate(
         memory: the agent's before the context's last observation, ``[n, memory_size]``.
         steps: number of steps; 0 only looks at the context's last observation.
         given: actions to take instead of the agent's (open loop), ``[n, steps, actions]``, one-hot or policy actions.
-        estimator: one of `ESTIMATORS`.
         edits: changes inside the agent at a step: see `Agent.step`.
-        cut: paths that pass no gradient, of `CUTS`. The values stay the same.
+        through_actions: whether gradients pass through the agent's actions into the world. The values stay the same.
         start: a state to start from, ``[n, size]``, instead of the context's.
-        seed: of the noise of gumbel, which is the same for all rows.
 
     Raises:
-        SettingError: unknown estimator or cut, or too few given actions.
+        SettingError: too few given actions.
     """
-    cuts = _checked(estimator, cut, given, steps)
+    if given is not None and given.shape[1] < steps:
+        raise SettingError(
+            f"{steps} steps need {steps} given actions, not {given.shape[1]}; give more, or simulate fewer steps."
+        )
     discrete = isinstance(agent.action_space, gym.spaces.Discrete)
-    generator = torch.Generator().manual_seed(seed)
     state = _node(world.begin(observations, actions) if start is None else start)
     memory = _node(memory)
     rows: dict[str, list[Tensor]] = {name: [] for name in ("observations", "states", "memory", *_PREDICTED)}
@@ -143,20 +115,16 @@ def simulate(
         rows["observations"].append(seen)
         rows["states"].append(state)
         rows["memory"].append(memory)
-        into_agent = seen.detach() if "frame" in cuts else seen
-        taken = agent.step(into_agent, memory, edits=edits(step) if edits is not None else {})
+        taken = agent.step(seen, memory, edits=edits(step) if edits is not None else {})
         rows["logits"].append(taken.logits)
         rows["values"].append(taken.value)
         if step == steps:
             break
-        action = (
-            given[:, step] if given is not None else _action(taken.logits, agent.action_space, estimator, generator)
-        )
+        action = given[:, step] if given is not None else _action(taken.logits, agent.action_space)
         rows["actions"].append(action)
-        before, by = (state.detach() if "world" in cuts else state), (action.detach() if "action" in cuts else action)
-        state = _node(world.next(before, by))
+        state = _node(world.next(state, action if through_actions else action.detach()))
         # A tensor of its own, so that gradients with respect to it are not also those through the action just taken.
-        memory = _node(taken.memory.detach() if "memory" in cuts else taken.memory.clone())
+        memory = _node(taken.memory.clone())
         rows["rewards"].append(world.reward(state))
         rows["ends"].append(world.end(state))
     n = len(memory)
@@ -168,10 +136,6 @@ def simulate(
     stacked = {name: torch.stack(parts, 1) if parts else empty[name] for name, parts in rows.items()}
     return Simulation(
         **stacked,
-        estimator="none" if given is not None else estimator if discrete else "mean",
-        cut=cuts,
-        world=world.digest,
-        agent=agent.digest,
         nodes={name: rows[name] for name in ("observations", "states", "memory")},
     )
 
@@ -179,33 +143,19 @@ def simulate(
 _PREDICTED = ("logits", "values", "actions", "rewards", "ends")
 
 
-def _checked(estimator: str, cut: Collection[str], given: Tensor | None, steps: int) -> frozenset[Cut]:
-    if estimator not in ESTIMATORS:
-        raise SettingError(f"The estimator is {estimator!r}; use one of {', '.join(ESTIMATORS)}.")
-    if unknown := sorted(set(cut) - set(CUTS)):
-        raise SettingError(f"The path {unknown[0]!r} can't be cut; cut {', '.join(CUTS)}.")
-    if given is not None and given.shape[1] < steps:
-        raise SettingError(
-            f"{steps} steps need {steps} given actions, not {given.shape[1]}; give more, or simulate fewer steps."
-        )
-    return frozenset(name for name in CUTS if name in cut)
-
-
 def _node(values: Tensor) -> Tensor:
     """Return values that gradients can be asked for, where gradients are enabled."""
     return values.detach().requires_grad_() if torch.is_grad_enabled() and not values.requires_grad else values
 
 
-def _action(logits: Tensor, space: gym.Space[Any], estimator: Estimator, generator: torch.Generator) -> Tensor:
-    """Return the agent's action as the world reads it, ``[n, actions]``, with the estimator's gradient."""
+def _action(logits: Tensor, space: gym.Space[Any]) -> Tensor:
+    """Return the agent's action as the world reads it, ``[n, actions]``."""
     if not isinstance(space, gym.spaces.Discrete):
         mean = policy_actions.best(logits, space)
         if not isinstance(space, gym.spaces.Box):
             return mean
         low, high = (torch.as_tensor(end.flatten(), device=mean.device) for end in policy_bounds(space))
         return mean.clamp(low, high)  # the environment clips
-    if estimator == "gumbel":
-        logits = logits + policy_actions.gumbel_noise(logits.shape[1:], generator).to(logits.device)
-    soft = logits.log_softmax(-1) if estimator == "straight_through" else logits.softmax(-1)
+    soft = logits.log_softmax(-1)
     hard = torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[1]).to(soft.dtype)
     return hard + (soft - soft.detach())  # exactly one-hot

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import WindowNumbers
+from rlhf_ray.agents.moments import WindowNumbers, action_inputs
 from rlhf_ray.data.arrays import IntArray
-from rlhf_ray.policies.env_actions import to_policy_actions
 
 
 class WindowSource(Protocol):
@@ -96,8 +95,5 @@ def read(windows: Episodes, action_space: gym.Space[Any], device: torch.device |
 
 
 def as_policy_actions(actions: Any, space: gym.Space[Any]) -> Tensor:
-    """Return environment actions ``[n, T, …]`` as worlds read them, ``[n, T, actions]``: one-hot, or policy actions of Box."""
-    if isinstance(space, gym.spaces.Discrete):
-        return torch.nn.functional.one_hot(torch.as_tensor(np.asarray(actions, np.int64)), int(space.n)).float()
-    converted = np.asarray(to_policy_actions(actions, space), np.float32)
-    return torch.as_tensor(converted.reshape(*converted.shape[:2], -1))
+    """Return `action_inputs` as a tensor, float32."""
+    return torch.as_tensor(np.asarray(action_inputs(np.asarray(actions), space), np.float32))

@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from rlhf_ray.data.arrays import BoolArray, FloatArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.interpret.agent.panel.data import PanelData
-from rlhf_ray.interpret.agent.panel.packing import shown_curved, shown_half
+from rlhf_ray.interpret.agent.panel.packing import LARGEST_HALF, LEVELS, MISSING, curved_levels
 
 
 @dataclass(frozen=True)
@@ -82,3 +82,16 @@ def matching(data: PanelData, conditions: Sequence[Within | OneOf]) -> BoolArray
     for condition in conditions:
         holds &= condition.holds(data)
     return holds
+
+
+def shown_half(values: Array) -> FloatArray:
+    """Return what the page reads from `half`, float64."""
+    return np.clip(np.asarray(values, np.float64), -LARGEST_HALF, LARGEST_HALF).astype(np.float16).astype(np.float64)
+
+
+def shown_curved(values: Array) -> FloatArray:
+    """Return what the page reads from `curved`, float64."""
+    levels, scale = curved_levels(values)
+    level = levels.astype(np.float64)
+    shown: FloatArray = np.where(levels == MISSING, np.nan, np.sign(level) * level * level / LEVELS**2 * scale)
+    return shown

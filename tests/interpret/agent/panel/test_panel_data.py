@@ -13,28 +13,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_ray.agents.moments import draw_moments
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.recording import record_inside
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent.drawn_maps import DrawnMaps
 from rlhf_ray.interpret.agent.panel import PanelData, packing, write_panel
-from rlhf_ray.interpret.agent.panel.ahead import effects_ahead
 from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
 from rlhf_ray.interpret.agent.panel.samples import LIKELIEST, VALUE, pieces_of
 from rlhf_ray.interpret.agent.panel.sheets import plan_for, sheet_image, write_sheets
-from rlhf_ray.interpret.agent.questions import quantities
-from rlhf_ray.interpret.agent.questions.question import AgentQuestion
-from rlhf_ray.interpret.agent.questions.samples import sample_gradients
+from rlhf_ray.interpret.agent.saliency import UNCHECKED, UNFAITHFUL, Faithful
 from rlhf_ray.interpret.agent.steps import panel
 from rlhf_ray.interpret.attribution.drawing import RAISES
 from rlhf_ray.interpret.directions.interventions import Intervention
 from tests.agents.test_play import agent_of
 from tests.interpret.agent.corridor import Corridors
-from tests.interpret.agent.panel.filters import OneOf, Within, matching
+from tests.interpret.agent.panel.filters import OneOf, Within, matching, shown_curved, shown_half
 from tests.interpret.agent.panel.made_up import made_up
 from tests.interpret.agent.toy_world import LinearWorld
 from tests.interpret.contexts import context_of
@@ -108,13 +103,13 @@ def test_conditions_hold_at_the_same_step():
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40))
 def test_packed_numbers_saturate_and_keep_their_sign_and_gaps(numbers):
     numbers = np.array(numbers)
-    shown = packing.shown_curved(numbers)
+    shown = shown_curved(numbers)
     finite = np.isfinite(numbers)
     np.testing.assert_array_equal(np.isnan(shown), np.isnan(numbers))
     assert (np.sign(shown[finite]) * np.sign(numbers[finite]) >= 0).all()
     scale = np.abs(numbers[finite]).max(initial=0.0) or 1.0
     assert (np.abs(shown[finite] - numbers[finite]) <= scale / 100).all()
-    assert (np.abs(packing.shown_half(numbers[~np.isnan(numbers)])) <= packing.LARGEST_HALF).all()
+    assert (np.abs(shown_half(numbers[~np.isnan(numbers)])) <= packing.LARGEST_HALF).all()
 
 
 def test_saliency_saturates_instead_of_wrapping():
@@ -161,59 +156,19 @@ def test_wrong_shapes_are_told():
         PanelData(**fields | {"lengths": np.array([0, 1, 13])})
 
 
-def test_what_matters_some_steps_on_lies_on_the_right_step():
+def test_maps_that_are_not_faithful_are_doubted(tmp_path):
     _, agent, basis, episodes, pieces = corridor_panel()
-    moments = draw_moments(agent, episodes, 12, np.random.default_rng(0), ahead=3)
-    quantity = quantities.value()
-    still = {name: torch.zeros(1) for name in AgentQuestion(agent, quantity).names}
-    samples = sample_gradients(moments, agent=agent, world=None, quantities=[quantity], scales=still, steps=2)
-    effects = effects_ahead(samples, pieces, basis)
-    [name] = effects.gradients
-    assert name == "value, 2 steps on"
-    checked = 0
-    for piece in effects.saliency[name].rows:
-        row = pieces.rows[piece]
-        first = next(t for e, t in zip(moments.rows, moments.steps, strict=True) if pieces.containing(e, t) == piece)
-        last = first + 2 - pieces.steps[piece]  # in the piece: the step whose value is asked
-        if last >= pieces.lengths[piece]:
-            continue
-        seen = torch.as_tensor(episodes.observations[row, first + 2][None])
-        memory = torch.as_tensor(episodes.memory[row, first + 2][None])
-        for component in range(len(basis)):
-            move = 1e-2 * torch.as_tensor(basis.patterns[component], dtype=torch.float32)
-            slope = (agent.step(seen, memory + move).value - agent.step(seen, memory - move).value).item() / 2e-2
-            # Where scores are read: after the step before.
-            assert effects.gradients[name][piece, last - 1, component] == pytest.approx(slope, rel=0.02, abs=1e-3)
-        checked += 1
-    assert checked >= 2
-    short = effects_ahead(replace(samples, simulated=True, horizon=0), pieces, basis)
-    assert np.isfinite(short.saliency[name].maps).sum() < np.isfinite(effects.saliency[name].maps).sum()
-
-
-def test_maps_that_are_not_faithful_are_occlusion_or_doubted(tmp_path):
-    _, agent, basis, episodes, pieces = corridor_panel()
-    doubts = {"unfaithful": "random orders are as good", "unchecked": "not checked"}
-
-    def saliency(**faithful):
-        drawn = DrawnMaps({name.replace("_of_", "/"): value for name, value in faithful.items()})
-        extras = PanelExtras(drawn=drawn, doubts=doubts)
-        few = pieces[:6]
-        return collect(agent, episodes, few, basis, site_of(agent), np.random.default_rng(0), title="C", extras=extras)
-
-    doubted = saliency(value_of_difference_x_gradient=False, value_of_occlusion=False)
-    assert doubted.saliency[VALUE].doubt == "random orders are as good"
-    assert doubted.saliency[LIKELIEST].doubt == "not checked"
-    kept = saliency(value_of_difference_x_gradient=True)
-    assert kept.saliency[VALUE].doubt == ""
-    assert np.array_equal(kept.saliency[VALUE].maps, doubted.saliency[VALUE].maps, equal_nan=True)
-    instead = saliency(value_of_difference_x_gradient=False, value_of_occlusion=True)
-    assert instead.saliency[VALUE].doubt == ""
-    assert not np.allclose(instead.saliency[VALUE].maps, doubted.saliency[VALUE].maps, equal_nan=True)
+    extras = PanelExtras(faithful=Faithful({"value/difference_x_gradient": False}))
+    rng = np.random.default_rng(0)
+    doubted = collect(agent, episodes, pieces[:6], basis, site_of(agent), rng, title="C", extras=extras)
+    assert [doubted.saliency[name].doubt for name in (VALUE, LIKELIEST)] == [UNFAITHFUL, UNCHECKED]
     write_panel(doubted, tmp_path)
     told = re.findall(r'"doubt":"([^"]*)"', (tmp_path / "data" / "core.js").read_text())
-    assert told == [*doubts.values()]
+    assert told == [UNFAITHFUL, UNCHECKED]
     colours = (tmp_path / "colours.css").read_text()
     assert colours.count(f"--raises: {RAISES}") == 1, "one colour code in the panel and in pictures"
+    known = Faithful({"value/difference_x_gradient": True, "action/difference_x_gradient": True})
+    assert not known.doubt("value", "difference_x_gradient")
 
 
 def test_dreamed_pairs_start_alike_and_differ_by_the_intervention():

@@ -1,4 +1,4 @@
-"""Questions about an agent: moments, quantities, gradients through time, object removal."""
+"""Questions about an agent: moments, quantities, gradients through time; objects that are painted over."""
 
 import gymnasium as gym
 import numpy as np
@@ -8,10 +8,9 @@ import torch
 from rlhf_ray.agents.moments import draw_moments, moments_of
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.objects import objects_in, patch_beside, repaint
 from rlhf_ray.interpret.agent.questions import AgentQuestion, quantities
-from rlhf_ray.interpret.agent.questions.estimators import against_differences
-from rlhf_ray.interpret.agent.questions.objects import by_painting, objects_of, patch_beside, repaint
-from rlhf_ray.interpret.agent.questions.samples import through_time
+from rlhf_ray.interpret.agent.saliency import through_time
 from rlhf_ray.interpret.attribution.gradients import Saliency
 from tests.interpret.agent.linear_world import (
     BOX,
@@ -47,21 +46,12 @@ def test_moments_repeat_the_first_observation_before_the_start_and_the_last_afte
     assert later.ended.tolist() == [[1, 0]], "episode 0 terminates with its third step"
 
 
-def test_log_odds_of_a_linear_policy_have_the_sign_of_its_weights():
-    agent = network_agent(VECTOR, DISCRETE, "none")
-    question, moments, _ = asked(agent, quantities.log_odds(DISCRETE, [0, 2]))
-    logits = question.rollout(moments, {}).logits[:, 0]
-    shares = logits.softmax(1)
-    expected = torch.log((shares[:, 0] + shares[:, 2]) / shares[:, 1])
-    assert torch.allclose(question.ask(moments), expected, atol=1e-5)
-    chosen = AgentQuestion(agent, quantities.chosen_action(DISCRETE)).ask(moments)
-    best = shares.max(1).values
-    assert torch.allclose(chosen, torch.log(best / (1 - best)), atol=1e-4)
-    for wrong in ([], [0, 1, 2], 7):
-        with pytest.raises(SettingError):
-            quantities.log_odds(DISCRETE, wrong)
+def test_the_chosen_action_is_asked_about_by_its_log_odds():
+    question, moments, _ = asked(network_agent(VECTOR, DISCRETE, "none"), quantities.chosen_action(DISCRETE))
+    best = question.rollout(moments, {}).logits[:, 0].softmax(1).max(1).values
+    assert torch.allclose(question.ask(moments), torch.log(best / (1 - best)), atol=1e-4)
     with pytest.raises(SettingError, match="mean of a dimension"):
-        quantities.log_odds(BOX, 0)
+        quantities.chosen_action(BOX)
     with pytest.raises(SettingError, match="no dimension 2"):
         quantities.action_mean(BOX, 2)
 
@@ -97,9 +87,14 @@ def test_the_advantage_of_the_recording_is_the_td_error():
 
 
 def test_gradients_by_the_memory_agree_with_differences():
-    """AT16, on a network without training."""
     question, moments, _ = asked(network_agent())
-    assert against_differences(question, moments).max() <= 1e-2
+    memory = question.inputs(moments)["memory"].requires_grad_()
+    (gradient,) = torch.autograd.grad(question.ask(moments, {"memory": memory}).sum(), memory)
+    for unit in range(memory.shape[1]):
+        step = 1e-3 * torch.nn.functional.one_hot(torch.tensor(unit), memory.shape[1])
+        up, down = (question.ask(moments, {"memory": moments.memory + sign * step}) for sign in (1, -1))
+        wrong = (up - down) / 2e-3 - gradient[:, unit]
+        assert (wrong.abs() <= 1e-2 * gradient.abs().amax(1)).all()
 
 
 def test_the_past_of_the_recording_matters_through_the_agents_memory_alone():
@@ -108,8 +103,8 @@ def test_the_past_of_the_recording_matters_through_the_agents_memory_alone():
     assert found["observations"].shape == (5, 3, 16, 16, 3)
     assert found["memory"].shape == (5, 3, 8)
     assert (np.abs(found["observations"]).reshape(5, 3, -1).max(2) > 0).all()
-    cut = AgentQuestion(question.agent, question.quantity, steps=2, cut=frozenset(["memory"]))
-    without = through_time(cut, moments, question.against(moments).scales)
+    forgetful = AgentQuestion(network_agent(memory="none"), question.quantity, steps=2).against(moments)
+    without = through_time(forgetful, moments, forgetful.scales)
     assert not without["observations"][:, :2].any()
     assert without["observations"][:, 2].any()
     with pytest.raises(SettingError, match="3 steps ahead, but 4"):
@@ -121,7 +116,6 @@ def test_the_worlds_memory_takes_the_frames_place():
         AgentQuestion(LinearAgent(), quantities.value(), world=LinearWorld(), sources=("frame", "world"))
     question, moments, _ = asked(LinearAgent(), context=2, steps=2, world=LinearWorld(), sources=("world", "memory"))
     assert Saliency().attribute(question.against(moments), moments)["world"].shape == (5, 5)
-    assert question.about["estimator"] == "straight_through"
     with pytest.raises(SettingError, match="no typical values"):
         _ = question.typical
 
@@ -140,21 +134,8 @@ def test_objects_are_painted_over_with_what_is_beside_them():
     assert not (moved & (saw | pit)).any()
 
 
-def test_removing_an_object_by_paint_changes_what_the_agent_reads_and_nothing_without_objects():
-    question, moments, _ = asked(network_agent())
-    masks = np.zeros((5, 16, 16), bool)
-    masks[:3, 4:6, 4:6] = True
-    found = by_painting(question, moments, {"block": masks}, np.random.default_rng(0))
-    assert np.isfinite(found.changes["block"][:3]).all()
-    assert np.isnan(found.changes["block"][3:]).all()
-    assert (np.abs(found.changes["block"][:3]) > 0).all()
-    assert (np.abs(found.control["block"][:3]) > 0).all()
-
-
 def test_objects_are_told_from_scenery():
     masks = {name: np.zeros((2, 10, 10), bool) for name in ("sky", "ground", "agent", "saw", "nothing")}
     masks["sky"][:, :6], masks["ground"][:, 6:] = True, True
     masks["saw"][:, 5, 5] = masks["agent"][:, 5, 1] = True
-    objects, background = objects_of(masks)
-    assert set(objects) == {"saw"}
-    assert background is masks["sky"]
+    assert objects_in(masks) == ["saw"]

@@ -1,0 +1,145 @@
+"""What the agent achieves: its return beside that of random actions, how episodes end, on how many levels, and a film."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.recorded import load_episodes
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.images import is_image
+from rlhf_ray.data.recordings import Recording
+from rlhf_ray.interpret.agent.effects import causes_of
+from rlhf_ray.interpret.agent.levels import FEW
+from rlhf_ray.interpret.agent.steps.recording import LONGEST
+from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext
+from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean, share_interval
+from rlhf_ray.study.figures import values_of
+from rlhf_ray.study.section import Check, Picture, Section, Table
+from rlhf_ray.study.step import Step
+
+NAME, TITLE = "header", "The agent"
+
+MOST = 200
+"""Levels that random actions are played on."""
+FRAMES, SIDE, MILLISECONDS = 150, 128, 80
+"""Frames of the film, at most; pixels of its smaller side, at least; time of each."""
+
+
+@dataclass(frozen=True)
+class Achieved:
+    """What the step finds.
+
+    Attributes:
+        returns: of greedy episodes.
+        random: of random actions on the same levels.
+        beside_random: the difference, by level.
+        spread: standard deviation of the greedy returns.
+        ends: share of the greedy episodes by how they end.
+        levels: distinct levels among these.
+        action_share: the share of steps with the most frequent action; of Box actions None.
+    """
+
+    returns: MeanEstimate
+    random: MeanEstimate
+    beside_random: MeanEstimate
+    spread: float
+    ends: dict[str, MeanEstimate]
+    levels: int
+    action_share: float | None
+
+    @property
+    def unit(self) -> float:
+        """What counts as a return of 1: what the agent gets more than random actions; else the spread of its returns, or 1."""
+        if not self.beside_random.holds_zero:
+            return abs(self.beside_random.mean)
+        return self.spread if self.spread > 1e-9 else 1.0
+
+
+def why_not(context: AgentContext) -> str | None:
+    """Return why there is nothing to report; None otherwise."""
+    return None if "recording" in context.folders else NO_RECORDING
+
+
+def run(context: AgentContext) -> Section:
+    """Read the greedy episodes of the recording, and play their levels with random actions."""
+    subject, folder = context.subject, context.folders["recording"]
+    episodes = load_episodes(folder, frames=False, agent=subject.agent)
+    greedy = episodes.select(np.flatnonzero(np.array(Recording(folder).policies) == "greedy"))
+    groups = subject.groups(greedy.levels)
+    figures = _measure(context, greedy, groups)
+    beside, few = figures.beside_random, figures.levels < FEW
+    worse = beside.high is not None and beside.high <= 0
+    better = False if worse else not beside.holds_zero or None
+    remedy = "It earns no more than random actions do: train it longer."
+    thin = "Intervals over fewer levels are too narrow." if few else ""
+    checks = [
+        Check.of("return beside random actions", better, beside, "> 0", remedy),
+        Check("distinct levels", None if few else True, figures.levels, None, None, f"≥ {FEW}", thin),
+    ]
+    rows = [["return", figures.returns.text()], ["return of random actions", figures.random.text()]]
+    rows += [[f"episodes that end by {cause}", share.text()] for cause, share in figures.ends.items()]
+    rows += [["levels", str(figures.levels)]]
+    if figures.action_share is not None:
+        rows.append(["steps with its most frequent action", f"{figures.action_share:.2f}"])
+    table = Table(["", "mean [95 % interval over levels]"], rows, "Greedy episodes of the recording.")
+    pictures = []
+    if is_image(subject.agent.observation_space):
+        film = load_episodes(folder, most=1)
+        pictures.append(Picture("film", draw_film(film.observations[0, : film.lengths[0] + 1]), "One episode, greedy."))
+    return Section(NAME, TITLE, checks, (), [table], pictures, (), values_of(figures))
+
+
+def _measure(
+    context: AgentContext, greedy: Episodes, groups: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+) -> Achieved:
+    few = slice(0, context.subject.count(MOST, 20))
+    levels, count = greedy.levels[few], len(np.unique(groups))
+    random = context.subject.play(levels, epsilon=1.0, seed=context.subject.seed, max_steps=LONGEST, frames=False)
+    causes = np.array(causes_of(greedy))
+    ends = {
+        str(cause): share_interval(estimate_mean((causes == cause).astype(float), groups).mean * count, count)
+        for cause in np.unique(causes)
+    }
+    share = None
+    if greedy.actions.dtype.kind in "iu" and greedy.actions.ndim == 2:
+        _, counts = np.unique(greedy.actions[greedy.real], return_counts=True)
+        share = float(counts.max() / counts.sum())
+    return Achieved(
+        estimate_mean(greedy.returns, groups),
+        estimate_mean(random.returns, groups[few]),
+        estimate_mean(greedy.returns[few] - random.returns, groups[few]),
+        float(greedy.returns.std()),
+        dict(sorted(ends.items(), key=lambda end: -end[1].mean)),
+        count,
+        share,
+    )
+
+
+def draw_film(frames: Array) -> bytes:
+    """Return frames ``[T, height, width, channels]`` of any number of channels as an animated WebP; of a stack, the newest."""
+    some = frames[np.unique(np.linspace(0, len(frames) - 1, min(len(frames), FRAMES)).round().astype(int))]
+    colours = some[..., -3:] if some.shape[-1] % 3 == 0 else np.repeat(some[..., -1:], 3, -1)
+    by = -(-SIDE // min(colours.shape[1:3]))
+    large = np.ascontiguousarray(colours.repeat(by, 1).repeat(by, 2))
+    first, *rest = [Image.fromarray(frame) for frame in large]
+    sink = io.BytesIO()
+    first.save(
+        sink,
+        "WEBP",
+        save_all=True,
+        append_images=rest,
+        duration=MILLISECONDS,
+        loop=0,
+        lossless=True,
+        quality=20,
+        method=2,
+    )
+    return sink.getvalue()
+
+
+STEP = Step(NAME, TITLE, run, needs=("recording",), why_not=why_not)
