@@ -27,9 +27,10 @@ import numpy as np
 from scipy.signal import lfilter
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.equivalence import equivalence
-from rlhf_ray.interpret.reward.steps.calibration import agreement
-from rlhf_ray.interpret.reward.steps.overview import pairs_in_order
+from rlhf_ray.interpret.effects.exchange import DIFFERENCE, Exchange
+from rlhf_ray.interpret.effects.exchange import LEARNED as OF_LEARNED
+from rlhf_ray.interpret.effects.parts import StepPart
+from rlhf_ray.interpret.reward.steps.header import pairs_in_order
 from rlhf_ray.measure.intervals import estimate_mean, linear_correlation
 from rlhf_ray.reward import sampled_distances
 from rlhf_ray.reward.functions import CallableReward
@@ -84,9 +85,11 @@ def returns_of(data: Transitions) -> np.ndarray:
     return np.array([LEARNED.of(data[data.episodes == each]).mean() for each in np.unique(data.episodes)])
 
 
-def _equivalence(data: Transitions, seed: int) -> Any:
-    found = equivalence(LEARNED, data, GAMMA, None, np.random.default_rng(seed))
-    return None if found is None else found.truth
+def effect(data: Transitions, seed: int, column: str) -> Any:
+    """Return the effect of the learned reward's error."""
+    mask = np.arange(3) == 1
+    exchange = Exchange(LEARNED, TRUE, data, 1000, np.random.default_rng(seed))
+    return exchange.effects([StepPart("error", mask, mask)])[0].figures[column]
 
 
 KINDS: dict[str, Callable[[Transitions, int], Any]] = {
@@ -95,11 +98,11 @@ KINDS: dict[str, Callable[[Transitions, int], Any]] = {
     "EPIC": lambda data, seed: sampled_distances.epic(TRUE, LEARNED, data, GAMMA, np.random.default_rng(seed)),
     "DARD": lambda data, seed: sampled_distances.dard(TRUE, LEARNED, data, GAMMA, np.random.default_rng(seed)),
     "STARC": lambda data, seed: sampled_distances.starc(TRUE, LEARNED, data, GAMMA, np.random.default_rng(seed)),
-    "equivalence": _equivalence,
+    "effect": lambda data, seed: effect(data, seed, OF_LEARNED),
+    "difference of effects": lambda data, seed: effect(data, seed, DIFFERENCE),
     "pairs in order": lambda data, seed: pairs_in_order(
         data.rewards, LEARNED.of(data), data.episodes, np.random.default_rng(seed)
     ),
-    "variance explained": lambda data, seed: agreement(LEARNED, data).explained,
     "correlation (measure)": lambda data, seed: linear_correlation(data.rewards, LEARNED.of(data), data.episodes),
     "mean return": lambda data, seed: estimate_mean(returns_of(data)),
 }

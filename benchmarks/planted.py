@@ -8,7 +8,6 @@ Each report is kept in the work folder, and a kept one is not made again: the sa
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import shutil
 import sys
@@ -17,25 +16,23 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.planted_causes import Case, agents, environments, vectors
-from benchmarks.planted_causes.judging import judge
+from benchmarks.planted_causes import Case, agents, environments, judge, vectors
 from benchmarks.record import about, record
 from rlhf_ray.interpret.agent.report import agent_study, write_agent_report
-from rlhf_ray.interpret.agent.steps import world_model
 from rlhf_ray.interpret.agent.subject import AgentSubject
 from rlhf_ray.interpret.reward.report import report_reward
-from rlhf_ray.interpret.reward.steps import NAMES as REWARD_STEPS
 from rlhf_ray.study.run import run_study
 
-BLANK = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=")
-CASES = {case.name: case for case in (*vectors.CASES, *environments.CASES, *agents.CASES)}
+REWARDS = (*vectors.CASES, *environments.CASES)
+CASES = {case.name: case for case in (*REWARDS, *agents.CASES)}
+STEPS = ["header", "effects"]
+"""The steps that show a cause."""
 
 
 def main() -> None:
@@ -46,31 +43,17 @@ def main() -> None:
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     waiting = [name for name in reversed(options.only) if not kept(options.work, name).exists()]  # agents take longest
-    with ProcessPoolExecutor(options.workers, get_context("spawn"), prepare) as pool:
+    with ProcessPoolExecutor(options.workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
         for future in as_completed([pool.submit(measure, name, options.work) for name in waiting]):
             print(f"     {future.result()}", flush=True)
     rows = [judged(CASES[name], options.work) for name in options.only]
     for row in rows:
-        print(f"{'ok  ' if passes(row) else 'FAIL'} {row['name']}: {row['first_line'][:200]}")
-        for said in row["false"]:
-            print(f"       false: {said}")
-        for first, second in row["contradictions"]:
-            print(f"       contradiction: {first} || {second}")
+        print(
+            f"{'ok  ' if passes(row) else 'FAIL'} {row['name']}: {', '.join(row['rows'])} {row['beyond_control'] or ''}"
+        )
     print(json.dumps(totals(rows), indent=1))
     if set(options.only) == set(CASES):
         record("planted", {**totals(rows), "cases": rows})
-
-
-def prepare() -> None:
-    """Use one thread; work less where no cause comes from: blank pictures, a quick world model."""
-    torch.set_num_threads(1)
-    world_model.FEWEST = 60
-    Figure.savefig = blank  # type: ignore[method-assign]
-
-
-def blank(figure: Figure, file: IO[bytes], **options: Any) -> None:
-    """Save a picture of one pixel."""
-    file.write(BLANK)
 
 
 def kept(work: Path, name: str) -> Path:
@@ -90,15 +73,14 @@ def measure(name: str, work: Path) -> str:
 
 
 def study(case: Case, folder: Path) -> Path:
-    """Run the whole study of a case; return its twin in JSON."""
+    """Run the steps of a case's study; return its twin in JSON."""
     subject = case.subject()
     if isinstance(subject, AgentSubject):
         facts: dict[str, Any] = {"agent": subject.agent.name, "digest": subject.agent.digest}
         facts |= {"environment": subject.environment, "seed": subject.seed, "effort": subject.effort}
-        page, _ = write_agent_report(run_study(agent_study(subject, folder)), folder, facts)
+        page, _ = write_agent_report(run_study(agent_study(subject, folder), STEPS), folder, facts)
         return page.with_suffix(".json")
-    steps = [name for name in REWARD_STEPS if name not in case.without]
-    return report_reward(subject, folder, steps).page.with_suffix(".json")
+    return report_reward(subject, folder, STEPS).page.with_suffix(".json")
 
 
 def judged(case: Case, work: Path) -> dict[str, Any]:
@@ -108,33 +90,24 @@ def judged(case: Case, work: Path) -> dict[str, Any]:
 
 
 def passes(row: dict[str, Any]) -> bool:
-    """Return whether the cause is on the first line, and nothing is false or contradicts something else."""
-    return bool(row["named"]) and not row["false"] and not row["contradictions"]
+    """Return whether a cause is shown; without one, whether no row is beyond its control."""
+    return bool(row["shown"]) if row["flawed"] else not row["beyond_control"]
 
 
 def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Count what the issue of the benchmark is: causes named, cases with false sentences, accusations without a flaw."""
-    groups = {
-        "rewards": {case.name for case in (*vectors.CASES, *environments.CASES)},
-        "agents": {c.name for c in agents.CASES},
-    }
+    """Count planted causes that are shown, and cases without one whose rows are beyond their controls."""
+    groups = {"rewards": {case.name for case in REWARDS}, "agents": {case.name for case in agents.CASES}}
     counts: dict[str, Any] = {}
     for group, names in groups.items():
         flawed = [row for row in rows if row["name"] in names and row["flawed"]]
         clean = [row for row in rows if row["name"] in names and not row["flawed"]]
         counts[group] = {
             "planted": len(flawed),
-            "cause_on_first_line": sum(row["named"] for row in flawed),
-            "with_false_sentences": sum(bool(row["false"]) for row in flawed),
-            "without_flaw": len(clean),
-            "accused": sum(not passes(row) for row in clean),
+            "shown": sum(map(passes, flawed)),
+            "nothing_planted": len(clean),
+            "with_rows_beyond_control": sum(not passes(row) for row in clean),
         }
-    return counts | {
-        "contradictions": sum(len(row["contradictions"]) for row in rows),
-        "most_words": max((row["words"] for row in rows), default=0),
-        "most_numbers": max((row["numbers"] for row in rows), default=0),
-        "cpu_seconds": round(sum(row["cpu_seconds"] for row in rows), 1),
-    }
+    return counts | {"cpu_seconds": round(sum(row["cpu_seconds"] for row in rows), 1)}
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from benchmarks.calibrations import Row
 from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.agent_calibrations import agent_for, planted
-from benchmarks.calibrations import Row
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import replay
 from rlhf_ray.data.arrays import Array

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from benchmarks.calibrations import Row
 
 from benchmarks.agent_calibrations import agent_for
-from benchmarks.calibrations import Row
 from rlhf_ray.interpret.agent.effects import ACTIONS, RETURN
 from rlhf_ray.interpret.agent.steps import CATALOGUE
 from rlhf_ray.interpret.agent.subject import AgentSubject

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from benchmarks.calibrations import Row
 
 from benchmarks.agent_calibrations import agent_for
-from benchmarks.calibrations import Row
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import gymnasium as gym
 import numpy as np
 import torch
+from benchmarks.calibrations import Row
 
 from benchmarks.agent_calibrations.world_model import HELD_OUT, STEPS, bounded
-from benchmarks.calibrations import Row
 from rlhf_ray.agents.agent import Agent, NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.envs.batches import make_batch

@@ -7,7 +7,6 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 import torch
-from rlhf_ray.study.verdict import reconcile
 
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.agents.recorded import split_of
@@ -16,7 +15,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.splits import NOT_HELD_OUT, split_episodes
 from rlhf_ray.interpret.agent.subject import AgentContext
 from rlhf_ray.study.run import run_alone
-from rlhf_ray.study.section import Section, Statement
+from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.contexts import context_of
@@ -39,11 +38,10 @@ def test_a_step_warns_where_no_level_was_held_out(context: AgentContext) -> None
     def run(context: AgentContext) -> Section:
         assert len(split_episodes(context, "test", 3)) == 3
         split_episodes(context, "test", 3)  # warns once
-        return Section("mine", "Mine", [Statement("uses", "It uses the door.")])
+        return Section("mine", "Mine", notes=["One door."])
 
     sections = [run_alone(Step(name, name, run), context) for name in ("mine", "other")]
-    assert [said.text for said in sections[0].statements] == ["It uses the door.", NOT_HELD_OUT]
-    assert [told.text for told in reconcile(sections, ["uses"]).warnings] == [NOT_HELD_OUT]
+    assert [list(section.notes) for section in sections] == [["One door.", NOT_HELD_OUT]] * 2
 
 
 def test_levels_of_the_split_need_no_warning_and_other_faults_are_errors(context: AgentContext) -> None:
