@@ -5,7 +5,7 @@
 
 Takes some seconds. The same from the command line, in the folder of this file:
 
-    rlhf-ray interpret reward RUN --steps overview own_step:ZEROS
+    rlhf-ray interpret reward RUN --steps header own_step:ZEROS
 """
 
 from pathlib import Path
