@@ -27,7 +27,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.effects.exchange import DIFFERENCE, Exchange
+from rlhf_ray.interpret.effects.exchange import DIFFERENCE, StepPairs
 from rlhf_ray.interpret.effects.exchange import LEARNED as OF_LEARNED
 from rlhf_ray.interpret.effects.parts import StepPart
 from rlhf_ray.interpret.reward.steps.header import pairs_in_order
@@ -88,7 +88,7 @@ def returns_of(data: Transitions) -> np.ndarray:
 def effect(data: Transitions, seed: int, column: str) -> Any:
     """Return the effect of the learned reward's error."""
     mask = np.arange(3) == 1
-    exchange = Exchange(LEARNED, TRUE, data, 1000, np.random.default_rng(seed))
+    exchange = StepPairs(LEARNED, TRUE, data, 1000, np.random.default_rng(seed))
     return exchange.effects([StepPart("error", mask, mask)])[0].figures[column]
 
 

@@ -320,3 +320,17 @@ def test_one_place_names_version_and_hosting() -> None:
         if project["urls"]["Repository"] in text
     ]
     assert not named, "read it from pyproject.toml"
+
+
+def test_no_folder_has_more_lines_than_its_budget() -> None:
+    """pyproject.toml holds the lines of Python allowed for each folder. Raising one needs a sentence in CHANGELOG.md."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    budget = settings["tool"]["rlhf_ray"]["lines"]
+    packages = {f"rlhf_ray/{path.name}" for path in (ROOT / "rlhf_ray").iterdir() if (path / "__init__.py").exists()}
+    assert packages <= set(budget), "a folder without a budget"
+    used = {folder: sum(len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")) for folder in budget}
+    assert {folder: (used[folder], most) for folder, most in budget.items() if used[folder] > most} == {}
+
+
+def test_there_are_no_templates_of_sentences() -> None:
+    assert [path.as_posix() for path in (ROOT / "rlhf_ray").rglob("*.toml")] == []

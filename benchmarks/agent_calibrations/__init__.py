@@ -5,12 +5,32 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_ray.agents.agent import NetworkAgent
 
 AGENTS = Path(os.environ.get("RLHF_RAY_AGENTS", Path(__file__).parents[1] / "agents"))
 """Trained agents, one folder each; trained when first asked for."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured claim.
+
+    Attributes:
+        id: short id, for example ``P1``.
+        what: what was measured, with the seed if there is one.
+        value: the measured value or values.
+        bound: what it has to be, in words.
+        passed: whether it is.
+    """
+
+    id: str
+    what: str
+    value: float | dict[str, float] | str
+    bound: str
+    passed: bool
 
 
 def agent_for(name: str, seed: int) -> NetworkAgent:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from benchmarks.calibrations import Row
+from benchmarks.agent_calibrations import Row
 from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.agent_calibrations import agent_for, planted

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from benchmarks.calibrations import Row
+from benchmarks.agent_calibrations import Row
 
 from benchmarks.agent_calibrations import agent_for
 from rlhf_ray.interpret.agent.effects import ACTIONS, RETURN

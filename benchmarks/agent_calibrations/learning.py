@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from benchmarks.calibrations import Row
+from benchmarks.agent_calibrations import Row
 
 from benchmarks.agent_calibrations import agent_for
 from rlhf_ray.agents.agent import Agent

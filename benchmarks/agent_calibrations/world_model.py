@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from benchmarks.calibrations import Row
+from benchmarks.agent_calibrations import Row
 
 from benchmarks.agent_calibrations import agent_for
 from rlhf_ray.agents.agent import Agent, AgentStep, Edit, NetworkAgent

@@ -54,7 +54,7 @@ def draw_observation(axes: Axes, observation: Array, grid: tuple[int, int] | Non
 
 
 @dataclass(frozen=True)
-class Curves:
+class CurvePanel:
     """Curves over one horizontal axis.
 
     Attributes:
@@ -76,7 +76,7 @@ class Curves:
     bottom: float | None = None
 
 
-def draw_curves(panels: Sequence[Curves], over: str = STEPS, size: tuple[float, float] = (4.8, 1.5)) -> bytes:
+def draw_curves(panels: Sequence[CurvePanel], over: str = STEPS, size: tuple[float, float] = (4.8, 1.5)) -> bytes:
     """Draw panels of curves below each other.
 
     Args:
@@ -104,7 +104,7 @@ def draw_curves(panels: Sequence[Curves], over: str = STEPS, size: tuple[float, 
     return png(figure)
 
 
-def _draw(axes: Axes, panel: Curves) -> None:
+def _draw(axes: Axes, panel: CurvePanel) -> None:
     for number, (name, points) in enumerate(panel.lines.items(), panel.first):
         x, y = np.asarray(points, np.float64).reshape(-1, 2).T
         if panel.marked is None:

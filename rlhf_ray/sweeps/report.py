@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.study.page import Screen, figure, render
-from rlhf_ray.study.plots import BLUE, ORANGE, Curves, draw_curves, png
+from rlhf_ray.study.plots import BLUE, ORANGE, CurvePanel, draw_curves, png
 from rlhf_ray.study.section import Check, Picture, Section, Table
 
 
@@ -139,7 +139,7 @@ def _pictures(sweep: Sweep) -> Iterator[Picture]:
     }
     for kind, caption in captions.items():
         if lines := {trial["name"]: trial["curve"] for trial in sweep.values[kind] or () if trial["curve"]}:
-            panel = Curves(objective, lines, marked=sweep.values["best"] if kind == "trials" else "")
+            panel = CurvePanel(objective, lines, marked=sweep.values["best"] if kind == "trials" else "")
             yield Picture(f"curves_of_{kind}", draw_curves([panel], size=(4.8, 2.9)), caption)
     for name, space in sweep.values["plan"]["space"].items():
         if (image := setting_plot(sweep, name, space)) is not None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.interpret.attribution.faithfulness import rank_correlation
-from rlhf_ray.interpret.attribution.interventions import Effects, part_effects
+from rlhf_ray.interpret.attribution.interventions import PartEffects, part_effects
 from rlhf_ray.interpret.attribution.method import Method, contributions
 from rlhf_ray.interpret.attribution.question import Maps, Question
 from rlhf_ray.study.section import Check
@@ -74,12 +74,12 @@ class Judge:
         self.question, self.moments, self.updates = question, moments, updates
 
     @cached_property
-    def effects(self) -> Effects:
+    def effects(self) -> PartEffects:
         """Effects of the matching intervention: each part exchanged with other moments'; cells get their most frequent code."""
         return part_effects(self.question, self.moments, "typical" if self.question.coded else "donor")
 
     @cached_property
-    def exchanged(self) -> Effects:
+    def exchanged(self) -> PartEffects:
         """As `effects`, exchanged with other moments' in any case."""
         return part_effects(self.question, self.moments) if self.question.coded else self.effects
 

@@ -61,7 +61,7 @@ FILLS: dict[str, Fill] = {"typical": typical, "donor": donor, "blur": blur, "inp
 
 
 @dataclass(frozen=True)
-class Effects:
+class PartEffects:
     """Effects of replacing each part of each input.
 
     Attributes:
@@ -73,7 +73,7 @@ class Effects:
     size: FloatArray
 
 
-def part_effects(question: Question, moments: Any, fill: str = "donor") -> Effects:
+def part_effects(question: Question, moments: Any, fill: str = "donor") -> PartEffects:
     """Replace each part of each input and measure how much the output changes.
 
     Args:
@@ -99,7 +99,7 @@ def part_effects(question: Question, moments: Any, fill: str = "donor") -> Effec
             difference = before - question.changed(moments, name, np.where(mask, values, actual))
             signed.append(difference.mean(0))
             size.append(np.abs(difference).mean(0))
-    return Effects(np.stack(signed, 1), np.stack(size, 1))
+    return PartEffects(np.stack(signed, 1), np.stack(size, 1))
 
 
 def input_effects(question: Question, moments: Any) -> dict[str, FloatArray]:

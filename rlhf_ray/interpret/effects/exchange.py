@@ -49,7 +49,7 @@ class Order:
         return np.asarray((below + upto) / (2 * len(self._sorted)), np.float64)
 
 
-class Exchange:
+class StepPairs:
     """Pairs of a step and a donor, and what exchanging parts between them does to rewards.
 
     Args:

@@ -12,7 +12,7 @@ from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.steps.learning import points
 from rlhf_ray.runs.report.subject import Run, read_numbers
 from rlhf_ray.study.page import Screen, render
-from rlhf_ray.study.plots import Curves, draw_curves
+from rlhf_ray.study.plots import CurvePanel, draw_curves
 from rlhf_ray.study.section import Picture, Table
 
 CURVE = "true_return_mean"
@@ -122,7 +122,7 @@ def curves_of(runs: Sequence[dict[str, Any]]) -> Picture:
     """Draw the true return in training over environment steps: one panel for each environment, one curve for each run."""
     environments = dict.fromkeys(str(run["environment"]) for run in runs)
     panels = [
-        Curves(
+        CurvePanel(
             "true return in training",
             {run["run"]: run["curve"] for run in runs if str(run["environment"]) == environment},
             title=environment,

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.effects.association import associations, told_by
-from rlhf_ray.interpret.effects.exchange import DIFFERENCE, LEARNED, TRUE, Exchange, Order, levelled, nudged
+from rlhf_ray.interpret.effects.exchange import DIFFERENCE, LEARNED, TRUE, StepPairs, Order, levelled, nudged
 from rlhf_ray.interpret.effects.parts import StepPart
 from rlhf_ray.reward.functions import CallableReward
 
@@ -32,7 +32,7 @@ def part(*features):
 
 
 def effect(learned, true, change, count=4000):
-    exchange = Exchange(reward_of(learned), true and reward_of(true), steps(), count, np.random.default_rng(1))
+    exchange = StepPairs(reward_of(learned), true and reward_of(true), steps(), count, np.random.default_rng(1))
     return exchange.effects([change])[0].figures
 
 
@@ -91,7 +91,7 @@ def test_intervals_hold_the_effect_on_new_data():
     expected, held = 1 - 6 / np.pi * np.arcsin(0.25), 0
     for seed in range(60):
         data = steps(200, 25, seed)
-        exchange = Exchange(
+        exchange = StepPairs(
             reward_of(lambda o, a, p, d: o[:, 0] + o[:, 1]), None, data, 1500, np.random.default_rng(seed)
         )
         found = exchange.effects([part(0)])[0].figures[LEARNED]
@@ -107,7 +107,7 @@ def test_a_constant_reward_has_no_order_to_lose():
 
 def test_noise_is_lost_by_a_hair_and_a_smooth_reward_is_not():
     for function, low, high in ((lambda o, a, p, d: np.sin(1e7 * o[:, 0]), 0.8, 1.2), (first, 0.0, 0.001)):
-        hair = Exchange(reward_of(function), None, steps(), 2000, np.random.default_rng(1)).hair(
+        hair = StepPairs(reward_of(function), None, steps(), 2000, np.random.default_rng(1)).hair(
             np.random.default_rng(2)
         )
         assert low <= hair.figures[LEARNED].mean <= high

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhf_ray.interpret.effects.association import associations
-from rlhf_ray.interpret.effects.exchange import COLUMNS, DIFFERENCE, LEARNED, Exchange
+from rlhf_ray.interpret.effects.exchange import COLUMNS, DIFFERENCE, LEARNED, StepPairs
 from rlhf_ray.interpret.effects.parts import StepPart, action_part, frames, parts_of
 from rlhf_ray.interpret.effects.regions import object_names
 from rlhf_ray.interpret.effects.tree import DifferenceTree, difference_tree
@@ -92,7 +92,7 @@ def measure(subject: Subject, *, exact: bool = False) -> Looks:
     data, truth = subject.data, subject.true_reward
     image = data.observations.ndim == 4
     count = max(FEWEST, round((PAIRS_OF_IMAGES if image else PAIRS) * subject.effort))
-    exchange = Exchange(subject.reward, truth, data, count, subject.rng("pairs"))
+    exchange = StepPairs(subject.reward, truth, data, count, subject.rng("pairs"))
     space = subject.reward.action_space
     regions = subject.regions
     if regions is not None:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.measure.held_out import ReliabilityBin
 from rlhf_ray.runs.report.subject import Run, is_number, part
-from rlhf_ray.study.plots import COLOURS, MUTED, STEPS, Curves, draw_curves, png
+from rlhf_ray.study.plots import COLOURS, MUTED, STEPS, CurvePanel, draw_curves, png
 from rlhf_ray.study.section import Picture, Section
 
 
@@ -116,7 +116,7 @@ def _pictures(run: Run) -> Iterator[Picture]:
         for number, (label, metrics) in enumerate(plot.panels.items(), plot.first):
             lines = {legend: points(run.rows, metric, plot.over) for metric, legend in metrics.items()}
             known = {level: value for level, value in levels.get(label, {}).items() if is_number(value)}
-            panels.append(Curves(label, lines, known, first=number, bottom=plot.bottom))
+            panels.append(CurvePanel(label, lines, known, first=number, bottom=plot.bottom))
         if any(len(line) for panel in panels for line in panel.lines.values()):
             over = STEPS if plot.over == "env_steps" else plot.over.replace("_", " ")
             yield Picture(name, draw_curves(panels, over), plot.caption + (trained_on if name == "returns" else ""))
