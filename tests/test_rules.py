@@ -328,7 +328,9 @@ def test_no_folder_has_more_lines_than_its_budget() -> None:
     budget = settings["tool"]["rlhf_ray"]["lines"]
     packages = {f"rlhf_ray/{path.name}" for path in (ROOT / "rlhf_ray").iterdir() if (path / "__init__.py").exists()}
     assert packages <= set(budget), "a folder without a budget"
-    used = {folder: sum(len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")) for folder in budget}
+    used = {
+        folder: sum(len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")) for folder in budget
+    }
     assert {folder: (used[folder], most) for folder, most in budget.items() if used[folder] > most} == {}
 
 

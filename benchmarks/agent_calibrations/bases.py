@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from benchmarks.agent_calibrations import Row
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.agent_calibrations import agent_for, planted
+from benchmarks.agent_calibrations import Row, agent_for, planted
 from rlhf_ray.agents.play import play
 from rlhf_ray.agents.replay import replay
 from rlhf_ray.data.arrays import Array

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from benchmarks.agent_calibrations import Row
 
-from benchmarks.agent_calibrations import agent_for
+from benchmarks.agent_calibrations import Row, agent_for
 from rlhf_ray.interpret.agent.effects import ACTIONS, RETURN
 from rlhf_ray.interpret.agent.steps import CATALOGUE
 from rlhf_ray.interpret.agent.subject import AgentSubject

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from benchmarks.agent_calibrations import Row
 
-from benchmarks.agent_calibrations import agent_for
+from benchmarks.agent_calibrations import Row, agent_for
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play

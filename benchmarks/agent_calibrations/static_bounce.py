@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import gymnasium as gym
 import numpy as np
 import torch
-from benchmarks.agent_calibrations import Row
 
+from benchmarks.agent_calibrations import Row
 from benchmarks.agent_calibrations.world_model import HELD_OUT, STEPS, bounded
 from rlhf_ray.agents.agent import Agent, NetworkAgent
 from rlhf_ray.agents.episodes import Episodes

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from benchmarks.agent_calibrations import Row
 
-from benchmarks.agent_calibrations import agent_for
+from benchmarks.agent_calibrations import Row, agent_for
 from rlhf_ray.agents.agent import Agent, AgentStep, Edit, NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.play import play

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.effects.association import associations, told_by
-from rlhf_ray.interpret.effects.exchange import DIFFERENCE, LEARNED, TRUE, StepPairs, Order, levelled, nudged
+from rlhf_ray.interpret.effects.exchange import DIFFERENCE, LEARNED, TRUE, Order, StepPairs, levelled, nudged
 from rlhf_ray.interpret.effects.parts import StepPart
 from rlhf_ray.reward.functions import CallableReward
 
