@@ -36,8 +36,10 @@ class Check:
         cls, name: str, passed: bool | None, estimate: MeanEstimate | None, bound: str = "", remedy: str = ""
     ) -> Check:
         """Make a check of an estimate."""
-        ends = (None, None, None) if estimate is None else (estimate.mean, estimate.low, estimate.high)
-        return cls(name, passed, *ends, bound, "" if passed else remedy)
+        remedy = "" if passed else remedy
+        if estimate is None:
+            return cls(name, passed, bound=bound, remedy=remedy)
+        return cls(name, passed, estimate.mean, estimate.low, estimate.high, bound, remedy)
 
     @property
     def shown(self) -> str:

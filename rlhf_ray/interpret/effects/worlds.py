@@ -17,10 +17,12 @@ ACTOR = "agent"
 
 
 def object_codes(data: Transitions) -> list[float]:
-    """Return the codes of a grid's objects: all but the free cells', the rarest first."""
+    """Return the codes of a grid's objects, the rarest first: all but free cells and what is always at the same ones."""
     shown = np.concatenate([each.reshape(len(data), -1) for each in (data.observations, data.next_observations)])
     codes, counts = np.unique(shown, return_counts=True)
-    return [float(code) for code in codes[np.argsort(counts, kind="stable")] if code != FREE][:OBJECTS]
+    ordered = codes[np.argsort(counts, kind="stable")]
+    moving = [code for code in ordered if code != FREE and ((shown == code) != (shown[0] == code)).any()]
+    return [float(code) for code in moving][:OBJECTS]
 
 
 def world_edits(data: Transitions, names: Mapping[str, int], rng: np.random.Generator) -> Iterator[tuple[str, Change]]:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from benchmarks.planted_causes.environments import KEYS, RANDOM, played
-from rlhf_ray.envs.gridworld import AGENT, GOAL, OBJECTS, WALL
+from rlhf_ray.envs.gridworld import AGENT, GOAL, OBJECTS
 from rlhf_ray.interpret.effects.worlds import object_codes, world_edits
 
 
@@ -24,5 +24,5 @@ def test_every_edit_leaves_one_agent_and_changes_what_it_says():
     assert ((twice.observations == GOAL).sum(1) == (data.observations == GOAL).sum(1) + 1).all()
 
 
-def test_objects_are_all_codes_but_free_cells():
-    assert set(object_codes(played(RANDOM))) == {AGENT, GOAL, WALL}
+def test_objects_are_all_codes_but_free_cells_and_walls_that_never_move():
+    assert set(object_codes(played(RANDOM))) == {AGENT, GOAL}
