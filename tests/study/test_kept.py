@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.study import kept
-from rlhf_ray.study.figures import DRAWN, fields_of, figures_from, values_of
+from rlhf_ray.study.figures import DRAWN, figures_from, values_of
 from tests.study.parts import EFFECTS, picture, section
 
 
@@ -60,7 +60,6 @@ def test_figures_are_values_of_their_fields_and_come_back() -> None:
     values = values_of(figures)
     assert values["pairs"] == [["a", 1], ["b", 2]]
     assert "curve" not in values
-    assert "number" not in fields_of(figures, "number")
     again = figures_from(Figures, values | {"number": None})
     assert math.isnan(again.number)
     assert again.pairs == figures.pairs
