@@ -156,7 +156,7 @@ def test_an_edit_of_the_packages_that_study_runs_all_steps_again(
         package.mkdir(parents=True)
         (package / "part.py").write_text(text)
         monkeypatch.setattr("rlhf_ray.study.code.PACKAGE", package.parent)
-        return code_of(fake)
+        return code_of(run_here)
 
     assert code(1, "FIGURE = 1") == code(2, "FIGURE = 1") != code(3, "FIGURE = 2")
     assert code(4, "FIGURE = 1", "optim") == code(5, "FIGURE = 2", "optim")
