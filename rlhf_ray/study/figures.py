@@ -24,21 +24,13 @@ def values_of(figures: Any) -> Any:
     if hasattr(figures, "to_json"):
         return figures.to_json()
     if dataclasses.is_dataclass(figures):
-        return fields_of(figures)
+        shown = [field.name for field in dataclasses.fields(figures) if "drawn" not in field.metadata]
+        return {name: values_of(getattr(figures, name)) for name in shown}
     if isinstance(figures, dict):
         return {str(name): values_of(value) for name, value in figures.items()}
     if isinstance(figures, list | tuple):
         return [values_of(value) for value in figures]
     return figures.tolist() if hasattr(figures, "tolist") else figures
-
-
-def fields_of(figures: Any, *without: str) -> dict[str, Any]:
-    """Return the fields of a dataclass as JSON values, but those that are only drawn and those ``without``."""
-    return {
-        field.name: values_of(getattr(figures, field.name))
-        for field in dataclasses.fields(figures)
-        if "drawn" not in field.metadata and field.name not in without
-    }
 
 
 def figures_from(kind: type[F], values: Any) -> F:

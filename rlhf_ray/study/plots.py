@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from rlhf_ray.data.arrays import Array, FloatArray
-from rlhf_ray.measure.intervals import MeanEstimate
 
 BLUE, ORANGE = "#4477aa", "#ee7733"
 COLOURS = (BLUE, "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000")
@@ -127,33 +126,6 @@ def _draw(axes: Axes, panel: CurvePanel) -> None:
     axes.set(ylabel=panel.label)
     axes.set_title(panel.title, fontsize=9)
     axes.set_ylim(bottom=panel.bottom)
-
-
-@dataclass(frozen=True)
-class EffectRow:
-    """A row of `draw_effects`: a change with its interval, beside those with random directions; blue if it is ``marked``."""
-
-    name: str
-    change: MeanEstimate
-    random: Sequence[float] = ()
-    marked: bool = False
-
-
-def draw_effects(rows: Sequence[EffectRow], label: str) -> bytes:
-    """Draw changes with their intervals below each other, the first at the top; grey ticks: random directions."""
-    figure = Figure((7.0, 0.6 + 0.32 * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    for height, row in enumerate(rows):
-        axes.plot(row.random, [height] * len(row.random), "|", color="0.6", ms=9, mew=1.5)
-        low, high = row.change.low, row.change.high
-        ends = None if low is None or high is None else ([row.change.mean - low], [high - row.change.mean])
-        colour = BLUE if row.marked else ORANGE
-        axes.errorbar(row.change.mean, height, xerr=ends, fmt="o", color=colour, capsize=3)
-    axes.axvline(0.0, color="0.3", linewidth=0.8)
-    axes.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel(label)
-    return png(figure)
 
 
 def bars(names: Sequence[str], series: Mapping[str, Sequence[float]], label: str, chance: float | None = None) -> bytes:

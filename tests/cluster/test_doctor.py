@@ -1,4 +1,4 @@
-"""Each check of the doctor, on facts that deserve each verdict, and all of them on this machine."""
+"""Each check of the doctor, on facts that deserve each status, and all of them on this machine."""
 
 from pathlib import Path
 

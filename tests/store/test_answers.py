@@ -17,7 +17,6 @@ from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.comparison_set import ComparisonSet
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.report.steps.health import measure
 from rlhf_ray.runs.report.subject import read_run
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import Event, PreferenceStore
@@ -84,7 +83,7 @@ def test_answers_that_the_owner_changed_count_as_their_annotators_gave_them(tmp_
             store.record([Event(f"{turn} {number}", "supersede", "bob", **replacing(row, "ada", answer))])
         assert np.mean([row["preference"] for row in store.snapshot().labels.to_pylist()][-100:]) == np.mean(said)
         assert (store.agreement(), store.presses(), statistics(store.events(), {})["annotators"]) == before
-        assert measure(read_run(run)).presses == before[1]
+        assert read_run(run).presses == before[1]
 
 
 def test_fits_and_counts_of_ties_see_what_annotators_chose_not_what_the_owner_made_of_it(tmp_path: Path) -> None:
@@ -97,9 +96,9 @@ def test_fits_and_counts_of_ties_see_what_annotators_chose_not_what_the_owner_ma
     loaded = store.load()
     assert loaded is not None
     assert (loaded.preferences == 0.5).sum() == 3
-    assert (
-        loaded.ties == store.describe()["ties"] == measure(read_run(run)).ties == sum(p.equal for p in before.values())
-    )
+    told = read_run(run).comparisons
+    assert told is not None
+    assert loaded.ties == store.describe()["ties"] == told.ties == sum(p.equal for p in before.values())
     fitted = ComparisonSet(RewardEnsemble(VECTORS, FORCES, RewardModelSettings(hidden=(8,))), 0.0)
     fitted.apply(store.since(0))
     assert fitted.presses(torch.arange(6)) == store.presses() == before

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.study import kept
-from rlhf_ray.study.figures import DRAWN, fields_of, figures_from, values_of
+from rlhf_ray.study.figures import DRAWN, figures_from, values_of
 from tests.study.parts import EFFECTS, picture, section
 
 
@@ -18,8 +19,8 @@ from tests.study.parts import EFFECTS, picture, section
 class Figures:
     number: float
     pairs: tuple[tuple[str, int], ...]
-    many: np.ndarray
-    curve: np.ndarray = field(default_factory=lambda: np.zeros(2), metadata=DRAWN)
+    many: FloatArray
+    curve: FloatArray = field(default_factory=lambda: np.zeros(2), metadata=DRAWN)
     part: dict[str, float | None] = field(default_factory=dict)
 
 
@@ -55,11 +56,10 @@ def test_a_changed_file_is_no_finished_step(tmp_path: Path, name: str) -> None:
 
 
 def test_figures_are_values_of_their_fields_and_come_back() -> None:
-    figures = Figures(math.nan, (("a", 1), ("b", 2)), np.arange(2), part={"x": None, "y": 2.0})
+    figures = Figures(math.nan, (("a", 1), ("b", 2)), np.arange(2.0), part={"x": None, "y": 2.0})
     values = values_of(figures)
     assert values["pairs"] == [["a", 1], ["b", 2]]
     assert "curve" not in values
-    assert "number" not in fields_of(figures, "number")
     again = figures_from(Figures, values | {"number": None})
     assert math.isnan(again.number)
     assert again.pairs == figures.pairs

@@ -132,12 +132,8 @@ def test_an_edited_step_runs_again_and_so_does_one_whose_helper_is_edited(
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def run(edited: str = "") -> tuple[object, list[bool]]:
-        from rlhf_ray.study import code
-
         for name in ("mine", "mine.helpers", "mine.steps"):
             sys.modules.pop(name, None)
-        code._imports.cache_clear()
-        code._source.cache_clear()
         importlib.invalidate_caches()
         kept: list[bool] = []
         study = Study(Numbers(), {}, tmp_path / "out", ("mine.steps:STEP",))
@@ -152,18 +148,18 @@ def test_an_edited_step_runs_again_and_so_does_one_whose_helper_is_edited(
     assert run() == (456, [False])
 
 
-def test_the_code_of_a_step_reaches_what_it_imports_in_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlhf_ray.study import code
+def test_an_edit_of_the_packages_that_study_runs_all_steps_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def code(version: int, text: str, name: str = "interpret") -> str:
+        package = tmp_path / str(version) / name
+        package.mkdir(parents=True)
+        (package / "part.py").write_text(text)
+        monkeypatch.setattr("rlhf_ray.study.code.PACKAGE", package.parent)
+        return code_of(run_here)
 
-    before, source = code_of(imports_late), code._source.__wrapped__
-    monkeypatch.setattr(code, "_source", lambda name: b"" if name == "rlhf_ray.measure.agreement" else source(name))
-    assert code_of(imports_late) != before
-    monkeypatch.setattr(code, "_source", lambda name: b"" if name == "rlhf_ray.optim" else source(name))
-    assert code_of(imports_late) == before
-
-
-def imports_late(context: object) -> None:
-    from rlhf_ray.measure import agreement  # noqa: F401
+    assert code(1, "FIGURE = 1") == code(2, "FIGURE = 1") != code(3, "FIGURE = 2")
+    assert code(4, "FIGURE = 1", "optim") == code(5, "FIGURE = 2", "optim")
 
 
 def test_quick_steps_run_here_and_an_error_is_a_failed_check() -> None:
