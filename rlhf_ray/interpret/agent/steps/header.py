@@ -15,7 +15,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.interpret.agent.effects import causes_of
 from rlhf_ray.interpret.agent.levels import FEW
-from rlhf_ray.interpret.agent.steps.recording import LONGEST
+from rlhf_ray.interpret.agent.steps.recording import LONGEST, RecordedEpisodes, checks_of
 from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext
 from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean, share_interval
 from rlhf_ray.study.figures import values_of
@@ -82,6 +82,8 @@ def run(context: AgentContext) -> Section:
         *_varied(figures.action_share),
         Check("distinct levels", None if few else True, figures.levels, None, None, f"≥ {FEW}", thin),
     ]
+    known = context.figures("recording", RecordedEpisodes)
+    checks += [] if known is None else [check for check in checks_of(known) if not check.passed]
     rows = [["return", figures.returns.text()], ["return of random actions", figures.random.text()]]
     rows += [[f"episodes that end by {cause}", share.text()] for cause, share in figures.ends.items()]
     rows += [["levels", str(figures.levels)]]

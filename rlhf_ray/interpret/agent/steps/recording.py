@@ -127,7 +127,7 @@ def run(context: AgentContext) -> Section:
     pictures = []
     if is_image(subject.agent.observation_space):
         pictures.append(Picture("frames", _draw(load_episodes(context.out, most=1)), "Frames of the first episode."))
-    return Section(NAME, TITLE, _checks(figures), (), [_table(figures)], pictures, (), values_of(figures))
+    return Section(NAME, TITLE, checks_of(figures), (), [_table(figures)], pictures, (), values_of(figures))
 
 
 def _episodes(context: AgentContext, batch: EnvBatch, rng: np.random.Generator) -> int:
@@ -207,7 +207,8 @@ def _worst_logit(agent: Agent, some: Episodes) -> float:
     return worst
 
 
-def _checks(figures: RecordedEpisodes) -> list[Check]:
+def checks_of(figures: RecordedEpisodes) -> list[Check]:
+    """Check that world and agent repeat themselves."""
     other = "What a change does can't be told from that: seed everything in reset(seed=…)."
     noise = "What a change does can't be told from that: switch dropout and other noise off."
     wrong, worst = figures.wrong_frames, figures.worst_logit
