@@ -77,7 +77,7 @@ class Bench:
 
     @cached_property
     def repeated(self) -> MeanEstimate:
-        """The share of levels in which an action changes when nothing is changed, but levels are played again, and states restored."""
+        """The share of levels in which an action changes when levels are only played again, and states restored."""
         return self._ever(Change("nothing", lambda batch, seen, *_: seen, world=True))
 
     def play(self, how: tuple[Sight | None, tuple[Hook, ...]], rows: IntArray | None = None) -> Episodes:
