@@ -28,7 +28,7 @@ class InterpretAgent:
     out: Path | None = None
     """The report's folder. Default: interpret/agent in the run folder; for any other agent, agent_report."""
     steps: tuple[str, ...] = ()
-    """Run these steps only, and those that they read, for example --steps bases interventions
+    """Run these steps only, and those that they read, for example --steps bases effects
     (docs/agent_report.md), or module:Name of your own."""
     methods: tuple[str, ...] = ()
     """Use these attribution methods only, for example --methods saliency occlusion_donor (docs/agent_report.md); or module:Name of

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.moments import Moments
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.interpret.agent.clusters import COUNTS, KINDS, Clusters, Kind, cluster, principal
@@ -15,7 +14,7 @@ from rlhf_ray.interpret.agent.clusters import COUNTS, KINDS, Clusters, Kind, clu
 LENGTH = 5
 MOST = 2500
 """Windows that are clustered; the others get the label of the nearest of them."""
-__all__ = ["KINDS", "Behaviours", "Kind", "action_inputs", "behaviours", "windows"]
+__all__ = ["KINDS", "Behaviours", "Kind", "behaviours", "windows"]
 
 
 @dataclass(frozen=True)
@@ -39,16 +38,6 @@ class Behaviours:
 
     def __len__(self) -> int:
         return len(self.clusters)
-
-
-def action_inputs(episodes: Episodes) -> FloatArray:
-    """Return actions as numbers ``[n, T, k]``: one column for each Discrete action that was taken."""
-    flat = episodes.actions.reshape(*episodes.actions.shape[:2], -1)
-    if flat.dtype.kind not in "iu":
-        return flat.astype(np.float64)
-    names = np.unique(flat[episodes.real])
-    one_hot: FloatArray = (flat[..., None] == names).astype(np.float64)
-    return one_hot.reshape(*flat.shape[:2], -1)
 
 
 def windows(

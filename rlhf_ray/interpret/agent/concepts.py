@@ -28,6 +28,8 @@ FEWEST = 20
 """Steps of each class that a concept needs, over all folds."""
 READABLE: Mapping[str, float] = {"AUC": 0.75, "R²": 0.3}
 """Scores from which a concept counts as readable."""
+GAIN = 0.05
+"""How far a score has to be above that of other episodes' labels, which only follow the time, to say since when."""
 ELEMENTS = 8
 """Elements of an array that become concepts of their own."""
 ELAPSED = "steps so far"
@@ -149,20 +151,28 @@ def decode(
         scores = read(values, labels, parts)
         if not scores:
             continue
-        shuffled = read(values, inside.cut(concept[rng.permutation(len(concept))]), parts)
+        others = concept[rng.permutation(len(concept))]
+        shuffled = read(values, inside.cut(others), parts)
         measure: Measure = "AUC" if labelled.yes_no(labels) else "R²"
         by_frame = None if seen is None else float(np.mean(read(seen, labels, parts)))
         since = None
-        for lag in (0, *lags) if np.mean(scores) >= READABLE[measure] else ():
-            past = np.full(len(inside), np.nan)
-            early = inside.steps >= lag
-            past[early] = concept[inside.rows[early], inside.steps[early] - lag]
-            if lag and not (labelled.usable(past) and np.mean(read(values, past, quick) or [0.0]) >= READABLE[measure]):
-                break
-            since = lag
+        if np.mean(scores) >= max(READABLE[measure], np.mean(shuffled or [0.0]) + GAIN):
+            since = 0
+            for lag in lags:
+                past, control = (
+                    np.mean(read(values, _ago(inside, of, lag), quick) or [0.0]) for of in (concept, others)
+                )
+                if past < max(READABLE[measure], control + GAIN):
+                    break
+                since = lag
         known = int(np.isfinite(labels).sum())
         found.append(DecodedConcept(name, measure, known, _mean(scores), _mean(shuffled), by_frame, since))
     return found
+
+
+def _ago(inside: Samples, concept: FloatArray, lag: int) -> FloatArray:
+    """Return a concept some steps before each sample, ``[n]``; NaN before the start."""
+    return np.where(inside.steps >= lag, concept[inside.rows, np.maximum(inside.steps - lag, 0)], np.nan)
 
 
 def read(values: FloatArray, labels: FloatArray, parts: Sequence[tuple[IntArray, IntArray]]) -> list[float]:

@@ -1,7 +1,6 @@
 """Faithfulness: whether an attribution says what happens when something is really changed.
 
-Deletion and insertion against random orders (Samek et al. 2017; Petsiuk et al. 2018); agreement with levels that were edited;
-concentration on objects, trained against untrained (Adebayo et al. 2018).
+Deletion and insertion against random orders (Samek et al. 2017; Petsiuk et al. 2018).
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.moments import draw_moments
@@ -53,9 +52,9 @@ def test_a_changed_byte_of_a_recording_is_refused(tmp_path: Path) -> None:
 )
 def test_states_of_other_worlds_and_options_are_refused(agent: NetworkAgent, name: str, options: dict) -> None:  # type: ignore[type-arg]
     episodes = play(agent, make_batch(MINIRUN, 4), range(4), max_steps=3, keep_states=True)
-    snapshots = snapshots_of(episodes, [0, 1], [0, 0])
+    start = [states[0] for states in episodes.env_states[:2]], episodes.memory[:2, 0], 0
     with pytest.raises(SettingError, match="make the environment with the options that the state was saved with"):
-        go_on(agent, lambda n: make_batch(name, n, **options), snapshots)
+        play(agent, make_batch(name, 2, **options), range(2), start=start)
 
 
 def test_one_weight_more_or_less_is_another_world_model(agent: NetworkAgent, tmp_path: Path) -> None:

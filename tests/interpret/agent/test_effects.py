@@ -162,7 +162,7 @@ def test_the_page_states_figures_and_what_is_remembered(tmp_path: Path) -> None:
     assert header.values["returns"]["mean"] == STEPS
     remembered = {row[0]: row for row in sections["concepts"].tables[0].rows}
     assert remembered["a2"][5] == 3  # lamp A is remembered for 5 steps: 2 steps ago, and 3 before that
-    assert remembered["a5"][5] == 0
+    assert remembered["a5"][5] == 0  # what was before is only told by the time, as of any other episode
     removed = sections["effects"].values["actions"]
     assert removed["a2"]["mean"] == removed["b3"]["mean"] > sections["effects"].values["controls"]["a2"]
     assert remembered["b3"][6].startswith("1.00")

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import Moments
+from rlhf_ray.agents.moments import Moments, action_inputs
 from rlhf_ray.agents.replay import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent import concepts
-from rlhf_ray.interpret.agent.behaviours import Behaviours, action_inputs, behaviours, shares
+from rlhf_ray.interpret.agent.behaviours import Behaviours, behaviours, shares
 from rlhf_ray.interpret.agent.clusters import STABLE
 from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.steps.world_model import world_of
@@ -81,7 +81,7 @@ def run(context: AgentContext) -> Section:
         blocks["world model"] = np.zeros((*episodes.real.shape, world.size))
         every = Moments(*np.nonzero(episodes.real))
         blocks["world model"][episodes.real] = world_states(world, subject.agent, episodes, every)
-    blocks["actions"] = action_inputs(episodes)
+    blocks["actions"] = action_inputs(episodes.actions, subject.agent.action_space)
     clustered = behaviours(blocks, episodes.real, seed=subject.seed, counts=COUNTS)
     np.savez(context.out / FILE, labels=clustered.labels, levels=episodes.levels)
     described = _describe(concepts.library(episodes, subject.action_names), clustered)

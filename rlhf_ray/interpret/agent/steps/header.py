@@ -15,7 +15,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.interpret.agent.effects import causes_of
 from rlhf_ray.interpret.agent.levels import FEW
-from rlhf_ray.interpret.agent.steps.recording import LONGEST
+from rlhf_ray.interpret.agent.steps.recording import LONGEST, RecordedEpisodes, checks_of
 from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext
 from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean, share_interval
 from rlhf_ray.study.figures import values_of
@@ -79,19 +79,29 @@ def run(context: AgentContext) -> Section:
     thin = "Intervals over fewer levels are too narrow." if few else ""
     checks = [
         Check.of("return beside random actions", better, beside, "> 0", remedy),
+        *_varied(figures.action_share),
         Check("distinct levels", None if few else True, figures.levels, None, None, f"≥ {FEW}", thin),
     ]
+    known = context.figures("recording", RecordedEpisodes)
+    checks += [] if known is None else [check for check in checks_of(known) if not check.passed]
     rows = [["return", figures.returns.text()], ["return of random actions", figures.random.text()]]
     rows += [[f"episodes that end by {cause}", share.text()] for cause, share in figures.ends.items()]
     rows += [["levels", str(figures.levels)]]
-    if figures.action_share is not None:
-        rows.append(["steps with its most frequent action", f"{figures.action_share:.2f}"])
     table = Table(["", "mean [95 % interval over levels]"], rows, "Greedy episodes of the recording.")
     pictures = []
     if is_image(subject.agent.observation_space):
         film = load_episodes(folder, most=1)
         pictures.append(Picture("film", draw_film(film.observations[0, : film.lengths[0] + 1]), "One episode, greedy."))
     return Section(NAME, TITLE, checks, (), [table], pictures, (), values_of(figures))
+
+
+def _varied(share: float | None) -> list[Check]:
+    """Check that it doesn't always do the same."""
+    remedy = (
+        "" if share is None or share < 1 else "It always does the same: no change of what it sees or remembers shows."
+    )
+    name = "steps with its most frequent action"
+    return [] if share is None else [Check(name, share < 1 or None, share, None, None, "< 1", remedy)]
 
 
 def _measure(

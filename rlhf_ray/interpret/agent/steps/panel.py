@@ -9,11 +9,11 @@ import numpy as np
 
 from rlhf_ray.agents.agent import MEMORY
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import Stretches
+from rlhf_ray.agents.moments import Stretches, action_inputs
 from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent.behaviours import action_inputs, behaviours
+from rlhf_ray.interpret.agent.behaviours import behaviours
 from rlhf_ray.interpret.agent.panel import write_panel
 from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
 from rlhf_ray.interpret.agent.panel.data import PanelPair
@@ -119,7 +119,9 @@ def _pairs(
 
 def _behaviours(context: AgentContext, episodes: Episodes) -> dict[str, tuple[IntArray, Sequence[str]]]:
     """Behaviours: clusters of windows of what is inside and what is done."""
-    blocks = {"inside": values_at(context.subject.agent, episodes), "actions": action_inputs(episodes)}
+    agent = context.subject.agent
+    actions = action_inputs(episodes.actions, agent.action_space)
+    blocks = {"inside": values_at(agent, episodes), "actions": actions}
     clustered = behaviours(blocks, episodes.real, seed=context.subject.seed)
     return {"Behaviour": (clustered.labels, [f"behaviour {number + 1}" for number in range(len(clustered))])}
 

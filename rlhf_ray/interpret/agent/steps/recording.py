@@ -21,7 +21,6 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.effects import causes_of
-from rlhf_ray.interpret.agent.levels import FEW
 from rlhf_ray.interpret.agent.subject import AgentContext, AgentSubject
 from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.measure.intervals import mean_interval
@@ -46,13 +45,8 @@ SHOWN = 10
 """Frames in the picture."""
 HELD_OUT = 300
 """Held-out levels that are compared with each other: what most steps read."""
-SAME = 0.25
-"""Share of different episodes up to which levels count as repeating. A small world has few levels, but more than that."""
 TRIED = 200
 """Steps that the agent acts before any step of the study: NaN weights show in the first."""
-ALIKE = 1e-5
-"""Largest difference of an action's probability (Box: of a mean or a standard deviation, over its own size) between two steps of an
-agent whose actions depend on nothing: rounding in float32, from batch to batch."""
 CLOSE = 1e-3
 """How far logits that are computed anew may be from recorded ones."""
 
@@ -76,8 +70,6 @@ class RecordedEpisodes:
         agent: the agent's digest.
         acting: the episodes by how they were acted: greedy, epsilon.
         splits: number of episodes of each split.
-        compared: greedy episodes that were compared with each other.
-        different: how many of them differ from all others in some frame.
         held_out: levels of the test split, which intervals of other steps are over, at most `HELD_OUT`.
         distinct: how many different ones are among them, under the same actions.
         wrong_frames: frames that differ when levels and actions are played again.
@@ -87,32 +79,10 @@ class RecordedEpisodes:
     agent: str
     acting: dict[str, Played]
     splits: dict[str, int]
-    compared: int
-    different: int
     held_out: int
     distinct: int
     wrong_frames: int
     worst_logit: float
-    policy: ActionSpread | None = None
-
-
-@dataclass(frozen=True)
-class ActionSpread:
-    """How much the action distribution differs between recorded steps.
-
-    Attributes:
-        steps: recorded.
-        spread: largest difference of an action's probability between two steps (Box: of a mean or standard deviation, as a share
-            of its size).
-        low, high: smallest and largest probability of the one action that is the most likely at all steps.
-        action: its name; empty if there are several, or actions are numbers.
-    """
-
-    steps: int
-    spread: float
-    low: float = 0.0
-    high: float = 1.0
-    action: str = ""
 
 
 def check_agent(subject: AgentSubject) -> None:
@@ -157,7 +127,7 @@ def run(context: AgentContext) -> Section:
     pictures = []
     if is_image(subject.agent.observation_space):
         pictures.append(Picture("frames", _draw(load_episodes(context.out, most=1)), "Frames of the first episode."))
-    return Section(NAME, TITLE, _checks(figures), (), [_table(figures)], pictures, (), values_of(figures))
+    return Section(NAME, TITLE, checks_of(figures), (), [_table(figures)], pictures, (), values_of(figures))
 
 
 def _episodes(context: AgentContext, batch: EnvBatch, rng: np.random.Generator) -> int:
@@ -201,39 +171,16 @@ def _measure(context: AgentContext, batch: EnvBatch) -> RecordedEpisodes:
     held_out = np.unique([level for level in episodes.levels if split_of(level) == "test"])[:HELD_OUT]
     groups = context.subject.groups(held_out)
     some = load_episodes(context.out, most=batch.n)
-    greedy = np.flatnonzero(policies[: len(some)] == "greedy")
-    different = len({some.observations[row, : some.lengths[row] + 1].tobytes() for row in greedy})
     wrong, worst = _wrong_frames(batch, some), _worst_logit(agent, some)
     return RecordedEpisodes(
         agent.digest,
         acting,
         {name: splits[name] for name in SHARES},
-        len(greedy),
-        different,
         len(held_out),
         len(np.unique(groups)),
         wrong,
         worst,
-        _policy(context.subject, episodes),
     )
-
-
-def _policy(subject: AgentSubject, episodes: Episodes) -> ActionSpread:
-    """Compare the action distributions of all recorded steps."""
-    logits = episodes.logits[episodes.real].astype(np.float64)
-    if not isinstance(subject.agent.action_space, gym.spaces.Discrete):
-        size = logits.shape[1] // 2
-        both = np.concatenate([logits[:, :size], np.exp(logits[:, size:])], 1)
-        return ActionSpread(len(both), float((np.ptp(both, axis=0) / np.maximum(np.abs(both).max(0), 1.0)).max()))
-    chances = np.exp(logits - logits.max(1, keepdims=True))
-    chances /= chances.sum(1, keepdims=True)
-    spread, best = float(np.ptp(chances, axis=0).max()), np.unique(chances.argmax(1))
-    if len(best) > 1 or chances.shape[1] < 2:
-        return ActionSpread(len(chances), spread)
-    [action], names = best.tolist(), subject.action_names
-    own = chances[:, action]
-    name = names[action] if action < len(names) else f"action {action}"
-    return ActionSpread(len(chances), spread, float(own.min()), float(own.max()), name)
 
 
 def _wrong_frames(batch: EnvBatch, some: Episodes) -> int:
@@ -260,47 +207,18 @@ def _worst_logit(agent: Agent, some: Episodes) -> float:
     return worst
 
 
-def _checks(figures: RecordedEpisodes) -> list[Check]:
-    policy = figures.policy
+def checks_of(figures: RecordedEpisodes) -> list[Check]:
+    """Check that world and agent repeat themselves."""
     other = "What a change does can't be told from that: seed everything in reset(seed=…)."
     noise = "What a change does can't be told from that: switch dropout and other noise off."
-    few = "Intervals over fewer levels are too narrow: give more distinct levels."
-    checks = [
+    wrong, worst = figures.wrong_frames, figures.worst_logit
+    return [
+        Check("frames that differ when levels are played again", not wrong, wrong, None, None, "0", other if wrong else ""),
         Check(
-            "frames that differ when levels are played again",
-            not figures.wrong_frames,
-            float(figures.wrong_frames),
-            bound="0",
-            remedy=other if figures.wrong_frames else "",
+            "logits' difference when computed again", worst < CLOSE, worst, None, None, f"< {CLOSE:g}",
+            noise if worst >= CLOSE else "",
         ),
-        Check(
-            "logits' difference when computed again",
-            figures.worst_logit < CLOSE,
-            figures.worst_logit,
-            bound=f"< {CLOSE:g}",
-            remedy="" if figures.worst_logit < CLOSE else noise,
-        ),
-        Check(
-            "distinct held-out levels", figures.distinct >= FEW or None, figures.distinct, None, None, f"≥ {FEW}", few
-        ),
-    ]
-    if policy is not None:
-        varied = policy.spread > ALIKE and not policy.action
-        one = (
-            f"The most likely action is always {policy.action}." if policy.action else "Its actions depend on nothing."
-        )
-        checks.append(
-            Check(
-                "spread of the action distribution",
-                varied or None,
-                policy.spread,
-                None,
-                None,
-                "more than one action",
-                "" if varied else one,
-            )
-        )
-    return checks
+    ]  # fmt: skip
 
 
 def _table(figures: RecordedEpisodes) -> Table:
