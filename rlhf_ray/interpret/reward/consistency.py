@@ -1,7 +1,7 @@
-"""Is the reward a function of a step, and are its gradients those of the reward?
+"""Is the reward a function of a step?
 
 A report about anything else explains noise: dropout that was left on, batch normalisation in training mode, random numbers, a
-memory of earlier calls; or gradients of a network whose outputs are scaled or clipped before they are the reward.
+memory of earlier calls.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import explain
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.measure.statistics import pearson
-from rlhf_ray.reward.functions import INPUTS, NotDifferentiableError, RewardFunction
+from rlhf_ray.reward.functions import INPUTS, RewardFunction
 from rlhf_ray.reward.unmoved import copied, unmoved
 
 DRAWN, ASKED, ALONE = 1000, 64, 16
@@ -48,8 +46,6 @@ class Consistency:
         remembers: largest difference of two calls in a row, if nothing keeps the reward's state from changing.
         changes: inputs that the reward changes in place.
         training: kinds of its layers that are in training mode and differ then.
-        gap: largest difference of `RewardFunction.forward` from the reward; None without gradients, infinite if it fails.
-        correlation: of both; None without, and if one is constant.
     """
 
     steps: int
@@ -61,8 +57,6 @@ class Consistency:
     remembers: float = 0.0
     changes: tuple[str, ...] = ()
     training: tuple[str, ...] = ()
-    gap: float | None = None
-    correlation: float | None = None
 
     @property
     def fault(self) -> str:
@@ -94,50 +88,6 @@ class Consistency:
         )
         return f"{asked[self.fault]}, {how} ({remedy})"
 
-    @property
-    def own_gradients(self) -> bool:
-        """Whether the gradients are those of the reward; True without gradients."""
-        return self.gap is None or self.gap <= self.most
-
-    @property
-    def computed(self) -> bool:
-        """Whether `RewardFunction.forward` works, where it should."""
-        return self.gap is None or bool(np.isfinite(self.gap))
-
-
-class OtherGradients(RewardFunction):
-    """A reward without its gradients, since they are another function's.
-
-    Args:
-        reward: the reward.
-        found: what is wrong with them.
-    """
-
-    def __init__(self, reward: RewardFunction, found: Consistency):
-        self.reward, self.found = reward, found
-        self.name, self.inputs = reward.name, reward.inputs
-        self.observation_space, self.action_space = reward.observation_space, reward.action_space
-
-    def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
-        """See `RewardFunction.members`."""
-        return self.reward.members(observations, actions, next_observations, terminated)
-
-    def combine(self, members: Tensor) -> Tensor:
-        """See `RewardFunction.combine`."""
-        return self.reward.combine(members)
-
-    def fresh(self, seed: int) -> RewardFunction | None:
-        """See `RewardFunction.fresh`."""
-        return self.reward.fresh(seed)
-
-
-def with_own_gradients(reward: RewardFunction, data: Transitions) -> RewardFunction:
-    """Return the reward, as `OtherGradients` if its gradients are not those of what `RewardFunction.of` returns."""
-    if not reward.differentiable or len(data) < 2:
-        return reward
-    found = consistency(reward, data)
-    return reward if found.own_gradients else OtherGradients(reward, found)
-
 
 def check_function(reward: RewardFunction, data: Transitions) -> None:
     """Check that the reward is a function of a step.
@@ -162,12 +112,9 @@ def consistency(reward: RewardFunction, data: Transitions) -> Consistency:
         reward: the reward.
         data: at least two steps.
     """
-    if isinstance(reward, OtherGradients):
-        return reward.found
     steps = data.sample(DRAWN // 4 if is_image(data.observations[0]) else DRAWN, np.random.default_rng(0))
     rewards = reward.of(steps)
     unit, rounding = _scale(rewards)
-    gap, correlation = _gradients(reward, steps, rewards, unit)
     ranks = np.linspace(0, len(steps) - 1, min(ASKED, len(steps))).round().astype(int)
     asked = np.argsort(rewards, kind="stable")[ranks]
     steps = steps[asked]
@@ -197,8 +144,6 @@ def consistency(reward: RewardFunction, data: Transitions) -> Consistency:
         remembers,
         changes,
         reward.training_layers(),
-        gap,
-        correlation,
     )
 
 
@@ -208,27 +153,6 @@ def _scale(rewards: FloatArray) -> tuple[float, float]:
     kind = np.float32 if np.array_equal(rewards.astype(np.float32), rewards) else np.float64
     rounding = ROUNDED * float(np.finfo(kind).eps) * size
     return float(rewards.std()) if rewards.std() > rounding else size or 1.0, rounding
-
-
-def _gradients(
-    reward: RewardFunction, steps: Transitions, rewards: FloatArray, unit: float
-) -> tuple[float | None, float | None]:
-    """Return the largest difference of what has gradients from the reward, and their correlation."""
-    if not reward.differentiable:
-        return None, None
-    try:
-        chunks = [steps[slice(start, start + ASKED)] for start in range(0, len(steps), ASKED)]
-        with torch.no_grad():
-            explained = torch.cat([reward.forward(*reward.tensors(chunk)) for chunk in chunks]).double().numpy()
-        error = np.abs(explained - rewards)  # a shape of its own raises
-    except NotDifferentiableError:
-        return None, None
-    except Exception:
-        return float("inf"), None
-    rounding = ROUNDED * float(np.finfo(np.float32).eps) * float(np.abs(rewards).max())
-    both_vary = bool(np.ptp(explained) > 0 and np.ptp(rewards) > 0)
-    correlation = pearson(explained, rewards, 0.0) if both_vary else None
-    return float(np.maximum(error - rounding, 0.0).max()) / unit, correlation
 
 
 def _unprotected(reward: RewardFunction, steps: Transitions, unit: float) -> tuple[float, tuple[str, ...]]:
@@ -262,3 +186,20 @@ def _arrays(steps: Transitions) -> tuple[Array, Array, Array, Array]:
 
 def _differ(before: Array, after: Array) -> bool:
     return not np.array_equal(before, after, equal_nan=before.dtype.kind == "f")
+
+
+def gradients_are_own(reward: RewardFunction, data: Transitions) -> bool:
+    """Whether what has gradients is the reward: not a network whose outputs are scaled or clipped before they are the reward."""
+    steps = data[np.unique(np.linspace(0, len(data) - 1, ASKED).round().astype(int))]
+    rewards = reward.of(steps)
+    unit, _ = _scale(rewards)
+    try:
+        with torch.no_grad():
+            explained = reward.forward(*reward.tensors(steps)).double().numpy()
+    except Exception:
+        return False
+    same = explained.shape == rewards.shape
+    return same and bool(
+        np.abs(explained - rewards).max()
+        <= SAME * unit + ROUNDED * float(np.finfo(np.float32).eps) * float(np.abs(rewards).max())
+    )

@@ -16,7 +16,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.attribution.question import Maps, Question
 from rlhf_ray.interpret.effects.regions import Regions
-from rlhf_ray.interpret.reward.consistency import OtherGradients
+from rlhf_ray.interpret.reward.consistency import gradients_are_own
 from rlhf_ray.optim.adam import Adam
 from rlhf_ray.reward.functions import INPUTS, RewardFunction, TorchReward
 
@@ -202,12 +202,16 @@ class RewardQuestion(Question):
             maps["action"] = maps["action"].sum(-1)
         return maps
 
+    @cached_property
+    def _own_gradients(self) -> bool:
+        return gradients_are_own(self.reward, self.data)
+
     def why_no_gradients(self) -> str | None:
         """Return why methods with gradients don't apply; None if they do."""
-        if isinstance(self.reward, OtherGradients):
-            return f"The gradients of {self.reward.name!r} are not those of the reward."
         if not self.reward.differentiable:
             return f"The reward {self.reward.name!r} has no gradients."
+        if not self._own_gradients:
+            return f"The gradients of {self.reward.name!r} are not those of the reward."
         if isinstance(self.reward.observation_space, gym.spaces.Discrete):
             return "States of a table are numbers without order: they have no gradients."
         return None

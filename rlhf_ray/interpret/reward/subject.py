@@ -17,7 +17,6 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs.identity import identity_of
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.interpret.effects.regions import Regions, object_names, regions_in
-from rlhf_ray.interpret.reward.consistency import with_own_gradients
 from rlhf_ray.interpret.reward.counterfactuals import check_edits
 from rlhf_ray.interpret.reward.true_reward import true_reward_of
 from rlhf_ray.measure.statistics import constant
@@ -38,7 +37,7 @@ class Subject:
     """A reward, and steps to examine it on.
 
     Attributes:
-        reward: the reward function; without its gradients if they are another function's.
+        reward: the reward function.
         data: steps to look at, whole episodes where possible, with true rewards where they are known.
         gamma: discount of the agent that learns from the reward.
         seed: seeds every draw; use `rng`.
@@ -71,7 +70,6 @@ class Subject:
             cells = self.regions is not None and self.regions.kind == "cell"
             grid = self.regions.layout if self.regions is not None and cells else None
             check_edits(self.edits, self.reward, object_names(self.environment), grid)
-        object.__setattr__(self, "reward", with_own_gradients(self.reward, self.data))
         if self.truth is not None:
             object.__setattr__(self, "data", self.data.with_(rewards=self.truth.of(self.data)))
 

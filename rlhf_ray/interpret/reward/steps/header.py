@@ -222,7 +222,7 @@ def _distance(name: str, distance: Estimate, exact: bool) -> Check:
 
 
 def function_checks(found: Consistency) -> list[Check]:
-    """Return the checks that a reward is a function of a step, and its gradients are its own."""
+    """Return the checks that a reward is a function of a step."""
     bound = f"≤ {found.most:.2g} standard deviations"
     if found.fault:
         remedy = found.error or "It must compute each step's reward from that step alone."
@@ -235,10 +235,6 @@ def function_checks(found: Consistency) -> list[Check]:
     if found.changes:
         remedy = f"It changes its inputs in place ({', '.join(found.changes)}): let it copy them first."
         checks.append(Check("inputs stay as they are", None, remedy=remedy))
-    if not found.own_gradients:
-        remedy = "Its gradients are another function's: what needs gradients is left out."
-        gap = found.gap if found.computed else None
-        checks.append(Check("its gradients are its own", None, gap, bound=bound, remedy=remedy))
     return checks
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.codes import codes_of
+from rlhf_ray.interpret.reward.consistency import gradients_are_own
 from rlhf_ray.interpret.reward.gallery import Tile, gallery
 from rlhf_ray.interpret.reward.manifold import Manifold, frames_of, total_variation
 from rlhf_ray.interpret.reward.prior import fit_prior
@@ -122,7 +123,8 @@ def why_not(context: StepContext[Subject]) -> str | None:
         return (
             f"The data have {len(subject.data)} steps; at least {FEWEST_STEPS} are needed to say what inputs look like."
         )
-    gradients = codes_of(subject.data) is not None or subject.scaled.differentiable
+    own = subject.scaled.differentiable and gradients_are_own(subject.scaled, subject.data)
+    gradients = codes_of(subject.data) is not None or own
     return None if gradients else "No gradients of this reward are known."
 
 
