@@ -192,14 +192,11 @@ def gradients_are_own(reward: RewardFunction, data: Transitions) -> bool:
     """Whether what has gradients is the reward: not a network whose outputs are scaled or clipped before they are the reward."""
     steps = data[np.unique(np.linspace(0, len(data) - 1, ASKED).round().astype(int))]
     rewards = reward.of(steps)
-    unit, _ = _scale(rewards)
+    rounding = ROUNDED * float(np.finfo(np.float32).eps) * float(np.abs(rewards).max())
     try:
         with torch.no_grad():
             explained = reward.forward(*reward.tensors(steps)).double().numpy()
     except Exception:
         return False
     same = explained.shape == rewards.shape
-    return same and bool(
-        np.abs(explained - rewards).max()
-        <= SAME * unit + ROUNDED * float(np.finfo(np.float32).eps) * float(np.abs(rewards).max())
-    )
+    return same and bool(np.abs(explained - rewards).max() <= SAME * _scale(rewards)[0] + rounding)
