@@ -67,10 +67,8 @@ class Screen:
         for effects in self.effects:
             lines.append(effects.title)
             for row in effects.rows[:ROWS]:
-                found = [
-                    f"{column} {row.figures[column].text()}" for column in effects.columns if column in row.figures
-                ]
-                lines.append(f"  {row.name}: {', '.join(found)}")
+                found = [f"{column} {text}" for column in effects.columns if (text := row.text(column))]
+                lines.append(f"  {row.name}: {', '.join(found) or '–'}")
         return "\n".join(lines)
 
 
