@@ -63,7 +63,7 @@ class InterpretReward:
     out: Path | None = None
     """The report's folder. Default: interpret/reward in the run folder; without a run, reward_report."""
     steps: tuple[str, ...] = ()
-    """Run these steps only, for example --steps shortcuts counterfactuals (docs/interpret_reward.md); or module:Name of yours."""
+    """Run these steps only, for example --steps header effects (docs/interpret_reward.md); or module:Name of yours."""
     methods: tuple[str, ...] = ()
     """Use these attribution methods only, for example --methods saliency occlusion_donor (docs/interpret_reward.md); or module:Name
     of yours."""

@@ -112,7 +112,7 @@ def commands(file: Path, model: Path, out: Path) -> dict[str, list[str]]:
         ],
         "interpret": [
             *["interpret", "reward", "--model", str(model), "--data", str(file), "--out", str(out / "i")],
-            *["--steps", "overview", "--effort", "0.05"],
+            *["--steps", "header", "--effort", "0.05"],
         ],
         "preprocess": ["interpret", "preprocess", str(model), "--data", str(file), "--out", str(out / "p")],
     }

@@ -106,7 +106,7 @@ def test_a_wrong_name_is_one_line_before_the_start(own, name, words, capsys):
 def test_maps_of_a_wrong_shape_are_named(own, reward, tmp_path):
     subject = Subject(reward, steps_for(reward, 50), effort=0.2, methods=("their_methods:Wrong",))
     [section] = report_reward(subject, tmp_path / "report", ["attribution"]).sections
-    assert "'Wrong' returned maps {'state': (3,)}" in section.checks[0].says
+    assert "'Wrong' returned maps {'state': (3,)}" in section.checks[0].remedy
 
 
 def test_methods_are_named_or_given_and_are_part_of_the_key(own):
