@@ -46,7 +46,5 @@ if __name__ == "__main__":
     features = regions_of(env.observation_space, names=["cos(angle)", "sin(angle)", "angular velocity"])
     subject = Subject(reward, random_steps(4000), regions=features)
     report = report_reward(subject, "upright_report", ["header", "effects", "by_time", "examples"])
-    verdict = report.verdict
-    for told in (*verdict.statements["rewards"], *verdict.statements["ignores"], *verdict.warnings):
-        print(f"- {told.text}")
+    print(report.screen.text)
     print(f"report: {report.page}")

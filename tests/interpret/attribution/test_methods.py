@@ -307,4 +307,4 @@ def test_a_gradient_that_misses_what_matters_is_not_to_be_trusted():
     assert trust.ablation > 0.6
     assert trust.gradient < 0.05
     assert trust.check().remedy.startswith("The gradient misses")
-    assert section.GradientTrust(trust.ablation, 0.5).check().says == ""
+    assert section.GradientTrust(trust.ablation, 0.5).check().remedy == ""
