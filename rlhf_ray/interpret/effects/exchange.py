@@ -58,6 +58,10 @@ class StepPairs:
         data: the steps to draw from; donors come from other episodes where there are several.
         count: number of pairs.
         rng: draws the pairs.
+
+    Attributes:
+        own, donor: the steps of each pair.
+        outside: share of the changed steps that have no finite reward, by the change's name; they are left out.
     """
 
     def __init__(
@@ -68,8 +72,9 @@ class StepPairs:
         count: int,
         rng: np.random.Generator,
     ):
-        self._rewards = [reward] if truth is None else [reward, truth]
-        values = [each.of(data) for each in self._rewards]
+        rewards = [reward] if truth is None else [reward, truth]
+        values = [each.of(data) for each in rewards]
+        self._rewards = [each.anywhere() for each in rewards]
         self._orders = [Order(each) for each in values]
         places = [order(each) for order, each in zip(self._orders, values, strict=True)]
         apart = [np.abs(np.subtract(*places))] if truth is not None else []  # steps that the two order differently
@@ -86,6 +91,7 @@ class StepPairs:
         left = np.arange(int(block.max(initial=0)) + 1)[:, None]
         keep = (block[own] != left) & (block[donor] != left)
         self._keep = np.concatenate([np.ones((1, count)), keep]) * (weights / weights.mean())
+        self.outside: dict[str, float] = {}
         self._sizes = np.bincount(block[own], minlength=len(left))
 
     def effects(self, parts: Sequence[StepPart]) -> list[Effect]:
@@ -94,7 +100,7 @@ class StepPairs:
 
     def effect(self, name: str, change: Change, parts: Sequence[StepPart] = ()) -> Effect:
         """Measure what a change of the steps does."""
-        return Effect(name, self._figures(change(self.own, self.donor)), None, tuple(self.effects(parts)))
+        return Effect(name, self._figures(name, change(self.own, self.donor)), None, tuple(self.effects(parts)))
 
     def hair(self, rng: np.random.Generator) -> Effect:
         """Measure what moving every number by a hair does: the control, and a row of its own, which noise in a reward tops.
@@ -103,22 +109,22 @@ class StepPairs:
         """
         return self.effect("every number, by a hair", lambda own, donor: nudged(own, self._data, rng))
 
-    def _figures(self, after: Transitions) -> dict[str, MeanEstimate]:
-        names = (LEARNED, TRUE)[: len(self._rewards)]
+    def _figures(self, name: str, after: Transitions) -> dict[str, MeanEstimate]:
+        with np.errstate(all="ignore"):
+            values = [reward.of(after) for reward in self._rewards]
+        known = np.all([np.isfinite(each) for each in values], 0)
+        if not known.all():
+            self.outside[name] = float(1 - known.mean())
         changes = [
-            order(reward.of(after)) - before
-            for order, reward, before in zip(self._orders, self._rewards, self._before, strict=True)
+            np.where(known, order(np.nan_to_num(each)) - before, 0.0)
+            for order, each, before in zip(self._orders, values, self._before, strict=True)
         ]
         squares = [self._keep @ change**2 for change in changes]
-        wholes = [self._keep @ whole**2 for whole in self._whole]
-        found = {
-            name: self._estimate(_ratio(square, whole))
-            for name, square, whole in zip(names, squares, wholes, strict=True)
-        }
+        wholes = [self._keep @ (known * whole**2) for whole in self._whole]
+        ratios = [_ratio(square, whole) for square, whole in zip(squares, wholes, strict=True)]
+        found = dict(zip((LEARNED, TRUE), map(self._estimate, ratios), strict=False))
         if len(changes) == 2:
-            both = self._keep @ (changes[0] * changes[1])
-            ratios = [_ratio(square, whole) for square, whole in zip(squares, wholes, strict=True)]
-            shared = _ratio(both, np.sqrt(wholes[0] * wholes[1]))
+            shared = _ratio(self._keep @ (changes[0] * changes[1]), np.sqrt(wholes[0] * wholes[1]))
             found[DIFFERENCE] = self._estimate(np.maximum(ratios[0] + ratios[1] - 2 * shared, 0.0))
         return found
 

@@ -102,6 +102,10 @@ class RewardFunction(ABC):
         """Return the reward that answers one call: this one, or a copy if a call may change more than `stateful` modules."""
         return self
 
+    def anywhere(self) -> RewardFunction:
+        """Return the reward for made-up steps: where it is not defined, it is NaN instead of an error."""
+        return self
+
     def combine(self, members: Tensor) -> Tensor:
         """Combine the members' rewards ``[members, n]`` to the reward ``[n]``: by default, their mean."""
         return members.mean(0)

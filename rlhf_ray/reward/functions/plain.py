@@ -39,7 +39,7 @@ class CallableReward(RewardFunction):
         name: str = "",
         inputs: Iterable[Input] = INPUTS,
     ):
-        self._function = function
+        self._function, self._everywhere = function, True
         self.observation_space, self.action_space = observation_space, action_space
         self.name = name or getattr(function, "__name__", type(function).__name__)
         self.inputs = frozenset(inputs)
@@ -52,6 +52,12 @@ class CallableReward(RewardFunction):
         """Return a copy: an object's own state stays as it is."""
         own = copy.copy(self)
         own._function = copied(self._function)
+        return own
+
+    def anywhere(self) -> CallableReward:
+        """See `RewardFunction.anywhere`."""
+        own = copy.copy(self)
+        own._everywhere = False
         return own
 
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
@@ -72,7 +78,7 @@ class CallableReward(RewardFunction):
                 )
         rewards = np.concatenate(parts)
         bad = np.flatnonzero(~np.isfinite(rewards))
-        if len(bad):
+        if len(bad) and self._everywhere:
             raise SettingError(
                 f"The reward function {self.name!r} returned NaN or infinite rewards on {len(bad)} of {len(rewards)} steps, the "
                 f"first of them number {bad[0]} (from 0); they must be finite."

@@ -144,3 +144,14 @@ def test_what_goes_with_it_is_the_correlation_ratio():
     assert told_by(levels, levels + values) == pytest.approx(
         1.25 / 2.25, abs=0.05
     )  # variance of the levels beside the noise's
+
+
+def test_steps_outside_a_rewards_domain_are_left_out_and_counted():
+    """The exchanged feature is negative in half of the pairs, where the logarithm is no number; the rest is its sole input."""
+    data = steps()
+    positive = data.with_(observations=np.abs(data.observations))
+    pairs = StepPairs(reward_of(lambda o, a, p, d: np.log(o[:, 0])), None, positive, 2000, np.random.default_rng(0))
+    other = positive.observations * np.where(np.arange(2000) % 2, 1, -1)[:, None]
+    found = pairs.effect("shifted", lambda own, donor: donor.with_(observations=other[: len(donor)] * 1.0))
+    assert pairs.outside["shifted"] == pytest.approx(0.5)
+    assert 0.8 < found.figures[LEARNED].mean < 1.2

@@ -41,12 +41,14 @@ class Looks:
         times: the points in time that a step shows.
         beside: numbers that the reward does not see, and that go with it.
         tree: where it differs; None if the true reward is unknown, or it differs nowhere.
+        outside: share of the changed steps without a finite reward, by the row's name; they are left out.
     """
 
     inputs: list[Effect]
     times: list[Effect]
     beside: list[Effect]
     tree: DifferenceTree | None
+    outside: dict[str, float]
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
@@ -81,6 +83,9 @@ def run(context: StepContext[Subject]) -> Section:
     notes = (
         ["The reward is the true one up to shaping and scale (its distance is 0), so nothing differs."] if exact else []
     )
+    if figures.outside:
+        left_out = "; ".join(f"{name}: {share:.0%}" for name, share in figures.outside.items())
+        notes.append(f"Changed steps for which the reward is not a finite number are left out: {left_out}.")
     return Section("effects", TITLE, checks, tables, _tables(figures.tree), (), notes, values_of(figures))
 
 
@@ -112,10 +117,11 @@ def measure(subject: Subject, *, exact: bool = False) -> Looks:
         exchange.effects([each.part for each in frames(data)]),
         associations(learned, true, data),
         None if true is None or exact else difference_tree(learned, true, data, regions, space),
+        exchange.outside,
     )
     control = hair.figures[DIFFERENCE if DIFFERENCE in hair.figures and not exact else LEARNED]
     rows = [[_told(row, control, exact) for row in of] for of in (looks.inputs, looks.times, looks.beside)]
-    return Looks(*rows, looks.tree)
+    return replace(looks, inputs=rows[0], times=rows[1], beside=rows[2])
 
 
 def _told(row: Effect, control: MeanEstimate, exact: bool) -> Effect:

@@ -187,14 +187,14 @@ def _checks(figures: Header) -> list[Check]:
     if teaches is not None and teaches.share is not None:
         remedy = "Ask for comparisons where it differs."
         found.append(Check.of(name, exact or beyond(teaches.share, TEACHES), teaches.share, bound, remedy))
-    elif figures.deviation > 0:
+    elif figures.deviation > 0 and not exact:
         why = (
             "The short PPO here can't train on it"
             if teaches is None
             else "PPO gains nothing on the true reward in this time"
         )
         remedy = f"{why}: `rlhf-ray train ENVIRONMENT --reward-from` trains on it."
-        found.append(Check(name, exact or None, bound=bound, remedy="" if exact else remedy))
+        found.append(Check(name, None, bound=bound, remedy=remedy))
     for name in ("epic", "dard", "starc"):
         if name in figures.distances:
             found.append(_distance(DISTANCES[name], figures.distances[name], exact))
