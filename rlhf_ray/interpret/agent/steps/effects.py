@@ -42,7 +42,7 @@ NUMBERS = 16
 FITTED, COMPONENTS, CONCEPTS, RANDOM = 4000, 6, 16, 5
 """Steps that directions are fitted to; principal components and concepts that are removed; random directions beside each."""
 MEANING = """\
-actions changed: the share of levels in which any action changes at all, whether the change is made throughout or in \
+actions changed: the share of levels in which any action changes at all (but ties), whether the change is made throughout or in \
 one step. return: its change with the change throughout; one moment: with the change in one step, that after which \
 most actions differ; in units of {unit:.3g}{why}. value: its mean absolute change at once, in standard deviations. \
 {levels} levels."""
