@@ -74,13 +74,13 @@ class Bench:
         if values.size:
             real = self.plain.real
             figures[VALUE] = self._mean((values * real).sum(1) / self.plain.lengths / self._value_spread)
-        controls = [self._ever(each) for each in change.controls]
+        controls = [self.ever(each) for each in change.controls]
         return Effect(change.name, figures, max((share.mean for share in controls), default=self.repeated.mean))
 
     @cached_property
     def repeated(self) -> MeanEstimate:
         """The share of levels in which an action changes when levels are only played again, and states restored."""
-        return self._ever(Change("nothing", lambda batch, seen, *_: seen, world=True))
+        return self.ever(Change("nothing", lambda batch, seen, *_: seen, world=True))
 
     def play(self, how: tuple[Sight | None, tuple[Hook, ...]], rows: IntArray | None = None) -> Episodes:
         """Play the levels, or those in ``rows``, with a change."""
@@ -91,7 +91,7 @@ class Bench:
         finally:
             batch.close()
 
-    def _ever(self, change: Change) -> MeanEstimate:
+    def ever(self, change: Change) -> MeanEstimate:
         """Return the share of levels in which any action changes, throughout or at once."""
         always = self.play(change.throughout(len(self.plain)))
         ever = self._otherwise(always).any(1)
