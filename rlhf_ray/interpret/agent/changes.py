@@ -13,7 +13,7 @@ from torch import Tensor
 from rlhf_ray.agents.agent import MEMORY, Edit
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.hooks import Hook, Sight
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.objects import AGENT, OBJECT, patch_beside, repaint
 
@@ -236,18 +236,3 @@ def other_memory(plain: Episodes, partners: IntArray) -> list[Change]:
     still = Change("memory stands still", hook=OtherMemory(start, last), once=OtherMemory(plain.memory[:, :-1], last))
     other = OtherMemory(plain.memory[partners, 1:], last[partners])
     return [still, Change("memory of another level", hook=other)]
-
-
-def changes_anything(before: Episodes, after: Episodes, tolerance: FloatArray | None) -> BoolArray:
-    """Return at which steps two plays of the same episodes act differently, ``[n, T]``; False where one of them has ended.
-
-    Args:
-        before: one play.
-        after: the other.
-        tolerance: of each number of a Box action, up to which it counts as the same; None: Discrete actions.
-    """
-    steps = min(before.actions.shape[1], after.actions.shape[1])
-    both = before.real[:, :steps] & after.real[:, :steps]
-    first, second = (of.actions[:, :steps].reshape(len(of), steps, -1).astype(np.float64) for of in (before, after))
-    apart = np.abs(first - second) > (0.0 if tolerance is None else tolerance)
-    return np.asarray(apart.any(2) & both)

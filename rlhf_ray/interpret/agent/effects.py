@@ -16,7 +16,7 @@ from rlhf_ray.agents.hooks import Hook, Sight, edits_at
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.changes import Change, changes_anything
+from rlhf_ray.interpret.agent.changes import Change
 from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean, share_interval
 from rlhf_ray.study.section import Effect
 
@@ -25,6 +25,8 @@ COPIES, ROWS = 64, 1024
 """Episodes that are played at a time; steps that are asked about at a time."""
 SAME = 0.1
 """Standard deviations of a Box action's number up to which it counts as the same."""
+UNDECIDED = 1e-4
+"""Difference of the two largest logits up to which an agent is undecided: which of them it takes is rounding."""
 
 
 def causes_of(episodes: Episodes) -> list[str]:
@@ -63,7 +65,7 @@ class Bench:
         """
         acts, values = self._at_once(change)
         always = self.play(change.throughout(len(self.plain)))
-        ever = changes_anything(self.plain, always, self._tolerance).any(1) | acts.any(1)
+        ever = self._otherwise(always).any(1) | acts.any(1)
         worst, moved = self._single(change, acts, values)
         if not change.controls:  # which are tried throughout and at once
             ever |= moved
@@ -72,13 +74,13 @@ class Bench:
         if values.size:
             real = self.plain.real
             figures[VALUE] = self._mean((values * real).sum(1) / self.plain.lengths / self._value_spread)
-        controls = [self._ever(each) for each in change.controls]
+        controls = [self.ever(each) for each in change.controls]
         return Effect(change.name, figures, max((share.mean for share in controls), default=self.repeated.mean))
 
     @cached_property
     def repeated(self) -> MeanEstimate:
         """The share of levels in which an action changes when levels are only played again, and states restored."""
-        return self._ever(Change("nothing", lambda batch, seen, *_: seen, world=True))
+        return self.ever(Change("nothing", lambda batch, seen, *_: seen, world=True))
 
     def play(self, how: tuple[Sight | None, tuple[Hook, ...]], rows: IntArray | None = None) -> Episodes:
         """Play the levels, or those in ``rows``, with a change."""
@@ -89,10 +91,10 @@ class Bench:
         finally:
             batch.close()
 
-    def _ever(self, change: Change) -> MeanEstimate:
+    def ever(self, change: Change) -> MeanEstimate:
         """Return the share of levels in which any action changes, throughout or at once."""
         always = self.play(change.throughout(len(self.plain)))
-        ever = changes_anything(self.plain, always, self._tolerance).any(1)
+        ever = self._otherwise(always).any(1)
         return self._share(ever | self._at_once(change)[0].any(1))
 
     def _single(self, change: Change, acts: BoolArray, values: FloatArray) -> tuple[FloatArray, BoolArray]:
@@ -102,7 +104,7 @@ class Bench:
         chosen = np.concatenate([spaced.round().astype(np.int64), self._largest(acts, values)[:, None]], 1)
         rows = np.repeat(np.arange(count), chosen.shape[1])
         played = self.play(change.at(chosen.ravel(), rows), rows)
-        moved = changes_anything(plain.select(rows), played, self._tolerance).sum(1).reshape(chosen.shape)
+        moved = self._otherwise(played, rows).sum(1).reshape(chosen.shape)
         worst = moved.argmax(1)
         return played.returns.reshape(chosen.shape)[np.arange(count), worst], moved.any(1)
 
@@ -139,12 +141,30 @@ class Bench:
                 hooks = [] if change.hook is None else [change.once or change.hook]
                 edits = edits_at(hooks, when, at)
                 step = self.agent.step(torch.as_tensor(seen), torch.as_tensor(plain.memory[at, when]), edits=edits)
-                acts[at, when] = self._differ(step.logits.numpy(), plain.logits[at, when])
+                acts[at, when] = self._differ(step.logits.numpy(), plain.logits[at, when]) & self._decided[at, when]
                 values[at, when] = np.abs(step.value.numpy() - plain.values[at, when])
         finally:
             if batch is not None:
                 batch.close()
         return acts, values
+
+    def _otherwise(self, after: Episodes, rows: IntArray | None = None) -> BoolArray:
+        """Return at which steps the levels, or those in ``rows``, are acted in otherwise, ``[n, T]``; False after either's end."""
+        plain = self.plain if rows is None else self.plain.select(rows)
+        decided = self._decided if rows is None else self._decided[rows]
+        steps = min(plain.actions.shape[1], after.actions.shape[1])
+        both = plain.real[:, :steps] & after.real[:, :steps] & decided[:, :steps]
+        first, second = (of.actions[:, :steps].reshape(len(of), steps, -1).astype(np.float64) for of in (plain, after))
+        apart = np.abs(first - second) > (0.0 if self._tolerance is None else self._tolerance)
+        return np.asarray(apart.any(2) & both)
+
+    @cached_property
+    def _decided(self) -> BoolArray:
+        """Where the agent prefers one action, ``[n, T]``."""
+        if not isinstance(self.agent.action_space, gym.spaces.Discrete) or self.plain.logits.shape[2] < 2:
+            return self.plain.real
+        best = np.sort(self.plain.logits, axis=2)
+        return np.asarray(best[..., -1] - best[..., -2] > UNDECIDED)
 
     def _differ(self, logits: FloatArray, plain: FloatArray) -> BoolArray:
         if self._tolerance is None:

@@ -38,7 +38,7 @@ def test_an_agent_that_always_does_the_same_or_does_it_wrong_is_told(tmp_path: P
         agent = planted(lambda seen, memory, sign=sign: sign * seen[:, 0] + (sign == 0.0), name)  # type: ignore[misc]
         (tmp_path / name).mkdir()
         beside, share, _ = found(agent, "a", tmp_path / name).checks
-        assert beside.passed is (None if name == "same" else False)
+        assert (beside.passed is False) == (name == "wrong")
         assert (share.passed is None) == (name == "same")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from rlhf_ray.interpret.agent.effects import ACTIONS, COLUMNS, RETURN, Bench
 from rlhf_ray.interpret.agent.objects import masks_at, objects_in
 from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.steps.header import Achieved
-from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext, nothing_inside
+from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext, AgentSubject, nothing_inside
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
@@ -42,7 +42,7 @@ NUMBERS = 16
 FITTED, COMPONENTS, CONCEPTS, RANDOM = 4000, 6, 16, 5
 """Steps that directions are fitted to; principal components and concepts that are removed; random directions beside each."""
 MEANING = """\
-actions changed: the share of levels in which any action changes at all, whether the change is made throughout or in \
+actions changed: the share of levels in which any action changes at all (but ties), whether the change is made throughout or in \
 one step. return: its change with the change throughout; one moment: with the change in one step, that after which \
 most actions differ; in units of {unit:.3g}{why}. value: its mean absolute change at once, in standard deviations. \
 {levels} levels."""
@@ -71,26 +71,28 @@ def run(context: AgentContext) -> Section:
     most = subject.effort * FRAMES / (MOMENTS + 2) / float(few.lengths.mean())
     count = max(FEWEST, min(subject.count(LEVELS), int(most)))
     levels = np.sort(context.rng("levels").choice(2**31 - 1, count, replace=False))
-    plain, notes = _play(context, levels)
+    plain, notes = _play(subject, levels)
     groups = subject.groups(levels)
     bench = Bench(subject.agent, subject.make_batch, plain, groups, unit, MOMENTS, LONGEST)
     tables = {
-        "inputs": ("What it sees, and the world", _inputs(context, plain, groups)),
+        "inputs": ("What it sees, and the world", _inputs(subject, plain, groups)),
         "inside": ("Directions of its hidden state, removed", _inside(context)),
     }
     better = achieved is not None and not achieved.beside_random.holds_zero
     why = ", what it gets more than random actions do" if better else ""
     meaning = MEANING.format(unit=unit, why=why, levels=len(np.unique(groups)))
+    least = 0.0 if better else _untrained(context, levels, groups)
     effects = []
     for name, (title, changes) in tables.items():
         rows = []
         for number, change in enumerate(changes):
             context.say(f"{change.name} ({number + 1} of {len(changes)})")
             try:
-                rows.append(bench.effect(change))
+                row = bench.effect(change)
+                rows.append(replace(row, control=max(row.control or 0.0, least)))
             except NotANumberError:
                 notes.append(f"{change.name} is left out: with it, the agent's numbers grow without end.")
-        control = CONTROLS[name]
+        control = CONTROLS[name] if better else f"{CONTROLS[name]} {EARNS_NOTHING}"
         rows.sort(key=lambda row: -abs(row.figures[RETURN].mean))
         if rows:
             effects.append(Effects.sort(name, title, COLUMNS, rows, f"{meaning} {control}"))
@@ -100,26 +102,40 @@ def run(context: AgentContext) -> Section:
     return Section(NAME, TITLE, (), effects, (), (), notes, values_of(figures))
 
 
+def _untrained(context: AgentContext, levels: IntArray, groups: IntArray) -> float:
+    """Return the largest share of levels in which an untrained copy's actions change with what it sees; 0 if none can be made."""
+    fresh = context.subject.agent.fresh(context.subject.seed + 1)
+    if fresh is None:
+        return 0.0
+    subject = replace(context.subject, agent=fresh)
+    plain, _ = _play(subject, levels)
+    bench = Bench(fresh, subject.make_batch, plain, groups, 1.0, MOMENTS, LONGEST)
+    return max(bench.ever(change).mean for change in _inputs(subject, plain, groups))
+
+
+EARNS_NOTHING = (
+    "Of an agent that earns no more than random actions: at least the largest share of an untrained copy of it."
+)
 CONTROLS = {
     "inputs": "control: the same share when nothing is changed; of hidden objects, when as much background is painted over.",
     "inside": f"control: the largest share of {RANDOM} random directions that carry as much variance and leave the row's as it is.",
 }
 
 
-def _play(context: AgentContext, levels: IntArray) -> tuple[Episodes, list[str]]:
+def _play(subject: AgentSubject, levels: IntArray) -> tuple[Episodes, list[str]]:
     """Play the levels without a change, and keep states; without states, say so."""
     try:
-        return context.subject.play(levels, max_steps=LONGEST, keep_states=True), []
+        return subject.play(levels, max_steps=LONGEST, keep_states=True), []
     except SettingError as error:
         note = (
             f"The world can't go back to a step ({error}): its edits are tried at {MOMENTS} moments of each level only."
         )
-        return context.subject.play(levels, max_steps=LONGEST), [note]
+        return subject.play(levels, max_steps=LONGEST), [note]
 
 
-def _inputs(context: AgentContext, plain: Episodes, groups: IntArray) -> list[Change]:
+def _inputs(subject: AgentSubject, plain: Episodes, groups: IntArray) -> list[Change]:
     """Return the edits, hidden objects, and other observations and memory."""
-    subject, space = context.subject, context.subject.agent.observation_space
+    space = subject.agent.observation_space
     batch = subject.make_batch(min(len(plain), 32))
     try:
         changes = edits(batch, plain)
