@@ -2,7 +2,7 @@
 
 python benchmarks/agent_calibration.py [--seeds 0 1 2] [--only TOPIC …] [--workers 2]
 
-Trains the agents first (`rlhf-ray train minirun --true-reward`, …) unless benchmarks/agents has them. The file's
+Trains the agents first (on the true reward of examples/worlds) unless benchmarks/agents has them. The file's
 other topics and seeds stay as they are. Each says at which commit it was measured.
 """
 

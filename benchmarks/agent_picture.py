@@ -1,7 +1,7 @@
 """docs/agent_report.png and docs/agent_panel.png: the top of an agent's report, and its panel, as a browser shows them.
 
-rlhf-ray train cuerun --true-reward --seed 6 --run-dir runs/cuerun
-rlhf-ray interpret agent runs/cuerun --out cuerun_report
+rlhf-ray train worlds/cuerun.json --allow-import worlds --true-reward --seed 6 --run-dir runs/cuerun
+rlhf-ray interpret agent runs/cuerun --out cuerun_report      # both in examples/
 python benchmarks/agent_picture.py cuerun_report      # needs playwright and Chromium
 """
 

@@ -41,7 +41,7 @@ class CoinrunProgress(ProcgenEnv):
         return observation, reward, terminated, truncated, info
 
     def _x(self) -> float:
-        return float(GameState.parse(self._vector._native.get_state()[0]).agent["x"])
+        return float(GameState.parse(self.copies._native.get_state()[0]).agent["x"])
 
 
 gymnasium.register("CoinrunProgress-v0", CoinrunProgress)

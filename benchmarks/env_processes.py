@@ -1,4 +1,4 @@
-"""Time of a vector step of copies that compute for a while in Python, by the number of processes that step them (docs/scaling.md).
+"""Time of a vector step of copies that compute for a while in Python, in this process and in one for each copy (docs/scaling.md).
 
 python benchmarks/env_processes.py        # half a minute; writes benchmarks/results/env_processes.json
 """
@@ -15,7 +15,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.record import record
@@ -58,36 +57,26 @@ def main() -> None:
     gym.register("Computes-v0", Computes)
     actions = np.zeros(COPIES, np.int64)
     print(f"{COPIES} copies; {os.getloadavg()[0]:.1f} processes ran in the last minute")
-    print(
-        "step of a copy (ms) | CPU time on the longest way (ms), 1 process, 2 processes | time, fastest turns | time, median turns"
-    )
+    print("step of a copy (ms) | time in this process, in one for each copy (ms): fastest turns | median turns")
     rows = {}
     for milliseconds in arguments.milliseconds:
         both = [make_vector_env("Computes-v0", COPIES, number, milliseconds=milliseconds) for number in (1, 2)]
-        workers = psutil.Process().children()
         steps = max(1, int(TURN / (COPIES * (milliseconds + 0.02))))
         for envs in both:
             envs.reset(seed=0)
-        before = [sum(worker.cpu_times()[:2]) for worker in workers]
         took: tuple[list[float], list[float]] = [], []
-        busy = [0.0, 0.0]
         for _ in range(arguments.turns):
             for number, envs in enumerate(both):
-                began, busy_before = time.perf_counter(), time.process_time()
+                began = time.perf_counter()
                 for _ in range(steps):
                     envs.step(actions)
                 took[number].append(1000 * (time.perf_counter() - began) / steps)
-                busy[number] += time.process_time() - busy_before
-        busy[1] += max(sum(worker.cpu_times()[:2]) - so_far for worker, so_far in zip(workers, before, strict=True))
-        pairs = [
-            [1000 * seconds / steps / arguments.turns for seconds in busy],
-            *([how(times) for times in took] for how in (min, statistics.median)),
-        ]
-        rows[str(milliseconds)] = dict(zip(("cpu_longest_way", "fastest", "median"), pairs, strict=True))
+        pairs = [[how(times) for times in took] for how in (min, statistics.median)]
+        rows[str(milliseconds)] = dict(zip(("fastest", "median"), pairs, strict=True))
         print(" | ".join([str(milliseconds), *(f"{one:.2f}, {two:.2f}" for one, two in pairs)]), flush=True)
         for envs in both:
             envs.close()
-    record("env_processes", {"copies": COPIES, "turns": arguments.turns, "milliseconds_1_and_2_processes": rows})
+    record("env_processes", {"copies": COPIES, "turns": arguments.turns, "milliseconds_here_and_in_processes": rows})
 
 
 if __name__ == "__main__":

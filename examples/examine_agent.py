@@ -23,7 +23,7 @@ from rlhf_ray.interpret.agent.effects import Bench
 from rlhf_ray.interpret.agent.steps.effects import removal
 from rlhf_ray.interpret.directions.controls import random_bases
 
-make = partial(make_batch, "rlhf_ray/CueRun-v0")
+make = partial(make_batch, "worlds:rlhf_ray/CueRun-v0")  # the folder beside this file
 
 
 def remember(frame: Tensor, memory: Tensor) -> Tensor:

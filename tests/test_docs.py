@@ -35,12 +35,12 @@ import torch
 import yaml
 
 from docs import generated
+from examples.worlds import CueRunBatch
 from rlhf_ray import cli
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.options import documented
 from rlhf_ray.data import modules
-from rlhf_ray.envs import make_batch
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.queries.gatherers import GATHERERS
 from rlhf_ray.queries.label_rates import LABEL_RATES
@@ -145,7 +145,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.commit(some_comparisons(60, 10, observations=OBSERVATIONS, actions=ACTIONS), annotator="oracle")
     store.copy_to(folder / "labels")
     store.copy_to(run.preferences)
-    world = make_batch("rlhf_ray/CueRun-v0", 1)
+    shutil.copytree(ROOT / "examples" / "worlds", folder / "worlds")
+    world = CueRunBatch(1)
     network = ActorCriticNetwork(
         world.observation_space, world.action_space, PolicyShape("small", memory="gru", memory_units=8)
     )
@@ -260,7 +261,7 @@ def test_commands_are_real(page: Path, parse: Any, capsys: pytest.CaptureFixture
 @pytest.mark.slow
 def test_commands_in_scripts_are_real(parse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those in the descriptions of examples and benchmarks; words in capitals stand for something that is there."""
-    stands_for = {"PRESET": "pendulum", "NAME": "minirun", "ENVIRONMENT": "Pendulum-v1", "SEED": "0", "STORE": "preferences",
+    stands_for = {"PRESET": "pendulum", "ENVIRONMENT": "Pendulum-v1", "SEED": "0", "STORE": "preferences",
                   "FOLDER": "reward", "RUN": "runs/cuerun"}  # fmt: skip
     monkeypatch.setattr(sys, "path", [str(ROOT / "examples"), *sys.path])
     monkeypatch.setenv(modules.FOLDERS, f"{Path.cwd()}{os.pathsep}{ROOT / 'examples'}")

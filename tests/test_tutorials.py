@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,7 @@ def test_tutorials_have_the_code_that_they_run() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_tutorials_run_from_a_clean_folder(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples" / "worlds", tmp_path / "worlds")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = with_path() | {"PATH": path}
     for page in TUTORIALS:

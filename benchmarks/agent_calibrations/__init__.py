@@ -8,8 +8,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import examples.worlds  # noqa: F401 - registers them
 from rlhf_ray.agents.agent import NetworkAgent
 
+WORLDS = Path(__file__).parents[2] / "examples" / "worlds"
 AGENTS = Path(os.environ.get("RLHF_RAY_AGENTS", Path(__file__).parents[1] / "agents"))
 """Trained agents, one folder each; trained when first asked for."""
 
@@ -34,7 +36,7 @@ class Row:
 
 
 def agent_for(name: str, seed: int) -> NetworkAgent:
-    """Return the agent that `rlhf-ray train NAME --true-reward` trains."""
+    """Return the agent that `rlhf-ray train examples/worlds/NAME.json --true-reward` trains."""
     folder = AGENTS / f"{name}_{seed}"
     if not (folder / "agent.json").exists():
         train(name, seed)
@@ -46,9 +48,9 @@ def train(name: str, seed: int) -> None:
     from rlhf_ray.rllib.agents import agent_of  # slow import that a calibration with trained agents does not need
 
     run = AGENTS / "runs" / f"{name}_{seed}"
-    command = [sys.executable, "-m", "rlhf_ray", "train", name, "--true-reward", "--seed", str(seed)]
-    command += ["--run-dir", str(run)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "rlhf_ray", "train", str(WORLDS / f"{name}.json"), "--allow-import", "worlds"]
+    command += ["--true-reward", "--seed", str(seed), "--run-dir", str(run)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(WORLDS.parent)})
     agent = agent_of(run, name=f"{name}, seed {seed}")
     assert isinstance(agent, NetworkAgent)
     agent.save(AGENTS / f"{name}_{seed}")

@@ -10,10 +10,10 @@ import torch
 
 from benchmarks.agent_calibrations import Row
 from benchmarks.agent_calibrations.world_model import HELD_OUT, STEPS, bounded
+from examples.worlds.static_bounce import sticky_actions
 from rlhf_ray.agents.agent import Agent, NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.envs.batches import make_batch
-from rlhf_ray.envs.static_bounce import sticky_actions
 from rlhf_ray.interpret.agent.world_model.quality import measure
 from rlhf_ray.interpret.agent.world_model.training import WorldTraining, train_world
 from rlhf_ray.interpret.agent.world_model.windows import EpisodeWindows

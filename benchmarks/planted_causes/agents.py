@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+import examples.worlds  # noqa: F401 - registers them
 from benchmarks.planted_causes import Case
 from benchmarks.planted_causes.shapes import Shapes
 from rlhf_ray.agents.agent import Agent, NetworkAgent

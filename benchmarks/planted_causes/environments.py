@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import examples.worlds  # noqa: F401 - registers them
 from benchmarks.planted_causes import Case
 from benchmarks.planted_causes.vectors import EFFORT, FUNCTION
 from rlhf_ray.data.arrays import Array, FloatArray

@@ -5,9 +5,9 @@ Importing this package registers ``rlhf_ray/CartPoleFixed-v0``, ``AcrobotFixed-v
 ``procgen`` extra, Hopper ``mujoco``, Pong and ``ALE/…`` ``atari``; each is imported only when an environment is made.
 """
 
-from rlhf_ray.envs.apart import EnvApart
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.envs.carried import carried_state
+from rlhf_ray.envs.processes import EnvApart
 from rlhf_ray.envs.registry import (
     EnvCreator,
     is_natively_vectorised,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.envs.cuerun import CueRunBatch
 from rlhf_ray.envs.gym_batch import GymBatch
-from rlhf_ray.envs.minirun import MiniRunBatch
 from rlhf_ray.envs.procgen_batch import ProcgenBatch
-from rlhf_ray.envs.registry import PROCGEN_PREFIX, procgen_game_and_mode
-from rlhf_ray.envs.static_bounce import StaticBounceBatch
+from rlhf_ray.envs.registry import PROCGEN_PREFIX, check_gymnasium_id, procgen_game_and_mode
 
-OWN: dict[str, Any] = {batch.name: batch for batch in (MiniRunBatch, CueRunBatch, StaticBounceBatch)}
-"""Worlds that are batches themselves, by id."""
+BATCHES: dict[str, Callable[..., EnvBatch]] = {}
+"""Batches of one's own by the registered id of their environment, each made from ``n`` and options. The module that registers an
+environment may add its batch."""
 
 
 def make_batch(name: str, n: int, **options: Any) -> EnvBatch:
@@ -30,8 +29,11 @@ def make_batch(name: str, n: int, **options: Any) -> EnvBatch:
         ValueError: no environment has this name; the message lists the closest ones.
         SettingError: an option is invalid.
     """
-    if name in OWN:
-        return OWN[name](n, **options)  # type: ignore[no-any-return]
+    module, _, own = name.rpartition(":")
+    if module:
+        check_gymnasium_id(name)  # imports the module
+    if own in BATCHES:
+        return BATCHES[own](n, **options)
     if name.startswith(PROCGEN_PREFIX):
         procgen_game_and_mode(name)
         return ProcgenBatch(name, n, **options)
@@ -49,10 +51,12 @@ class BatchCreator:
 
     def __init__(self, name: str):
         self.name = name
-        self._registered = gymnasium.registry.get(name)
+        self._registered, self._batch = gymnasium.registry.get(name), BATCHES.get(name)
 
     def __call__(self, n: int) -> EnvBatch:
         """Make ``n`` copies."""
         if self._registered is not None:
             gymnasium.registry.setdefault(self.name, self._registered)
+        if self._batch is not None:
+            BATCHES.setdefault(self.name, self._batch)
         return make_batch(self.name, n)

@@ -29,6 +29,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.bounds import fitted
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.views import action_view_of, view_of
+from rlhf_ray.envs.first_of import FirstOf
 
 PREFIX = "envpool/"
 UNBOUNDED = 1e30
@@ -155,41 +156,18 @@ class EnvPoolVectorEnv(VectorEnv[Array, Array, Array]):
         return np.asarray(self._see(observations), self._dtype)
 
 
-class EnvPoolEnv(gym.Env[Array, Any]):
-    """One of EnvPool's environments: an `EnvPoolVectorEnv` of one copy.
+class EnvPoolEnv(FirstOf):
+    """One of EnvPool's environments.
 
     Args:
         name: ``envpool/`` and the id.
         **options: as for `EnvPoolVectorEnv`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
-
     def __init__(self, name: str, **options: Any):
-        self._copies = EnvPoolVectorEnv(name, 1, **options)
-        self.spec, self.render_mode = self._copies.spec, self._copies.render_mode
-        self.draws_any_size = self._copies.draws_any_size
-        self.observation_space = self._copies.single_observation_space
-        self.action_space = self._copies.single_action_space
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """See gymnasium."""
-        super().reset(seed=seed)
-        observations, info = self._copies.reset(seed=seed)
-        return observations[0], _of_first(info)
-
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """See gymnasium."""
-        observations, rewards, terminated, truncated, info = self._copies.step(np.asarray(action)[None])
-        return observations[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _of_first(info)
-
-    def render(self) -> Any:
-        """Return an image, uint8 ``[height, width, 3]``."""
-        return self._copies.render()[0]
-
-    def close(self) -> None:
-        """Free the copy."""
-        self._copies.close()
+        copies = EnvPoolVectorEnv(name, 1, **options)
+        super().__init__(copies)
+        self.draws_any_size = copies.draws_any_size
 
 
 def check(name: str) -> None:
@@ -271,7 +249,3 @@ def _plain(space: gym.Space[Any]) -> gym.Space[Any]:
 def _said(info: dict[str, Any]) -> dict[str, Any]:
     """Return what EnvPool says about each copy's step: arrays ``[n, …]`` by name."""
     return {name: value for name, value in info.items() if name not in NOT_SAID}
-
-
-def _of_first(info: dict[str, Any]) -> dict[str, Any]:
-    return {name: value[0] for name, value in info.items() if isinstance(value, np.ndarray)}

@@ -27,6 +27,9 @@ class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
         env: the environment.
     """
 
+    reward_after = 0.0
+    """True reward of each step after the end."""
+
     def __init__(self, env: gymnasium.Env[Any, Any]):
         super().__init__(env)
         self._end: tuple[Any, dict[str, Any]] | None = None
@@ -34,19 +37,29 @@ class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         """See `gymnasium.Env.reset`."""
         self._end = None
-        return super().reset(**arguments)
+        observation, info = super().reset(**arguments)
+        return self.before_the_end(observation), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """See `gymnasium.Env.step`. Never terminates."""
         if self._end is not None:
-            return copy.deepcopy(self._end[0]), 0.0, False, False, dict(self._end[1])
+            return copy.deepcopy(self._end[0]), self.reward_after, False, False, dict(self._end[1])
         observation, reward, terminated, truncated, info = super().step(action)
-        if terminated := plain_end(terminated, "terminated"):
-            self._end = copied(observation), info
-        return observation, reward, False, truncated, info
+        if not plain_end(terminated, "terminated"):
+            return self.before_the_end(observation), reward, False, truncated, info
+        self._end = self.at_the_end(observation), info
+        return copy.deepcopy(self._end[0]), reward, False, truncated, info
+
+    def before_the_end(self, observation: Any) -> Any:
+        """Return what is shown of an observation before the end."""
+        return observation
+
+    def at_the_end(self, observation: Any) -> Any:
+        """Return what is shown from the end on, whose observation is ``observation``."""
+        return copied(observation)
 
 
-class AbsorbingState(gymnasium.Wrapper[Any, Any, Any, Any]):
+class AbsorbingState(FixedHorizon):
     """Sends an environment's episodes to an absorbing state at their end; ``absorbing/ID`` wraps the environment ``ID``.
 
     Observations get one feature more, a flag that is last: 0 during the episode, 1 in the absorbing state, where all other
@@ -72,28 +85,14 @@ class AbsorbingState(gymnasium.Wrapper[Any, Any, Any, Any]):
         low, high = np.append(np.minimum(space.low, 0), 0), np.append(np.maximum(space.high, 0), 1)
         dtype: Any = space.dtype
         self.observation_space = gymnasium.spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
-        self._reward = float(reward)
-        self._info: dict[str, Any] | None = None
+        self.reward_after = float(reward)
 
-    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        """See `gymnasium.Env.reset`."""
-        self._info = None
-        observation, info = super().reset(**arguments)
-        return self._flagged(observation), info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """See `gymnasium.Env.step`. Never terminates. The step that ends the episode leads to the absorbing state."""
-        if self._info is not None:
-            return self._absorbing(), self._reward, False, False, dict(self._info)
-        observation, reward, terminated, truncated, info = super().step(action)
-        if terminated := plain_end(terminated, "terminated"):
-            self._info = info
-        return self._absorbing() if terminated else self._flagged(observation), reward, False, truncated, info
-
-    def _flagged(self, observation: Any) -> Any:
+    def before_the_end(self, observation: Any) -> Any:
+        """Append the flag 0."""
         return np.append(observation, 0).astype(self.observation_space.dtype)
 
-    def _absorbing(self) -> Any:
+    def at_the_end(self, observation: Any) -> Any:
+        """Return the absorbing state."""
         absorbing = np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
         absorbing[-1] = 1
         return absorbing

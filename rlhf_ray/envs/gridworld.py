@@ -19,7 +19,6 @@ from rlhf_ray.envs.options import checked_option
 
 FREE, WALL, AGENT, GOAL, KEY = range(5)
 """Object codes in observations."""
-OBJECTS = {"wall": WALL, "agent": AGENT, "goal": GOAL, "key": KEY}
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 """(rows, columns) of the actions: 0 up, 1 right, 2 down, 3 left."""
@@ -106,7 +105,7 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Draw the goals, and the agent at a free cell without one."""
         super().reset(seed=seed, options=options)
-        free = [cell for cell in self.cells() if cell != self.key_at]
+        free = [cell for cell in self._cells if cell != self.key_at]
         if self.goals in RANDOM_GOALS:
             self._goals = self._drawn(self.np_random)
         else:
@@ -164,18 +163,6 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
                     )
                 codes[cell] = code
         return codes.ravel()
-
-    def objects(self, observation: Array) -> dict[str, list[Position]]:
-        """Return the positions of the objects in an observation by kind; ``wall`` without the walls around."""
-        codes = np.asarray(observation).reshape(self.grid)[1:-1, 1:-1]
-        return {
-            kind: [(int(row) + 1, int(column) + 1) for row, column in np.argwhere(codes == code)]
-            for kind, code in OBJECTS.items()
-        }
-
-    def cells(self) -> list[Position]:
-        """Return the interior's cells without walls, row by row."""
-        return list(self._cells)
 
     def expert(self, rng: np.random.Generator) -> int:
         """Return an action on a shortest path to the nearest goal, via the key if there is one; ties and no goal: random."""
@@ -300,7 +287,7 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
             (goals, agent, holds)
             for goals in self._layouts()
             for holds in holding
-            for agent in self.cells()
+            for agent in self._cells
             if holds or agent != self.key_at
         ]
 

@@ -70,10 +70,8 @@ def fitting(space: gym.Space[Any], say: Say) -> Callable[[Any], Any]:
 def _fitting(space: gym.Space[Any], part: str, say: Say) -> Callable[[Any], Any]:
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return _Parts(space, part, say)
-    if isinstance(space, spaces.Box):
+    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return _Numbers(space, part, say)
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        return _Choices(space, part, say)
     return copy.deepcopy  # of a kind that has no view anyway
 
 
@@ -90,12 +88,9 @@ class _Parts:
         if self.named:
             if not isinstance(given, Mapping):
                 raise UnfitError(f"{_an(self.part)} that is no mapping but {short(given)}; its space is a Dict")
-            wrong = [*(set(self.checks) - set(given)), *(set(given) - set(self.checks))]
-            if wrong:
-                what = "lacks" if wrong[0] in self.checks else "has"
-                raise UnfitError(
-                    f"{_an(self.part)} that {what} {wrong[0]!r}; its space has {', '.join(map(repr, self.checks))}"
-                )
+            if wrong := set(self.checks) ^ set(given):
+                names = ", ".join(map(repr, self.checks))
+                raise UnfitError(f"{_an(self.part)} that has or lacks {sorted(wrong)[0]!r}; its space has {names}")
             return {name: check(given[name]) for name, check in self.checks.items()}
         if not isinstance(given, tuple | list) or len(given) != len(self.checks):
             raise UnfitError(f"{_an(self.part)} that is no tuple of {len(self.checks)} but {short(given)}")
@@ -103,106 +98,80 @@ class _Parts:
 
 
 class _Numbers:
-    """Checks a Box."""
+    """Checks a Box, or the choices of a Discrete, MultiDiscrete or MultiBinary."""
 
-    def __init__(self, space: spaces.Box, part: str, say: Say):
+    def __init__(self, space: gym.Space[Any], part: str, say: Say):
         self.space, self.part, self.say = space, part, say
-        self.dtype, self.converts = np.dtype(space.dtype), False
+        self.dtype, self.shape, self.told = np.dtype(space.dtype), space.shape or (), False
         self.wide = self.dtype.kind == "f" and not np.can_cast(self.dtype, np.float32)
-        low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
-        whole = self.dtype.kind in "iu" and (
-            low.min(initial=0) <= np.iinfo(self.dtype).min and high.max(initial=0) >= np.iinfo(self.dtype).max
-        )
-        self.bounded = not whole and bool(np.isfinite(low).any() or np.isfinite(high).any())
-        # Of the observations' dtype, because comparing with another one costs a conversion.
-        size = np.maximum(np.where(np.isfinite(low), abs(low), 0), np.where(np.isfinite(high), abs(high), 0))
-        slack = ROUNDING * np.where(size > 0, size, 1.0) * (self.dtype.kind == "f")
-        with np.errstate(over="ignore"):  # the largest float and a little more: infinite, so no bound
-            self.low, self.high = (low - slack).astype(self.dtype), (high + slack).astype(self.dtype)
+        self.chosen, self.bounded = not isinstance(space, spaces.Box), True
+        if isinstance(space, spaces.Box):
+            low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
+            whole = self.dtype.kind in "iu" and (
+                low.min(initial=0) <= np.iinfo(self.dtype).min and high.max(initial=0) >= np.iinfo(self.dtype).max
+            )
+            self.bounded = not whole and bool(np.isfinite(low).any() or np.isfinite(high).any())
+            size = np.maximum(np.where(np.isfinite(low), abs(low), 0), np.where(np.isfinite(high), abs(high), 0))
+            slack = ROUNDING * np.where(size > 0, size, 1.0) * (self.dtype.kind == "f")
+            # Of the observations' dtype, because comparing with another one costs a conversion.
+            with np.errstate(over="ignore"):  # the largest float and a little more: infinite, so no bound
+                self.low, self.high = (low - slack).astype(self.dtype), (high + slack).astype(self.dtype)
+        else:
+            count = space.n if isinstance(space, spaces.Discrete) else getattr(space, "nvec", 2)
+            self.low = np.asarray(getattr(space, "start", 0))
+            self.high = self.low + count - 1
 
-    def __call__(self, given: Any) -> Array:
-        values = self._array(given)
-        values = np.array(values) if values.dtype == self.dtype else self._converted(values)
-        if self.wide:
-            self._cast(values, np.dtype(np.float32), ", which networks compute with")
-        if self.bounded and not self._inside(values):
-            self.bounded = False  # it is said once
-        return values
-
-    def _array(self, given: Any) -> Array:
+    def __call__(self, given: Any) -> Any:
         values: Array = given
         if not (isinstance(given, np.ndarray) and given.dtype == self.dtype):
             values = as_array(given, self.part)
             if values.dtype.kind not in "biuf":
                 raise UnfitError(f"{_an(self.part)} that is not an array of numbers: {short(given)}")
-        if values.shape != self.space.shape:
-            raise UnfitError(
-                f"{_an(self.part)} of shape {values.shape}; its observation space has shape {self.space.shape}"
-            )
+        if values.shape != self.shape:
+            raise UnfitError(f"{_an(self.part)} of shape {values.shape}; its observation space has shape {self.shape}")
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             place = _first(~np.isfinite(values))
             raise UnfitError(f"{_an(self.part)} that is {values[place]} at {_place(place)}")
-        return values
+        values = self._converted(values)
+        if self.bounded:
+            self._check_bounds(values)
+        return values if values.shape or not self.chosen else values[()]
 
-    def _cast(self, values: Array, dtype: np.dtype[Any], why: str = "") -> Array:
-        try:
-            return converted(values, dtype)
-        except UnfitError as error:
-            raise UnfitError(f"{_an(self.part)} {error}{why}") from None
+    def _check_bounds(self, values: Array) -> None:
+        """Refuse a choice that there isn't; say once that a number is outside its bounds."""
+        out = (values < self.low) | (values > self.high)
+        if not out.any():
+            return
+        place = _first(out)
+        if self.chosen:
+            raise UnfitError(f"{_an(self.part)} with the value {values[place]}, which {self.space} does not have")
+        self.bounded = False
+        where = f" at {_place(place)}" if place else ""
+        self.say(
+            f"bounds{self.part}",
+            f"an observation{_of(self.part)} is {values[place]:.6g}{where}, outside the bounds of its space there, "
+            f"{self.space.low[place]:.6g} to {self.space.high[place]:.6g}. Networks may be scaled to these bounds: correct the "  # type: ignore[attr-defined]
+            "space.",
+        )
 
     def _converted(self, values: Array) -> Array:
-        cast = self._cast(values, self.dtype)
-        if not self.converts:
-            self.converts = True
+        """Return a copy of the space's dtype."""
+        why = ""
+        try:
+            cast = converted(values, self.dtype)
+            if self.wide:
+                why = ", which networks compute with"
+                converted(cast, np.dtype(np.float32))
+        except UnfitError as error:
+            raise UnfitError(f"{_an(self.part)} {error}{why}") from None
+        if values.dtype != self.dtype and not self.told and (values.dtype.kind == "f" or not self.chosen):
+            self.told = True
             self.say(
                 f"dtype{self.part}",
                 f"observations{_of(self.part)} are {values.dtype}, but their space says {self.dtype}. They are converted; return "
                 "that dtype, or correct the space, if this loses digits that matter.",
             )
         return cast
-
-    def _inside(self, values: Array) -> bool:
-        out = (values < self.low) | (values > self.high)
-        if not out.any():
-            return True
-        place = _first(out)
-        self.say(
-            f"bounds{self.part}",
-            f"an observation{_of(self.part)} is {values[place]:.6g}{f' at {_place(place)}' if place else ''}, outside the bounds "
-            f"of its space there, {self.space.low[place]:.6g} to {self.space.high[place]:.6g}. Networks may be scaled to these "
-            "bounds: correct the space.",
-        )
-        return False
-
-
-class _Choices:
-    """Checks Discrete, MultiDiscrete and MultiBinary."""
-
-    def __init__(self, space: gym.Space[Any], part: str, say: Say):
-        self.space, self.part, self.say = space, part, say
-        self.first = np.asarray(getattr(space, "start", 0))
-        self.count = np.asarray(getattr(space, "nvec", 2) if not isinstance(space, spaces.Discrete) else space.n)
-
-    def __call__(self, given: Any) -> Any:
-        values = as_array(given, self.part)
-        if values.dtype.kind not in "biuf":
-            raise UnfitError(f"{_an(self.part)} that is not an array of numbers: {short(given)}")
-        if values.shape != (self.space.shape or ()):
-            raise UnfitError(
-                f"{_an(self.part)} of shape {values.shape}; its observation space has shape {self.space.shape or ()}"
-            )
-        wrong = (values < self.first) | (values >= self.first + self.count) | (values != np.round(values))
-        if wrong.any():
-            raise UnfitError(
-                f"{_an(self.part)} with the value {values[_first(wrong)]}, which {self.space} does not have"
-            )
-        if values.dtype.kind == "f":
-            self.say(
-                f"dtype{self.part}",
-                f"observations{_of(self.part)} are {values.dtype}, but their space says {self.space.dtype}. They are converted.",
-            )
-        cast: Array = values.astype(self.space.dtype)
-        return cast if cast.shape else cast[()]
 
 
 def plain(value: Any) -> Any:

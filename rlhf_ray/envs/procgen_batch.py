@@ -18,9 +18,9 @@ from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import coinrun_levels
 from rlhf_ray.envs.batch import BatchStep
-from rlhf_ray.envs.procgen import _import_procgen, _without_time_limit
+from rlhf_ray.envs.procgen import import_procgen
 from rlhf_ray.envs.procgen_settings import ProcgenOptions, check_settings
-from rlhf_ray.envs.procgen_state import GameState, with_level
+from rlhf_ray.envs.procgen_state import GameState, with_level, without_time_limit
 
 _FORCE_RESET, _STAND = -1, 4
 ACTION_NAMES = (
@@ -61,7 +61,7 @@ class ProcgenBatch:
         self.action_space: spaces.Space[Any] = spaces.Discrete(len(ACTION_NAMES))
         self.action_names: Sequence[str] = ACTION_NAMES
         self.edits: Mapping[str, str] = coinrun_levels.EDITS if self.game == "coinrun" else {}
-        self._native: Any = _import_procgen()(
+        self._native: Any = import_procgen()(
             num=n, env_name=self.game, distribution_mode=mode, num_threads=0, rand_seed=0, **options
         )
         self._native.observe()
@@ -84,7 +84,7 @@ class ProcgenBatch:
         self._native.set_state([with_level(self._template, int(level)) for level in levels])
         self._native.act(np.full(self.n, _FORCE_RESET, np.int32))
         self._native.observe()
-        own_limit, states = _without_time_limit(self._native.get_state(), self.game)
+        own_limit, states = without_time_limit(self._native.get_state(), self.game)
         self._limits[:] = self._limit or own_limit
         self._steps[:] = 0
         self._terminated[:] = self._truncated[:] = False

@@ -7,6 +7,7 @@ numbers have 4 bytes, little-endian; a text follows its length.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,9 @@ PLAYER, SPACE = 0, 100
 
 SETTINGS, LEVEL_LOW = 17, 13
 """Number of settings; that of the first level to draw, which the end of the range follows."""
+
+NO_TIME_LIMIT = 2**30
+UNKNOWN_LAYOUT = "Procgen's saved state doesn't have the layout of version 0.10 ({}). Install procgen-mirror==0.10.7."
 
 ENTITY = np.dtype(
     [(name, "<f4") for name in ("x", "y", "vx", "vy", "rx", "ry")]
@@ -73,9 +77,7 @@ class GameState:
         try:
             return _parse(raw)
         except (struct.error, ValueError) as error:
-            raise RuntimeError(
-                f"Procgen's saved state doesn't have the layout of version 0.10 ({error}). Install procgen-mirror==0.10.7."
-            ) from error
+            raise RuntimeError(UNKNOWN_LAYOUT.format(error)) from error
 
     @property
     def agent(self) -> Any:
@@ -93,19 +95,53 @@ class GameState:
         return self.raw[: self.grid_at] + content + self.raw[self.grid_at + len(content) :]
 
 
+def without_time_limit(states: Sequence[bytes], game: str) -> tuple[int, list[bytes]]:
+    """Remove the time limit from saved states.
+
+    Args:
+        states: from procgen's ``get_state()``, one per copy of the game.
+        game: the game's name, which the states must contain.
+
+    Returns:
+        The smallest original time limit, in steps, and the states with a limit of 2**30.
+
+    Raises:
+        RuntimeError: the states don't have the layout of version 0.10.
+    """
+    limits, lifted = [], []
+    for state in states:
+        try:
+            at = _numbers_at(state) + 4 * 4
+            (limit,) = struct.unpack_from("<i", state, at)
+            if limit <= 0 or state[8 : 8 + len(game)] != game.encode() or state[:4] != bytes(4):
+                raise ValueError(f"a time limit of {limit} steps in {game}")
+        except (struct.error, ValueError) as error:
+            raise RuntimeError(UNKNOWN_LAYOUT.format(error)) from error
+        limits.append(int(limit))
+        lifted.append(state[:at] + struct.pack("<i", NO_TIME_LIMIT) + state[at + 4 :])
+    return min(limits), lifted
+
+
+def _after_text(raw: bytes, at: int) -> int:
+    (length,) = struct.unpack_from("<i", raw, at)
+    if not 0 <= length <= len(raw):
+        raise ValueError(f"a text of {length} bytes at {at}")
+    return int(at + 4 + length)
+
+
+def _numbers_at(raw: bytes) -> int:
+    """Where the game's numbers begin: reward, done, level complete, action, time limit and others."""
+    at = _after_text(raw, 4) + 4 * SETTINGS
+    for _ in range(2):  # generators of levels and of the game: whether seeded, and their text
+        at = _after_text(raw, at + 4)
+    return at
+
+
 def _parse(raw: bytes) -> GameState:
     def number(at: int, kind: str = "i") -> Any:
         return struct.unpack_from(f"<{kind}", raw, at)[0]
 
-    def after_text(at: int) -> int:
-        length = number(at)
-        if not 0 <= length <= len(raw):
-            raise ValueError(f"a text of {length} bytes at {at}")
-        return int(at + 4 + length)
-
-    at = after_text(4) + 4 * SETTINGS
-    for _ in range(2):  # generators of levels and of the game: whether seeded, and their text
-        at = after_text(at + 4)
+    at = _numbers_at(raw)
     time = number(at + 4 * 13)
     entities_at = at + 4 * 15 + 4  # after 15 numbers of the game, and the size of the grid's cells
     count = number(entities_at)
@@ -114,7 +150,7 @@ def _parse(raw: bytes) -> GameState:
     entities = np.frombuffer(raw, ENTITY, count, entities_at + 4)
     at = entities_at + 4 + entities.nbytes
     center = number(at + 4 * 14, "f"), number(at + 4 * 15, "f")
-    at = after_text(at + 4 * 19 + 4)  # 19 numbers, and the generator of assets
+    at = _after_text(raw, at + 4 * 19 + 4)  # 19 numbers, and the generator of assets
     view = number(at + 4 * 4, "f")
     at += 4 * 9
     width, height, cells = struct.unpack_from("<iii", raw, at)

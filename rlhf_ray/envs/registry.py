@@ -6,6 +6,7 @@ import difflib
 import functools
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -16,19 +17,14 @@ from rlhf_ray.data import modules
 from rlhf_ray.data.defaults import making
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import atari, envpool, procgen, procgen_settings
-from rlhf_ray.envs.apart import EnvApart
 from rlhf_ray.envs.checked import RAISED, CheckedEnv, CheckedVectorEnv, fault
 from rlhf_ray.envs.classic_control import ArrayVectorEnv, CartPoleFixedVectorEnv, PendulumVectorEnv
-from rlhf_ray.envs.cuerun import CueRunVectorEnv
 from rlhf_ray.envs.external import CONTROL_PREFIX, control, register_external
 from rlhf_ray.envs.fixed_horizon import fixed, prefix_of
-from rlhf_ray.envs.level_envs import LevelVectorEnv
 from rlhf_ray.envs.likeness import difference
-from rlhf_ray.envs.minirun import MiniRunVectorEnv
 from rlhf_ray.envs.observations import Say
-from rlhf_ray.envs.static_bounce import StaticBounceVectorEnv
+from rlhf_ray.envs.processes import EnvApart, ProcessesVectorEnv
 from rlhf_ray.envs.views import viewed
-from rlhf_ray.envs.worker_processes import WorkerProcessesVectorEnv
 
 logger = logging.getLogger(__name__)
 
@@ -64,22 +60,11 @@ _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "rlhf_ray/KeyMaze6-v0": (_MAZE, 20, {"size": 6, "key": True}),
     "rlhf_ray/KeyMaze10-v0": (_MAZE, 30, {"size": 10, "key": True}),
     "rlhf_ray/MountainCar-v0": ("rlhf_ray.envs.mountain_car:MountainCar", 200, {}),
-    "rlhf_ray/DotsAndDistances-v0": ("rlhf_ray.envs.dots:DotsAndDistances", 100, {}),
-    "rlhf_ray/PlantedImage-v0": ("rlhf_ray.envs.planted:PlantedImage", 50, {}),
-    "rlhf_ray/ScoreShortcut-v0": ("rlhf_ray.envs.score_shortcut:ScoreShortcut", 50, {}),
-    "rlhf_ray/MiniRun-v0": ("rlhf_ray.envs.minirun:MiniRun", 60, {}),
-    "rlhf_ray/CueRun-v0": ("rlhf_ray.envs.cuerun:CueRun", 40, {}),
-    "rlhf_ray/StaticBounce-v0": ("rlhf_ray.envs.static_bounce:StaticBounce", 60, {}),
 }
 """Our ids: class, episode length in steps, and options."""
 
-_NATIVE: dict[str, type[LevelVectorEnv | ArrayVectorEnv]] = {
-    **{kind.name: kind for kind in (PendulumVectorEnv, CartPoleFixedVectorEnv)},
-    "rlhf_ray/MiniRun-v0": MiniRunVectorEnv,
-    "rlhf_ray/CueRun-v0": CueRunVectorEnv,
-    "rlhf_ray/StaticBounce-v0": StaticBounceVectorEnv,
-}
-"""Those ids that step many copies natively, with their vector environments."""
+_NATIVE: dict[str, type[ArrayVectorEnv]] = {kind.name: kind for kind in (PendulumVectorEnv, CartPoleFixedVectorEnv)}
+"""Ids whose copies step natively, with their vector environments."""
 
 _MAKERS: dict[str, Callable[..., gymnasium.Env[Any, Any]]] = {
     atari.PREFIX: atari.atari,
@@ -91,8 +76,8 @@ _MAKERS: dict[str, Callable[..., gymnasium.Env[Any, Any]]] = {
 _PROCESSES = "worker_processes"
 """The option of `make_vector_env` that a single environment doesn't take."""
 
-_MADE: set[str] = set()
-"""The names of environments that this process has made."""
+_MADE: dict[str, dict[str, Any]] = {}
+"""What processes of their own can't be asked before they start, of the environments that this process has made."""
 
 _LIKE: dict[str, bool] = {}
 """Whether the ``vector_entry_point`` of a name with some options is like the single environment."""
@@ -139,7 +124,7 @@ def _vector_entry_point(name: str, **options: Any) -> Any:
     if name.startswith((PROCGEN_PREFIX, *_MAKERS)) or prefix_of(name):
         return None
     if ":" in name:
-        _check_gymnasium_id(name)  # imports the module
+        check_gymnasium_id(name)  # imports the module
     spec = gymnasium.registry.get(name.rpartition(":")[2])
     entry = spec and spec.vector_entry_point
     return None if entry is None or not _is_like_the_single_one(name, options) else entry
@@ -212,8 +197,8 @@ def make_vector_env(name: str, num_envs: int, worker_processes: int = 1, **optio
     Args:
         name: as for ``make_env``.
         num_envs: number of copies, at least 1.
-        worker_processes: number of processes that step copies that don't step together (`steps_together`), at most one for each
-            copy; 1: this process. Results don't depend on it.
+        worker_processes: from 2, copies that don't step together (`steps_together`) step in a process each; 1: in this process.
+            Results don't depend on it.
         **options: as for ``make_env``.
 
     Returns:
@@ -226,8 +211,7 @@ def make_vector_env(name: str, num_envs: int, worker_processes: int = 1, **optio
     if num_envs < 1:
         raise ValueError(f"num_envs for environment {name!r} is {num_envs}; it must be at least 1.")
     if name in _NATIVE:
-        native = _NATIVE[name](num_envs, **options)
-        return native if isinstance(native, LevelVectorEnv) else CheckedVectorEnv(native, name)
+        return CheckedVectorEnv(_NATIVE[name](num_envs, **options), name)
     if name.startswith(PROCGEN_PREFIX):
         game, mode = procgen_game_and_mode(name)
         return procgen.ProcgenVectorEnv(game, mode, num_envs=num_envs, **options)
@@ -238,8 +222,8 @@ def make_vector_env(name: str, num_envs: int, worker_processes: int = 1, **optio
         usual = gymnasium.registry[name.rpartition(":")[2]].max_episode_steps
         limit = options.get("max_episode_steps", usual)
         return together if _is_gymnasium_s(entry) else CheckedVectorEnv(together, name, limit)
-    if (processes := min(worker_processes, num_envs)) > 1:
-        return WorkerProcessesVectorEnv(name, functools.partial(EnvCreator(name), options), num_envs, processes)
+    if min(worker_processes, num_envs) > 1:
+        return ProcessesVectorEnv(name, functools.partial(EnvCreator(name), options), num_envs)
     return SyncVectorEnv(
         [lambda: make_env(name, **options) for _ in range(num_envs)],
         autoreset_mode=AutoresetMode.NEXT_STEP,
@@ -249,7 +233,7 @@ def make_vector_env(name: str, num_envs: int, worker_processes: int = 1, **optio
 def thread_options(name: str, threads: int, processes: int = 1) -> dict[str, Any]:
     """Return the options of `make_vector_env` by which several cores step the copies.
 
-    These are ``threads`` threads where copies step in C++, and ``processes`` processes where they step in a loop.
+    These are ``threads`` threads where copies step in C++. Where they step in a loop, they get a process each from 2 ``processes``.
     """
     if name.startswith(envpool.PREFIX) or _is_envpool_s(_vector_entry_point(name)):
         return {"num_threads": threads}
@@ -306,22 +290,19 @@ def _make(name: str, make: Callable[..., gymnasium.Env[Any, Any]], options: dict
         if name not in _MADE:
             raise fault(f"Making environment {name}", error) from error
         env = _apart(name, options, error)
-    _MADE.add(name)
-    return _checked(env, name)
+    made = viewed(CheckedEnv(env, name))
+    _MADE[name] = {each: getattr(made, each) for each in ("observation_space", "action_space", "metadata")}
+    return made
 
 
 def _apart(name: str, options: dict[str, Any], error: BaseException) -> EnvApart:
     """Make an environment that this process can't make again, such as a simulator that exists once, in a process of its own."""
     spec = gymnasium.registry.get(name.removeprefix(prefix_of(name) or "").rpartition(":")[2])
-    env = EnvApart(name, functools.partial(EnvCreator(name), options), spec)
+    like = SimpleNamespace(**_MADE[name], render_mode=options.get("render_mode"), close=lambda: None)
+    env = EnvApart(name, functools.partial(EnvCreator(name), options), like, spec)
     why = " ".join(f"{type(error).__name__}: {error}".split())
     Say(name)("apart", f"a process can't make it twice ({why}), so other copies have processes of their own.")
     return env
-
-
-def _checked(env: gymnasium.Env[Any, Any], name: str) -> gymnasium.Env[Any, Any]:
-    """Return the environment checked, with observations and actions as arrays of ours."""
-    return viewed(CheckedEnv(env, name))
 
 
 def procgen_game_and_mode(name: str) -> tuple[str, str]:
@@ -342,10 +323,10 @@ def _check_id(name: str) -> None:
     if name.startswith(atari.PREFIX):
         atari.check(name)
     if not name.startswith(envpool.PREFIX):
-        _check_gymnasium_id(name)
+        check_gymnasium_id(name)
 
 
-def _check_gymnasium_id(name: str) -> None:
+def check_gymnasium_id(name: str) -> None:
     """Raise ValueError unless gymnasium can make ``name``; imports the module of a ``module:EnvId`` name."""
     module, _, env_id = name.rpartition(":")
     if module:

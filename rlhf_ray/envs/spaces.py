@@ -41,60 +41,44 @@ def check_spaces(
 
 def _observation_problem(space: gymnasium.Space[object]) -> str | None:
     """Return the remedy for an unsupported observation space; None if it is supported."""
+    wrap = "Wrap the environment in gymnasium.wrappers."
     if not isinstance(space, spaces.Box):
         if view_of(space) is not None:
             return "Wrap the environment in rlhf_ray.envs.Viewed, or gymnasium.wrappers.FlattenObservation; both convert it."
-        if isinstance(space, spaces.Discrete):
-            return "Wrap the environment in gymnasium.wrappers.FlattenObservation, which converts it to such a Box."
         return (
             f"{misfit(space) or ''} Select or convert parts with gymnasium.wrappers.TransformObservation, for example one image. "
             "(A Dict works as it is if its parts are images of one size, numbers, Discrete, MultiDiscrete and MultiBinary.)"
         ).lstrip()
     if is_image(space) or (len(space.shape) == 1 and space.shape[0] >= 1 and np.dtype(space.dtype).kind in "fiu"):
         return None
+    if len(space.shape) == 3 and space.shape[0] < LEAST_SIDE <= space.shape[1]:
+        return f"{wrap}TransformObservation and move the channels last with numpy.moveaxis(image, 0, -1)."
+    if len(space.shape) == 3 and space.dtype == np.uint8:
+        return f"{wrap}ResizeObservation to enlarge the images, or in FlattenObservation."
     if len(space.shape) == 3:
-        height, width, _ = space.shape
-        if height < LEAST_SIDE <= width:
-            return (
-                "This looks like channels first: move the channels last with gymnasium.wrappers.TransformObservation "
-                "and numpy.moveaxis(image, 0, -1)."
-            )
-        if space.dtype != np.uint8:
-            return (
-                "If these are images, return them as uint8 in 0..255 (gymnasium.wrappers.TransformObservation); "
-                "otherwise wrap the environment in gymnasium.wrappers.FlattenObservation."
-            )
         return (
-            "Enlarge the images with gymnasium.wrappers.ResizeObservation, or wrap the environment in "
-            "gymnasium.wrappers.FlattenObservation."
+            f"{wrap}TransformObservation to return images as uint8 in 0..255; what is no image, in FlattenObservation."
         )
     if len(space.shape) == 2 and space.dtype == np.uint8:
         return (
-            "If these are grey images, add a channel axis (gymnasium.wrappers.GrayscaleObservation with "
-            "keep_dim=True); otherwise wrap the environment in gymnasium.wrappers.FlattenObservation."
+            f"{wrap}GrayscaleObservation with keep_dim=True if these are grey images, otherwise in FlattenObservation."
         )
-    if len(space.shape) == 1:
-        return "Return at least one number, with gymnasium.wrappers.TransformObservation."
-    return "Wrap the environment in gymnasium.wrappers.FlattenObservation."
+    return f"{wrap}{'TransformObservation to return numbers' if len(space.shape) == 1 else 'FlattenObservation'}."
 
 
 def _action_problem(space: gymnasium.Space[object]) -> str | None:
     """Return the remedy for an unsupported action space; None if it is supported."""
+    vector = isinstance(space, spaces.Box | spaces.MultiDiscrete) and len(space.shape) == 1 and space.shape[0] >= 1
     if isinstance(space, spaces.Discrete):
         if space.start == 0:
             return None
         return f"Number the actions from 0 and add {space.start} with gymnasium.wrappers.TransformAction."
-    if isinstance(space, spaces.MultiDiscrete):
-        if len(space.shape) == 1 and not np.any(space.start):
-            return None
+    if isinstance(space, spaces.MultiDiscrete) and vector and not np.any(space.start):
+        return None
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         return "Wrap the environment in rlhf_ray.envs.Viewed, which converts it."
-    if isinstance(space, spaces.MultiBinary):
-        return "Wrap the environment in rlhf_ray.envs.Viewed, which makes it a MultiDiscrete of twos."
     if isinstance(space, spaces.Box):
-        if len(space.shape) == 1 and space.shape[0] >= 1 and np.dtype(space.dtype).kind == "f":
+        if vector and np.dtype(space.dtype).kind == "f":
             return None
         return "Use a float Box of rank 1 with gymnasium.wrappers.TransformAction, and reshape or round there."
-    return (
-        "Use one Discrete space with one action per combination (gymnasium.wrappers.TransformAction), or a Box "
-        "of rank 1."
-    )
+    return "Use one Discrete space with one action per combination (gymnasium.wrappers.TransformAction), or a Box of rank 1."

@@ -14,18 +14,9 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from rlhf_ray.data.seeds import Process, number_of, sequence
 from rlhf_ray.envs.classic_control import ArrayVectorEnv
 from rlhf_ray.envs.envpool import EnvPoolVectorEnv
-from rlhf_ray.envs.level_envs import LevelVectorEnv
-from rlhf_ray.envs.worker_processes import WorkerProcessesVectorEnv
 from rlhf_ray.rllib.rllib_internals import begin_episodes, learner_index
 
-_SEED_EACH = (
-    SyncVectorEnv,
-    AsyncVectorEnv,
-    ArrayVectorEnv,
-    LevelVectorEnv,
-    EnvPoolVectorEnv,
-    WorkerProcessesVectorEnv,
-)
+_SEED_EACH = SyncVectorEnv, AsyncVectorEnv, ArrayVectorEnv, EnvPoolVectorEnv
 """Vector environments whose `reset` takes a list with each copy's seed. Gymnasium promises only that it takes one number."""
 
 

@@ -34,8 +34,8 @@ class PPOSettings:
     num_env_runners: int = 0
     """Number of Ray actors that collect rollouts, spread over the cluster. 0: collect in the run's own process."""
     env_threads: int | Literal["auto"] = "auto"
-    """Threads that step the copies of one env runner where they step in C++ (envpool/), and processes that step them where they
-    step one by one, as Python environments do: as many as cores pay where a step takes more than about .1 ms. auto: the cores that
+    """Threads that step the copies of one env runner where they step in C++ (envpool/). Where they step one by one, as Python
+    environments do, each has a process of its own from 2, which pays where a step takes more than about .1 ms. auto: the cores that
     the process may use, shared among the env runners; no processes. The experiment does not depend on it."""
     max_policy_age: int | None = None
     """In asynchronous training, the most updates by which a rollout's policy may be behind the one that learns from it: env runners

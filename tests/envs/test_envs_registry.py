@@ -222,7 +222,7 @@ def test_an_episode_of_copies_that_goes_on_after_the_limit_is_a_fault() -> None:
 
 def test_procgen_and_the_worlds_of_levels_are_natively_vectorised() -> None:
     assert is_natively_vectorised("procgen/coinrun-easy")
-    assert is_natively_vectorised("rlhf_ray/MiniRun-v0")
+    assert is_natively_vectorised("rlhf_ray/CartPoleFixed-v0")
     assert not is_natively_vectorised("rlhf_ray/MovingDot-v0")
     assert not is_natively_vectorised("CartPole-v1")
 

@@ -6,7 +6,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import check_spaces, make_env
 from rlhf_ray.envs.gridworld import AGENT, GOAL, KEY, WALL, distance_left
 from rlhf_ray.envs.ground_truth import ground_truth
-from tests.envs.worlds import GRIDS, world
+from tests.envs.worlds import GRIDS, objects, world
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -63,7 +63,7 @@ def test_walls_stop_the_agent_and_rooms_are_connected() -> None:
     assert (grid[:, [0, -1]] == WALL).all()
     assert (grid[5, 1:-1] == WALL).sum() == 7
     env._agent = (4, 1)
-    assert env.objects(env.step(2)[0])["agent"] == [(4, 1)]
+    assert objects(env, env.step(2)[0])["agent"] == [(4, 1)]
     probabilities, _, initial, terminal = env.mdp_tables()
     reached = initial > 0
     for _ in range(40):
@@ -75,8 +75,8 @@ def test_walls_stop_the_agent_and_rooms_are_connected() -> None:
 def test_levels_are_edited_by_position() -> None:
     env = world("CoinFlip")
     seen = env.observe(agent=(2, 3), goals=[(1, 1), (9, 9)], walls=[(5, 5)], keys=[(4, 4)])
-    assert env.objects(seen) == {"agent": [(2, 3)], "goal": [(1, 1), (9, 9)], "wall": [(5, 5)], "key": [(4, 4)]}
-    assert env.objects(env.observe(agent=(9, 9), goals=[(9, 9)])) == {
+    assert objects(env, seen) == {"agent": [(2, 3)], "goal": [(1, 1), (9, 9)], "wall": [(5, 5)], "key": [(4, 4)]}
+    assert objects(env, env.observe(agent=(9, 9), goals=[(9, 9)])) == {
         "agent": [(9, 9)],
         "goal": [],
         "wall": [],
@@ -118,7 +118,7 @@ def test_distance_goes_by_the_key_to_the_nearest_goal() -> None:
 def test_levels_of_ones_own() -> None:
     env = world("FixedGoal", goals=[[(3, 4)], [(5, 5), (6, 6)]], size=7)
     check_env(env, skip_render_check=True)
-    seen = {tuple(env.objects(env.reset(seed=seed)[0])["goal"]) for seed in range(20)}
+    seen = {tuple(objects(env, env.reset(seed=seed)[0])["goal"]) for seed in range(20)}
     assert seen == {((3, 4),), ((5, 5), (6, 6))}
     assert env.mdp_tables()[3].sum() == 3
     assert env.grid_states().layers == ["goal at (3, 4)", "goal at (5, 5), (6, 6)"]

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from examples.worlds.planted import AGENT_COLOUR, COIN_COLOUR, DISTRACTOR_COLOURS, PlantedImage
+from examples.worlds.score_shortcut import ScoreShortcut
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import check_spaces
-from rlhf_ray.envs.planted import AGENT_COLOUR, COIN_COLOUR, DISTRACTOR_COLOURS, PlantedImage
-from rlhf_ray.envs.score_shortcut import ScoreShortcut
 from tests.envs.worlds import IMAGES, world
 
 

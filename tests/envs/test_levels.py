@@ -8,9 +8,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
+from examples.worlds.levels import uniform
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs import is_natively_vectorised, make_batch, make_env, make_vector_env
-from rlhf_ray.envs.levels import uniform
+from rlhf_ray.envs import make_batch, make_env, make_vector_env, steps_together
 
 WORLDS = ("rlhf_ray/MiniRun-v0", "rlhf_ray/CueRun-v0", "rlhf_ray/StaticBounce-v0")
 worlds = pytest.mark.parametrize("name", WORLDS)
@@ -157,7 +157,7 @@ def test_pictures_are_large_enough_for_people(name):
 
 @worlds
 def test_the_vector_environment_resets_on_the_next_step(name):
-    assert is_natively_vectorised(name)
+    assert steps_together(name)
     envs = make_vector_env(name, 8, max_episode_steps=9)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     observations, infos = envs.reset(seed=50)

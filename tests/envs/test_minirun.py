@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from examples.worlds.runner import BEHIND, HEIGHTS, STANDING
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_batch
-from rlhf_ray.envs.runner import BEHIND, HEIGHTS, STANDING
 
 NAME = "rlhf_ray/MiniRun-v0"
 LEFT, RIGHT, NOOP, JUMP, JUMP_RIGHT = range(5)

@@ -13,7 +13,8 @@ from procgen import ProcgenGym3Env
 from procgen.env import DISTRIBUTION_MODE_DICT, ENV_NAMES, EXPLORATION_LEVEL_SEEDS
 
 from rlhf_ray.envs import make_env, make_vector_env
-from rlhf_ray.envs.procgen import ProcgenVectorEnv, _without_time_limit
+from rlhf_ray.envs.procgen import ProcgenVectorEnv
+from rlhf_ray.envs.procgen_state import without_time_limit
 from rlhf_ray.envs.procgen_settings import GAMES, modes_of
 
 STAY, RIGHT, RIGHT_AND_UP = 4, 7, 8
@@ -290,7 +291,7 @@ def test_every_game_starts_and_keeps_its_limit_lifted(name: str) -> None:
     envs.reset(seed=0)
     for _ in range(4):
         envs.step(np.array([STAY]))
-    assert _without_time_limit(envs._native.get_state(), game)[0] == 2**30
+    assert without_time_limit(envs._native.get_state(), game)[0] == 2**30
     envs.close()
 
 
@@ -323,4 +324,4 @@ def test_partial_resets_are_refused() -> None:
 @pytest.mark.parametrize("state", [b"", b"\x00" * 8, b"\x01" + b"\x00" * 200, b"\x00" * 400])
 def test_an_unknown_layout_of_the_state_is_told(state: bytes) -> None:
     with pytest.raises(RuntimeError, match=r"procgen-mirror==0\.10\.7"):
-        _without_time_limit([state], "coinrun")
+        without_time_limit([state], "coinrun")

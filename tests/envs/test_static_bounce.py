@@ -1,7 +1,7 @@
 import numpy as np
 
+from examples.worlds.static_bounce import sticky_actions
 from rlhf_ray.envs import make_batch
-from rlhf_ray.envs.static_bounce import sticky_actions
 
 NAME = "rlhf_ray/StaticBounce-v0"
 NOOP, UP, RIGHT, DOWN, LEFT = range(5)

@@ -6,6 +6,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.envs import make_env
+from rlhf_ray.envs.gridworld import AGENT, GOAL, KEY, WALL
 from rlhf_ray.reward.functions import RewardFunction
 
 GRIDS = ("FixedGoal", "CoinFlip", "TwoGoals", "RandomGoal", "ManyGoals", "NoGoal", "Key", "Walls")
@@ -18,6 +19,16 @@ SHAPINGS = ("none", "dense", "antidense", "random")
 def world(name: str, **options: Any) -> Any:
     """The environment of ours without its wrappers."""
     return make_env(f"rlhf_ray/{name}-v0", **options).unwrapped
+
+
+def objects(grid: Any, observation: Any) -> dict[str, list[tuple[int, int]]]:
+    """The positions of the objects of a grid's observation by kind; ``wall`` without the walls around."""
+    codes = np.asarray(observation).reshape(grid.grid)[1:-1, 1:-1]
+    kinds = {"wall": WALL, "agent": AGENT, "goal": GOAL, "key": KEY}
+    return {
+        kind: [(int(row) + 1, int(column) + 1) for row, column in np.argwhere(codes == code)]
+        for kind, code in kinds.items()
+    }
 
 
 def reward_table(reward: RewardFunction, observations: np.ndarray, actions: int, terminal: BoolArray) -> FloatArray:

@@ -8,7 +8,7 @@ from gymnasium.vector import SyncVectorEnv
 from ray import tune
 
 from rlhf_ray.data.system import CORES
-from rlhf_ray.envs.worker_processes import WorkerProcessesVectorEnv
+from rlhf_ray.envs.processes import ProcessesVectorEnv
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.environments import env_threads
@@ -31,7 +31,7 @@ def test_the_copies_of_an_env_runner_step_in_as_many_processes_as_there_are_thre
         config = kind.from_experiment(Experiment(environment=LOOP, agent=agent, **{agent: group}))
         config.validate()
         runner = EnvRunner(config=config, worker_index=0, num_workers=0)
-        assert type(runner.env.unwrapped) is (WorkerProcessesVectorEnv if threads == 2 else SyncVectorEnv)
+        assert type(runner.env.unwrapped) is (ProcessesVectorEnv if threads == 2 else SyncVectorEnv)
         assert not runner.env.closed
         starts.append(runner._try_env_reset(seed=1)[0])
         runner.stop()

@@ -7,7 +7,8 @@ import functools
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.envs.levels import CELLS
+
+from .levels import CELLS
 
 BEHIND = 2
 """Cells in view behind the agent: it is in this column."""

@@ -11,7 +11,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs.levels import LevelBatch
+
+from .levels import LevelBatch
 
 MOST_LEVELS = 2**31
 """Levels that episodes without a seed draw from."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.envs.level_envs import LevelEnv, LevelVectorEnv
-from rlhf_ray.envs.levels import CELLS, LevelBatch
+
+from .level_envs import LevelEnv, LevelVectorEnv
+from .levels import CELLS, LevelBatch
 
 COIN_REWARD, ENEMY_REWARD = 1.0, -1.0
 RESAMPLE = 0.4

@@ -8,10 +8,11 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs import runner
-from rlhf_ray.envs.level_envs import LevelEnv, LevelVectorEnv
-from rlhf_ray.envs.levels import LevelBatch
 from rlhf_ray.envs.options import checked_option
+
+from . import runner
+from .level_envs import LevelEnv, LevelVectorEnv
+from .levels import LevelBatch
 
 REWARD = 10.0
 FIRST_COIN = 5

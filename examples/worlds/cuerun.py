@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.envs import runner
-from rlhf_ray.envs.level_envs import LevelEnv, LevelVectorEnv
-from rlhf_ray.envs.levels import LevelBatch
+
+from . import runner
+from .level_envs import LevelEnv, LevelVectorEnv
+from .levels import LevelBatch
 
 REWARD = 10.0
 LENGTH = 14

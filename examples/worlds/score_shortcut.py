@@ -12,7 +12,8 @@ from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.formula import Formula
 from rlhf_ray.envs.options import checked_option
-from rlhf_ray.envs.planted import SIDE, Colour, PlantedImage, Position
+
+from .planted import SIDE, Colour, PlantedImage, Position
 
 SCORE_ROWS = 2
 LIT, DIM = (255, 255, 255), (0, 120, 40)
