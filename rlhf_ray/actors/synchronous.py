@@ -255,7 +255,7 @@ class SynchronousRing:
         if self.people is not None:
             return await self.members.tally(None)
         last = [questions.last for questions in self.members.gatherers]
-        if None in last:
+        if not last or None in last:
             return await self.members.tally(
                 self.members.read if self.members.asked else self.members.settings.begun_after
             )

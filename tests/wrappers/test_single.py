@@ -417,7 +417,7 @@ def test_an_observation_that_the_declared_dtype_cannot_hold_is_refused_and_not_c
         env.reset(seed=0)  # whole numbers lose nothing
         for wrong in (np.array([0.5, 1.0]), np.array([0, 256])):
             inner.shown = wrong
-            with pytest.raises(FaultyEnvironmentError, match=r"its value (0.5|256) is not a uint8, the dtype of its"):
+            with pytest.raises(FaultyEnvironmentError, match=r"its value (0.5|256) is not a uint8"):
                 env.step(0)
     finally:
         env.close()
