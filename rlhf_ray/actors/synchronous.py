@@ -16,10 +16,9 @@ from rlhf_ray.actors.people import People
 from rlhf_ray.actors.ring import STATE, Learn, Moment, Pretrained, RoundReport, Stop, never, no_policy
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.nested import read_nested, write_nested
-from rlhf_ray.queries.due import FitSchedule, RoundQuestions, share_of_questions
+from rlhf_ray.queries.due import FitSchedule, RoundQuestions, Skips, share_of_questions
 from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.queries.schedule import LabelSchedule
-from rlhf_ray.queries.skips import Skips
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.store import Tally
 

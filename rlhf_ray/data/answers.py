@@ -23,7 +23,7 @@ class AnswerKind:
         returns: whether the pair may be shown again.
         broken: whether it says that a clip is broken: nobody gets the pair again.
         undecided: whether it counts as a pair that the annotator can't decide (`Tally.skipped`): another is asked in its place, up
-            to the limits of `rlhf_ray.queries.skips`.
+            to the limits of `rlhf_ray.queries.due`.
         counted: the name of its count in the statistics; empty if it is not counted.
         title: title of that count.
         means: what is counted.

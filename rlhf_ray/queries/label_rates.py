@@ -12,7 +12,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
@@ -24,84 +24,48 @@ POINTS = 2_000
 class LabelRate(Protocol):
     """The integral of a label rate and its inverse: both rise from 0 at 0 to 1 at 1."""
 
-    def share(self, progress: float) -> float:
-        """Return the share of the labels that is due at ``progress``."""
+    @property
+    def share(self) -> Callable[[float], float]:
+        """Return the share of the labels that is due at a progress."""
         ...
 
-    def progress(self, share: float) -> float:
-        """Return the smallest progress at which ``share`` of the labels is due."""
+    @property
+    def progress(self) -> Callable[[float], float]:
+        """Return the smallest progress at which a share of the labels is due."""
         ...
 
 
-class Constant:
+class Curve(NamedTuple):
+    """A `LabelRate` of two functions."""
+
+    share: Callable[[float], float]
+    progress: Callable[[float], float]
+
+
+def constant() -> LabelRate:
     """The same rate throughout."""
-
-    def share(self, progress: float) -> float:
-        """See `LabelRate.share`."""
-        return progress
-
-    def progress(self, share: float) -> float:
-        """See `LabelRate.progress`."""
-        return share
+    return Curve(lambda progress: progress, lambda share: share)
 
 
-class Hyperbolic:
-    """A rate ∝ 1/(1 + st), with t the progress (Christiano et al. 2017).
-
-    Args:
-        steepness: s.
-    """
-
-    def __init__(self, steepness: float):
-        self.steepness = steepness
-
-    def share(self, progress: float) -> float:
-        """See `LabelRate.share`."""
-        return math.log1p(self.steepness * progress) / math.log1p(self.steepness)
-
-    def progress(self, share: float) -> float:
-        """See `LabelRate.progress`."""
-        return math.expm1(share * math.log1p(self.steepness)) / self.steepness
+def hyperbolic(steepness: float) -> LabelRate:
+    """A rate ∝ 1/(1 + st), with s the steepness and t the progress (Christiano et al. 2017)."""
+    whole = math.log1p(steepness)
+    return Curve(lambda t: math.log1p(steepness * t) / whole, lambda share: math.expm1(share * whole) / steepness)
 
 
-class InverseQuadratic:
-    """A rate ∝ 1/(1 + (st)²), with t the progress.
-
-    Args:
-        steepness: s.
-    """
-
-    def __init__(self, steepness: float):
-        self.steepness = steepness
-
-    def share(self, progress: float) -> float:
-        """See `LabelRate.share`."""
-        return math.atan(self.steepness * progress) / math.atan(self.steepness)
-
-    def progress(self, share: float) -> float:
-        """See `LabelRate.progress`."""
-        return math.tan(share * math.atan(self.steepness)) / self.steepness
+def inverse_quadratic(steepness: float) -> LabelRate:
+    """A rate ∝ 1/(1 + (st)²), with s the steepness and t the progress."""
+    whole = math.atan(steepness)
+    return Curve(lambda t: math.atan(steepness * t) / whole, lambda share: math.tan(share * whole) / steepness)
 
 
-class Increasing:
-    """A rate ∝ 1/(1 + s(1 - t)), with t the progress: `Hyperbolic` backwards, asking later.
+def increasing(steepness: float) -> LabelRate:
+    """A rate ∝ 1/(1 + s(1 - t)), with s the steepness and t the progress: `hyperbolic` backwards, asking later.
 
     B-Pref's increasing schedule is T/(T - step + 1): the same shape, with s as large as the number of steps T.
-
-    Args:
-        steepness: s.
     """
-
-    def __init__(self, steepness: float):
-        self._backwards = Hyperbolic(steepness)
-
-    def share(self, progress: float) -> float:
-        """See `LabelRate.share`."""
-        return 1.0 - self._backwards.share(1.0 - progress)
-
-    def progress(self, share: float) -> float:
-        """See `LabelRate.progress`."""
-        return 1.0 - self._backwards.progress(1.0 - share)
+    back = hyperbolic(steepness)
+    return Curve(lambda t: 1.0 - back.share(1.0 - t), lambda share: 1.0 - back.progress(1.0 - share))
 
 
 class OwnRate:
@@ -156,10 +120,10 @@ LABEL_RATES: Registry[LabelRate] = Registry(
     "preferences.schedule",
     LabelRate,
     {
-        "constant": Constant,
-        "hyperbolic": Hyperbolic,
-        "inverse_quadratic": InverseQuadratic,
-        "increasing": Increasing,
+        "constant": constant,
+        "hyperbolic": hyperbolic,
+        "inverse_quadratic": inverse_quadratic,
+        "increasing": increasing,
     },
 )
 """The values of ``preferences.schedule``."""

@@ -18,11 +18,11 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.recordings import MANIFEST, Recording
 from rlhf_ray.data.spaces import spaces_of
+from rlhf_ray.queries.due import Skips
 from rlhf_ray.queries.gatherers import DESERTED, ScriptedGatherer
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.queries.schedule import LabelSchedule
-from rlhf_ray.queries.skips import Skips
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore, Tally
 from rlhf_ray.store.files import lock_store

@@ -19,9 +19,8 @@ from rlhf_ray.actors.open_questions import ChosenPairs, OpenQuestions, as_arrays
 from rlhf_ray.actors.ring import Moment, never, no_policy
 from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.comparisons import Pairs
-from rlhf_ray.queries.due import FitSchedule, share_of_questions
+from rlhf_ray.queries.due import FitSchedule, Skips, share_of_questions
 from rlhf_ray.queries.schedule import LabelSchedule
-from rlhf_ray.queries.skips import Skips
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import Tally
 from tests.actors.test_fragment_source import Done

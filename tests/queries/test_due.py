@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.queries.due import Due, FitSchedule, RingState, RoundQuestions, share_of_questions
+from rlhf_ray.queries.due import MOST_IN_A_ROW, Due, FitSchedule, RingState, RoundQuestions, Skips, share_of_questions
 from rlhf_ray.queries.schedule import GATHERINGS, PROBE, LabelSchedule
-from rlhf_ray.queries.skips import MOST_IN_A_ROW, Skips
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import Tally
 

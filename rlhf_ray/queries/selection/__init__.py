@@ -6,14 +6,19 @@ from typing import Any
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
-from rlhf_ray.queries.selection.answerable import Answerable
 from rlhf_ray.queries.selection.candidates import Candidates, Selection, choose
-from rlhf_ray.queries.selection.disagreement import Disagreement, DisagreementOfLabels, DisagreementOfLogits
 from rlhf_ray.queries.selection.k_center import KCenter
 from rlhf_ray.queries.selection.near_on_policy import NearOnPolicy
 from rlhf_ray.queries.selection.pairs import random_pairs
 from rlhf_ray.queries.selection.staged import Staged
-from rlhf_ray.queries.selection.uncertainty import Entropy, InformationGain
+from rlhf_ray.queries.selection.uncertainty import (
+    Answerable,
+    Disagreement,
+    DisagreementOfLabels,
+    DisagreementOfLogits,
+    Entropy,
+    InformationGain,
+)
 
 
 class _Selections(Registry[Selection | None]):

@@ -1,12 +1,71 @@
-"""Uncertainty about the answer, and how much of it the answer would resolve."""
+"""Uncertainty about the answer: how much the ensemble's members differ, and how much of it the answer would resolve."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.returns import spread_of
 from rlhf_ray.queries.selection.candidates import Candidates
 from rlhf_ray.settings import RewardModelSettings
+from rlhf_ray.teachers.human_like import ERROR, ERROR_SCALE
+
+
+class Disagreement:
+    """Scores by the variance over members of the probability that left is preferred (Christiano et al. 2017, section 2.2.4)."""
+
+    needs_reward = True
+
+    def score(self, candidates: Candidates, rng: np.random.Generator) -> FloatArray:
+        """See `Selection.score`."""
+        variance: FloatArray = candidates.probabilities.var(axis=0)
+        return variance
+
+
+class DisagreementOfLogits:
+    """Scores by the variance over members of the log odds, as `imitation` does by default. Favours clear pairs more."""
+
+    needs_reward = True
+
+    def score(self, candidates: Candidates, rng: np.random.Generator) -> FloatArray:
+        """See `Selection.score`."""
+        variance: FloatArray = candidates.logits.astype(np.float64).var(axis=0)
+        return variance
+
+
+class DisagreementOfLabels:
+    """Scores by the variance over members of the answer that each finds more likely: 1 left, 0 right, 0.5 if both are."""
+
+    needs_reward = True
+
+    def score(self, candidates: Candidates, rng: np.random.Generator) -> FloatArray:
+        """See `Selection.score`."""
+        variance: FloatArray = ((np.sign(candidates.logits) + 1.0) / 2.0).var(axis=0)
+        return variance
+
+
+class Answerable:
+    """Half of the pairs have the highest disagreement times (1 - 2 e(m))², the other half are random.
+
+    ``m`` is the pair's predicted difference of returns over their spread (`rlhf_ray.data.returns.spread_of`), and
+    ``e(m) = 0.5 exp(-m / 0.33)`` how often people err there (`rlhf_ray.teachers.human_like`). An answer that is wrong with
+    probability e carries (1 - 2 e)² times the information of a certain one, for small differences of the log odds. Where the reward
+    model is wrong about which pairs are far apart, the random half tells it.
+    """
+
+    needs_reward = True
+
+    def score(self, candidates: Candidates, rng: np.random.Generator) -> FloatArray:
+        """See `Selection.score`."""
+        information = candidates.probabilities.var(axis=0)
+        assert candidates.returns is not None
+        spread = max(spread_of(candidates.returns.mean(axis=0)), 1e-9)
+        errors = ERROR * np.exp(-np.abs(candidates.logits.mean(axis=0)) / spread / ERROR_SCALE)
+        order = np.argsort(-information * (1.0 - 2.0 * errors) ** 2, kind="stable")
+        informative = (candidates.count + int(rng.integers(2))) // 2  # of an odd count, half on average
+        scores: FloatArray = rng.random(len(order))
+        scores[order[:informative]] = 2.0 - np.arange(len(order[:informative])) / len(order)
+        return scores
 
 
 class Entropy:
