@@ -32,7 +32,10 @@ def frozen(env: Any) -> Any:
 @pytest.mark.parametrize(
     ("wrappers", "said"),
     [
-        ([NormalizeObservation], r"running statistics \(NormalizeObservation\).* set ppo.normalize_observations or sac"),
+        (
+            [NormalizeObservation],
+            r"running statistics \(NormalizeObservation\).* set ppo.normalize_observations or sac",
+        ),
         ([NormalizeReward, RecordEpisodeStatistics], r"running statistics \(NormalizeReward\)"),
         ([RecordEpisodeStatistics, TimeAwareObservation], None),
         ([lambda env: FrameStackObservation(env, 3)], None),

@@ -118,9 +118,7 @@ def test_rounding_at_the_bounds_and_bounds_that_are_the_dtype_s_are_not_said(cap
     edge = np.array([np.nextafter(np.float32(0.4), np.float32(1)), -1e-9], np.float32)
     assert said(caplog, tight, edge)[1] == []
     assert said(caplog, IMAGE, np.full((20, 20, 3), 255, np.uint8))[1] == []
-    assert said(caplog, spaces.Discrete(3), 2.0)[1][0].endswith(
-        "float64, but their space says int64. They are converted."
-    )
+    assert "float64, but their space says int64. They are converted" in said(caplog, spaces.Discrete(3), 2.0)[1][0]
 
 
 @pytest.mark.parametrize(("part", "around", "inside"), WAYS)
@@ -133,9 +131,9 @@ def test_a_number_of_float64_that_networks_can_t_read_is_refused(part: str, arou
 
 def test_what_has_other_parts_is_refused() -> None:
     both = fitting(spaces.Dict({"a": VECTOR, "b": COUNTS}), Say("Parts-v0"))
-    with pytest.raises(UnfitError, match="that lacks 'b'; its space has 'a', 'b'"):
+    with pytest.raises(UnfitError, match="that has or lacks 'b'; its space has 'a', 'b'"):
         both({"a": np.zeros(2, np.float32)})
-    with pytest.raises(UnfitError, match="that has 'c'"):
+    with pytest.raises(UnfitError, match="that has or lacks 'c'"):
         both({"a": np.zeros(2, np.float32), "b": np.zeros(2, np.int32), "c": 0})
     with pytest.raises(UnfitError, match="no mapping"):
         both(np.zeros(4))

@@ -14,8 +14,8 @@ from procgen.env import DISTRIBUTION_MODE_DICT, ENV_NAMES, EXPLORATION_LEVEL_SEE
 
 from rlhf_ray.envs import make_env, make_vector_env
 from rlhf_ray.envs.procgen import ProcgenVectorEnv
-from rlhf_ray.envs.procgen_state import without_time_limit
 from rlhf_ray.envs.procgen_settings import GAMES, modes_of
+from rlhf_ray.envs.procgen_state import without_time_limit
 
 STAY, RIGHT, RIGHT_AND_UP = 4, 7, 8
 
