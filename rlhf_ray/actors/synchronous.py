@@ -251,10 +251,10 @@ class SynchronousRing:
         The store may be ahead of this ring if a killed run resumes from an earlier checkpoint: then it already has the answers to
         the next questions, and later ones must not count yet.
         """
-        if self.people is not None:
+        if self.people is not None or not self.fits or not self.members.gatherers:
             return await self.members.tally(None)
         last = [questions.last for questions in self.members.gatherers]
-        if not last or None in last:
+        if None in last:
             return await self.members.tally(
                 self.members.read if self.members.asked else self.members.settings.begun_after
             )
