@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import functools
 import logging
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,6 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import atari, envpool, procgen, procgen_settings
 from rlhf_ray.envs.checked import RAISED, CheckedEnv, CheckedVectorEnv, fault
 from rlhf_ray.envs.classic_control import ArrayVectorEnv, CartPoleFixedVectorEnv, PendulumVectorEnv
-from rlhf_ray.envs.external import CONTROL_PREFIX, control, register_external
 from rlhf_ray.envs.fixed_horizon import fixed, prefix_of
 from rlhf_ray.envs.likeness import difference
 from rlhf_ray.envs.observations import Say
@@ -29,6 +29,7 @@ from rlhf_ray.envs.views import viewed
 logger = logging.getLogger(__name__)
 
 PROCGEN_PREFIX = "procgen/"
+SEALS_PREFIX = "seals/"
 
 _GRID, _MAZE = "rlhf_ray.envs.gridworld:GridWorld", "rlhf_ray.envs.mazes:Maze"
 
@@ -68,7 +69,6 @@ _NATIVE: dict[str, type[ArrayVectorEnv]] = {kind.name: kind for kind in (Pendulu
 
 _MAKERS: dict[str, Callable[..., gymnasium.Env[Any, Any]]] = {
     atari.PREFIX: atari.atari,
-    CONTROL_PREFIX: control,
     envpool.PREFIX: envpool.EnvPoolEnv,
 }
 """What makes environments that gymnasium's `make` doesn't, or not alone, by the prefix of their ids."""
@@ -92,8 +92,7 @@ _ACCEPTED_FORMS = (
     "Valid names are: a registered gymnasium id such as 'CartPole-v1'; 'module:EnvId-v0', where importing the module "
     "registers the id; 'fixed/ID' or 'absorbing/ID', a gymnasium or EnvPool id with all episodes as long as its time limit; "
     "one of our own, such as 'rlhf_ray/MovingDot-v0' or 'rlhf_ray/CoinFlip-v0'; 'ALE/<Game>-v5', such as 'ALE/Breakout-v5'; "
-    "'seals/<Name>', such as 'seals/CartPole-v0'; 'dm_control/<domain>-<task>-v0', such as 'dm_control/cartpole-balance-v0'; "
-    "'envpool/<Id>', such as 'envpool/WalkerWalk-v1'; "
+    "'seals/<Name>', such as 'seals/CartPole-v0'; 'envpool/<Id>', such as 'envpool/WalkerWalk-v1'; "
     "and 'procgen/<game>-<mode>' with mode easy, hard, extreme, memory or exploration, such as 'procgen/coinrun-easy'."
 )
 
@@ -157,8 +156,7 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
 
     Args:
         name: a registered gymnasium id, ``module:EnvId-v0``, ``fixed/`` or ``absorbing/`` followed by an id, ``ALE/<Game>-v5``,
-            ``seals/<Name>``, ``dm_control/<domain>-<task>-v0``, ``procgen/<game>-<mode>``, or
-            ``envpool/`` followed by one of EnvPool's.
+            ``seals/<Name>``, ``procgen/<game>-<mode>``, or ``envpool/`` followed by one of EnvPool's.
         **options: arguments of the environment's constructor, for example ``render_mode="rgb_array"``. For procgen, see
             ``rlhf_ray.envs.procgen.ProcgenVectorEnv``.
 
@@ -177,7 +175,7 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
         inner = name.removeprefix(prefix)
         if ":" in inner:
             raise ValueError(f"{name!r}: {prefix} needs an id that is already registered, without a module.")
-        if inner.startswith((atari.PREFIX, CONTROL_PREFIX)):
+        if inner.startswith(atari.PREFIX):
             raise ValueError(
                 f"{name!r}: episodes of {inner} already have a fixed length; use the name without {prefix}."
             )
@@ -319,11 +317,22 @@ def procgen_game_and_mode(name: str) -> tuple[str, str]:
 
 def _check_id(name: str) -> None:
     """Raise ValueError unless ``name`` can be made; EnvPool checks its own names."""
-    register_external(name)
+    if name.startswith(SEALS_PREFIX):
+        _register_seals(name)
     if name.startswith(atari.PREFIX):
         atari.check(name)
     if not name.startswith(envpool.PREFIX):
         check_gymnasium_id(name)
+
+
+def _register_seals(name: str) -> None:
+    """Register the environments of `imitation`'s experiments: episodes of one length, positions among MuJoCo's observations."""
+    try:
+        import seals  # noqa: F401 - registers its ids
+    except ImportError as error:
+        raise ImportError(f"{name} needs seals: pip install seals ({error}).") from error
+    # Their environments are of MuJoCo's v4 ids, and gymnasium says at each that v5 is newer.
+    warnings.filterwarnings("ignore", message=".*v4.*out of date.*")
 
 
 def check_gymnasium_id(name: str) -> None:
