@@ -60,7 +60,7 @@ class ProcessesVectorEnv(AsyncVectorEnv):
             yield
         except (EOFError, ConnectionError) as error:
             self.closed = True
-            for process in self.processes:
+            for process in getattr(self, "processes", ()):
                 process.terminate()
             raise FaultyEnvironmentError(
                 f"Environment {self._called}: the process of a copy has ended: the environment left it, somebody killed it, or the "

@@ -20,7 +20,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import atari, envpool, procgen, procgen_settings
 from rlhf_ray.envs.checked import RAISED, CheckedEnv, CheckedVectorEnv, fault
 from rlhf_ray.envs.classic_control import ArrayVectorEnv, CartPoleFixedVectorEnv, PendulumVectorEnv
-from rlhf_ray.envs.fixed_horizon import fixed, prefix_of
+from rlhf_ray.envs.fixed_horizon import FIXED_PREFIX, fixed
 from rlhf_ray.envs.likeness import difference
 from rlhf_ray.envs.observations import Say
 from rlhf_ray.envs.processes import EnvApart, ProcessesVectorEnv
@@ -90,7 +90,7 @@ MOST_LISTED = 10
 
 _ACCEPTED_FORMS = (
     "Valid names are: a registered gymnasium id such as 'CartPole-v1'; 'module:EnvId-v0', where importing the module "
-    "registers the id; 'fixed/ID' or 'absorbing/ID', a gymnasium or EnvPool id with all episodes as long as its time limit; "
+    "registers the id; 'fixed/ID', a gymnasium or EnvPool id with all episodes as long as its time limit; "
     "one of our own, such as 'rlhf_ray/MovingDot-v0' or 'rlhf_ray/CoinFlip-v0'; 'ALE/<Game>-v5', such as 'ALE/Breakout-v5'; "
     "'seals/<Name>', such as 'seals/CartPole-v0'; 'envpool/<Id>', such as 'envpool/WalkerWalk-v1'; "
     "and 'procgen/<game>-<mode>' with mode easy, hard, extreme, memory or exploration, such as 'procgen/coinrun-easy'."
@@ -120,7 +120,7 @@ def steps_together(name: str) -> bool:
 
 def _vector_entry_point(name: str, **options: Any) -> Any:
     """Return the ``vector_entry_point`` that ``name`` was registered with, if it is like the single environment, otherwise None."""
-    if name.startswith((PROCGEN_PREFIX, *_MAKERS)) or prefix_of(name):
+    if name.startswith((PROCGEN_PREFIX, FIXED_PREFIX, *_MAKERS)):
         return None
     if ":" in name:
         check_gymnasium_id(name)  # imports the module
@@ -155,7 +155,7 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """Make one environment.
 
     Args:
-        name: a registered gymnasium id, ``module:EnvId-v0``, ``fixed/`` or ``absorbing/`` followed by an id, ``ALE/<Game>-v5``,
+        name: a registered gymnasium id, ``module:EnvId-v0``, ``fixed/`` followed by an id, ``ALE/<Game>-v5``,
             ``seals/<Name>``, ``procgen/<game>-<mode>``, or ``envpool/`` followed by one of EnvPool's.
         **options: arguments of the environment's constructor, for example ``render_mode="rgb_array"``. For procgen, see
             ``rlhf_ray.envs.procgen.ProcgenVectorEnv``.
@@ -171,16 +171,16 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """
     if name.startswith(PROCGEN_PREFIX):
         return procgen.ProcgenEnv(*procgen_game_and_mode(name), **options)
-    if prefix := prefix_of(name):
-        inner = name.removeprefix(prefix)
+    if name.startswith(FIXED_PREFIX):
+        inner = name.removeprefix(FIXED_PREFIX)
         if ":" in inner:
-            raise ValueError(f"{name!r}: {prefix} needs an id that is already registered, without a module.")
+            raise ValueError(f"{name!r}: {FIXED_PREFIX} needs an id that is already registered, without a module.")
         if inner.startswith(atari.PREFIX):
             raise ValueError(
-                f"{name!r}: episodes of {inner} already have a fixed length; use the name without {prefix}."
+                f"{name!r}: episodes of {inner} already have a fixed length; use the name without {FIXED_PREFIX}."
             )
         _check_id(inner)
-        return _make(name, functools.partial(fixed, inner, prefix, _maker(inner)), options)
+        return _make(name, functools.partial(fixed, inner, _maker(inner)), options)
     _check_id(name)
     return _make(name, functools.partial(_maker(name), name), options)
 
@@ -260,7 +260,7 @@ class EnvCreator:
 
     def __init__(self, name: str):
         self.name = name
-        self._id = name.removeprefix(prefix_of(name) or "")
+        self._id = name.removeprefix(FIXED_PREFIX)
         self._registered = _by_object(gymnasium.registry.get(self._id))
 
     def __call__(self, context: Any) -> Any:
@@ -295,7 +295,7 @@ def _make(name: str, make: Callable[..., gymnasium.Env[Any, Any]], options: dict
 
 def _apart(name: str, options: dict[str, Any], error: BaseException) -> EnvApart:
     """Make an environment that this process can't make again, such as a simulator that exists once, in a process of its own."""
-    spec = gymnasium.registry.get(name.removeprefix(prefix_of(name) or "").rpartition(":")[2])
+    spec = gymnasium.registry.get(name.removeprefix(FIXED_PREFIX).rpartition(":")[2])
     like = SimpleNamespace(**_MADE[name], render_mode=options.get("render_mode"), close=lambda: None)
     env = EnvApart(name, functools.partial(EnvCreator(name), options), like, spec)
     why = " ".join(f"{type(error).__name__}: {error}".split())

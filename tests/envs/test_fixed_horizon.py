@@ -76,8 +76,7 @@ def test_the_last_observation_of_any_space_is_repeated_as_it_was(space: gym.Spac
             seen[:] = 0  # what a user does to one leaves the others as they are
 
 
-@pytest.mark.parametrize("prefix", ["fixed/", "absorbing/"])
-def test_a_reward_in_an_array_of_one_is_a_number_as_without_the_prefix(prefix: str) -> None:
+def test_a_reward_in_an_array_of_one_is_a_number_as_without_the_prefix() -> None:
     class Pays(CartPoleEnv):
         def step(self, action: Any) -> Any:
             observation, reward, *others = super().step(action)
@@ -86,7 +85,7 @@ def test_a_reward_in_an_array_of_one_is_a_number_as_without_the_prefix(prefix: s
     pays: Any = Pays
     gym.register("tests/Pays-v0", pays, max_episode_steps=5)
     try:
-        for name in ("tests/Pays-v0", f"{prefix}tests/Pays-v0"):
+        for name in ("tests/Pays-v0", "fixed/tests/Pays-v0"):
             env = make_env(name)
             env.reset(seed=0)
             reward = env.step(0)[1]
@@ -111,27 +110,6 @@ def test_what_has_no_time_limit_and_what_is_of_a_module_is_refused() -> None:
         make_env("fixed/CartPol-v1")
 
 
-def test_the_absorbing_state_is_flagged_and_like_no_other() -> None:
-    env, plain = make_env("absorbing/CartPole-v1", absorbing_reward=-0.5), make_env("CartPole-v1")
-    for seed in (0, 1):
-        seen, _ = env.reset(seed=seed)
-        observation, _ = plain.reset(seed=seed)
-        over, steps, truncated = False, 0, False
-        while not truncated:
-            assert env.observation_space.contains(seen)
-            if over:
-                assert seen.tolist() == [0, 0, 0, 0, 1]
-            else:
-                assert seen.tolist() == [*observation.tolist(), 0]
-            before = over
-            seen, reward, terminated, truncated, _ = env.step(1)
-            if not over:
-                observation, same, over, _, _ = plain.step(1)
-            assert (reward, terminated) == (-0.5 if before else same, False)
-            steps += 1
-        assert (steps, over) == (500, True)
-
-
 def test_imitations_absorbing_wrapper_does_the_same_with_the_last_observation() -> None:
     util = pytest.importorskip("seals.util")
     theirs, ours = util.AbsorbAfterDoneWrapper(make_env("CartPole-v1")), make_env("fixed/CartPole-v1")
@@ -141,8 +119,3 @@ def test_imitations_absorbing_wrapper_does_the_same_with_the_last_observation() 
         same, their_reward, *_ = theirs.step(1)
         seen, reward, *_ = ours.step(1)
         assert reward == their_reward
-
-
-def test_an_absorbing_state_needs_a_vector() -> None:
-    with pytest.raises(ValueError, match=r"absorbing/ needs observations that are a Box of one dimension.*use fixed/"):
-        make_env("absorbing/rlhf_ray/PlantedImage-v0")
