@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from examples.worlds import WORLDS as FILES
+from examples.worlds import CueRunBatch
 from examples.worlds.planted import AGENT_COLOUR, COIN_COLOUR, DISTRACTOR_COLOURS
 from examples.worlds.runner import BEHIND, STANDING
 from examples.worlds.score_shortcut import ScoreShortcut
@@ -69,6 +70,12 @@ def test_masks_say_what_each_pixel_shows(name):
         assert (masks["agent"].sum((1, 2)) == 4).all()
         batch.step(batch.expert(rng))
     assert seen == set(batch.kinds)
+
+
+def test_a_module_s_batch_is_found_by_its_name() -> None:
+    batch = make_batch(f"examples.worlds:{CUERUN}", 2)
+    assert type(batch) is CueRunBatch
+    assert batch.n == 2
 
 
 @worlds
