@@ -5,8 +5,8 @@ Copy this folder beside your script and import it, or name it: `rlhf-ray train w
 
 * ``rlhf_ray/MiniRun-v0``, ``rlhf_ray/CueRun-v0``, ``rlhf_ray/StaticBounce-v0``: worlds of levels that are batches themselves, with
   concepts, masks, edits and states;
-* ``rlhf_ray/PlantedImage-v0``, ``rlhf_ray/ScoreShortcut-v0``, ``rlhf_ray/DotsAndDistances-v0``: images whose rewarded region is known
-  to the pixel.
+* ``rlhf_ray/PlantedImage-v0``, ``rlhf_ray/ScoreShortcut-v0``, ``rlhf_ray/DotsAndDistances-v0``: images whose rewarded region is
+  known to the pixel.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from rlhf_ray.envs.options import checked_option
 
 FREE, WALL, AGENT, GOAL, KEY = range(5)
 """Object codes in observations."""
+OBJECTS = {"wall": WALL, "agent": AGENT, "goal": GOAL, "key": KEY}
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 """(rows, columns) of the actions: 0 up, 1 right, 2 down, 3 left."""

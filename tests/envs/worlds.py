@@ -6,12 +6,11 @@ import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.envs import make_env
-from rlhf_ray.envs.gridworld import AGENT, GOAL, KEY, WALL
+from rlhf_ray.envs.gridworld import OBJECTS
 from rlhf_ray.reward.functions import RewardFunction
 
 GRIDS = ("FixedGoal", "CoinFlip", "TwoGoals", "RandomGoal", "ManyGoals", "NoGoal", "Key", "Walls")
 MAZES = ("EmptyMaze4", "EmptyMaze10", "KeyMaze6", "KeyMaze10")
-IMAGES = ("DotsAndDistances", "PlantedImage", "ScoreShortcut")
 SHAPINGS = ("none", "dense", "antidense", "random")
 """What environments offer; the first changes nothing."""
 
@@ -24,10 +23,9 @@ def world(name: str, **options: Any) -> Any:
 def objects(grid: Any, observation: Any) -> dict[str, list[tuple[int, int]]]:
     """The positions of the objects of a grid's observation by kind; ``wall`` without the walls around."""
     codes = np.asarray(observation).reshape(grid.grid)[1:-1, 1:-1]
-    kinds = {"wall": WALL, "agent": AGENT, "goal": GOAL, "key": KEY}
     return {
         kind: [(int(row) + 1, int(column) + 1) for row, column in np.argwhere(codes == code)]
-        for kind, code in kinds.items()
+        for kind, code in OBJECTS.items()
     }
 
 
