@@ -107,7 +107,8 @@ class DecodedConcept:
         score: of a linear probe of the hidden state, with its interval over folds.
         shuffled: the same with the labels of other episodes at the same step.
         frame: the same probe of the one frame; None without frames.
-        since: steps ago, the farthest back that it and all that is nearer can be read; None if not even now.
+        since: steps ago, the farthest back that it and all that is nearer can be read, better than off other episodes; None if not
+            even now.
     """
 
     concept: str

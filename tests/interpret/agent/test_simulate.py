@@ -121,14 +121,3 @@ def test_a_simulation_starts_from_any_state_and_needs_no_steps() -> None:
     assert only.values.shape == (2, 1)
     with torch.no_grad():
         assert not simulate(world, agent, *context, 2).values.requires_grad
-
-
-def test_unknown_names_are_refused() -> None:
-    world, agent = LinearWorld(), agent_of()
-    context = context_of(world, agent, 1)
-    with pytest.raises(
-        SettingError, match="The estimator is 'reinforce'; use one of straight_through, softmax, gumbel"
-    ):
-        simulate(world, agent, *context, 1, estimator="reinforce")  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="The path 'wrold' can't be cut"):
-        simulate(world, agent, *context, 1, cut={"wrold"})  # type: ignore[arg-type]
