@@ -78,7 +78,7 @@ def run(context: AgentContext) -> Section:
         "inputs": ("What it sees, and the world", _inputs(subject, plain, groups)),
         "inside": ("Directions of its hidden state, removed", _inside(context)),
     }
-    better = achieved is not None and not achieved.beside_random.holds_zero
+    better = achieved is not None and achieved.earns
     why = ", what it gets more than random actions do" if better else ""
     meaning = MEANING.format(unit=unit, why=why, levels=len(np.unique(groups)))
     least = 0.0 if better else _untrained(context, levels, groups)

@@ -53,10 +53,15 @@ class Achieved:
     action_share: float | None
 
     @property
+    def earns(self) -> bool:
+        """Whether it earns more than random actions do, with the whole interval."""
+        return self.beside_random.low is not None and self.beside_random.low > 0
+
+    @property
     def unit(self) -> float:
         """What counts as a return of 1: what the agent gets more than random actions; else the spread of its returns, or 1."""
-        if not self.beside_random.holds_zero:
-            return abs(self.beside_random.mean)
+        if self.earns:
+            return self.beside_random.mean
         return self.spread if self.spread > 1e-9 else 1.0
 
 
