@@ -70,7 +70,9 @@ def checks_of(result: Result) -> list[Check]:
         mean = trained["true_return_mean"]
         remedy = f"{LEARN} --reference shows what the same settings reach on the true reward."
         checks.append(
-            _check("learned, by the environment's threshold", mean >= threshold, mean, f"≥ {figure(threshold)}", remedy)
+            _check(
+                "return beside the environment's threshold", mean >= threshold, mean, f"≥ {figure(threshold)}", remedy
+            )
         )
     if not math.isnan(variation := _variation(trained, random)):
         checks.append(_of_actions(variation, trained, result.get("training_return")))
@@ -148,7 +150,9 @@ def _of_actions(variation: float, trained: Result, before: float | None) -> Chec
             f" In training, the stochastic policy reached {figure(float(before))}: it may have learned something that its most "
             "likely action does not show yet; train longer."
         )
-    return _check("actions' variation, of random ones'", variation >= COLLAPSED, variation, f"≥ {COLLAPSED}", remedy)
+    return _check(
+        "variation of actions beside random ones", variation >= COLLAPSED, variation, f"≥ {COLLAPSED}", remedy
+    )
 
 
 def _check(name: str, passed: bool, value: float, bound: str, remedy: str) -> Check:

@@ -54,8 +54,8 @@ class Screen:
         failed = [check.name for check in self.checks if check.passed is False]
         open_ = [check.name for check in self.checks if check.passed is None]
         if failed:
-            return f"Don't use it as it is: {', '.join(failed)}"
-        return f"Look at {', '.join(open_)}" if open_ else "Use it"
+            return f"Don't use it as it is: {'; '.join(failed)}"
+        return f"Look at {'; '.join(open_)}" if open_ else "Use it"
 
     @property
     def text(self) -> str:

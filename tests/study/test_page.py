@@ -100,7 +100,7 @@ def test_what_the_first_screen_shows_is_on_the_page_once() -> None:
     [
         ((GOOD,), "Use it"),
         ((GOOD, OPEN), "Look at accuracy"),
-        ((GOOD, OPEN, BAD, replace(BAD, name="x")), "Don't use it as it is: the `step` ran, x"),
+        ((GOOD, OPEN, BAD, replace(BAD, name="x")), "Don't use it as it is: the `step` ran; x"),
     ],
 )
 def test_the_answer_follows_from_the_checks(checks: tuple[Check, ...], answer: str, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def agent(mean: float, std: float, spread: float | None = 0.58, episodes: int = 
 
 
 RETURN, REFERENCE, WAY = "true return", "reference's true return", "share of the way to the reference"
-THRESHOLD, ACTIONS = "learned, by the environment's threshold", "actions' variation, of random ones'"
+THRESHOLD, ACTIONS = "return beside the environment's threshold", "variation of actions beside random ones"
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, bool | None], bool]] = {
     "learned": ({"random": agent(-1218, 287), "trained": agent(-148, 99), "reference": agent(-146, 98)}, {}, True),

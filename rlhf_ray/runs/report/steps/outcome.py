@@ -74,7 +74,8 @@ def _of_labels(run: Run) -> Iterator[Check]:
     if (wrong := newest_rates(run.rows)[0]) is not None:
         rate = MeanEstimate(wrong.rate, wrong.low, wrong.high)
         bound = f"≤ {MANY_WRONG}, by its interval"
-        yield Check.of("answers that look wrong", wrong.low <= MANY_WRONG, rate, bound, SEE)
+        passed = False if wrong.low > MANY_WRONG else True if wrong.rate <= MANY_WRONG else None
+        yield Check.of("answers that look wrong", passed, rate, bound, SEE)
 
 
 def _returns(of_agents: dict[str, list[float | None]]) -> Iterator[list[Any]]:
