@@ -20,18 +20,19 @@ from rlhf_ray.actors.build import for_films, start_people
 from rlhf_ray.actors.cluster import hold_ray, release_ray
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.labelling_page import PageSettings
-from rlhf_ray.actors.listener import Logs
-from rlhf_ray.actors.members import Members
-from rlhf_ray.actors.ring import Moment, RingSettings, RoundReport, no_policy
+from rlhf_ray.actors.ring import Progress, RingSettings, RoundReport, no_policy
+from rlhf_ray.actors.ring_actors import RingActors
+from rlhf_ray.actors.ring_callbacks import Logs
+from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import find_folder
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
+from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.data.seeds import generator
-from rlhf_ray.labelling.films import Film, film
+from rlhf_ray.labelling.films import Film
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
@@ -46,9 +47,8 @@ from rlhf_ray.reward.novelty import Novelty
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers.given_fragments import GivenFragments
-from rlhf_ray.wrappers.recorder import Recorder
+from rlhf_ray.wrappers.recorder import Recorder, filmed_fragments, fragments_of
 from rlhf_ray.wrappers.session import ASKED, RewardSession
-from rlhf_ray.wrappers.waiting_ring import WaitingRing
 
 logger = logging.getLogger(__name__)
 
@@ -107,14 +107,14 @@ class LearningSession(RewardSession):
             release_ray()
             lock.release()
             raise
-        self.films = bool(self.ring.members.viewed) and not is_image(self.spaces[0])
+        self.films = bool(self.ring.actors.viewed) and not is_image(self.spaces[0])
         for line in invitation(self.links, store) if self.links else ():
             logger.warning("%s", line)
         self._end = weakref.finalize(self, _end, self.ring, lock, own_folder)  # also runs if close() is never called
 
     def _build(
         self, preferences: PreferenceSettings, folder: Path, labelling: LabellingSettings, title: str, fps: float
-    ) -> tuple[AsynchronousRing | WaitingRing, GivenFragments]:
+    ) -> tuple[AsynchronousRing | SynchronousRing, GivenFragments]:
         settings = RingSettings(
             self.fragments,
             preferences,
@@ -125,29 +125,30 @@ class LearningSession(RewardSession):
             self.total_env_steps,
         )
         asks_people = self.asks and preferences.asks_people
-        members = Members(
+        actors = RingActors(
             for_films(settings) if self.asks and who_sees_films(preferences) else settings,
             RayExecutor(f"ring-{uuid.uuid4().hex[:12]}"),
             fits_apart=not self.waits or asks_people,
         )
         schedule = LabelSchedule(preferences, env_steps=self.total_env_steps)
-        listener = Logs(folder)
+        callbacks = Logs(folder)
         if self.asks:
-            members.start_scripted()
-        members.executor.started()
+            actors.start_scripted()
+        actors.executor.started()
         if asks_people:
             page = _page(labelling, folder / "labelling.json", title, fps, self.seed)
-            start_people(members, schedule, page, listener)
-        source = GivenFragments(members, asks=self.asks)
-        kind = WaitingRing if self.waits else AsynchronousRing
-        return kind(members, schedule, source, listener, asks=self.asks, fits=self.fits), source
+            start_people(actors, schedule, page, callbacks)
+        source = GivenFragments(actors, asks=self.asks)
+        if self.waits:
+            return SynchronousRing(actors, schedule, source, callbacks, fits=self.fits), source
+        return AsynchronousRing(actors, schedule, source, callbacks, asks=self.asks, fits=self.fits), source
 
     def _check(self, preferences: PreferenceSettings, folder: Path | str | None, *, explores: float) -> None:
         check_parts(preferences, self.ensemble.settings)
         if explores:
             raise SettingError(
                 f"fragments.exploration_env_steps is {explores}; exploration needs the agent's policy, which a "
-                "wrapper does not have: set it to 0, and call explore(policy, env_steps)."
+                "wrapper does not have: set it to 0."
             )
         if preferences.pretraining_env_steps and len(self.spaces[0].shape) != 1:
             raise SettingError(
@@ -186,16 +187,21 @@ class LearningSession(RewardSession):
         self.check_open()
         if not self._begun:
             self._exclude_stored()
-            self.ring.start()
+            if isinstance(self.ring, AsynchronousRing):
+                self.ring.start()
+            else:
+                actors = self.ring.actors
+                tally = actors.executor.get(actors.store.call(PreferenceStore.tally))
+                self.ring.answered, self.ring.skipped = tally.held, tally.skipped
             self._begun = True
 
     def _exclude_stored(self) -> None:
         """Don't ask again about pairs in the store: it would keep the first answer, and the label would be missing."""
-        members = self.ring.members
-        pairs = members.executor.get(members.store.call(PreferenceStore.pairs))
-        members.executor.get(members.pool.call(FragmentPool.exclude, pairs))
+        actors = self.ring.actors
+        pairs = actors.executor.get(actors.store.call(PreferenceStore.pairs))
+        actors.executor.get(actors.pool.call(FragmentPool.exclude, pairs))
         if pairs and not self.waits:
-            members.renumber()
+            actors.renumber()
 
     def note_unlearned(self, steps: int) -> None:
         """Count ``steps`` with reward 0.0; the first time, warn about the effect on replay buffers."""
@@ -216,7 +222,8 @@ class LearningSession(RewardSession):
     def collect(self, on: bool) -> None:
         """See `RewardSession.collect`."""
         self.collecting = self.ring.collecting = on
-        self.ring.notify()
+        if isinstance(self.ring, AsynchronousRing):
+            self.ring.notify()
 
     @property
     def random_steps_wanted(self) -> int:
@@ -236,10 +243,8 @@ class LearningSession(RewardSession):
         if not self.collecting:
             self.source.unseen += steps
 
-    def send(self, recorder: Recorder, source: int, *, wait: bool = False) -> None:
+    def send(self, recorder: Recorder, source: int) -> None:
         """Cut fragments from the steps in ``recorder`` and send them, with the agent's progress, to the ring.
-
-        With ``wait``, drops none while earlier ones are in flight.
 
         Raises:
             Exception: an actor of the ring failed since the last call.
@@ -250,49 +255,33 @@ class LearningSession(RewardSession):
             version = RANDOM_POLICY if self.gathering else self.windows
             films: tuple[Film, ...] = ()
             if self.films:
-                fragments, films = self._cut_filmed(trajectories, version)
+                fragments, films = filmed_fragments(trajectories, self.fragments.length, version)
             else:
-                fragments = self._cut(trajectories, version)
+                rng = generator(self.seed, "fragments", self.windows)
+                fragments = fragments_of(trajectories, self.fragments, version, rng)
             cut = CutFragments(source, self.windows, fragments, too_short, lengths)
-            self.fragments_dropped += not self.source.take(cut, films, wait=wait or self.gathering or self.waits)
+            self.fragments_dropped += not self.source.take(cut, films, wait=self.gathering or self.waits)
             self.windows += 1
         initial = self.fragments.initial_env_steps
-        progress = (self.env_steps - initial) / (self.total_env_steps - initial)
+        share = (self.env_steps - initial) / (self.total_env_steps - initial)
         self.source.taken = self.seen_steps
-        moment = Moment(min(max(progress, 0.0), 1.0), self.env_steps, 0, self.windows, no_policy)
-        self._note(self.ring.advance(moment))
+        progress = Progress(min(max(share, 0.0), 1.0), self.env_steps, 0, self.windows, no_policy)
+        self._advance(progress)
 
-    def _cut(self, trajectories: list[Trajectory], version: int) -> Fragments | None:
-        """Cut fragments so that each step is in two of them on average."""
-        length = self.fragments.length
-        return cut_fragments(
-            trajectories,
-            length=length,
-            count=min(self.fragments.pool, max(2, 2 * sum(map(len, trajectories)) // length)),
-            start_share=self.fragments.start_share,
-            policy_version=version,
-            rng=generator(self.seed, "fragments", self.windows),
-        )
-
-    def _cut_filmed(self, trajectories: list[Trajectory], version: int) -> tuple[Fragments | None, tuple[Film, ...]]:
-        """The completely rendered fragments, and their films."""
-        length = self.fragments.length
-        cuts: list[tuple[Trajectory, int]] = []
-        for trajectory in trajectories:
-            start = 0
-            while start + length < len(trajectory.frames):
-                drawn = all(frame is not None for frame in trajectory.frames[start : start + length + 1])
-                if drawn:
-                    cuts.append((trajectory, start))
-                start += length + 1 if drawn else 1
-        if not cuts:
-            return None, ()
-        fragments = Fragments.concatenate([of.window(start, length, version) for of, start in cuts])
-        films = tuple(
-            film(name, [frame for frame in of.frames[start : start + length + 1] if frame is not None], pixelated=False)
-            for name, (of, start) in zip(fragments.ids(), cuts, strict=True)
-        )
-        return fragments, films
+    def _advance(self, progress: Progress) -> None:
+        """Tell the ring how far the training is. With ``waits`` it holds the rounds that are due, the first once it has clips."""
+        if isinstance(self.ring, AsynchronousRing):
+            self._note(self.ring.advance(progress))
+            return
+        actors, begun = self.ring.actors, self.ring.rounds_held > 0
+        self.source.env_steps = progress.env_steps
+        if self.asks:
+            report = actors.executor.get(actors.pool.call(FragmentPool.report))
+            self.source.check(actors.check(report), progress.env_steps)
+        made = not self.asks or self.source.taken >= self.fragments.initial_env_steps
+        if begun or (made and self.collecting):
+            first = None if begun else self.ring.begin(0)
+            self._note(self.ring.advance(progress) or first)
 
     @property
     def links(self) -> dict[str, str]:
@@ -321,17 +310,21 @@ class LearningSession(RewardSession):
         if self.asks and not self.collecting:
             raise RuntimeError("There is no reward yet, and collecting is paused: call resume_collecting() first.")
         logger.info("Waiting for the first version of the reward.")
-        self.source.waited_for = True
-        self.ring.notify()
-        self.ring.wait_for_version()
-        self.source.waited_for = False
+        if isinstance(self.ring, AsynchronousRing):
+            self.source.waited_for = True
+            self.ring.notify()
+            self.ring.wait_for_version()
+            self.source.waited_for = False
+        elif not self.ring.rounds_held:
+            self._note(self.ring.begin(0))
         self._use_version(self.ring.newest_reward())
 
     def _settle(self, path: Path) -> None:
         self.begin()
-        missing, due = self.ring.settle()
-        if missing:
-            logger.warning("%s: %d of %d due labels are missing.", path, missing, due)
+        if isinstance(self.ring, AsynchronousRing):  # the other has waited for them
+            missing, due = self.ring.settle()
+            if missing:
+                logger.warning("%s: %d of %d due labels are missing.", path, missing, due)
         if self.ring.version:
             self._use_version(self.ring.newest_reward())
 
@@ -348,8 +341,8 @@ class LearningSession(RewardSession):
             raise RuntimeError("Call load() before the first reset(); create a new environment and load into it.")
         path = find_folder(path.absolute())
         if (path / "store.json").exists():
-            members = self.ring.members
-            members.executor.get(members.store.call(PreferenceStore.import_from, path))
+            actors = self.ring.actors
+            actors.executor.get(actors.store.call(PreferenceStore.import_from, path))
             return
         state = read_nested(path)
         if not state["ring"]:
@@ -372,10 +365,17 @@ class LearningSession(RewardSession):
         fitted.pop("version", None)
         labels = {
             "comparisons": self.ring.answered,
-            "comparisons_due": self.ring.labels_due,
+            "comparisons_due": self._labels_due,
             "skipped": self.ring.skipped,
         }
         return fitted | super().status() | labels
+
+    @property
+    def _labels_due(self) -> int:
+        """Total number of labels to request by now."""
+        if isinstance(self.ring, AsynchronousRing):
+            return self.ring.labels_due
+        return self.ring.schedule.due_in_round(self.ring.round_number) if self.asks and self.ring.rounds_held else 0
 
     def check_may_leave(self) -> None:
         """See `RewardSession.check_may_leave`: the ring's threads don't exist in another process."""
@@ -398,7 +398,8 @@ class LearningSession(RewardSession):
             logger.warning(
                 "The first learned reward is in use. Before it, %d steps had reward 0.0.", self.unlearned_steps
             )
-        self._note(self.ring.take_report())
+        if isinstance(self.ring, AsynchronousRing):
+            self._note(self.ring.take_report())
 
     def _note(self, report: RoundReport | None) -> None:
         """Store and log the report of a fit."""
@@ -415,7 +416,9 @@ def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed:
     return PageSettings(settings, file.absolute(), title, fps, title, seed, file.absolute().with_suffix(".port"), texts)
 
 
-def _end(ring: AsynchronousRing | WaitingRing, lock: Lock, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:
+def _end(
+    ring: AsynchronousRing | SynchronousRing, lock: Lock, own_folder: tempfile.TemporaryDirectory[str] | None
+) -> None:
     """Stop everything that a `LearningSession` started."""
     try:
         if ray.is_initialized():  # at the end of the process, Ray may have ended first, and all of this with it

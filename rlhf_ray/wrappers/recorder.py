@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.data.fragments import Trajectory
+from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
+from rlhf_ray.labelling.films import Film, film
+from rlhf_ray.settings.fragments import ResolvedFragments
 
 _NO_STEP = -2
 """Step number of a row that is not a step (a reset); it joins no trajectory."""
+
+
+class LatestStep(NamedTuple):
+    """What the reward model got of a step, and the rewards that were returned, ``[n]``."""
+
+    before: Array
+    actions: Array
+    after: Array
+    rewards: FloatArray
 
 
 @dataclass(frozen=True)
@@ -129,3 +141,39 @@ def _trajectory(rows: list[_Row], copy: int) -> Trajectory:
         start=int(rows[0].numbers[copy]),
         frames=[row.frames[0] for row in rows] + [rows[-1].frames[1]],
     )
+
+
+def fragments_of(
+    trajectories: list[Trajectory], settings: ResolvedFragments, version: int, rng: np.random.Generator
+) -> Fragments | None:
+    """Cut fragments so that each step is in two of them on average; None if all trajectories are too short."""
+    return cut_fragments(
+        trajectories,
+        length=settings.length,
+        count=min(settings.pool, max(2, 2 * sum(map(len, trajectories)) // settings.length)),
+        start_share=settings.start_share,
+        policy_version=version,
+        rng=rng,
+    )
+
+
+def filmed_fragments(
+    trajectories: list[Trajectory], length: int, version: int
+) -> tuple[Fragments | None, tuple[Film, ...]]:
+    """Return the completely rendered fragments of ``length`` steps, and their films."""
+    cuts: list[tuple[Trajectory, int]] = []
+    for trajectory in trajectories:
+        start = 0
+        while start + length < len(trajectory.frames):
+            drawn = all(frame is not None for frame in trajectory.frames[start : start + length + 1])
+            if drawn:
+                cuts.append((trajectory, start))
+            start += length + 1 if drawn else 1
+    if not cuts:
+        return None, ()
+    fragments = Fragments.concatenate([of.window(start, length, version) for of, start in cuts])
+    films = tuple(
+        film(name, [frame for frame in of.frames[start : start + length + 1] if frame is not None], pixelated=False)
+        for name, (of, start) in zip(fragments.ids(), cuts, strict=True)
+    )
+    return fragments, films

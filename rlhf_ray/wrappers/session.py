@@ -111,7 +111,7 @@ class RewardSession:
     def note_unlearned(self, steps: int) -> None:
         """Count ``steps`` with reward 0.0."""
 
-    def send(self, recorder: Recorder, source: int, *, wait: bool = False) -> None:
+    def send(self, recorder: Recorder, source: int) -> None:
         """Take the steps in ``recorder``, and learn from them."""
         recorder.forget()
 

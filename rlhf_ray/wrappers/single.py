@@ -11,6 +11,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.seeds import generator
+from rlhf_ray.envs.checked import CheckedEnv
 from rlhf_ray.labelling.camera import Camera, camera_for
 from rlhf_ray.wrappers.arguments import Transform, Wait
 from rlhf_ray.wrappers.recorder import Recorder
@@ -74,7 +75,7 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
         total_env_steps: steps the agent will take, over all environments that share the reward. Labels and fits are spread over
             them. Further steps use the last learned reward.
         fragments: settings of the fragments. ``initial_env_steps`` is the number of steps before the first question;
-            ``exploration_env_steps`` must be 0: see `explore`.
+            ``exploration_env_steps`` must be 0.
         preferences: how many comparisons to ask for, when, and who answers. ``mode`` is ignored: ``wait`` says what waits.
         reward_model: settings of the reward model; or a folder with a saved reward model or written by `save`. With a folder, that
             reward stays fixed, nothing is asked or fitted, and all other settings are ignored.
@@ -151,6 +152,9 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
     def _recorder_for(self, env: Any) -> Recorder:
         return Recorder(1)
 
+    def _checked(self, env: Any, name: str) -> Any:
+        return CheckedEnv(env, name)
+
     def _spaces(self, env: Any) -> tuple[gym.Space[Any], gym.Space[Any]]:
         return env.observation_space, env.action_space
 
@@ -178,9 +182,6 @@ class HumanPreferencesEnv(PreferenceWrapper, gym.Wrapper[Any, Any, Any, Any]):
 
     def _restart(self, which: BoolArray) -> dict[str, Any] | None:
         return None
-
-    def _mix(self, random: BoolArray, drawn: Any, chosen: Any) -> Any:
-        return drawn if random[0] else chosen
 
     def _begin_films(self) -> None:
         if self._session.films:

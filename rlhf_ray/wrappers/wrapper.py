@@ -1,35 +1,51 @@
-"""PreferenceWrapper: what `HumanPreferencesEnv` and `HumanPreferencesVectorEnv` offer: pausing, exploring, waiting, saving."""
+"""PreferenceWrapper: what `HumanPreferencesEnv` and `HumanPreferencesVectorEnv` share, and what both offer.
+
+It steps environments with the reward of a session, and records them. Arrays have a row for each environment; a single one is the
+case of one, and replaces some methods.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections import deque
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
 
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.bounds import without_formal
 from rlhf_ray.data.defaults import own_defaults
+from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
-from rlhf_ray.data.spaces import seeded
-from rlhf_ray.data.switching import Switching
+from rlhf_ray.data.spaces import choices_of, seeded
+from rlhf_ray.envs.checked import CheckedVectorEnv
+from rlhf_ray.envs.observations import UnfitError, as_array, converted
 from rlhf_ray.labelling.camera import fps_of
 from rlhf_ray.queries.gatherers import who_sees_films
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
-from rlhf_ray.settings.checks import require
 from rlhf_ray.wrappers.arguments import Transform, Wait, check_wait, seen_space, transform_for
 from rlhf_ray.wrappers.learning import LearningSession
-from rlhf_ray.wrappers.session import FixedSession, RewardSession
-from rlhf_ray.wrappers.stepping import Stepping
+from rlhf_ray.wrappers.recorder import LatestStep, Recorder
+from rlhf_ray.wrappers.session import WINDOW, FixedSession, RewardSession
+
+FIRST_WINDOW_CLIPS = 4
+"""Length of the windows for people's first clips, in clip lengths: such a window contains two completely rendered clips."""
 
 
-class PreferenceWrapper(Stepping):
+class PreferenceWrapper:
     """What users call; the subclasses' docstrings document the arguments."""
+
+    env: Any
+    latest_step: LatestStep | None = None
+    _wait: Wait
+    _since = 0
+    """Steps per environment since the last message to the ring."""
 
     @own_defaults()
     def __init__(
@@ -52,7 +68,7 @@ class PreferenceWrapper(Stepping):
         recorder = self._recorder_for(env)
         observation_space, action_space = self._spaces(env)
         seen = None if observation_transform is None else self._transformed(env, observation_transform)
-        title = getattr(env.spec, "id", None) or str(env)
+        title = _name(env)
         space = seen_space(observation_space, seen, action_space, title)
         viewer = who_sees_films(preferences) if preferences is not None and ask else None
         if viewer is not None and not is_image(space):
@@ -79,6 +95,22 @@ class PreferenceWrapper(Stepping):
                 fps=fps_of(env, title),
             )
         self._join(env, session, recorder, transform_for(observation_space, observation_transform), wait)
+
+    def _join(
+        self, env: Any, session: RewardSession, recorder: Recorder, transform: Transform | None, wait: Wait
+    ) -> None:
+        """Wrap ``env``, which shares ``session`` from now on."""
+        super().__init__(self._checked(env, _name(env)))  # type: ignore[call-arg] # gymnasium's wrapper
+        self._session, self._recorder, self._transform, self._wait = session, recorder, transform, wait
+        self._space, actions = session.spaces
+        self._action_dtype: Any = np.int64 if choices_of(actions) else np.float32
+        self._source = session.users
+        session.users += 1
+        self._open, self._true, self._paused = True, False, False
+        self._window = max(4 * session.fragments.length, WINDOW // recorder.copies)
+        self._started = np.zeros(recorder.copies)
+        self.true_returns: deque[float] = deque(maxlen=100)
+        """True returns of the latest episodes, at most 100."""
 
     def __getstate__(self) -> Any:
         """Refuse to be pickled, by `SubprocVecEnv` for example, unless the reward is fixed."""
@@ -114,51 +146,6 @@ class PreferenceWrapper(Stepping):
     def resume_collecting(self) -> None:
         """End a `pause_collecting`."""
         self._session.collect(True)
-
-    def explore(self, policy: Callable[[Any], Any], env_steps: int) -> None:
-        """Step this environment with ``policy``'s actions mixed with random ones, for clips that the policy alone does not give.
-
-        Each action is random with ``fragments.random_action_share``; below 1, ``fragments.switch_probability`` makes stretches of
-        either, as in `rlhf-ray train`. The steps count towards ``total_env_steps``, and their clips are compared like the agent's;
-        `true_returns` does not have their episodes. Starts with a reset. Reset the environment afterwards too, or explore in one
-        that nothing else steps, made with ``env.share(…)``.
-
-        Args:
-            policy: maps the environment's observation (of a vector environment: the batch) to an action (the batch of actions).
-                Called at each step, also where the action is random.
-            env_steps: number of environment steps; a vector environment rounds up to steps of all its environments.
-
-        Raises:
-            RuntimeError: there is nothing to explore for: ``ask=False``, a fixed reward, or a pause.
-            SettingError: ``env_steps`` is below the length of a clip.
-        """
-        session = self._session
-        if not self._records:
-            raise RuntimeError("explore() makes clips to ask about, but this environment asks nothing: it is paused, "
-                               "has a fixed reward, or ask=False.")  # fmt: skip
-        fragments = session.fragments
-        steps = f"a clip has fragments.length={fragments.length} steps"
-        require(env_steps >= fragments.length, "env_steps", env_steps, steps)
-        self._prepare()
-        rng = generator(session.seed, "exploration", self._source, session.windows)
-        drawn = self._own_actions(int(rng.integers(2**31)))
-        switching: dict[int, Switching] = {}
-
-        def choose(observation: Any) -> Any:
-            chosen = policy(observation)
-            for i in np.flatnonzero(self._recorder.lengths == 0).tolist():  # a new episode
-                switching[i] = Switching(fragments.random_action_share, fragments.switch_probability, rng)
-            random = np.array([switching[i].random() for i in range(self._recorder.copies)])
-            return self._mix(random, drawn.sample(), chosen)
-
-        returns, self._exploring = list(self.true_returns), True
-        try:
-            self._play(choose, env_steps, int(rng.integers(2**31)))
-            session.send(self._recorder, self._source, wait=True)
-        finally:
-            self._exploring = False
-            self.true_returns.clear()
-            self.true_returns.extend(returns)
 
     def wait_for_reward(self) -> None:
         """Wait until there is a learned reward; see ``wait``.
@@ -270,11 +257,188 @@ class PreferenceWrapper(Stepping):
             self.wait_for_reward()
 
     def _act_randomly(self, env_steps: int) -> None:
-        """Reset, and take ``env_steps`` random actions."""
+        """Reset, and take ``env_steps`` random actions from a space of their own: the agent may sample from the environment's."""
         rng = generator(self._session.seed, "first actions", self._source)
-        actions = self._own_actions(int(rng.integers(2**31)))
-        self._play(lambda observation: actions.sample(), env_steps, int(rng.integers(2**31)))
+        actions = seeded(without_formal(self.env.action_space), int(rng.integers(2**31)))
+        self._reset(seed=int(rng.integers(2**31)))
+        taken = 0
+        while taken < env_steps:
+            if self._recorder.autoreset is AutoresetMode.DISABLED and self._recorder.over.any():
+                self._reset(options=self._restart(self._recorder.over.copy()))
+            *_, news = self._step(actions.sample())
+            taken += int(news["_true_reward"].sum())
 
-    def _own_actions(self, seed: int) -> gym.Space[Any]:
-        """The action space with its own random numbers: the agent may sample from the environment's own space."""
-        return seeded(without_formal(self.env.action_space), seed)
+    def _reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        which = self._restarted(arguments.get("options") or {})  # before gymnasium takes the mask out
+        observations, infos = self.env.reset(**arguments)
+        self._last = self._see(observations)
+        self._recorder.begin(which)
+        self._started[which] = time.perf_counter()
+        self._begin_films()
+        return observations, infos
+
+    def _step(self, action: Any) -> tuple[Any, FloatArray, Any, Any, dict[str, Any], dict[str, Any]]:
+        """Step the environment.
+
+        Returns:
+            What the environment's own `step` returns, with the rewards to return ``[n]`` in place of its own; and what this adds to
+            the infos, in gymnasium's convention for vector environments.
+        """
+        taken = self._rows(np.array(action, self._action_dtype))
+        observations, given, *ends, infos = self.env.step(action)
+        before, self._last = self._last, self._see(observations)
+        true: FloatArray = np.reshape(given, self._recorder.copies).astype(np.float64)
+        terminated, truncated = (np.reshape(end, self._recorder.copies) for end in ends)
+        after = self._after(infos, terminated | truncated)
+        learned = self._learned(before, taken, after, terminated)
+        real, episodes = self._recorder.add(
+            before, taken, true, terminated, truncated, after, self._records, self._filmed()
+        )
+        news: dict[str, Any] = {} if episodes is None else self._note_episodes(*episodes)
+        if "episode" in infos:  # the environment's own stays
+            news = {}
+        if not self._paused:
+            self._count(int(real.sum()))
+        rewards, is_learned = self._rewards(learned, true, after, real)
+        self.latest_step = LatestStep(before, taken, after, rewards)
+        news |= {
+            "true_reward": true,
+            "_true_reward": real,
+            "reward_is_learned": is_learned,
+            "_reward_is_learned": np.ones(len(true), bool),
+        }
+        return observations, rewards, *ends, infos, news
+
+    def _learned(self, before: Array, actions: Array, after: Array, terminated: BoolArray) -> FloatArray | None:
+        """The learned reward of a step; None if it isn't used or there is none yet."""
+        self._session.check_open()
+        learned = None if self._true else self._session.rewards(before, actions, after, terminated)
+        if not self._records and len(self._recorder):
+            self._recorder.forget()  # steps before a pause and after it must not join
+        return learned
+
+    def _rewards(
+        self, learned: FloatArray | None, true: FloatArray, after: Array, real: BoolArray
+    ) -> tuple[FloatArray, BoolArray]:
+        """The rewards to return, ``[n]``, and a mask of the learned ones."""
+        if learned is not None:
+            return np.where(real, learned, 0.0), real
+        if not (self._true or self._paused):
+            self._session.note_unlearned(int(real.sum()))
+        rewards = true.copy() if self._true else self._session.early_rewards(after, real)
+        return rewards, np.zeros(len(true), bool)
+
+    def _note_episodes(self, ended: BoolArray, returns: FloatArray, lengths: IntArray) -> dict[str, Any]:
+        """Keep the true returns of ended episodes; returns their infos."""
+        self.true_returns.extend(returns[ended].tolist())
+        seconds = np.where(ended, np.round(time.perf_counter() - self._started, 6), 0.0)
+        self._started[ended] = time.perf_counter()
+        return {"episode": {"r": returns, "l": lengths, "t": seconds}, "_episode": ended}
+
+    def _count(self, steps: int) -> None:
+        before, total = self._session.env_steps, self._session.total_env_steps
+        self._session.count(steps)
+        self._since += 1
+        if self._since >= self._window_now or before < total <= self._session.env_steps:
+            self._since = 0
+            self._session.send(self._recorder, self._source)
+
+    @property
+    def _records(self) -> bool:
+        """Whether to record steps for clips."""
+        return not self._paused and self._session.records
+
+    @property
+    def _window_now(self) -> int:
+        """Steps per environment between messages to the ring; fewer while people wait for the first clips."""
+        first = FIRST_WINDOW_CLIPS * (self._session.fragments.length + 1)
+        return min(self._window, first) if self._session.people_wait else self._window
+
+    def _see(self, observations: Any) -> Array:
+        """The reward model's observations, as a copy.
+
+        Raises:
+            FaultyEnvironmentError: it is no array, or the space's dtype can't hold a value, such as 0.5 in an image of uint8.
+        """
+        seen = observations if self._transform is None else self._transform(observations)
+        try:
+            return self._rows(converted(as_array(seen), np.dtype(self._space.dtype)))
+        except UnfitError as error:
+            raise FaultyEnvironmentError(
+                f"Environment {_name(self.env)}: the reward model gets {error}. Convert observations with observation_transform."
+            ) from None
+
+    # A single environment replaces the following.
+
+    def _recorder_for(self, env: Any) -> Recorder:
+        mode = env.metadata.get("autoreset_mode")
+        if not isinstance(mode, AutoresetMode):
+            raise SettingError(
+                f"metadata['autoreset_mode'] of {env} is {mode!r}; set it to the gymnasium.vector.AutoresetMode that the "
+                "environment uses."
+            )
+        return Recorder(env.num_envs, mode)
+
+    def _checked(self, env: Any, name: str) -> Any:
+        """Wrap ``env`` so that what it returns is checked and copied."""
+        return CheckedVectorEnv(env, name)
+
+    def _spaces(self, env: Any) -> tuple[gym.Space[Any], gym.Space[Any]]:
+        """Observation and action space of one environment."""
+        if env.action_space == env.single_action_space:
+            raise SettingError(
+                f"The action_space of {env} is that of one environment, unlike in gymnasium's vector environments. Make one of "
+                f'EnvPool\'s by rlhf_ray.envs.make_vector_env("envpool/ID", {env.num_envs}).'
+            )
+        return env.single_observation_space, env.single_action_space
+
+    def _transformed(self, env: Any, transform: Transform) -> Array:
+        """One observation after the user's transform."""
+        seen: Array = np.asarray(transform(env.observation_space.sample()))[0]
+        return seen
+
+    def _check_shown(self, env: Any, viewer: str) -> None:
+        """Check that something of ``env``, whose observations are no images, can be shown, as the setting ``viewer`` asks for."""
+        raise SettingError(
+            f"{viewer}, but a vector environment can only show image observations: use HumanPreferencesEnv, and its share() for "
+            "more environments."
+        )
+
+    def _after(self, infos: dict[str, Any], ended: BoolArray) -> Array:
+        """The reward model's observations after the step, before any reset."""
+        if self._recorder.autoreset is not AutoresetMode.SAME_STEP or not ended.any():
+            return self._last
+        final = self._last.copy()
+        space = self.env.single_observation_space
+        for i in np.flatnonzero(ended):
+            batch = concatenate(space, [infos["final_obs"][i]], create_empty_array(space, 1))
+            final[i] = self._see(batch)[0]
+        return final
+
+    def _restarted(self, options: dict[str, Any]) -> BoolArray:
+        """The environments that a reset with ``options`` restarts."""
+        mask = options.get("reset_mask")
+        return np.ones(self._recorder.copies, bool) if mask is None else np.array(mask, bool)
+
+    def _restart(self, which: BoolArray) -> dict[str, Any] | None:
+        """The options of a reset that restarts the environments in the mask ``which``."""
+        return {"reset_mask": which}
+
+    def _rows(self, values: Array) -> Array:
+        """The environment's ``values`` with a leading dimension over environments."""
+        return values
+
+    def _see_all(self, observations: Any) -> Array:
+        """The reward model's view of ``n`` observations, ``[n, …]``."""
+        return self._see(observations)
+
+    def _begin_films(self) -> None:
+        """Prepare to render a new episode."""
+
+    def _filmed(self) -> tuple[Array | None, Array | None]:
+        """The images for people before and after the step."""
+        return None, None
+
+
+def _name(env: Any) -> str:
+    return getattr(env.spec, "id", None) or str(env)

@@ -25,7 +25,7 @@ NAMES = {
     (METHODS, "save_prefs"): "HumanPreferencesEnv.save",
     (METHODS, "last_true_reward"): "HumanPreferencesEnv.step",
 }
-"""Our first name in rows whose claim test_single.py, test_saving.py and test_exploring.py show."""
+"""Our first name in rows whose claim test_single.py, test_saving.py and test_pausing.py show."""
 
 
 @pytest.mark.parametrize("case", NAMES, ids=lambda case: case[1])
