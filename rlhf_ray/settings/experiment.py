@@ -21,8 +21,7 @@ from rlhf_ray.settings.sac import SACSettings
 
 _S = TypeVar("_S")
 
-AgentName = Literal["ppo", "sac"]
-"""The agents; each has its group of settings in `Experiment`, and an entry in `rlhf_ray.rllib.choice`."""
+AgentName = Literal["ppo", "sac"]  # each has its group of settings below, and an entry in `rlhf_ray.rllib.choice`
 
 PARTS = {
     "preferences": ("teacher", "annotators", "gatherer", "selection", "schedule"),
