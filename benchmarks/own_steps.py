@@ -30,7 +30,7 @@ FIRST_SEED, LAST_ITERATIONS = 400, 8
 RLLIB = """
 import sys
 import rlhf_ray.rllib.learner as learner, rlhf_ray.rllib.ppo as ppo
-ppo.takes_own_steps = learner.takes_own_steps = lambda *arguments: False
+ppo.uses_fast_path = learner.uses_fast_path = lambda *arguments: False
 from rlhf_ray.cli import main
 main()
 """

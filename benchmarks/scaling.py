@@ -89,9 +89,9 @@ class Meter:
     def __init__(self, algorithm: PreferencePPO):
         ring: Any = algorithm.ring
         actors = {
-            "gatherer": ring.members.gatherers[0].actor,
+            "gatherer": ring.actors.gatherers[0].actor,
             "collector": ring.source.collector,
-            **{name: getattr(ring.members, name) for name in ("pool", "store", "trainer")},
+            **{name: getattr(ring.actors, name) for name in ("pool", "store", "trainer")},
         }
         self.actors = {name: psutil.Process(ray.get(actor.run(_pid))) for name, actor in actors.items()}
         pids = algorithm.env_runner_group.foreach_env_runner(_pid, local_env_runner=False)

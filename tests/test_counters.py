@@ -124,9 +124,6 @@ def test_training_does_not_wait_for_what_it_does_not_use() -> None:
         "torch._dynamo",
         "stable_baselines3",
         "imitation",
-        "pandas",
-        "ray.data",
-        "boto3",
         "scipy.ndimage",
     }
     assert slow.isdisjoint(done.stdout.split())

@@ -116,7 +116,7 @@ def left_behind(run: Path) -> dict[str, Any]:
 
 def stored_by(algorithm: Any) -> Any:
     """The comparisons that a training has stored so far."""
-    members = algorithm.ring.members
+    members = algorithm.ring.actors
     return members.executor.get(members.store.call(PreferenceStore.load))
 
 

@@ -8,16 +8,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from rlhf_ray.actors.actor_ring import FIRST_FIT, ActorRing
 from rlhf_ray.actors.fragment_source import FragmentSource
-from rlhf_ray.actors.listener import Listener
-from rlhf_ray.actors.members import Members
 from rlhf_ray.actors.meter import Meter, report_all
 from rlhf_ray.actors.open_questions import OpenQuestions, losses
 from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import STATE, Learn, Moment, Pretrained, RoundReport, Stop, never, no_policy
+from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, RoundReport, Stop, never, no_policy
+from rlhf_ray.actors.ring_actors import RingActors
+from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.actors.stages import Stages
-from rlhf_ray.actors.synchronous import FIRST_FIT
-from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.due import Due, RingState
@@ -32,37 +31,32 @@ ASK_AGAIN_AFTER = 5.0
 """Seconds before the next attempt to ask about pairs whose fragments could not be stored."""
 
 
-class AsynchronousRing:
+class AsynchronousRing(ActorRing):
     """Runs in its own thread, which moves references and waits; the training reports its progress to it.
 
     Labels fall due with the training's progress, and so do gradient steps: as many per environment step as in the synchronous ring.
 
     Args:
-        members: the ring's actors.
-        schedule: when how many labels are due.
-        source: makes fragments other than those from the agent's own rollouts.
-        listener: told when the first fit starts.
+        actors, schedule, source, callbacks, fits: see `ActorRing`.
         asks: whether to ask questions; otherwise it fits to the labels in the store.
-        fits: whether to fit the reward model; otherwise it only collects preferences.
     """
 
     def __init__(
         self,
-        members: Members,
+        actors: RingActors,
         schedule: LabelSchedule,
         source: FragmentSource,
-        listener: Listener,
+        callbacks: RingCallbacks,
         *,
         asks: bool = True,
         fits: bool = True,
     ):
-        self.members, self.schedule, self.source, self.listener = members, schedule, source, listener
-        self.due = Due(schedule, members.settings.reward_model, asks=asks, fits=fits)
-        self.collecting = True
+        super().__init__(actors, schedule, source, callbacks, fits=fits)
+        self.due = Due(self.schedule, self.actors.settings.reward_model, asks=asks, fits=self.fits)
         self.meters = {name: Meter() for name in ("asking", "fitting", "exploring", "checking")}
-        self.meters |= {questions.name: Meter() for questions in members.gatherers}
+        self.meters |= {questions.name: Meter() for questions in self.actors.gatherers}
         self._stages = Stages()
-        self._moment = Moment(0.0, 0, 0, 0, no_policy)
+        self._progress = Progress(0.0, 0, 0, 0, no_policy)
         self._advances = self._checked_in = 0
         """Number of iterations started by the agent, and that number at the last check of the pool."""
         self._tally = Tally()
@@ -82,16 +76,6 @@ class AsynchronousRing:
     # Called by the training.
 
     @property
-    def people(self) -> People | None:
-        """See `Ring.people`."""
-        return self.members.people
-
-    @property
-    def env_steps(self) -> int:
-        """See `Ring.env_steps`."""
-        return self.source.env_steps
-
-    @property
     def answered(self) -> int:
         """See `Ring.answered`."""
         return self._tally.held
@@ -100,11 +84,6 @@ class AsynchronousRing:
     def skipped(self) -> int:
         """See `Ring.skipped`."""
         return self._tally.skipped
-
-    @property
-    def version(self) -> int:
-        """See `Ring.version`."""
-        return self.members.version
 
     @property
     def rounds_held(self) -> int:
@@ -124,9 +103,9 @@ class AsynchronousRing:
     def start(self, env_steps: int = 0, pretrained: Pretrained | None = None) -> None:
         """Start, with ``env_steps`` steps for the initial fragments (see `begin`) and the labels that the store holds."""
         self._gathering = env_steps > 0
-        self._moment = Moment(0.0, env_steps, env_steps, 0, no_policy, pretrained)
-        if self.members.settings.begun_after is not None:
-            self.members.renumber()
+        self._progress = Progress(0.0, env_steps, env_steps, 0, no_policy, pretrained)
+        if self.actors.settings.begun_after is not None:
+            self.actors.renumber()
         self._stages.start()
         self._stages.call(self._start())
 
@@ -138,7 +117,7 @@ class AsynchronousRing:
         """
         self._wait_while(lambda: self.version == 0 and not stop())
 
-    def advance(self, moment: Moment, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
         """See `Ring.advance`. The stages collect, ask and fit meanwhile.
 
         With `PreferenceSettings.max_reward_age`, the agent waits while its reward is older than that.
@@ -147,17 +126,17 @@ class AsynchronousRing:
             Exception: the ring failed with it.
         """
         self.check()
-        due = self.schedule.round_at(moment.progress)
-        if self.members.extended:
-            self.due.fits.rounds, self.members.extended = min(self.due.fits.rounds, due), False
-        if due > self.schedule.round_at(self._moment.progress) and self.collecting:
-            self.source.offer(moment, due, wait=False)
+        due = self.schedule.round_at(progress.share)
+        if self.actors.extended:
+            self.due.fits.rounds, self.actors.extended = min(self.due.fits.rounds, due), False
+        if due > self.schedule.round_at(self._progress.share) and self.collecting:
+            self.source.offer(progress, due, wait=False)
         if self.people is not None:
-            self.people.advanced(moment.progress)
-        self._moment, self._advances = moment, self._advances + 1
+            self.people.advanced(progress.share)
+        self._progress, self._advances = progress, self._advances + 1
         self.due.skips.forget()
         self.notify()
-        limit = self.members.settings.preferences.max_reward_age
+        limit = self.actors.settings.preferences.max_reward_age
         if limit is not None:
             self._wait_while(lambda: self.reward_age >= limit and self.due.version_to_come(self._now()) and not stop())
         report = self.take_report()
@@ -187,14 +166,10 @@ class AsynchronousRing:
         """Total number of labels to request by now."""
         return self.due.total if self.due.asking and self.source.share == 1.0 else 0
 
-    def newest_reward(self) -> dict[str, Array]:
-        """See `Ring.newest_reward`."""
-        return self.members.newest_reward()
-
     @property
     def reward_age(self) -> int:
         """Environment steps since the newest version of the reward model was made."""
-        return self._moment.env_steps - self._published_at
+        return self._progress.env_steps - self._published_at
 
     def take_report(self) -> RoundReport | None:
         """Return a report of the newest fit, with the labels due and answered since the last report; None without a fit."""
@@ -236,25 +211,25 @@ class AsynchronousRing:
 
     async def _start(self) -> None:
         await self._read()
-        self._unfitted = self._tally.last > self.members.read
+        self._unfitted = self._tally.last > self.actors.read
         self.due.begin(self._tally, self.version)
         work: list[Awaitable[None]] = [self._fit(), self._collect(), self._check_pool(), self._collect_others()]
-        for questions in self.members.gatherers:
+        for questions in self.actors.gatherers:
             work += [self._ask(questions), self._listen(questions)]
         if self.people is not None:
             work.append(self._tell(self.people))
         if self._gathering:
-            work.append(self._collect_initial(self._moment))
+            work.append(self._collect_initial(self._progress))
         self._stages.run(work)
 
-    async def _collect_initial(self, moment: Moment) -> None:
+    async def _collect_initial(self, progress: Progress) -> None:
         """Collect the initial fragments. Questions about those that are made are asked meanwhile."""
 
         def made() -> None:
             self.due.fed()
             self._stages.wake()
 
-        await self.source.first(moment.room, made, moment.pretrained)
+        await self.source.first(progress.room, made, progress.pretrained)
         self._gathering = False
         self._stages.wake()
 
@@ -278,7 +253,7 @@ class AsynchronousRing:
         while await self._stages.until(lambda: self.due.questions(self._now(), questions) > 0):
             with self.meters["asking"].busy() as done:
                 try:
-                    pairs = await self.members.choose_pairs(self.due.questions(self._now(), questions))
+                    pairs = await self.actors.choose_pairs(self.due.questions(self._now(), questions))
                     if pairs is not None:
                         await questions.ask(pairs)
                         done(pairs.count)
@@ -289,7 +264,7 @@ class AsynchronousRing:
                     continue
             if pairs is None:
                 self.due.starved(self._advances)  # no pair possible until there are new fragments
-                if not (self._gathering or self.members.open or self.source.to_come()):
+                if not (self._gathering or self.actors.open or self.source.to_come()):
                     self._check_first()
             self._stages.wake()
 
@@ -316,15 +291,15 @@ class AsynchronousRing:
             rounds = self.due.rounds_to_fit(self._now())
             steps = self.due.fits.gradient_steps(rounds, self._tally.held, self.version)
             if self.version == 0:
-                self.listener.on_stage(FIRST_FIT)
+                self.callbacks.on_stage(FIRST_FIT)
             self._unfitted = False
             with self.meters["fitting"].busy() as done:
-                fit = await self.members.fit(steps, progress=self._moment.progress)
+                fit = await self.actors.fit(steps, progress=self._progress.share)
                 done(steps)
             if fit is None:  # all labels were withdrawn
                 await self._read()
                 continue
-            self._published_at, self._news = self._moment.env_steps, fit
+            self._published_at, self._news = self._progress.env_steps, fit
             self.due.fits.took(rounds)
             self._stages.publish()
 
@@ -332,9 +307,9 @@ class AsynchronousRing:
         """Check once per iteration of the agent whether its fragments can be trained on."""
         while await self._stages.until(lambda: self._advances != self._checked_in):
             self._checked_in = self._advances
-            env_steps = self._moment.env_steps
+            env_steps = self._progress.env_steps
             with self.meters["checking"].busy() as done:
-                report = self.members.check(await self.members.pool.call(FragmentPool.report))
+                report = self.actors.check(await self.actors.pool.call(FragmentPool.report))
                 self._pool = self.source.check(report, env_steps)
                 done(1)
             self.due.fits.took(self.due.rounds_without_labels(self._now()))
@@ -349,7 +324,7 @@ class AsynchronousRing:
 
     async def _read(self) -> None:
         """Read the store's counts."""
-        tally = await self.members.tally()
+        tally = await self.actors.tally()
         if tally.last >= self._tally.last:  # of two concurrent reads, the later one counts
             self._tally = tally
             self.due.skips.note(tally)
@@ -364,7 +339,7 @@ class AsynchronousRing:
 
     def _now(self) -> RingState:
         return RingState(
-            progress=self._moment.progress,
+            progress=self._progress.share,
             iteration=self._advances,
             version=self.version,
             tally=self._tally,
@@ -375,21 +350,21 @@ class AsynchronousRing:
             made=self.source.share,
             fragments_to_come=self.source.to_come(),
             room=self.source.room_for_more(),
-            gatherers=self.members.gatherers,
+            gatherers=self.actors.gatherers,
         )
 
     def _situation(self) -> tuple[int, int, int]:
         """Return the training's progress: environment steps, version, labels."""
-        now = round(self.source.share * self.source.env_steps) if self._gathering else self._moment.env_steps
+        now = round(self.source.share * self.source.env_steps) if self._gathering else self._progress.env_steps
         return now, self.version, self.answered
 
     # State and shutdown.
 
     def metrics(self) -> dict[str, Any]:
         """See `Ring.metrics`: each stage's rate, idle share and queue; losses; and the reward's age (env steps)."""
-        gatherers = self.members.gatherers
+        gatherers = self.actors.gatherers
         waiting = {
-            "asking": max(0, self.due.total - self.due.used(self._tally) - self.members.open),
+            "asking": max(0, self.due.total - self.due.used(self._tally) - self.actors.open),
             "fitting": int(self._unfitted),
             "exploring": int(self.source.waiting()),
         } | {questions.name: questions.open for questions in gatherers}
@@ -407,14 +382,14 @@ class AsynchronousRing:
 
     def adopt(self, store: Path | str) -> None:
         """See `Ring.adopt`."""
-        asyncio.run(self.members.adopt(store))
+        asyncio.run(self.actors.adopt(store))
 
     def save(self, folder: Path) -> None:
         """See `Ring.save`. A ring that failed (`check`) is saved too: the open questions will be asked again."""
         self._stages.call(self._save(folder))
 
     async def _save(self, folder: Path) -> None:
-        state = await self.members.save(folder) | {
+        state = await self.actors.save(folder) | {
             "env_steps": self.source.env_steps,
             "fits": self.due.fits.rounds,
             "published_at": self._published_at,
@@ -431,18 +406,14 @@ class AsynchronousRing:
         self._reported = state["reported"][0], state["reported"][1]
         self.schedule.load_state(state["schedule"])
         self._stages.start()
-        self._stages.call(self.members.load(folder, state, replace=replace))
-        self.members.renumber()
+        self._stages.call(self.actors.load(folder, state, replace=replace))
+        self.actors.renumber()
         self._stages.call(self._start())
 
     def abandon(self) -> None:
         """See `Ring.abandon`."""
         self.source.close()
 
-    def close(self) -> None:
-        """See `Ring.close`. Loses no answers: gatherers commit them themselves."""
-        if self.people is not None:
-            self.people.farewell("stopped")
+    def end(self) -> None:
+        """See `ActorRing.end`."""
         self._stages.end()
-        self.source.close()
-        self.members.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rlhf_ray.actors.ring import Moment
+from rlhf_ray.actors.ring import Progress
 from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.settings import Experiment, ResolvedFragments
 
@@ -54,8 +54,8 @@ class StepBudget:
         """Return whether the next iteration comes before the first labels (`PreferenceSettings.pretraining_env_steps`)."""
         return sampled < self._pretraining
 
-    def progress(self, sampled: int, taken: int) -> float:
-        """Return the progress, from 0 before the first iteration on the learned reward to 1 before the last."""
+    def share(self, sampled: int, taken: int) -> float:
+        """Return how far the training is, from 0 before the first iteration on the learned reward to 1 before the last."""
         left = self.total - self.iteration_env_steps - sampled - taken
         if left < self.iteration_env_steps:
             return 1.0
@@ -64,11 +64,11 @@ class StepBudget:
         done = max(0, sampled - self._pretraining)
         return done / (done + max(left, self.iteration_env_steps))
 
-    def moment(self, sampled: int, taken: int, iteration: int, policy: Callable[[], PolicyFactory]) -> Moment:
+    def progress(self, sampled: int, taken: int, iteration: int, policy: Callable[[], PolicyFactory]) -> Progress:
         """Return the training's progress for the ring, before iteration number ``iteration``, from 0."""
         now = sampled + taken
         room = self.total - now - self.iteration_env_steps
-        return Moment(self.progress(sampled, taken), now, room, iteration, policy)
+        return Progress(self.share(sampled, taken), now, room, iteration, policy)
 
     def metrics(self, sampled: int, taken: int) -> dict[str, Any]:
         """Return the metrics of an iteration."""

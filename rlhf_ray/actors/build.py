@@ -7,20 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
-import ray
 
 from rlhf_ray.actors.asynchronous import AsynchronousRing
 from rlhf_ray.actors.executor import Executor
-from rlhf_ray.actors.filming import Filming
-from rlhf_ray.actors.first_fragments import FIRST_FILMS, free_cores
+from rlhf_ray.actors.filming import FIRST_FILMS, Filming
 from rlhf_ray.actors.fragment_source import Collecting
-from rlhf_ray.actors.handles import Actor
 from rlhf_ray.actors.labelling_page import LabellingPage, PageSettings
-from rlhf_ray.actors.listener import Listener, Logs
-from rlhf_ray.actors.members import Members
 from rlhf_ray.actors.page_handle import PageHandle
 from rlhf_ray.actors.people import People
 from rlhf_ray.actors.ring import RingSettings
+from rlhf_ray.actors.ring_actors import RingActors
+from rlhf_ray.actors.ring_callbacks import Logs, RingCallbacks
 from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.images import is_image
@@ -47,7 +44,7 @@ def build_ring(
     iterations: int,
     iteration_env_steps: int,
     page: PageSettings | None = None,
-    listener: Listener | None = None,
+    callbacks: RingCallbacks | None = None,
 ) -> SynchronousRing | AsynchronousRing:
     """Start a ring's actors and connect them.
 
@@ -59,41 +56,32 @@ def build_ring(
         iterations: number of iterations of the agent's training.
         iteration_env_steps: environment steps per iteration.
         page: settings of the labelling page; None without human annotators.
-        listener: told what happens while the training waits; None: it is logged.
+        callbacks: told what happens while the training waits; None: it is logged.
 
     Returns:
         The ring for ``preferences.mode``.
     """
-    listener = listener or Logs(None if page is None or page.port_file is None else page.port_file.parent)
+    callbacks = callbacks or Logs(None if page is None or page.port_file is None else page.port_file.parent)
     preferences, fragments = settings.preferences, settings.fragments
     synchronous = preferences.mode == "synchronous"
     rounds = max(0, iterations - 1) if synchronous else None
     schedule = LabelSchedule(preferences, rounds, watches=fragments.varied, env_steps=settings.total_env_steps)
     films = page is not None or wants_films(preferences)
     settings = for_films(settings) if films else settings
-    members = Members(settings, executor, fits_apart=not synchronous or page is not None)
-    members.start_scripted()
+    actors = RingActors(settings, executor, fits_apart=not synchronous or page is not None)
+    actors.start_scripted()
     if page is not None:
-        start_people(members, schedule, page, listener)
+        start_people(actors, schedule, page, callbacks)
     niceness = FILMING_NICENESS if films and not synchronous else 0
     collector = executor.start(RolloutCollector, "collector", make_env, fragments, settings.seed, niceness, shares=True)
     executor.started()
     # Round up to whole iterations, so that all steps add up to the budget.
     more = -(-fragments.initial_env_steps // iteration_env_steps) * iteration_env_steps
-    source = Collecting(members, collector, rollouts, more)
+    source = Collecting(actors, collector, rollouts, more)
     if page is not None or (films and not is_image(settings.observation_space)):
-
-        def make_helpers(most: int) -> list[Actor[RolloutCollector]]:
-            """Start up to ``most`` additional collectors on idle cores, while people wait."""
-            if page is None:
-                return []
-            made = range(min(most, free_cores(ray.available_resources().get("CPU", 0.0))))
-            arguments = (make_env, fragments, settings.seed, FILMING_NICENESS)
-            return [executor.start(RolloutCollector, f"helper{i}", *arguments) for i in made]
-
-        source = Filming(members, collector, rollouts, more, make_helpers, schedule.rounds, listener)
+        source = Filming(actors, collector, rollouts, more, schedule.rounds, callbacks)
     kind = SynchronousRing if synchronous else AsynchronousRing
-    return kind(members, schedule, source, listener)
+    return kind(actors, schedule, source, callbacks)
 
 
 def for_films(settings: RingSettings) -> RingSettings:
@@ -105,22 +93,22 @@ def for_films(settings: RingSettings) -> RingSettings:
     return replace(settings, fragments=fragments)
 
 
-def start_people(members: Members, schedule: LabelSchedule, page: PageSettings, listener: Listener) -> People:
+def start_people(actors: RingActors, schedule: LabelSchedule, page: PageSettings, callbacks: RingCallbacks) -> People:
     """Start the labelling page and register its annotators as a gatherer."""
-    preferences, executor = members.settings.preferences, members.executor
+    preferences, executor = actors.settings.preferences, actors.executor
     # The page needs the store first. A process of its own: rendering videos must not delay the storing of answers.
     executor.started()
     actor = executor.start(LabellingPage, "page", page, executor.find(PreferenceStore, "store"))
-    handle = PageHandle(actor, listener, executor.get, page.settings.port, page.port_file)
+    handle = PageHandle(actor, callbacks, executor.get, page.settings.port, page.port_file)
     limit = preferences.max_open_questions if preferences.mode == "asynchronous" else None
     people = People(
         handle,
         schedule,
-        members.settings.total_env_steps,
-        listener,
+        actors.settings.total_env_steps,
+        callbacks,
         share=preferences.people_share,
         limit=limit,
         annotators=page.settings.annotators,
     )
-    members.join(people)
+    actors.join(people)
     return people

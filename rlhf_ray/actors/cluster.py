@@ -42,18 +42,12 @@ _LONGEST_SOCKET = "ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma
 
 _held = 0
 _ours = False
-_private = False
 
 
 def job_metadata() -> dict[str, str]:
     """Return the metadata of the job that this process runs, including ``job_submission_id``; empty outside of jobs."""
     metadata: dict[str, str] = json.loads(os.environ.get(JOB, "{}")).get("metadata", {})
     return metadata
-
-
-def private_ray() -> bool:
-    """Return whether this process started Ray for itself."""
-    return _private
 
 
 def start_ray(cpus: int) -> None:
@@ -69,7 +63,6 @@ def start_ray(cpus: int) -> None:
     """
     if ray.is_initialized():
         return
-    global _private
     if address := os.environ.get("RAY_ADDRESS"):
         told = {name: os.environ[name] for name in (TORCH_THREADS, CORES, modules.FOLDERS) if name in os.environ}
         runtime_env: dict[str, Any] = {"env_vars": told}
@@ -91,7 +84,6 @@ def start_ray(cpus: int) -> None:
     with _environment():
         for attempts_left in (2, 1, 0):
             if _start_here(cpus, attempts_left):
-                _private = True
                 return
 
 
@@ -192,11 +184,11 @@ def hold_ray(cpus: int) -> None:
 
 def release_ray() -> None:
     """Shut Ray down if `hold_ray` started it and no holder remains."""
-    global _held, _ours, _private
+    global _held, _ours
     _held -= 1
     if _held == 0 and _ours:
         ray.shutdown()
-        _ours = _private = False
+        _ours = False
 
 
 def was_restarted() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.actors.ring import STATE, Learn, Moment, Pretrained, RoundReport, Stop, never
+from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, RoundReport, Stop, never
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested, write_nested
@@ -50,7 +50,7 @@ class FixedReward:
         self.newest_reward()
         return RoundReport(0, 0, 0, 0, None, new_reward=True)
 
-    def advance(self, moment: Moment, stop: Stop = never, learn: Learn = lambda report: None) -> None:
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> None:
         """See `Ring.advance`: the agent learns, and nothing else is ever due."""
         learn(None)
 

@@ -13,8 +13,8 @@ from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
 
 if TYPE_CHECKING:
-    from rlhf_ray.actors.members import Members
-    from rlhf_ray.actors.ring import Moment, Pretrained
+    from rlhf_ray.actors.ring import Pretrained, Progress
+    from rlhf_ray.actors.ring_actors import RingActors
 
 MORE_FRAGMENTS = 1_000_000
 """Random stream number of the first extra collection of initial fragments: above the numbers of all rounds."""
@@ -46,11 +46,11 @@ class FragmentSource(Protocol):
         """Replace the initial fragments by newly collected ones."""
         ...
 
-    def offer(self, moment: Moment, round_number: int, *, wait: bool) -> None:
+    def offer(self, progress: Progress, round_number: int, *, wait: bool) -> None:
         """Note that a labelling round is due, and schedule fragments of the newest policy if they are wanted and there is room.
 
         Args:
-            moment: the training's progress.
+            progress: the training's progress.
             round_number: number of the round.
             wait: whether the round will wait for the fragments.
         """
@@ -85,16 +85,16 @@ class Collecting:
     """Makes initial fragments from random actions, then exploratory ones from the agent's policy if the settings ask for them.
 
     Args:
-        members: the ring's other actors.
+        actors: the ring's other actors.
         collector: a `RolloutCollector`.
         rollouts: number of rollouts the step budget is split into.
         more_env_steps: environment steps of each extra collection of initial fragments.
     """
 
-    def __init__(self, members: Members, collector: Actor[RolloutCollector], rollouts: int, more_env_steps: int):
-        self.members, self.collector, self.rollouts = members, collector, rollouts
+    def __init__(self, actors: RingActors, collector: Actor[RolloutCollector], rollouts: int, more_env_steps: int):
+        self.actors, self.collector, self.rollouts = actors, collector, rollouts
         self.more_env_steps = more_env_steps
-        self.fragments = members.settings.fragments
+        self.fragments = actors.settings.fragments
         self.env_steps = 0
         self.share = 0.0
         self.dropped = 0
@@ -117,7 +117,7 @@ class Collecting:
 
     def room_for_more(self) -> bool:
         """See `FragmentSource.room_for_more`."""
-        most = MOST_FIRST_STEPS * self.members.settings.total_env_steps
+        most = MOST_FIRST_STEPS * self.actors.settings.total_env_steps
         return self.env_steps + self.more_env_steps <= most
 
     async def more(self, gathering: int) -> None:
@@ -125,15 +125,15 @@ class Collecting:
         self.env_steps += self.more_env_steps
         await self._collect_first(self.more_env_steps, MORE_FRAGMENTS + gathering)
 
-    def offer(self, moment: Moment, round_number: int, *, wait: bool) -> None:
+    def offer(self, progress: Progress, round_number: int, *, wait: bool) -> None:
         """See `FragmentSource.offer`."""
         steps = self.fragments.exploration_env_steps
-        if not steps or steps > moment.room:
+        if not steps or steps > progress.room:
             return
         if self._exploration is not None:
             self.dropped += 1
             return
-        self._exploration = (round_number, moment.iteration, moment.policy())
+        self._exploration = (round_number, progress.iteration, progress.policy())
         self.env_steps += steps
 
     def waiting(self) -> bool:
@@ -163,7 +163,7 @@ class Collecting:
 
     def close(self) -> None:
         """See `FragmentSource.close`."""
-        self.members.executor.stop(self.collector)
+        self.actors.executor.stop(self.collector)
 
     async def _collect_first(self, env_steps: int, number: int) -> PoolReport | None:
         """Collect fragments of random actions, and in equal parts of the pretrained policy if there is one."""
@@ -190,12 +190,12 @@ class Collecting:
             LostFragmentsError: they were lost in the synchronous mode.
         """
         try:
-            report = await self.members.pool.call(FragmentPool.add, passed(fragments))
+            report = await self.actors.pool.call(FragmentPool.add, passed(fragments))
         except LOST as error:
-            if self.members.settings.preferences.mode == "synchronous":
+            if self.actors.settings.preferences.mode == "synchronous":
                 raise LostFragmentsError.because("the node that held them is gone") from error
             return None
-        return self.members.check(report)
+        return self.actors.check(report)
 
     def _check_first(self, report: PoolReport | None) -> None:
         """Check that there are at least two initial fragments to compare."""

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import ray
 
@@ -14,10 +14,8 @@ from rlhf_ray.actors.gatherer import GathererProgress
 from rlhf_ray.actors.handles import Actor, Ref, passed
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.labelling.films import Film
 from rlhf_ray.queries.gatherers import DESERTED
-
-if TYPE_CHECKING:
-    from rlhf_ray.actors.viewing import Viewer
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +28,10 @@ class AskedActor(Protocol):
 
     async def ask(self, number: int, pairs: Pairs) -> None:
         """Start to get a batch of pairs answered."""
+        ...
+
+    def show(self, films: Sequence[Film]) -> Any:
+        """Keep films of fragments."""
         ...
 
     async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
@@ -68,7 +70,7 @@ class OpenQuestions:
         share: its share of all questions, 0 to 1.
         limit: maximum number of open questions; None for no limit.
         annotators: the people at the page; empty for other gatherers.
-        viewer: gets the films of fragments; None if this gatherer needs none.
+        sees_films: whether it gets the films of fragments before questions about them.
         serve: restarts the page if people can't reach it.
     """
 
@@ -80,11 +82,11 @@ class OpenQuestions:
         share: float,
         limit: int | None,
         annotators: tuple[str, ...] = (),
-        viewer: Viewer | None = None,
+        sees_films: bool = False,
         serve: Callable[[], Awaitable[None]] = _nothing,
     ):
         self.actor, self.name, self.annotators, self.share, self.limit = actor, name, annotators, share, limit
-        self.viewer = viewer
+        self.sees_films = sees_films
         self.seconds = 0.0
         """Seconds from request to stored answer, for the newest labels."""
         self.failed_commits = 0
@@ -113,6 +115,10 @@ class OpenQuestions:
     def open(self) -> int:
         """Number of unanswered questions."""
         return sum(self._open.values())
+
+    def show(self, films: Ref[tuple[Film, ...]]) -> Ref[None]:
+        """Send films. Return a reference that is ready once they are there."""
+        return self.actor.call(AskedActor.show, passed(films))
 
     async def ask(self, chosen: ChosenPairs) -> None:
         """Send a query batch.

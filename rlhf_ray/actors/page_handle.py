@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from rlhf_ray.actors.handles import Actor, Ref, passed
 from rlhf_ray.actors.labelling_page import LabellingPage
-from rlhf_ray.actors.listener import Listener
-from rlhf_ray.labelling.films import Episode, Film
+from rlhf_ray.actors.ring_callbacks import RingCallbacks
+from rlhf_ray.labelling.films import Episode
 from rlhf_ray.labelling.serve import remember_port, remembered_port
 from rlhf_ray.labelling.situation import Ending, Situation
 from rlhf_ray.store.answers import Suspicions
@@ -27,12 +27,6 @@ PORT_WITHIN = 60.0
 RESUMED_WITHIN = 5.0
 """The same for a resumed run, whose port another run may use permanently."""
 
-LAST_LOOK = 10.0
-"""Seconds in which pages that know that the training is over fetch its last episode."""
-
-ARRIVES_WITHIN = 0.5
-"""Seconds for the last bytes of it."""
-
 ASK_EVERY = 0.2
 """Seconds between two looks at whether all pages know that labelling is over."""
 
@@ -42,7 +36,7 @@ class PageHandle:
 
     Args:
         actor: the page.
-        listener: told of new links.
+        callbacks: told of new links.
         get: waits for the result of an actor call.
         asked_port: the configured port.
         port_file: stores the port for a resumed run; None stores nothing.
@@ -51,12 +45,12 @@ class PageHandle:
     def __init__(
         self,
         actor: Actor[LabellingPage],
-        listener: Listener,
+        callbacks: RingCallbacks,
         get: Callable[..., Any],
         asked_port: int,
         port_file: Path | None = None,
     ):
-        self.actor, self._listener = actor, listener
+        self.actor, self._callbacks = actor, callbacks
         self.links: dict[str, str] = {}
         """Each annotator's link."""
         self._get, self._asked_port, self._port_file = get, asked_port, port_file
@@ -72,10 +66,6 @@ class PageHandle:
         """Restore a restarted page."""
         while not self._serves(await self._serve()):
             pass
-
-    def show(self, films: Ref[tuple[Film, ...]]) -> Ref[None]:
-        """See `Viewer.show`. The page stores them on disk."""
-        return self.actor.call(LabellingPage.show, passed(films))
 
     def tell(self, situation: Situation) -> None:
         """Send the training's progress to the page if it has changed. Doesn't wait."""
@@ -103,21 +93,15 @@ class PageHandle:
         self.tell(
             dataclasses.replace(last, ending=ending, env_steps=last.env_steps if env_steps is None else env_steps)
         )
-
-        def wait(left: Callable[..., Any], within: float) -> None:
-            deadline = time.monotonic() + within
-            while time.monotonic() < deadline and not stop() and self._get(self.actor.call(left), within):
+        deadline = time.monotonic() + within
+        with contextlib.suppress(Exception):  # the page may be gone
+            while (
+                time.monotonic() < deadline and not stop() and self._get(self.actor.call(LabellingPage.untold), within)
+            ):
                 time.sleep(ASK_EVERY)
 
-        with contextlib.suppress(Exception):  # the page may be gone
-            wait(LabellingPage.untold, within)
-            if env_steps is not None:
-                wait(LabellingPage.unseen, LAST_LOOK)
-                if self._episode is not None and not stop():
-                    time.sleep(ARRIVES_WITHIN)
-
     def show_episode(self, episode: Ref[Episode | None]) -> None:
-        """See `Viewer.show_episode`."""
+        """Send the film of an episode once it is available. Doesn't wait."""
         self._episode = episode
         self.actor.call(LabellingPage.tell, None, passed(episode))
 
@@ -151,5 +135,5 @@ class PageHandle:
         if moved:
             logger.warning("The labelling page has moved to port %s. Open pages can't reach it: "
                            "use the new link.", self._port)  # fmt: skip
-            self._listener.on_links(links)
+            self._callbacks.on_links(links)
         return True

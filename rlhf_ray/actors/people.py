@@ -7,10 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from rlhf_ray.actors.listener import Listener
 from rlhf_ray.actors.open_questions import OpenQuestions
 from rlhf_ray.actors.page_handle import PageHandle
-from rlhf_ray.actors.rollout_collector import PolicyFactory
+from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.labelling.situation import Ending, Situation
 from rlhf_ray.labelling.waiting import Waiting
@@ -35,7 +34,7 @@ class People:
         page: the page where they answer.
         schedule: decides when labels fall due.
         total_env_steps: step budget of the training.
-        listener: told about once a second while the training waits for them.
+        callbacks: told about once a second while the training waits for them.
         share: their share of the questions.
         limit: maximum number of open questions; None in the synchronous mode, where all questions of a round are open.
         annotators: their names.
@@ -46,7 +45,7 @@ class People:
         page: PageHandle,
         schedule: LabelSchedule,
         total_env_steps: int,
-        listener: Listener,
+        callbacks: RingCallbacks,
         *,
         share: float,
         limit: int | None,
@@ -56,7 +55,7 @@ class People:
         if limit is not None:
             limit = min(limit, OPEN_PER_PERSON * max(1, len(page.links)))
         self.questions = OpenQuestions(
-            page.actor, "people", share=share, limit=limit, annotators=annotators, viewer=page, serve=page.serve
+            page.actor, "people", share=share, limit=limit, annotators=annotators, sees_films=True, serve=page.serve
         )
         self._pace: deque[tuple[float, float]] = deque(maxlen=PACE_OF)
         """Time (seconds since 1970) and training progress (0 to 1) at recent iterations."""
@@ -69,9 +68,7 @@ class People:
         """Each annotator's error rate, by the newest fit."""
         self.gathered: float | None = None
         """Share of the first clips that are made, while the page waits for these."""
-        self.film: Callable[[PolicyFactory, int], None] | None = None
-        """Films an episode of a policy for the page, after so many environment steps."""
-        self._waiting = Waiting(listener.on_wait)
+        self._waiting = Waiting(callbacks.on_wait)
         self._ending: Ending | None = None
         self._heard = 0, time.monotonic()
         """The page's number of changes, and when it last changed or no question was open."""
@@ -102,7 +99,6 @@ class People:
         ending: Ending,
         stop: Callable[[], bool] = lambda: False,
         env_steps: int | None = None,
-        policy: Callable[[], PolicyFactory] | None = None,
     ) -> None:
         """Tell open pages that labelling is over, once. Wait until each knows: up to a minute, or shorter if the run was stopped.
 
@@ -110,13 +106,10 @@ class People:
             ending: why.
             stop: polled; True ends the wait.
             env_steps: the training's environment steps at its end; None: as told last.
-            policy: makes a factory of the trained policy, of which an episode is filmed for open pages.
         """
         if self._ending is not None:
             return
         self._ending = ending
-        if policy is not None and self.film is not None and self.questions.pages and not stop():
-            self.film(policy(), env_steps or 0)
         within = STOPPED_WITHIN if ending == "stopped" else OPEN_FOR
         self.page.farewell(ending, within, stop, env_steps)
 

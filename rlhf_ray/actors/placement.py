@@ -11,7 +11,6 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from rlhf_ray.actors.ray_internals import free_resources
 from rlhf_ray.data.errors import SettingError
 
 logger = logging.getLogger(__name__)
@@ -32,9 +31,6 @@ HOST = "host"
 
 NODES_WITHIN = 600.0
 """Seconds for a cluster to grow: an autoscaler takes minutes to add a node."""
-
-SAY_EVERY = 60.0
-"""Seconds between two messages that a run is waiting."""
 
 Bundle = Mapping[str, float]
 """Resources needed on one node, by name."""
@@ -88,43 +84,37 @@ def await_room(
     *,
     nodes_within: float,
     say: Callable[[str], None] = logger.warning,
-    look_every: float = 1.0,
+    say_every: float = 60.0,
 ) -> None:
-    """Wait until the cluster has room for ``bundles``. Logs what it waits for.
+    """Wait until the cluster has room for ``bundles``: reserve them, so that an autoscaler adds nodes, and give them back.
 
     A busy cluster is waited for indefinitely.
 
     Args:
         bundles: resource bundles; each must fit on one node.
         nodes_within: seconds that a cluster with too few or too small nodes gets to grow.
-        say: called with what is missing.
-        look_every: polling interval in seconds.
+        say: called with what it waits for.
+        say_every: seconds between two such messages.
 
     Raises:
         SettingError: the cluster's nodes would be too few or too small even when idle.
     """
-    started = time.monotonic()
-    said_at = -SAY_EVERY
-    while True:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        short = missing(bundles, nodes)
-        free = free_resources() if short is None else []
-        if short is None and missing(bundles, free) is None:
-            return
-        waited = time.monotonic() - started
-        if short is not None and waited >= nodes_within:
-            raise SettingError(
-                f"This run doesn't fit on the Ray cluster: {short}. Reduce ppo.num_env_runners, ppo.num_learners, "
-                "ppo.gpus_per_learner or reward_model.gpus, or add nodes."
-            )
-        if waited - said_at >= SAY_EVERY:
-            said_at = waited
-            say(
-                f"waiting for nodes: {short}"
-                if short is not None
-                else f"waiting for other runs to free resources: {missing(bundles, free)} (counting free resources only)"
-            )
-        time.sleep(look_every)
+    wanted = [{name: amount for name, amount in bundle.items() if amount} for bundle in bundles]
+    deadline = time.monotonic() + nodes_within
+    group = ray.util.placement_group([bundle for bundle in wanted if bundle])
+    try:
+        while not group.wait(0.5):
+            short = missing(bundles, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+            if short is not None and time.monotonic() >= deadline:
+                raise SettingError(
+                    f"This run doesn't fit on the Ray cluster: {short}. Reduce ppo.num_env_runners, ppo.num_learners, "
+                    "ppo.gpus_per_learner or reward_model.gpus, or add nodes."
+                )
+            say("waiting for other runs to free resources" if short is None else f"waiting for nodes: {short}")
+            if group.wait(say_every if short is None else min(say_every, max(0.5, deadline - time.monotonic()))):
+                return
+    finally:
+        ray.util.remove_placement_group(group)
 
 
 def missing(bundles: Sequence[Bundle], nodes: Sequence[Bundle]) -> str | None:

@@ -13,18 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray._private import node, ray_constants, services, utils, worker
 from ray._private.runtime_env import packaging
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 LOGGER = "ray._private.worker"
 """Logger of Ray's messages in the driver."""
-
-
-def free_resources() -> list[dict[str, float]]:
-    """Return each node's free resources. Ray's public `available_resources` only gives their sum."""
-    return list(ray._private.state.available_resources_per_node().values())
 
 
 def call_head(address: str, timeout: float) -> None:

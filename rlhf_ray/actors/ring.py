@@ -81,11 +81,11 @@ Learn = Callable[[RoundReport | None], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Moment:
+class Progress:
     """The training's progress, as passed to `Ring.advance`.
 
     Attributes:
-        progress: from 0 before the first iteration to 1 before the last.
+        share: from 0 before the first iteration to 1 before the last.
         env_steps: total environment steps so far.
         room: environment steps that the ring may take before the next iteration.
         iteration: index of the next iteration, from 0.
@@ -93,7 +93,7 @@ class Moment:
         pretrained: before the first iteration: the policy that half of the initial rollouts follow; None for random actions only.
     """
 
-    progress: float
+    share: float
     env_steps: int
     room: int
     iteration: int
@@ -102,7 +102,7 @@ class Moment:
 
 
 def no_policy() -> PolicyFactory:
-    """A `Moment.policy` where there is none."""
+    """A `Progress.policy` where there is none."""
     raise RuntimeError("There is no policy: not before the first iteration, and never in a wrapper.")
 
 
@@ -149,7 +149,7 @@ class Ring(Protocol):
         """
         ...
 
-    def advance(self, moment: Moment, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
         """Run one iteration: do what is due, then ``learn``. Return the report that ``learn`` got, if any."""
         ...
 
@@ -166,7 +166,7 @@ class Ring(Protocol):
         ...
 
     def adopt(self, store: Path | str) -> None:
-        """Import the labels of the preference store ``store``; see `Members.adopt`."""
+        """Import the labels of the preference store ``store``; see `RingActors.adopt`."""
         ...
 
     def save(self, folder: Path) -> None:

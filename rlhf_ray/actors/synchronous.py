@@ -7,14 +7,14 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rlhf_ray.actors.actor_ring import FIRST_FIT, ActorRing
 from rlhf_ray.actors.fragment_source import FragmentSource
 from rlhf_ray.actors.handles import Ref
-from rlhf_ray.actors.listener import Listener
-from rlhf_ray.actors.members import Members
 from rlhf_ray.actors.open_questions import ChosenPairs
 from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import STATE, Learn, Moment, Pretrained, RoundReport, Stop, never, no_policy
-from rlhf_ray.data.arrays import Array
+from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, RoundReport, Stop, never, no_policy
+from rlhf_ray.actors.ring_actors import RingActors
+from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.due import FitSchedule, RoundQuestions, Skips, share_of_questions
 from rlhf_ray.queries.pool import FragmentPool
@@ -22,60 +22,34 @@ from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.store import Tally
 
-FIRST_FIT = "fitting the reward model to the first answers"
-
 _T = TypeVar("_T")
 
 
-class SynchronousRing:
-    """Does its work inside the calls of the training.
-
-    Args:
-        members: the ring's actors.
-        schedule: when how many labels are due.
-        source: makes fragments other than those from the agent's own rollouts.
-        listener: told when the first fit starts.
-        fits: whether to fit the reward model; otherwise it only collects preferences.
-    """
+class SynchronousRing(ActorRing):
+    """Does its work inside the calls of the training. Its arguments are those of `ActorRing`."""
 
     def __init__(
         self,
-        members: Members,
+        actors: RingActors,
         schedule: LabelSchedule,
         source: FragmentSource,
-        listener: Listener,
+        callbacks: RingCallbacks,
         *,
         fits: bool = True,
     ):
-        self.members, self.schedule, self.source, self.listener = members, schedule, source, listener
-        self.fits, self.collecting = fits, True
+        super().__init__(actors, schedule, source, callbacks, fits=fits)
         self.answered = 0
         self.skipped = 0
         """Number of pairs that were skipped so far."""
         self.round_number = -1
         """The last round held; -1 before the first."""
-        self.fit_schedule = FitSchedule(schedule, members.settings.reward_model)
-        self._skips = Skips(members.settings.preferences)
+        self.fit_schedule = FitSchedule(self.schedule, self.actors.settings.reward_model)
+        self._skips = Skips(self.actors.settings.preferences)
         self._tally = Tally()
         """The store's counts, as last read."""
         self._at = 0
         """Environment steps at the newest `advance`."""
         self._loop = asyncio.new_event_loop()
-
-    @property
-    def people(self) -> People | None:
-        """See `Ring.people`."""
-        return self.members.people
-
-    @property
-    def env_steps(self) -> int:
-        """See `Ring.env_steps`."""
-        return self.source.env_steps
-
-    @property
-    def version(self) -> int:
-        """See `Ring.version`."""
-        return self.members.version
 
     @property
     def rounds_held(self) -> int:
@@ -88,26 +62,26 @@ class SynchronousRing:
         Raises:
             SettingError: the initial fragments show that the settings don't fit the environment.
         """
-        return SynchronousRing.advance(self, Moment(0.0, 0, env_steps, 0, no_policy, pretrained), stop)
+        return self.advance(Progress(0.0, 0, env_steps, 0, no_policy, pretrained), stop)
 
-    def advance(self, moment: Moment, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
         """Run one iteration of learning from preferences, as in Christiano et al. (2017), section 2.2.
 
         Labelling rounds fall due with the training's progress; while paused, they are put off. `begin` holds round 0, before the
         agent learns anything.
         """
-        number, report, self._at = self.due_round(moment), None, moment.env_steps
+        number, report, self._at = self.due_round(progress), None, progress.env_steps
         if number > self.round_number and (self.collecting or number == 0):
             # Collect fragments: initial ones in round 0, later of the newest policy, if the pool needs more than its rollouts'.
-            self.collect(moment, number, stop)
+            self.collect(progress, number, stop)
 
             # Choose pairs of fragments and ask which is better, until the labels due in this round are there.
             questions = RoundQuestions(self.schedule, self._skips, number)
             while (missing := questions.missing(self._tally)) is not None:
-                pairs = self.choose_pairs(missing - self.members.open)
+                pairs = self.choose_pairs(missing - self.actors.open)
                 if pairs is not None:
                     self.ask(pairs)
-                if self.members.open:
+                if self.actors.open:
                     self.wait_for_answers(questions.allowed, stop)
                 elif not self.collect_others(questions):  # no pair is possible, or due
                     break
@@ -125,25 +99,25 @@ class SynchronousRing:
 
     # The steps of an iteration.
 
-    def due_round(self, moment: Moment) -> int:
+    def due_round(self, progress: Progress) -> int:
         """Return the number of the last round that is due."""
-        number = self.schedule.round_at(moment.progress)
-        if self.members.extended:  # the training got a larger budget, so that its progress went back
-            self.round_number, self.members.extended = min(self.round_number, number), False
+        number = self.schedule.round_at(progress.share)
+        if self.actors.extended:  # the training got a larger budget, so that its progress went back
+            self.round_number, self.actors.extended = min(self.round_number, number), False
             self.fit_schedule.rounds = min(self.fit_schedule.rounds, number)
         return number
 
-    def collect(self, moment: Moment, number: int, stop: Stop) -> None:
+    def collect(self, progress: Progress, number: int, stop: Stop) -> None:
         """Collect the initial fragments for round 0, or some of the newest policy if the settings ask for it."""
-        self._run(self._collect_initial(moment, stop) if number == 0 else self._explore(moment, number))
+        self._run(self._collect_initial(progress, stop) if number == 0 else self._explore(progress, number))
 
     def choose_pairs(self, count: int) -> ChosenPairs | None:
         """Choose up to ``count`` pairs of fragments; None if there is nobody to ask, or no pair is possible."""
-        return self._run(self.members.choose_pairs(count)) if self.members.gatherers else None
+        return self._run(self.actors.choose_pairs(count)) if self.actors.gatherers else None
 
     def ask(self, pairs: ChosenPairs) -> None:
         """Ask about ``pairs``. In this mode, either people or the scripted gatherer answer."""
-        (questions,) = self.members.gatherers
+        (questions,) = self.actors.gatherers
         self._run(questions.ask(pairs))
 
     def wait_for_answers(self, wanted: int, stop: Stop) -> None:
@@ -174,26 +148,26 @@ class SynchronousRing:
 
     # How they are done.
 
-    async def _collect_initial(self, moment: Moment, stop: Stop) -> None:
-        tally = await self.members.tally(self.members.settings.begun_after if self.people is None else None)
+    async def _collect_initial(self, progress: Progress, stop: Stop) -> None:
+        tally = await self.actors.tally(self.actors.settings.begun_after if self.people is None else None)
         before = self._skips.used(tally)
         self.schedule.begin(before, tally.ties)
         if self.people is None:
-            await self.source.first(moment.room, lambda: None, moment.pretrained)
+            await self.source.first(progress.room, lambda: None, progress.pretrained)
         else:
-            await self._ask_meanwhile(self.people, moment, before, stop)
+            await self._ask_meanwhile(self.people, progress, before, stop)
         self._tally = await self._count()
 
-    async def _ask_meanwhile(self, people: People, moment: Moment, before: int, stop: Stop) -> None:
+    async def _ask_meanwhile(self, people: People, progress: Progress, before: int, stop: Stop) -> None:
         """Collect the initial fragments, and meanwhile ask people about those already made."""
         more = asyncio.Event()
-        gathering = asyncio.ensure_future(self.source.first(moment.room, more.set, moment.pretrained))
+        gathering = asyncio.ensure_future(self.source.first(progress.room, more.set, progress.pretrained))
         wanted = self.schedule.allowed(0.0, before, 0, training=False) - before
         while not gathering.done() and not stop():
             taken = round(self.source.share * self.source.env_steps)
             people.tell(taken, self.version, self.answered)
             share = self.source.share
-            pairs = await self.members.choose_pairs(
+            pairs = await self.actors.choose_pairs(
                 share_of_questions(wanted, share, share > 0) - people.questions.asked
             )
             if pairs is not None:
@@ -201,8 +175,8 @@ class SynchronousRing:
             await people.questions.listen()
         await gathering
 
-    async def _explore(self, moment: Moment, number: int) -> None:
-        self.source.offer(moment, number, wait=True)
+    async def _explore(self, progress: Progress, number: int) -> None:
+        self.source.offer(progress, number, wait=True)
         if self.source.waiting():
             await self.source.make()
         self._tally = await self._count()
@@ -210,11 +184,11 @@ class SynchronousRing:
     async def _wait_for_answers(self, wanted: int, stop: Stop) -> None:
         if self.people is not None:
             self.people.asks()
-        while self.members.open and not stop():
+        while self.actors.open and not stop():
             if self.people is not None:
                 self.people.look()
-                self.people.waiting(max(0, wanted - self.members.open), wanted)
-            for questions in self.members.gatherers:
+                self.people.waiting(max(0, wanted - self.actors.open), wanted)
+            for questions in self.actors.gatherers:
                 await questions.listen()
         if self.people is not None:
             self.people.end_wait()
@@ -231,10 +205,10 @@ class SynchronousRing:
         rounds = self.fit_schedule.rounds_due(number / max(1, self.schedule.rounds), used, self.version)
         steps = self.fit_schedule.gradient_steps(rounds, tally.held, self.version)
         fit: FitReport | None = None
-        if self.fits and tally.last > self.members.read:
+        if self.fits and tally.last > self.actors.read:
             if self.version == 0:
-                self.listener.on_stage(FIRST_FIT)
-            fit = await self.members.fit(steps, tally.last, number / max(1, self.schedule.rounds))
+                self.callbacks.on_stage(FIRST_FIT)
+            fit = await self.actors.fit(steps, tally.last, number / max(1, self.schedule.rounds))
         if self.version:
             self.fit_schedule.took(rounds)
         self.answered, self.skipped, self.round_number = tally.held, tally.skipped, number
@@ -251,40 +225,33 @@ class SynchronousRing:
         The store may be ahead of this ring if a killed run resumes from an earlier checkpoint: then it already has the answers to
         the next questions, and later ones must not count yet.
         """
-        if self.people is not None or not self.fits or not self.members.gatherers:
-            return await self.members.tally(None)
-        last = [questions.last for questions in self.members.gatherers]
+        if self.people is not None or not self.fits or not self.actors.gatherers:
+            return await self.actors.tally(None)
+        last = [questions.last for questions in self.actors.gatherers]
         if None in last:
-            return await self.members.tally(
-                self.members.read if self.members.asked else self.members.settings.begun_after
+            return await self.actors.tally(
+                self.actors.read if self.actors.asked else self.actors.settings.begun_after
             )
-        return await self.members.tally(max(self.members.read, *(number or 0 for number in last)))
+        return await self.actors.tally(max(self.actors.read, *(number or 0 for number in last)))
 
     # State and shutdown.
 
-    def newest_reward(self) -> dict[str, Array]:
-        """See `Ring.newest_reward`."""
-        return self.members.newest_reward()
-
     def metrics(self) -> dict[str, Any]:
         """See `Ring.metrics`."""
-        report = self.members.check(self._run(_value(self.members.pool.call(FragmentPool.report))))
+        report = self.actors.check(self._run(_value(self.actors.pool.call(FragmentPool.report))))
         of_people = {} if self.people is None else self.people.metrics()
         return self.schedule.report() | report.metrics() | {"skipped": self.skipped} | of_people
 
-    def check(self) -> None:
-        """See `Ring.check`. Everything happens within the calls."""
-
     def adopt(self, store: Path | str) -> None:
-        """See `Members.adopt`."""
-        self._run(self.members.adopt(store))
+        """See `RingActors.adopt`."""
+        self._run(self.actors.adopt(store))
 
     def save(self, folder: Path) -> None:
         """See `Ring.save`."""
         self._run(self._save(folder))
 
     async def _save(self, folder: Path) -> None:
-        state = await self.members.save(folder) | {
+        state = await self.actors.save(folder) | {
             "env_steps": self.source.env_steps,
             "answered": self.answered,
             "skipped": self.skipped,
@@ -297,7 +264,7 @@ class SynchronousRing:
     def load(self, folder: Path, *, replace: bool = False) -> None:
         """See `Ring.load`."""
         state = read_nested(folder / STATE)
-        self._run(self.members.load(folder, state, replace=replace))
+        self._run(self.actors.load(folder, state, replace=replace))
         self.source.env_steps, self.answered = state["env_steps"], state["answered"]
         self.skipped = state.get("skipped", 0)
         self.round_number = state["round_number"]
@@ -310,21 +277,17 @@ class SynchronousRing:
     def abandon(self) -> None:
         """See `Ring.abandon`."""
         self.source.close()
-        scripted = (questions.actor for questions in self.members.gatherers if not questions.annotators)
-        for actor in (*scripted, self.members.trainer):
-            self.members.executor.stop(actor)
+        scripted = (questions.actor for questions in self.actors.gatherers if not questions.annotators)
+        for actor in (*scripted, self.actors.trainer):
+            self.actors.executor.stop(actor)
 
-    def close(self) -> None:
-        """See `Ring.close`."""
-        if self.people is not None:
-            self.people.farewell("stopped")
-        self.source.close()
-        self.members.close()
+    def end(self) -> None:
+        """See `ActorRing.end`."""
         self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         task = self._loop.create_task(work)
-        with self.members.executor.apart():
+        with self.actors.executor.apart():
             try:
                 return self._loop.run_until_complete(task)
             except BaseException:

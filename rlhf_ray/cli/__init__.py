@@ -40,8 +40,6 @@ COMMANDS = {
     "tune": "tune:run",
     "store": "store:run",
     "submit": "cluster:submit",
-    "ps": "cluster:ps",
-    "stop": "cluster:stop",
     "doctor": "doctor:run",
 }
 """``module:function`` of each command of one or two words in this package; the function takes the remaining arguments."""
@@ -65,8 +63,6 @@ USAGE = Usage(
         ("tune PRESET [--trials N …]", "search over settings: the preset's search space, or --vary"),
         ("tune --resume FOLDER", "resume a stopped or killed sweep"),
         ("submit -- COMMAND …", "run one of these commands on a cluster"),
-        ("ps", "list the runs on a cluster"),
-        ("stop RUN", "stop a run on a cluster, like Ctrl-C"),
         ("store ACTION PATH …", "inspect and manage a preference store; `rlhf-ray store` lists the actions"),
         ("doctor [--address …]", "check the installation, this machine and the Ray cluster"),
     ),

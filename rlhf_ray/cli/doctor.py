@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import sys
 from dataclasses import dataclass
 
 from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.data.errors import SettingError
 
 
 @dataclass(frozen=True)
@@ -16,10 +15,7 @@ class Doctor:
     """Check the installation, this machine and Ray, and suggest fixes. Exits with code 1 if there is a problem."""
 
     address: str | None = None
-    """Address of the Ray cluster to check. Default: RAY_ADDRESS, or a local Ray started for the check. With a dashboard URL
-    (http://…), the check runs as a job on the cluster."""
-    json: bool = False
-    """Print a JSON list instead of lines."""
+    """Address of the Ray cluster to check, HOST:PORT. Default: RAY_ADDRESS, or a local Ray started for the check."""
 
 
 def run(words: list[str]) -> None:
@@ -27,34 +23,26 @@ def run(words: list[str]) -> None:
     command = parse_arguments(Doctor, "rlhf-ray doctor", words, Doctor())
     if command.address is not None:
         os.environ["RAY_ADDRESS"] = command.address
-    if "://" in os.environ.get("RAY_ADDRESS", ""):
-        from rlhf_ray.cli.cluster import relay
-
-        relay(os.environ["RAY_ADDRESS"], ["doctor", *(["--json"] if command.json else [])])
-        return
+    if "://" in (address := os.environ.get("RAY_ADDRESS", "")):
+        raise SettingError(
+            f"--address is {address}, a dashboard's: give HOST:PORT, or check the cluster from inside: `rlhf-ray submit -- doctor`."
+        )
 
     from rlhf_ray.actors.access import show_token
 
-    if os.environ.get("RAY_ADDRESS"):
+    if address:
         show_token()
 
-    from rlhf_ray.cluster.doctor import Finding, examine_machine
-    from rlhf_ray.cluster.examination import examine_cluster, examine_ports
+    from rlhf_ray.cluster.doctor import examine_machine, examine_ray
     from rlhf_ray.runs.train import quiet
 
-    def show(findings: list[Finding]) -> list[Finding]:
-        for finding in [] if command.json else findings:
-            print(f"{finding.status:<8} {finding.check:<26} {finding.seen}")
-            if finding.remedy:
-                print(f"{'':<35} → {finding.remedy}")
-        return findings
-
     quiet()
-    findings = show(examine_machine())
-    if not os.environ.get("RAY_ADDRESS"):
-        findings += show([examine_ports()])
-    findings += show(examine_cluster())
-    if command.json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
-    if any(finding.status == "problem" for finding in findings):
+    problem = False
+    for examine in (examine_machine, examine_ray):
+        for finding in examine():
+            print(f"{finding.status:<8} {finding.check:<16} {finding.seen}", flush=True)
+            if finding.remedy:
+                print(f"{'':<25} → {finding.remedy}", flush=True)
+            problem |= finding.status == "problem"
+    if problem:
         sys.exit(1)

@@ -27,7 +27,7 @@ from rlhf_ray.data.whole import whole_number
 from rlhf_ray.runs import last_words
 from rlhf_ray.runs.callbacks import CALLBACKS, Callback
 from rlhf_ray.runs.interruption import Interrupted, nothing_to_save
-from rlhf_ray.runs.progress import Counting, Progress
+from rlhf_ray.runs.progress import Counting, ProgressBars
 from rlhf_ray.runs.trackers import TRACKERS, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment
 from rlhf_ray.settings.checks import require
@@ -136,7 +136,7 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
         folder.writing(),
         refused(folder) if resumed is None else contextlib.nullcontext(),
         resumable(folder),
-        Progress(experiment) as progress,
+        ProgressBars(experiment) as progress,
     ):
         progress.on_stage("starting, collecting the first fragments" if resumed is None else "starting")
         train(

@@ -102,8 +102,7 @@ def run(words: list[str]) -> None:
 
 
 def _begin(plan: Plan, folder: Path, turn: Callable[[Path], SweepOutcome]) -> None:
-    """Start Ray, and list the sweep in `rlhf-ray ps` while it runs."""
-    from rlhf_ray.actors.announced import announced
+    """Start Ray and the sweep."""
     from rlhf_ray.runs.train import start_ray
 
     last_words.on_sudden_end(f"{last_words.CRASHED}; resume with `rlhf-ray tune --resume {folder}`.")
@@ -112,9 +111,7 @@ def _begin(plan: Plan, folder: Path, turn: Callable[[Path], SweepOutcome]) -> No
         start_ray(cpus=2 + agent.num_env_runners + agent.num_learners)
         if threading.current_thread() is threading.main_thread():
             sigterm_as_ctrl_c()  # again: Ray sets a handler of its own when it connects to a cluster
-        with announced(folder, environment=plan.experiment.environment, sweep=True) as announcement:
-            announcement.tell("tuning")
-            outcome = turn(folder)
+        outcome = turn(folder)
     if outcome.trials and all(trial["status"] == "failed" for trial in outcome.trials):
         sys.exit(f"rlhf-ray: no trial has run to its end; the first failed with: {outcome.trials[0]['error']}")
 

@@ -31,12 +31,6 @@ STOP_WITHIN = 600
 TRIES = 10
 """Failed attempts to reach the cluster, one second apart, before giving up on following a job."""
 
-RELAYED = "RLHF_RAY_RELAYED"
-"""Environment variable of jobs submitted by `relay`, which must not submit themselves again."""
-
-COMMAND = "command"
-"""Metadata key of a job with its `rlhf-ray` command, such as ``train`` or ``tune``."""
-
 
 def connect(address: str | None = None) -> JobSubmissionClient:
     """Connect to the cluster at ``address``.
@@ -107,7 +101,7 @@ def submit(
         job: str = client.submit_job(
             entrypoint=shlex.join(["rlhf-ray", *words]),
             runtime_env=runtime_env,
-            metadata={COMMAND: words[0], "user": getpass.getuser()},
+            metadata={"user": getpass.getuser()},
             entrypoint_num_cpus=cpus,
             entrypoint_num_gpus=gpus,
         )
@@ -159,35 +153,3 @@ def follow(client: JobSubmissionClient, job: str, show: Callable[[str], None]) -
             if lost == TRIES:
                 raise ConnectionError(f"lost the connection to {client.get_address()} ({error})") from error
         time.sleep(1.0)
-
-
-def relay(client: JobSubmissionClient, words: Sequence[str], show: Callable[[str], None]) -> bool:
-    """Run ``rlhf-ray WORDS …`` in the cluster as if called there, and delete the job afterwards.
-
-    Args:
-        client: the cluster's client.
-        words: the command line.
-        show: called with the command's output.
-
-    Returns:
-        Whether it succeeded.
-    """
-    job = submit(client, words, env={RELAYED: "1"})
-    printed = ""
-
-    def take(text: str) -> None:
-        # Drop Ray's own lines, which come first.
-        nonlocal printed
-        before, printed = _own_lines(printed, job), printed + text
-        show(_own_lines(printed, job)[len(before) :])
-
-    status = follow(client, job, take)
-    if status == JobStatus.FAILED and not _own_lines(printed, job):
-        show(f"{client.get_job_info(job).message}\n")
-    client.delete_job(job)
-    return bool(status == JobStatus.SUCCEEDED)
-
-
-def _own_lines(printed: str, job: str) -> str:
-    _, entrypoint, after = printed.partition(f"Running entrypoint for job {job}:")
-    return after.partition("\n")[2] if entrypoint else ""

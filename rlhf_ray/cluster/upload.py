@@ -15,7 +15,7 @@ OURS = {"run.json": b'"rlhf_ray.run/', "sweep.json": b'"rlhf_ray.sweep/'}
 """File that a run or sweep keeps in its folder, and the format that the file names."""
 
 LARGEST = 3
-"""Number of large files and folders to name."""
+"""Number of large parts to name."""
 
 REMEDY = (
     "Name what the job doesn't need in .gitignore or .rayignore (the same form, for Ray only), or give a smaller folder"
@@ -63,12 +63,10 @@ def check_upload(folder: Path, limit: int = UPLOAD_LIMIT) -> list[str]:
         folders: Counter[str] = Counter()
         for path, size in sizes.items():
             folders[f"{path.parts[0]}/" if len(path.parts) > 1 else str(path)] += size
-        files = sorted(sizes, key=lambda path: -sizes[path])
         parts = ", ".join(f"{name} {_size(size)}" for name, size in folders.most_common(LARGEST))
-        single = ", ".join(f"{path} {_size(sizes[path])}" for path in files[:LARGEST] if len(path.parts) > 1)
         raise SettingError(
-            f"--working-dir is {folder}, {_size(total)}, but Ray takes less than {_size(limit)}. The largest parts are {parts}"
-            f"{f'; the largest files {single}' if single else ''}. {REMEDY}."
+            f"--working-dir is {folder}, {_size(total)}, but Ray takes less than {_size(limit)}. The largest parts are {parts}. "
+            f"{REMEDY}."
         )
     return excluded
 

@@ -7,7 +7,7 @@ Prometheus gauges and help texts, TensorBoard descriptions, terminal bars and th
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,6 +142,11 @@ def metric_of(name: str) -> tuple[Metric, str] | None:
     stage, _, what = name.rpartition("_")
     metric = METRICS.get(f"stage_{what}")
     return None if metric is None or not stage else (metric, stage)
+
+
+def declarations(names: Iterable[str]) -> dict[str, tuple[Metric, str]]:
+    """Return `metric_of` each of ``names``, without those that nobody declared."""
+    return {name: declaration for name in names if (declaration := metric_of(name)) is not None}
 
 
 def described(name: str) -> str:

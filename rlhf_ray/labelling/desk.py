@@ -251,10 +251,9 @@ class Desk:
         self.queue.release(annotator, self._keys(annotator, leases))
         self.pages.closed(page)
 
-    async def film(self, film_id: str, page: str | None = None) -> bytes | None:
-        """The film with this id, as the bytes of a WebP file, for ``page``; None if it is not stored."""
+    async def film(self, film_id: str) -> bytes | None:
+        """The film with this id, as the bytes of a WebP file; None if it is not stored."""
         if self._episode is not None and self._episode[0].film.info.id == film_id:
-            self.pages.saw(page, film_id)
             return self._episode[0].film.sheet
         await self._looks.film([film_id])  # of a pair from before a restart
         return await self._films.sheet(film_id)
@@ -267,11 +266,6 @@ class Desk:
         values = dataclasses.asdict(dataclasses.replace(episode, film=dataclasses.replace(episode.film, sheet=b"")))
         film = dataclasses.asdict(self._films.zoomed(episode.film.info))
         return values | {"film": film, "age_seconds": round(time.monotonic() - since, 1)}
-
-    @property
-    def unseen(self) -> int:
-        """Number of open pages that have not fetched the agent's latest episode."""
-        return 0 if self._episode is None else self.pages.unseen(self._episode[0].film.info.id)
 
     async def over(self, page: str | None = None, holding: int = 0) -> dict[str, Any]:
         """Whether labelling is over, in the response to a request of ``page``, which keeps ``holding`` leases.

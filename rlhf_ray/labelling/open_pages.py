@@ -1,4 +1,4 @@
-"""Open pages: which pages are open in browsers, and which of them show that labelling is over, and the last episode."""
+"""Open pages: which pages are open in browsers, and which of them show that labelling is over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class OpenPages:
         self._clock = clock
         self._heard: dict[str, float] = {}
         self._told: set[str] = set()
-        self._saw: dict[str, str] = {}
 
     def heard(self, page: str | None, *, told: bool) -> None:
         """Note a request of ``page``; ``told``: the response says that labelling is over. Clients without an id don't count."""
@@ -34,12 +33,6 @@ class OpenPages:
         if page is not None:
             self._heard.pop(page, None)
             self._told.discard(page)
-            self._saw.pop(page, None)
-
-    def saw(self, page: str | None, episode: str) -> None:
-        """Note that ``page`` fetched the film ``episode``."""
-        if page in self._heard:
-            self._saw[page] = episode
 
     @property
     def open(self) -> int:
@@ -53,7 +46,3 @@ class OpenPages:
     def untold(self) -> int:
         """Number of open pages that don't know yet that labelling is over."""
         return self.open - len(self._told)
-
-    def unseen(self, episode: str) -> int:
-        """Return the number of open pages that have not fetched the film ``episode``."""
-        return self.open - sum(seen == episode for seen in self._saw.values())

@@ -83,8 +83,8 @@ class ActorCriticNetwork(TakesVectors):
         else:
             if not isinstance(observation_space, gym.spaces.Box):
                 raise SettingError(
-                    f"The policy network takes vectors or images, and the connectors of env_runners() make {observation_space}: "
-                    "add RLlib's FlattenObservations after them, or give rl_module() a network of your own."
+                    f"The policy network takes vectors or images, not {observation_space}: wrap the environment "
+                    "(gymnasium.wrappers.FlattenObservation), or give rl_module() a network of your own."
                 )
             size = _size(observation_space)
             self.take(observation_space, normalize=shape.normalize_observations)

@@ -22,9 +22,9 @@ from ray.tune import PlacementGroupFactory
 
 from rlhf_ray.actors.budget import StepBudget
 from rlhf_ray.actors.cluster import start_ray
-from rlhf_ray.actors.listener import Listener
 from rlhf_ray.actors.placement import NODES_WITHIN, await_room, ring_bundles
 from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, Stop, check_horizon, never
+from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim.parallel import leave_cores_to_parts
@@ -75,7 +75,7 @@ class LearnsFromPreferences(InRunFolder):
     Args:
         config: the configuration.
         arguments: RLlib's.
-        listener: told what happens while the training waits; None: it is logged.
+        ring_callbacks: told what happens while the training waits; None: it is logged.
         iterating: context manager around each iteration. It may abort one: `save_to_path` then saves the state before it.
     """
 
@@ -85,11 +85,11 @@ class LearnsFromPreferences(InRunFolder):
         self,
         config: Any = None,
         *arguments: Any,
-        listener: Listener | None = None,
+        ring_callbacks: RingCallbacks | None = None,
         iterating: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         **keywords: Any,
     ):
-        self._listener, self._iterating, self._stop = listener, iterating, never
+        self._ring_callbacks, self._iterating, self._stop = ring_callbacks, iterating, never
         super().__init__(config, *arguments, **keywords)
 
     @classmethod
@@ -124,7 +124,7 @@ class LearnsFromPreferences(InRunFolder):
             # Tune runs a trial once, and may start its next process before the last one has ended.
             if experiment.preferences.comparisons and (self._storage is None or self.config.store):
                 failed.enter_context(lock_store(self._store_path()))
-            self._ring = ring_of(self.config, self.budget, self._store_path(), self.logdir, self._listener)
+            self._ring = ring_of(self.config, self.budget, self._store_path(), self.logdir, self._ring_callbacks)
             self._lock = failed.pop_all()
         self.begun = False
         """Whether the first labelling round was held."""
@@ -247,8 +247,10 @@ class LearnsFromPreferences(InRunFolder):
             held = self.begun
             self.begin(self._stop)
             if held:
-                moment = self.budget.moment(self._sampled, self.ring.env_steps, self.training_iteration, self._policy)
-                self.ring.advance(moment, self._stop, self._learn)
+                progress = self.budget.progress(
+                    self._sampled, self.ring.env_steps, self.training_iteration, self._policy
+                )
+                self.ring.advance(progress, self._stop, self._learn)
             else:
                 self._learn(None)
             self._log_ring()
@@ -416,9 +418,9 @@ class LearnsFromPreferences(InRunFolder):
         return (config.get_state(),), {}
 
     def farewell(self, stop: Stop = never) -> None:
-        """Tell people, once, that the training is over, and show them its last state."""
+        """Tell people, once, that the training is over."""
         if self.ring.people is not None:
-            self.ring.people.farewell("over", stop, self._sampled + self.ring.env_steps, self._policy)
+            self.ring.people.farewell("over", stop, self.env_steps)
 
     def stop_now(self) -> None:
         """Stop env runners and pending work of the ring at once. Afterwards, only save and stop the algorithm."""

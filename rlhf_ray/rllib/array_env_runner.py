@@ -1,7 +1,7 @@
 """ArrayEnvRunner: samples a vector environment as arrays, without episode objects and connector pipelines.
 
 RLlib's env runner spends most of its time on them. Everything that sees or changes episodes needs its own runner, which
-`rlhf_ray.rllib.config` then takes: callbacks of episodes, connectors, other RLModules, memory.
+`rlhf_ray.rllib.ppo` then takes: callbacks of episodes, other RLModules, memory.
 """
 
 from __future__ import annotations
@@ -42,9 +42,6 @@ EPISODE_HOOKS = (
 
 def needs_episodes(config: Any) -> str | None:
     """Return what in an RLlib configuration works with RLlib's episodes only, in words; None if there is nothing."""
-    for name in ("env_to_module", "module_to_env", "learner"):
-        if getattr(config, f"_{name}_connector") is not None:
-            return f"{name}_connector"
     for hook in EPISODE_HOOKS:
         if getattr(config, f"callbacks_{hook}"):
             return f"callbacks({hook})"
@@ -94,7 +91,6 @@ class ArrayEnvRunner(EnvRunner):
         return [self._sample_steps(num_timesteps, explore, force_reset)]
 
     def _sample_steps(self, wanted: int, explore: bool, reset: bool) -> VectorRollout:
-        # Entered once for all steps, which each enter it again: that costs nothing.
         with self.of_environment as generator:
             return self._rollout(wanted, generator if explore else None, reset)
 
@@ -114,7 +110,7 @@ class ArrayEnvRunner(EnvRunner):
                 logits = policy(self._seen)
                 action = acting(logits)
                 inference += time.perf_counter() - began
-                stepped: Any = self._try_env_step(to_env_actions(action, space))
+                stepped: Any = self.stepped(to_env_actions(action, space))
                 if stepped is ENV_STEP_FAILURE:
                     break
                 seen, reward, terminated, truncated, _ = stepped

@@ -1,16 +1,51 @@
-"""The agents by name: which configuration (and so which algorithm) trains an experiment."""
+"""The agents by name: the configurations, and so the algorithms, that train an experiment."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from rlhf_ray.rllib.config import PreferenceConfig
-from rlhf_ray.rllib.ppo import PreferencePPOConfig
-from rlhf_ray.rllib.sac import PreferenceSACConfig
+from rlhf_ray.rllib.expert import ExpertPPOConfig
+from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.rllib.reference import ReferencePPOConfig, ReferenceSACConfig
+from rlhf_ray.rllib.sac import PreferenceSAC, PreferenceSACConfig
 from rlhf_ray.settings import AgentName, Experiment
 
-AGENTS: dict[AgentName, type[PreferenceConfig]] = {"ppo": PreferencePPOConfig, "sac": PreferenceSACConfig}
-"""Configuration of each agent. A new one takes a line here, a group of settings and a file like `rlhf_ray.rllib.sac`."""
+
+@dataclass(frozen=True)
+class AgentKind:
+    """The classes of an agent.
+
+    Attributes:
+        algorithm, config: learn from preferences.
+        reference: configuration on the normalised true reward, otherwise set up like ``config``.
+        expert: configuration on the true reward, to record an expert's behaviour.
+    """
+
+    algorithm: type[Any]
+    config: type[PreferenceConfig]
+    reference: type[Any]
+    expert: type[Any]
+
+
+AGENTS: dict[AgentName, AgentKind] = {
+    "ppo": AgentKind(PreferencePPO, PreferencePPOConfig, ReferencePPOConfig, ExpertPPOConfig),
+    "sac": AgentKind(PreferenceSAC, PreferenceSACConfig, ReferenceSACConfig, ReferenceSACConfig),
+}
+"""A new agent takes an entry here, a file like `rlhf_ray.rllib.sac`, and a group of settings in `rlhf_ray.settings.experiment`."""
 
 
 def preference_config(experiment: Experiment) -> PreferenceConfig:
     """Build the configuration of the experiment's agent."""
-    return AGENTS[experiment.agent].from_experiment(experiment)
+    return AGENTS[experiment.agent].config.from_experiment(experiment)
+
+
+def reference_config(experiment: Experiment) -> Any:
+    """Build the configuration of the experiment's agent on the normalised true reward."""
+    return AGENTS[experiment.agent].reference.from_experiment(experiment)
+
+
+def expert_config(experiment: Experiment) -> Any:
+    """Build the configuration of the experiment's expert."""
+    return AGENTS[experiment.agent].expert.from_experiment(experiment)

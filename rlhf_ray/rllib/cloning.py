@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-import tree  # type: ignore[import-untyped]
 from ray.rllib.core.columns import Columns
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
@@ -59,10 +57,10 @@ def clone(
     """Fit a policy to demonstrations by maximum likelihood of their actions (with Adam). Doesn't train the value function.
 
     Args:
-        module: the policy, an `ActorCritic` or another torch RLModule; modified in place.
+        module: the policy, an `ActorCritic` or another torch RLModule without memory; modified in place.
         demonstrations: from the module's environment (`Demonstrations.check`).
         epochs: passes over all steps; by default `EPOCHS`, or more to reach `LEAST_STEPS`.
-        minibatch_size: steps per gradient step; for a policy with memory, that of as many episodes as have these steps on average.
+        minibatch_size: steps per gradient step.
         learning_rate: Adam's learning rate.
         seed: seeds the order of steps.
 
@@ -70,48 +68,31 @@ def clone(
         The report.
 
     Raises:
-        SettingError: the policy has a memory, but the demonstrations don't say where episodes end.
+        SettingError: the policy has a memory.
     """
+    if module.is_stateful():
+        raise SettingError("Policies with memory can't start from demonstrations: set ppo.memory to none.")
     observations = torch.as_tensor(demonstrations.observations.astype(module.observation_space.dtype, copy=False))
     actions = torch.as_tensor(to_policy_actions(demonstrations.actions, module.action_space))
     if isinstance(network := getattr(module, "network", None), TakesVectors):
         network.observe(observations.float())
     generator = torch.Generator().manual_seed(seed)
     optimizer = Adam(module.parameters(), lr=learning_rate)
-    stateful = bool(module.is_stateful())
-    # Minibatches are drawn from single steps, or from episodes for a policy with memory.
-    episodes = _episodes(demonstrations) if stateful else []
-    drawn, size, chunk = len(actions), minibatch_size, CHUNK
-    if stateful:
-        drawn, steps = len(episodes), len(actions) / len(episodes)
-        size, chunk = max(1, round(minibatch_size / steps)), max(1, round(CHUNK / steps))
 
     def log_likelihood(index: Tensor) -> Tensor:
-        if not stateful:
-            outputs, acted = module.forward_train({Columns.OBS: observations[index]}), actions[index]
-            inputs = outputs[Columns.ACTION_DIST_INPUTS]
-        else:
-            chosen = [episodes[i] for i in index.tolist()]
-            lengths = torch.tensor([len(rows) for rows in chosen])
-            padded = nn.utils.rnn.pad_sequence([observations[rows] for rows in chosen], batch_first=True)
-            state = tree.map_structure(
-                lambda of: torch.stack([torch.as_tensor(of)] * len(chosen)), module.get_initial_state()
-            )
-            outputs = module.forward_train({Columns.OBS: padded, Columns.STATE_IN: state, Columns.SEQ_LENS: lengths})
-            real = torch.arange(padded.shape[1]) < lengths[:, None]
-            inputs, acted = outputs[Columns.ACTION_DIST_INPUTS][real], actions[torch.cat(chosen)]
-        likelihood: Tensor = module.get_train_action_dist_cls().from_logits(inputs).logp(acted)
+        inputs = module.forward_train({Columns.OBS: observations[index]})[Columns.ACTION_DIST_INPUTS]
+        likelihood: Tensor = module.get_train_action_dist_cls().from_logits(inputs).logp(actions[index])
         return likelihood
 
     def mean() -> float:
         with torch.no_grad():
-            return float(torch.cat([log_likelihood(part) for part in _split(torch.arange(drawn), chunk)]).mean())
+            return float(torch.cat([log_likelihood(part) for part in _split(torch.arange(len(actions)), CHUNK)]).mean())
 
     if epochs is None:
-        epochs = max(EPOCHS, math.ceil(LEAST_STEPS / math.ceil(drawn / size)))
+        epochs = max(EPOCHS, math.ceil(LEAST_STEPS / math.ceil(len(actions) / minibatch_size)))
     before, taken = mean(), 0
     for _ in range(epochs):
-        for batch in _split(torch.randperm(drawn, generator=generator), size):
+        for batch in _split(torch.randperm(len(actions), generator=generator), minibatch_size):
             optimizer.zero_grad(set_to_none=True)
             (-log_likelihood(batch).mean()).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -120,19 +101,6 @@ def clone(
                 if name.rpartition(".")[2] == "log_std":
                     parameter.data.clamp_(min=LEAST_LOG_STD)
     return CloningReport(len(actions), before, mean(), taken)
-
-
-def _episodes(demonstrations: Demonstrations) -> list[Tensor]:
-    """Return the steps of each episode."""
-    if demonstrations.terminals is None and demonstrations.timeouts is None:
-        raise SettingError(
-            "The demonstrations don't say where episodes end (terminals, timeouts), which a policy with memory needs: record them "
-            "with `rlhf-ray record`, or set ppo.memory to none."
-        )
-    ends = np.zeros(len(demonstrations), dtype=bool)
-    for flags in (demonstrations.terminals, demonstrations.timeouts):
-        ends |= False if flags is None else flags
-    return [torch.as_tensor(part) for part in np.split(np.arange(len(ends)), np.flatnonzero(ends[:-1]) + 1)]
 
 
 def _split(index: Tensor, size: int) -> tuple[Tensor, ...]:

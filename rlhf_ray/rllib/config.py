@@ -29,14 +29,13 @@ from rlhf_ray.data.places import run_path
 from rlhf_ray.data.registry import names_of
 from rlhf_ray.labelling.camera import camera_options, without_a_screen
 from rlhf_ray.rllib.checking import Checked, check_environment
-from rlhf_ray.rllib.connectors import GivesEnvActions, KeepObservations, RewardFirst
+from rlhf_ray.rllib.connectors import GivesEnvActions, HistoryReward
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.environments import env_threads, register_environment
 from rlhf_ray.rllib.fragment_cutter import FragmentCutter
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
 from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of, skip_notes
 from rlhf_ray.rllib.starting import fitted_reward
-from rlhf_ray.rllib.true_rewards import EnvToModuleWithoutRewards, ModuleToEnvWithoutRewards
 from rlhf_ray.settings import (
     NO_QUESTIONS,
     PARTS,
@@ -367,30 +366,14 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
         with OwnStreams():  # an environment may seed the process's generators
             return check_environment(self)
 
-    def build_env_to_module_connector(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
-        """Build RLlib's pipeline with the user's connectors, preceded by one that keeps the environment's own observations."""
-        pipeline = super().build_env_to_module_connector(env, spaces, device)
-        if self._env_to_module_connector is not None:
-            pipeline.__class__ = EnvToModuleWithoutRewards
-            pipeline.prepend(KeepObservations())
-        return pipeline
-
-    def build_module_to_env_connector(self, env: Any = None, spaces: Any = None) -> Any:
-        """Build RLlib's pipeline with the user's connectors, which can't read rewards either."""
-        pipeline = super().build_module_to_env_connector(env, spaces)
-        if self._module_to_env_connector is not None:
-            pipeline.__class__ = ModuleToEnvWithoutRewards
-        return pipeline
-
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
-        """Build RLlib's pipeline with the learned reward: at the end (before PPO's advantages), or before custom connectors.
+        """Build RLlib's pipeline with the learned reward at the end, before PPO's advantages.
 
-        A reward that reads history comes first, too: it needs whole pieces of episodes, not a batch of steps.
+        A reward that reads history comes first: it needs whole pieces of episodes, not a batch of steps.
         """
         pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
-        history = self.checked is not None and self.checked.reads_history
-        if history or self._env_to_module_connector is not None or self._learner_connector is not None:
-            pipeline.prepend(RewardFirst())
+        if self.checked is not None and self.checked.reads_history:
+            pipeline.prepend(HistoryReward())
             return pipeline
         pipeline.insert_after(AddObservationsFromEpisodesToBatch, AddNextObservationsFromEpisodesToTrainBatch())
         pipeline.append(LearnedReward())
@@ -421,10 +404,9 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
             config.env_runner_cls = config.env_runner_for(checked)
         if checked.reads_history:
             config.episode_lookback_horizon = max(config.episode_lookback_horizon, checked.fragments.length)
-        if config._env_to_module_connector is None and config._module_to_env_connector is None:
-            # RLlib's own connectors have no state. Merging env runner states each iteration would cost two more calls per env
-            # runner, one of which waits until sampling is done.
-            config.env_runners(merge_env_runner_states=False, broadcast_env_runner_states=False)
+        # RLlib's own connectors have no state. Merging env runner states each iteration would cost two more calls per env runner,
+        # one of which waits until sampling is done.
+        config.env_runners(merge_env_runner_states=False, broadcast_env_runner_states=False)
         config.freeze()
         return cast(Self, config)
 

@@ -1,9 +1,4 @@
-"""Connectors for use with custom ones: the reward model sees the environment's own observations and actions.
-
-Env-to-module connectors may change observations, and learner connectors may change rewards. If a user sets such connectors,
-episodes keep the environment's own observations, and the learned reward replaces the environment's in the learner's episodes before
-any custom connector runs. Actions need no copy: RLlib scales those in episodes after the module-to-env connectors.
-"""
+"""Connectors: the environment's actions in env runners, and rewards that read the steps before in the learner."""
 
 from __future__ import annotations
 
@@ -18,27 +13,8 @@ from ray.rllib.connectors.module_to_env import NormalizeAndClipActions
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 
-from rlhf_ray.data.arrays import Array
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
-
-OBSERVATION = "environment_observation"
-"""Key in an episode's infos."""
-
-
-def environment_observations(episode: Any, before: int = 0) -> Array:
-    """Return the environment's own observations ``[before + n + 1, …]`` of an episode of ``n`` steps.
-
-    Args:
-        episode: a piece of an episode.
-        before: number of steps before it, at most its lookback.
-    """
-    wanted = {"indices": slice(-before, None), "neg_index_as_lookback": True}
-    infos = episode.get_infos(**wanted)
-    if len(infos) and OBSERVATION in infos[0]:
-        return np.stack([info[OBSERVATION] for info in infos])
-    observations: Array = episode.get_observations(**wanted)
-    return observations
 
 
 class ToEnvActions(ConnectorV2):  # type: ignore[misc]
@@ -70,33 +46,11 @@ class GivesEnvActions:
         return pipeline
 
 
-class KeepObservations(ConnectorV2):  # type: ignore[misc]
-    """Stores each observation in its infos, before an env-to-module pipeline changes it."""
+class HistoryReward(ConnectorV2):  # type: ignore[misc]
+    """Puts a learned reward that reads history into copies of the learner's episodes, which keep the true return.
 
-    def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, **kwargs: Any) -> Any:
-        """Store the newest observation of each episode."""
-        for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
-            info = episode.infos[-1]
-            if OBSERVATION not in info:
-                # Copy the dict: the environment may reuse it.
-                episode.infos.data[-1] = {**info, OBSERVATION: np.array(episode.observations[-1])}
-        return batch
-
-    def get_state(self, *arguments: Any, **keywords: Any) -> dict[str, Any]:
-        """Return a non-empty state: RLlib matches states to connectors by position and skips empty ones."""
-        return {"keeps": OBSERVATION}
-
-    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the constant state."""
-        return self.get_state()
-
-
-class RewardFirst(ConnectorV2):  # type: ignore[misc]
-    """Puts the learned reward into copies of the learner's episodes, before custom connectors.
-
-    The originals keep the true return. A reward that reads history sees the steps before an episode's piece, too: its lookback,
-    which `PreferenceConfig` makes as long as a fragment. Otherwise, without custom connectors, `LearnedReward` does the same for a
-    whole batch at the end of the pipeline, which is faster.
+    It sees the steps before an episode's piece, too: its lookback, which `PreferenceConfig` makes as long as a fragment. Other
+    rewards come from `LearnedReward`, for a whole batch at the end of the pipeline, which is faster.
     """
 
     def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, metrics: Any = None, **kwargs: Any) -> Any:
@@ -107,10 +61,10 @@ class RewardFirst(ConnectorV2):  # type: ignore[misc]
         copies, rewards, mixtures = [], [], []
         for episode in episodes:
             steps = len(episode) - appended
-            before = int(episode.observations.lookback) if ensemble.reads_history else 0
-            observations = environment_observations(episode, before)[: before + steps + 1]
-            earlier = episode.get_actions(indices=slice(-before, None), neg_index_as_lookback=True)
-            actions = to_env_actions(earlier, module.action_space)[: before + steps]
+            before = int(episode.observations.lookback)
+            whole: dict[str, Any] = {"indices": slice(-before, None), "neg_index_as_lookback": True}
+            observations = episode.get_observations(**whole)[: before + steps + 1]
+            actions = to_env_actions(episode.get_actions(**whole), module.action_space)[: before + steps]
             device = ensemble.version.device
             members = ensemble.episode_rewards(
                 torch.as_tensor(observations, device=device),

@@ -84,10 +84,9 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
             begin_runner(self, self.config.seed, unused=bool(self.worker_index) and was_restarted())
 
     def _draws_python(self) -> bool:
-        """Return whether parts of the user's own act: connectors, an RLModule. Only these may draw from Python's generator."""
+        """Return whether an RLModule of the user's own acts. Only that may draw from Python's generator."""
         module = None if self.module is None else type(self.module.unwrapped()).__module__
-        connectors = (self.config._env_to_module_connector, self.config._module_to_env_connector)
-        return any(connectors) or not (module or "rlhf_ray").startswith(("rlhf_ray", "ray.rllib"))
+        return not (module or "rlhf_ray").startswith(("rlhf_ray", "ray.rllib"))
 
     def make_env(self) -> None:
         """See RLlib."""
@@ -99,21 +98,32 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
     def _try_env_reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Reset the environments (called by RLlib). With a ``seed``, each copy gets a new stream of its own."""
         seeds_given = None if seed is None else seeds_of_copies(self.env, self.copies)
-        self._infos, self._unsaid = Infos(self.env.num_envs, str(self.config.env)), []
+        self._infos, self._unsaid, self._ended_before = Infos(self.env.num_envs, str(self.config.env)), [], False
         with self.of_environment, making:
             observations, infos = super()._try_env_reset(seed=seeds_given, options=options)
         return copy.deepcopy(observations), infos
 
     def _try_env_step(self, actions: Any) -> Any:
-        """Step the environments (called by RLlib). They get and give copies: some change or reuse arrays."""
+        """Step the environments (called by RLlib)."""
+        with self.of_environment:
+            return self.stepped(actions)
+
+    def stepped(self, actions: Any) -> Any:
+        """Step the environments, inside ``of_environment``. They get and give copies: some change or reuse arrays."""
         space, given = self.env.single_action_space, copy.deepcopy(actions)
-        given = [fitted(action, space) for action in given] if isinstance(given, list) else fitted(given, space)
-        with self.of_environment, stepping:
+        if isinstance(given, list):
+            given = [fitted(action, space) for action in given]
+        elif given.dtype != space.dtype:
+            given = fitted(given, space)
+        with stepping:
             stepped = super()._try_env_step(given)
         if stepped is ENV_STEP_FAILURE:
             return stepped
         if isinstance(stepped[4], InfosByCopy):
-            self._log_infos(stepped[4].arrays, stepped[2] | stepped[3])
+            arrays, ended = stepped[4].arrays, stepped[2] | stepped[3]
+            if arrays or self._ended_before or ended.any():  # else there is nothing to follow
+                self._log_infos(arrays, ended)
+            self._ended_before = bool(ended.any())
         return copy.deepcopy(stepped[0]), *stepped[1:]
 
     def _log_infos(self, infos: Mapping[str, Any], ended: Any) -> None:

@@ -25,9 +25,8 @@ from ray.rllib.core.columns import Columns
 from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.learner import PPOLearner
-from rlhf_ray.rllib.reference import REFERENCES, ReferencePPOConfig
+from rlhf_ray.rllib.reference import ReferencePPOConfig
 from rlhf_ray.rllib.rllib_internals import learner_connectors
-from rlhf_ray.settings import AgentName
 
 CLIP = 10.0
 """Largest absolute value of a scaled reward, as in the published code."""
@@ -47,10 +46,6 @@ class ExpertPPOConfig(ReferencePPOConfig):
         pipeline = PPOConfig.build_learner_connector(self, input_observation_space, input_action_space, device)
         pipeline.append(ReturnScaled(gamma=self.gamma))
         return pipeline
-
-
-EXPERTS: dict[AgentName, Any] = {**REFERENCES, "ppo": ExpertPPOConfig}
-"""Configuration of each agent's expert."""
 
 
 class ExpertLearner(PPOLearner):

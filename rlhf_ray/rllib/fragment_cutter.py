@@ -19,7 +19,6 @@ from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
-from rlhf_ray.rllib.connectors import environment_observations
 from rlhf_ray.settings import ResolvedFragments
 
 logger = logging.getLogger(__name__)
@@ -88,7 +87,7 @@ class FragmentCutter(RLlibCallback):  # type: ignore[misc]
             version = max(_weights_version(episode) for episode in episodes)
             trajectories = [
                 Trajectory(
-                    observations=environment_observations(episode),
+                    observations=episode.get_observations(),
                     actions=to_env_actions(episode.get_actions(), space),
                     rewards=np.asarray(episode.get_rewards(), dtype=np.float64),
                     terminated=bool(episode.is_terminated),

@@ -14,9 +14,10 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.rllib.rllib_internals import module_spec
 
 _STACK = "the learned reward needs RLlib's new API stack: remove it"
-_FILTER = "it belongs to RLlib's old API stack: use env_runners(env_to_module_connector=…) with a MeanStdFilter"
-_PIPELINE = "the learned reward, fragments and actions need RLlib's default connectors: add yours to them instead"
-_ACTIONS = "the reward model sees actions as RLlib scales and clips them by default: use env_runners(module_to_env_connector=…)"
+_FILTER = "it belongs to RLlib's old API stack: use normalize_observations of the agent's settings"
+_PIPELINE = "the learned reward, fragments and actions need RLlib's default connectors: remove it"
+_ACTIONS = "the reward model sees actions as RLlib scales and clips them by default: remove it"
+_OWN = "the reward model sees the environment's own observations, actions and rewards: wrap the environment (gymnasium.wrappers)"
 _ONE_STEP = "an iteration is one training step, so that steps and labels add up to the budget: remove it"
 
 REFUSED = {
@@ -34,6 +35,9 @@ REFUSED = {
     ),
     "normalize_actions": ("environment(normalize_actions)", _ACTIONS),
     "add_default_connectors_to_learner_pipeline": ("learners(add_default_connectors_to_learner_pipeline)", _PIPELINE),
+    "_env_to_module_connector": ("env_runners(env_to_module_connector)", _OWN),
+    "_module_to_env_connector": ("env_runners(module_to_env_connector)", _OWN),
+    "_learner_connector": ("learners(learner_connector)", _OWN),
     "clip_rewards": ("environment(clip_rewards)", "the learner doesn't see the environment's reward: remove it"),
     "model": (
         "training(model)",

@@ -1,23 +1,30 @@
 """The learned reward in RLlib's learner: a module that holds the ensemble, and a connector that applies it.
 
 Episodes keep the environment's reward, so RLlib's ``episode_return_mean`` is the true return. The learner's train batch gets the
-learned reward instead, in one batched forward pass with the newest version.
+learned reward instead, in one batched forward pass with the newest version; and rollouts come to it without the environment's
+(`take_off`), so that neither its replay nor its batches nor its losses ever hold one.
 """
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from typing import Any
 
+import numpy as np
 import torch
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
+from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from torch import Tensor
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.failures import blaming
+from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.policies.env_actions import to_env_actions_tensor
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.novelty import Novelty
@@ -118,6 +125,21 @@ def reward_spec(
 def module_state(version: dict[str, Array]) -> dict[str, Array]:
     """Convert a published version (`RewardEnsemble.state`) to the state of a `RewardModule`."""
     return {f"ensemble.{name}": value for name, value in version.items()}
+
+
+def take_off(data: TrainingData, config: Any) -> None:
+    """Replace the rewards that a learner is given by NaN, unless its configuration mixes them in or learns from them alone."""
+    checked = getattr(config, "checked", None)
+    if checked is not None and not checked.experiment.reward_mix and data.episodes:
+        data.episodes = [_without_rewards(sample) for sample in data.episodes]
+
+
+def _without_rewards(sample: Any) -> Any:
+    if isinstance(sample, VectorRollout):
+        return dataclasses.replace(sample, rewards=np.full_like(sample.rewards, np.nan))
+    copied, rewards = copy.copy(sample), sample.rewards
+    copied.rewards = InfiniteLookbackBuffer(np.full(len(rewards.data), np.nan), rewards.lookback)
+    return copied
 
 
 class RewardConnector(ConnectorV2):  # type: ignore[misc]

@@ -27,10 +27,9 @@ from rlhf_ray.optim.adam import Adam
 from rlhf_ray.optim.flat import FlatAdam
 from rlhf_ray.optim.precision import in_bfloat16
 from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled
-from rlhf_ray.rllib.learned_reward import RewardConnector
+from rlhf_ray.rllib.learned_reward import RewardConnector, take_off
 from rlhf_ray.rllib.policy import ActorCritic
 from rlhf_ray.rllib.rllib_internals import count_update, learner_connectors, log_trained_steps, train_batch
-from rlhf_ray.rllib.true_rewards import take_off
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ REPLACED = (
 """RLlib's methods that our gradient steps don't call, or whose result they can't do with."""
 
 
-def takes_own_steps(learner: Any, of: Any, module: Any) -> bool:
+def uses_fast_path(learner: Any, of: Any, module: Any) -> bool:
     """Return whether a learner class takes our gradient steps, with this RLlib configuration, for this module."""
     return (
         type(module) is ActorCritic
@@ -98,7 +97,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         if (
             module_id == DEFAULT_MODULE_ID
             and self.own_steps is None
-            and takes_own_steps(type(self), self.config, module.unwrapped())
+            and uses_fast_path(type(self), self.config, module.unwrapped())
         ):
             self.own_steps = PPOUpdate(module.unwrapped().network, module.unwrapped().action_space)
         params = self.get_parameters(module)

@@ -17,7 +17,7 @@ from ray.util.metrics import Gauge
 
 from rlhf_ray.actors import metrics as _of_the_ring  # noqa: F401 (declares the ring's metrics)
 from rlhf_ray.actors.ring import OF_ROUND
-from rlhf_ray.data.metrics import METRICS, Metric, declare, declared, described, metric_of
+from rlhf_ray.data.metrics import METRICS, Metric, declarations, declare, declared, described
 from rlhf_ray.data.plain import plain
 
 declare(
@@ -125,7 +125,9 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
         "sampling_seconds": result[TIMERS][ENV_RUNNER_SAMPLING_TIMER],  # a moving average over iterations
         "learning_seconds": result[TIMERS][LEARNER_UPDATE_TIMER],
     }
-    return {name: _whole(name, value) for name, value in plain(told | logged | made).items()}
+    values = plain(told | logged | made)
+    whole = {name for name, (metric, _) in declarations(values).items() if metric.kind is int}
+    return {name: int(value) if name in whole and value is not None else value for name, value in values.items()}
 
 
 def _is_info(name: str) -> bool:
@@ -136,12 +138,6 @@ def _policy_age(runners: dict[str, Any], learner: dict[str, Any]) -> float | Non
     """Updates between the policy that acted and the one that this iteration updated; the learner counts its update already."""
     acted, updated = runners.get(WEIGHTS_SEQ_NO), learner.get(WEIGHTS_SEQ_NO)
     return None if acted is None or updated is None else max(0.0, float(updated) - 1 - float(acted))
-
-
-def _whole(name: str, value: Any) -> Any:
-    """Convert the value to int if the metric is a whole number."""
-    declaration = metric_of(name)
-    return int(value) if declaration is not None and declaration[0].kind is int and value is not None else value
 
 
 class Gauges:
@@ -160,11 +156,10 @@ class Gauges:
 
     def set(self, result: dict[str, Any]) -> None:
         """Update the gauges from RLlib's ``result`` of an iteration."""
-        for name, value in flat_metrics(result).items():
-            declaration = metric_of(name)
-            if value is None or declaration is None or not declaration[0].gauge:
+        values = flat_metrics(result)
+        for name, (metric, tag) in declarations(values).items():
+            if (value := values[name]) is None or not metric.gauge:
                 continue
-            metric, tag = declaration
             if metric.whole:
                 if not tag:
                     self._set(metric.name, float(value))

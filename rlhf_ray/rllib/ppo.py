@@ -11,6 +11,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, needs_episodes
 from rlhf_ray.rllib.checking import Checked
@@ -18,7 +19,7 @@ from rlhf_ray.rllib.checkpoint_parts import OwnCheckpoints
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.inherited import check_inherited
-from rlhf_ray.rllib.learner import PPOLearner, overridden, takes_own_steps
+from rlhf_ray.rllib.learner import PPOLearner, overridden, uses_fast_path
 from rlhf_ray.rllib.policy import checked_network, policy_spec
 from rlhf_ray.rllib.rllib_internals import model_config, module_spec
 from rlhf_ray.settings import Experiment, PPOSettings, from_json
@@ -83,7 +84,7 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
     def env_runner_for(self, checked: Checked) -> type:
         """See `PreferenceConfig.env_runner_for`: one that samples arrays, if nothing needs RLlib's episodes."""
         module = self.check_network(checked.observation_space, checked.action_space, checked.experiment)
-        if checked.reads_history or not takes_own_steps(self.learner_class, self, module):
+        if checked.reads_history or not uses_fast_path(self.learner_class, self, module):
             if (what := overridden(self.learner_class)) is not None:
                 logger.warning("Gradient steps and rollouts are RLlib's own, which is slower: %s.", what)
             return EnvRunner
@@ -95,6 +96,10 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
     def cloning(self) -> dict[str, Any]:
         """See `PreferenceConfig.cloning`."""
         ppo = self.settings().ppo
+        if ppo.memory != "none":
+            raise SettingError(
+                f"--demonstrations needs a policy without memory, but ppo.memory is {ppo.memory!r}: set it to none."
+            )
         return {"minibatch_size": ppo.minibatch_size, "learning_rate": ppo.learning_rate}
 
     def get_default_learner_class(self) -> type:

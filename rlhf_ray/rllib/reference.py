@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from rlhf_ray.rllib.ppo import apply_ppo
 from rlhf_ray.rllib.rllib_internals import forget_env_runners, in_temporary_folder, local_learner
 from rlhf_ray.rllib.sac import ReplaySACConfig
 from rlhf_ray.rllib.sac_learner import ReferenceSACLearner
-from rlhf_ray.settings import AgentName, Experiment
+from rlhf_ray.settings import Experiment
 
 
 class ReferencePPOConfig(GivesEnvActions, PPOConfig):  # type: ignore[misc]
@@ -74,10 +75,6 @@ class ReferenceSACConfig(GivesEnvActions, ReplaySACConfig):
         return ReferenceSACLearner
 
 
-REFERENCES: dict[AgentName, Any] = {"ppo": ReferencePPOConfig, "sac": ReferenceSACConfig}
-"""Configuration of each agent on the true reward."""
-
-
 def _apply(config: Any, experiment: Experiment) -> None:
     """Apply the settings that don't depend on the agent."""
     config.env_runner_cls, config.faults = EnvRunner, f"reference-{uuid.uuid4().hex[:12]}"
@@ -107,14 +104,14 @@ class NormalisedReward(RewardConnector):
         return batch
 
 
-def train_reference(experiment: Experiment) -> CollectorPolicy:
-    """Train the reference of ``experiment`` and return its policy.
+def train_reference(experiment: Experiment, make_config: Callable[[Experiment], Any]) -> CollectorPolicy:
+    """Train the reference of ``experiment``, whose configuration ``make_config`` makes, and return its policy.
 
     It trains in this process, for whole iterations, and so may use up to one iteration less than the step budget.
     """
     alone = experiment.with_agent_settings(num_learners=0)
     with in_temporary_folder():
-        algorithm = REFERENCES[experiment.agent].from_experiment(alone).build_algo()
+        algorithm = make_config(alone).build_algo()
     try:
         for _ in range(experiment.total_env_steps // experiment.agent_settings.iteration_env_steps):
             algorithm.train()

@@ -9,9 +9,9 @@ from rlhf_ray.actors.build import build_ring
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.fixed_reward import FixedReward
 from rlhf_ray.actors.labelling_page import PageSettings
-from rlhf_ray.actors.listener import Listener
 from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.actors.ring import Ring, RingSettings
+from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.labelling.camera import tried_fps
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
@@ -21,7 +21,7 @@ from rlhf_ray.rllib.starting import fitted_reward
 
 
 def ring_of(
-    config: PreferenceConfig, budget: StepBudget, store: Path | str, folder: Path | str, listener: Listener | None
+    config: PreferenceConfig, budget: StepBudget, store: Path | str, folder: Path | str, callbacks: RingCallbacks | None
 ) -> Ring:
     """Start the ring of an algorithm.
 
@@ -30,7 +30,7 @@ def ring_of(
         budget: the training's environment steps.
         store: folder or URL of the preference store.
         folder: where to keep annotators' links, unless the configuration says.
-        listener: told what happens while the training waits; None: it is logged.
+        callbacks: told what happens while the training waits; None: it is logged.
 
     Raises:
         SettingError: there is no fitted reward model to train on, or the labels to start from can't be used.
@@ -60,7 +60,7 @@ def ring_of(
         iterations=budget.learning_iterations,
         iteration_env_steps=budget.iteration_env_steps,
         page=page_of(config, name, folder),
-        listener=listener,
+        callbacks=callbacks,
     )
     if config.labels_from is not None:
         try:

@@ -55,14 +55,6 @@ REFUSED = {
     "q_model_config": ("training(q_model_config)", _NETWORKS),
     "policy_model_config": ("training(policy_model_config)", _NETWORKS),
     "training_intensity": ("training(training_intensity)", "use training(updates_per_env_step=…)"),
-    "_env_to_module_connector": (
-        "env_runners(env_to_module_connector)",
-        "the replay buffer keeps the environment's own observations: wrap the environment (gymnasium.wrappers) instead",
-    ),
-    "_learner_connector": (
-        "learners(learner_connector)",
-        "SAC's learner connectors get replayed transitions, not episodes: remove it",
-    ),
 }
 """Attributes of `SACConfig` that must keep their default; see `rlhf_ray.rllib.inherited.REFUSED`."""
 

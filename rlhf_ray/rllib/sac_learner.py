@@ -16,10 +16,9 @@ from rlhf_ray.data.errors import BrokenAgentError
 from rlhf_ray.optim.flat import FlatAdam
 from rlhf_ray.policies.sac_update import ReplayedSteps, SACUpdate
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
-from rlhf_ray.rllib.learned_reward import REPLAYED
+from rlhf_ray.rllib.learned_reward import REPLAYED, take_off
 from rlhf_ray.rllib.rllib_internals import count_update, learner_pipeline
 from rlhf_ray.rllib.sac_replay import TransitionBuffer
-from rlhf_ray.rllib.true_rewards import take_off
 
 ROWS = 16_384
 """ReplayedSteps drawn, and given their reward, at once: enough for a fast forward pass, and little memory."""

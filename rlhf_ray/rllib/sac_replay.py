@@ -16,7 +16,7 @@ COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.NEXT_OBS, Colu
 
 
 class TransitionBuffer:
-    """The newest transitions of the environment, with the rewards that come with the episodes (`rlhf_ray.rllib.true_rewards`).
+    """The newest transitions of the environment, with the rewards that come with the episodes (`learned_reward.take_off`).
 
     A row never depends on its neighbours: its next observation is stored with it, so that the end of a rollout, of an episode or of
     the ring itself can't mix two episodes.

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 import torch
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from safetensors.numpy import load_file
 
 from rlhf_ray.data.arrays import Array
@@ -23,33 +22,10 @@ from rlhf_ray.rllib.checkpoint_parts import load_policy
 from rlhf_ray.rllib.cloning import clone
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.rllib.policy import built
-from rlhf_ray.settings import Experiment, RewardModelSettings
+from rlhf_ray.settings import RewardModelSettings
 
-
-class StartingPoint(Protocol):
-    """What a policy starts from. `rlhf_ray.rllib.config.PreferenceConfig` is one.
-
-    Attributes:
-        policy_from: a policy's place; see `policy_weights`.
-        demonstrations_from: demonstrations' place; see `load_demonstrations`.
-        cloning_epochs: passes over the demonstrations.
-    """
-
-    policy_from: str | None
-    demonstrations_from: str | None
-    cloning_epochs: int | None
-
-    def settings(self) -> Experiment:
-        """Return the training's settings."""
-        ...
-
-    def cloning(self) -> dict[str, Any]:
-        """Return the agent's own arguments of `clone`."""
-        ...
-
-    def policy_module_spec(self) -> RLModuleSpec:
-        """Return the policy's module."""
-        ...
+if TYPE_CHECKING:
+    from rlhf_ray.rllib.config import PreferenceConfig
 
 
 def fitted_reward(path: Path | str) -> RewardEnsemble:
@@ -139,7 +115,7 @@ def policy_weights(
 
 
 def first_weights(
-    start: StartingPoint,
+    start: PreferenceConfig,
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
     say: Callable[[str], None] = lambda what: None,
@@ -183,14 +159,8 @@ def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], wher
     """Check that ``weights`` have the names and shapes of ``expected``, the weights of ``agent``'s policy.
 
     Raises:
-        SettingError: they are another agent's, or a weight is missing, unknown or of another shape; names the first such weight.
+        SettingError: a weight is missing, unknown or of another shape; names the first such weight.
     """
-    kinds = [_agent_of(state) for state in (weights, expected)]
-    if None not in kinds and kinds[0] != kinds[1]:
-        raise SettingError(
-            f"The policy in {where} is one of {kinds[0]}, but agent is {agent!r}: set agent to {kinds[0]}, or give a policy of "
-            f"{agent}."
-        )
     # Policies of before the statistics of formal bounds act as they did; see `TakesVectors`.
     weights = {name: value for name, value in expected.items() if "formal.seen." in name} | dict(weights)
     normalises, does = (any("statistics." in name for name in state) for state in (weights, expected))
@@ -204,16 +174,9 @@ def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], wher
         if shapes.get(name) != wanted.get(name):
             has, needs = (_shape(state.get(name)) for state in (shapes, wanted))
             raise SettingError(
-                f"The policy in {where} doesn't fit: its {name} {has}, but with this environment, agent={agent} and its "
-                f"networks ({agent}.hidden and others) it {needs}. Use the environment and settings that it was trained with."
+                f"The policy in {where} doesn't fit: its {name} {has}, but with this environment, agent={agent} and its networks "
+                f"({agent}.hidden and others) it {needs}. Use the environment, agent and settings that it was trained with."
             )
-
-
-def _agent_of(weights: Mapping[str, Any]) -> str | None:
-    """Return the agent whose networks of ours have these weights; None if they are another network's."""
-    if "network.log_alpha" in weights:
-        return "sac"
-    return "ppo" if any(name.startswith("critic.") for name in weights) else None
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

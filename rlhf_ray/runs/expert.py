@@ -20,8 +20,8 @@ from rlhf_ray.data.atomic import append
 from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.data.plain import plain
 from rlhf_ray.rllib.checkpoint_parts import check_pickles, complete, load_policy
+from rlhf_ray.rllib.choice import expert_config
 from rlhf_ray.rllib.env_runner import raise_fault
-from rlhf_ray.rllib.expert import EXPERTS
 from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.rllib_internals import forget_env_runners, in_temporary_folder
 from rlhf_ray.rllib.seeding import reset_and_reseed
@@ -58,7 +58,7 @@ def train_expert(
     Returns:
         The outcome. ``reference`` is the expert's true return.
     """
-    config = EXPERTS[experiment.agent].from_experiment(experiment)
+    config = expert_config(experiment)
     join_cluster()
     if others := config.num_env_runners + config.num_learners:
         start_ray(cpus=1 + others)

@@ -141,4 +141,6 @@ def sigterm_as_ctrl_c() -> None:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.raise_signal(signal.SIGINT)
 
+    # Ray blocks SIGINT in its own processes, and a job's process inherits that.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, pass_on)

@@ -146,7 +146,7 @@ class Labelled:
         self._bar.stop()
 
 
-class Progress(Callback):
+class ProgressBars(Callback):
     """Progress bars for environment steps, labels and reward fits, with the true and the learned return.
 
     If the output is not a terminal (a log file, for example), prints a line every few seconds instead.

@@ -11,7 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.actors.announced import Announcement, announced
 from rlhf_ray.actors.cluster import join_cluster
 from rlhf_ray.actors.cluster import start_ray as start_ray  # re-exported for callers
 from rlhf_ray.actors.ray_internals import LOGGER, hush_ray
@@ -21,10 +20,9 @@ from rlhf_ray.data.errors import FaultyEnvironmentError, PartError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.envs.thresholds import reward_threshold
-from rlhf_ray.labelling.waiting import PeopleWait
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.checkpoint_parts import load_policy
-from rlhf_ray.rllib.choice import preference_config
+from rlhf_ray.rllib.choice import preference_config, reference_config
 from rlhf_ray.rllib.env_runner import NoFaults
 from rlhf_ray.rllib.metrics import PREFERENCES, flat_metrics
 from rlhf_ray.rllib.reference import train_reference
@@ -58,33 +56,6 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single-agent-env-v0.*")
 
 
-class Announcing(Callback):
-    """Publishes the run's stage, progress and labelling page for `rlhf-ray ps`."""
-
-    def __init__(self, announcement: Announcement):
-        self._announcement = announcement
-        self._stage, self._waits = "starting", False
-
-    def on_stage(self, stage: str) -> None:
-        """Publish the stage."""
-        self._stage = stage
-        self._announcement.tell(stage)
-
-    def on_links(self, links: dict[str, str]) -> None:
-        """Publish the page's address without tokens: anyone who has a link labels in that annotator's name."""
-        self._announcement.tell(self._stage, pages=sorted({link.partition("#")[0] for link in links.values()}))
-
-    def on_wait(self, wait: PeopleWait) -> None:
-        """Publish the wait."""
-        self._waits = True
-        self._announcement.tell(f"waiting for people: {wait.answered} of {wait.wanted} answered")
-
-    def on_metrics(self, metrics: dict[str, Any]) -> None:
-        """Publish the progress."""
-        state, self._waits = self._stage if self._waits else None, False
-        self._announcement.tell(state, env_steps=metrics["env_steps"], labels=metrics["comparisons"])
-
-
 def train(
     experiment: Experiment,
     folder: RunFolder,
@@ -113,15 +84,10 @@ def train(
         CallbackError: a callback raised. The run has stopped and can be resumed, unless it was complete.
         LockedError: another process writes to the folder.
     """
-    join_cluster()  # where others see the run; the algorithm starts a Ray of its own if it needs one
-    totals = {"total_env_steps": experiment.total_env_steps, "total_labels": experiment.preferences.comparisons}
-    with (
-        folder.writing(),
-        interruptible() as interrupted,
-        announced(folder.path, environment=experiment.environment, **totals) as announcement,
-    ):
+    join_cluster()  # before `interruptible`, because Ray sets its own handler of SIGTERM when it connects
+    with folder.writing(), interruptible() as interrupted:
         latest = Latest()
-        files = (MetricsFile(), CSVFile(), TensorBoard(), Announcing(announcement), Reporting())
+        files = (MetricsFile(), CSVFile(), TensorBoard(), Reporting())
         told = Callbacks([Pausing(), Probing(), Alarms(), *callbacks, latest, *files])
         outcome = None
         try:
@@ -134,7 +100,8 @@ def train(
             if reference and not interrupted():
                 told.on_stage("training the reference on the true reward")
                 with contextlib.suppress(Interrupted), interrupted.at_once():
-                    best = _true_return(experiment, train_reference(experiment).best, evaluation_episodes)
+                    reference_policy = train_reference(experiment, reference_config)
+                    best = _true_return(experiment, reference_policy.best, evaluation_episodes)
             whole = (
                 finished and trained is not None and (best is not None or not reference)
             )  # otherwise it can be resumed
@@ -161,7 +128,7 @@ def _train(
     )
     config.labelling(sessions=folder.labelling).start_from(**sources(folder))
     with interrupted.at_once():
-        algorithm: LearnsFromPreferences = config.algo_class(config, listener=told, iterating=interrupted.at_once)
+        algorithm: LearnsFromPreferences = config.algo_class(config, ring_callbacks=told, iterating=interrupted.at_once)
 
     def stopped() -> bool:
         return interrupted() or told.failure is not None

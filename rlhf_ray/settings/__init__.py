@@ -4,9 +4,10 @@ These classes define the command line, its help and the setters of `PreferencePP
 """
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.settings.agents import AgentName, AgentSettings
+from rlhf_ray.settings.agents import AgentSettings
 from rlhf_ray.settings.experiment import (
     PARTS,
+    AgentName,
     Experiment,
     env_steps_needed,
     from_json,

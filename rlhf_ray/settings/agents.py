@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-AgentName = Literal["ppo", "sac"]
-
 
 class AgentSettings(Protocol):
     """Settings that every agent has. `Experiment.agent_settings` are those of the experiment's agent."""

@@ -7,10 +7,10 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.settings.agents import AgentName, AgentSettings
+from rlhf_ray.settings.agents import AgentSettings
 from rlhf_ray.settings.checks import require, require_known, take_values
 from rlhf_ray.settings.fragments import FragmentSettings, ResolvedFragments
 from rlhf_ray.settings.labelling import LabellingSettings
@@ -20,6 +20,8 @@ from rlhf_ray.settings.reward_model import RewardModelSettings
 from rlhf_ray.settings.sac import SACSettings
 
 _S = TypeVar("_S")
+
+AgentName = Literal["ppo", "sac"]  # each has its group of settings below, and an entry in `rlhf_ray.rllib.choice`
 
 PARTS = {
     "preferences": ("teacher", "annotators", "gatherer", "selection", "schedule"),

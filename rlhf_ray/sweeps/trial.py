@@ -12,7 +12,7 @@ import ray
 from ray.tune import PlacementGroupFactory, Trainable
 from ray.tune.search.repeater import TRIAL_INDEX
 
-from rlhf_ray.actors.listener import Logs
+from rlhf_ray.actors.ring_callbacks import Logs
 from rlhf_ray.actors.streams import OwnStreams
 from rlhf_ray.agents.true_return import evaluate
 from rlhf_ray.data.atomic import write_text
@@ -20,10 +20,8 @@ from rlhf_ray.data.checkpoints import add_manifest
 from rlhf_ray.data.errors import CallbackError, FaultyEnvironmentError, LostFragmentsError, SettingError
 from rlhf_ray.data.failures import cause, explain, in_code_of_a_user
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
-from rlhf_ray.rllib.choice import preference_config
+from rlhf_ray.rllib.choice import AGENTS, preference_config
 from rlhf_ray.rllib.metrics import PREFERENCES
-from rlhf_ray.rllib.ppo import PreferencePPO
-from rlhf_ray.rllib.sac import PreferenceSAC
 from rlhf_ray.settings import AgentName, Experiment, from_json
 from rlhf_ray.settings.sweep import Metric as Metric  # where callers look for it
 from rlhf_ray.sweeps.space import apply, kinds
@@ -84,7 +82,7 @@ class Measured(LearnsFromPreferences):
                 config = preference_config(experiment_of(config))
             except SettingError as error:
                 self._refusal, config = str(error), self.get_default_config()
-        super().__init__(config, listener=_LeavesLinks(self.leave_links), **arguments)
+        super().__init__(config, ring_callbacks=_LeavesLinks(self.leave_links), **arguments)
 
     @classmethod
     def default_resource_request(cls, config: Any) -> Any:
@@ -167,24 +165,21 @@ class Measured(LearnsFromPreferences):
 
 
 class _LeavesLinks(Logs):
-    """A listener that passes new links on."""
+    """Ring callbacks that pass new links on."""
 
     def __init__(self, leave: Callable[[dict[str, str]], None]):
         super().__init__()
         self._leave = leave
 
     def on_links(self, links: dict[str, str]) -> None:
-        """See `Listener.on_links`."""
+        """See `RingCallbacks.on_links`."""
         self._leave(links)
 
 
-class SweepTrial(Measured, PreferencePPO):
-    """`PreferencePPO` as a trial of a sweep."""
+TRIALS: dict[AgentName, type[Measured]] = {
+    name: type(f"SweepTrial_{name}", (Measured, kind.algorithm), {"__module__": __name__})
+    for name, kind in AGENTS.items()
+}
+"""Each agent's algorithm as a trial of a sweep."""
 
-
-class SACSweepTrial(Measured, PreferenceSAC):
-    """`PreferenceSAC` as a trial of a sweep."""
-
-
-TRIALS: dict[AgentName, type[Measured]] = {"ppo": SweepTrial, "sac": SACSweepTrial}
-"""The trials of each agent's sweeps."""
+globals().update({kind.__name__: kind for kind in TRIALS.values()})  # where pickles look for them

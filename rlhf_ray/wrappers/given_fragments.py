@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rlhf_ray.actors.handles import Ref
-from rlhf_ray.actors.members import Members
-from rlhf_ray.actors.ring import Moment, Pretrained
+from rlhf_ray.actors.ring import Pretrained, Progress
+from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling.films import Film
 from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
@@ -16,12 +16,12 @@ class GivenFragments:
     """Passes fragments to the pool, and tracks when there are enough to ask about.
 
     Args:
-        members: the ring's actors.
+        actors: the ring's actors.
         asks: whether the ring asks questions.
     """
 
-    def __init__(self, members: Members, *, asks: bool):
-        self.members, self.asks = members, asks
+    def __init__(self, actors: RingActors, *, asks: bool):
+        self.actors, self.asks = actors, asks
         self.env_steps = 0
         self.taken = 0
         """Environment steps the training has taken, without unseen ones."""
@@ -35,8 +35,8 @@ class GivenFragments:
     @property
     def share(self) -> float:
         """See `FragmentSource.share`: people can compare the first two fragments while others are still being made."""
-        share = min(1.0, self.taken / self.members.settings.fragments.initial_env_steps)
-        return share if self.members.people is not None or share == 1.0 else 0.0
+        share = min(1.0, self.taken / self.actors.settings.fragments.initial_env_steps)
+        return share if self.actors.people is not None or share == 1.0 else 0.0
 
     @share.setter
     def share(self, share: float) -> None:
@@ -50,15 +50,15 @@ class GivenFragments:
         Returns:
             Whether they were sent.
         """
-        if self._sent is not None and not wait and not self.members.executor.ready(self._sent):
+        if self._sent is not None and not wait and not self.actors.executor.ready(self._sent):
             return False
         if self._sent is not None:
-            self.members.executor.get(self._sent)  # raises the actor's error
+            self.actors.executor.get(self._sent)  # raises the actor's error
         if films:
-            self.members.show_made(tuple(films))
-        self._sent = self.members.pool.call(FragmentPool.add, fragments)
+            self.actors.show_made(tuple(films))
+        self._sent = self.actors.pool.call(FragmentPool.add, fragments)
         if wait:
-            self.members.executor.get(self._sent)
+            self.actors.executor.get(self._sent)
         return True
 
     def check(self, report: PoolReport, env_steps: int) -> PoolReport:
@@ -70,12 +70,12 @@ class GivenFragments:
         Raises:
             SettingError: there are too few initial fragments to compare.
         """
-        fragments, seen, sent = self.members.settings.fragments, env_steps - self.unseen, self._sent
+        fragments, seen, sent = self.actors.settings.fragments, env_steps - self.unseen, self._sent
         if not self.asks or report.fragments >= 2 or seen < fragments.initial_env_steps:
             return report
-        if sent is not None and not self.members.executor.ready(sent):
+        if sent is not None and not self.actors.executor.ready(sent):
             return report
-        last = report if sent is None else self.members.executor.get(sent)
+        last = report if sent is None else self.actors.executor.get(sent)
         if last.fragments < 2:
             raise SettingError(
                 f"fragments.length is {fragments.length}, but {seen} environment steps gave fewer than two fragments of "
@@ -93,7 +93,7 @@ class GivenFragments:
     async def more(self, gathering: int) -> None:
         """See `FragmentSource.more`."""
 
-    def offer(self, moment: Moment, round_number: int, *, wait: bool) -> None:
+    def offer(self, progress: Progress, round_number: int, *, wait: bool) -> None:
         """See `FragmentSource.offer`."""
 
     def waiting(self) -> bool:

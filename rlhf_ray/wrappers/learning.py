@@ -20,9 +20,9 @@ from rlhf_ray.actors.build import for_films, start_people
 from rlhf_ray.actors.cluster import hold_ray, release_ray
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.labelling_page import PageSettings
-from rlhf_ray.actors.listener import Logs
-from rlhf_ray.actors.members import Members
-from rlhf_ray.actors.ring import Moment, RingSettings, RoundReport, no_policy
+from rlhf_ray.actors.ring import Progress, RingSettings, RoundReport, no_policy
+from rlhf_ray.actors.ring_actors import RingActors
+from rlhf_ray.actors.ring_callbacks import Logs
 from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import find_folder
@@ -107,7 +107,7 @@ class LearningSession(RewardSession):
             release_ray()
             lock.release()
             raise
-        self.films = bool(self.ring.members.viewed) and not is_image(self.spaces[0])
+        self.films = bool(self.ring.actors.viewed) and not is_image(self.spaces[0])
         for line in invitation(self.links, store) if self.links else ():
             logger.warning("%s", line)
         self._end = weakref.finalize(self, _end, self.ring, lock, own_folder)  # also runs if close() is never called
@@ -125,23 +125,23 @@ class LearningSession(RewardSession):
             self.total_env_steps,
         )
         asks_people = self.asks and preferences.asks_people
-        members = Members(
+        actors = RingActors(
             for_films(settings) if self.asks and who_sees_films(preferences) else settings,
             RayExecutor(f"ring-{uuid.uuid4().hex[:12]}"),
             fits_apart=not self.waits or asks_people,
         )
         schedule = LabelSchedule(preferences, env_steps=self.total_env_steps)
-        listener = Logs(folder)
+        callbacks = Logs(folder)
         if self.asks:
-            members.start_scripted()
-        members.executor.started()
+            actors.start_scripted()
+        actors.executor.started()
         if asks_people:
             page = _page(labelling, folder / "labelling.json", title, fps, self.seed)
-            start_people(members, schedule, page, listener)
-        source = GivenFragments(members, asks=self.asks)
+            start_people(actors, schedule, page, callbacks)
+        source = GivenFragments(actors, asks=self.asks)
         if self.waits:
-            return SynchronousRing(members, schedule, source, listener, fits=self.fits), source
-        return AsynchronousRing(members, schedule, source, listener, asks=self.asks, fits=self.fits), source
+            return SynchronousRing(actors, schedule, source, callbacks, fits=self.fits), source
+        return AsynchronousRing(actors, schedule, source, callbacks, asks=self.asks, fits=self.fits), source
 
     def _check(self, preferences: PreferenceSettings, folder: Path | str | None, *, explores: float) -> None:
         check_parts(preferences, self.ensemble.settings)
@@ -190,18 +190,18 @@ class LearningSession(RewardSession):
             if isinstance(self.ring, AsynchronousRing):
                 self.ring.start()
             else:
-                members = self.ring.members
-                tally = members.executor.get(members.store.call(PreferenceStore.tally))
+                actors = self.ring.actors
+                tally = actors.executor.get(actors.store.call(PreferenceStore.tally))
                 self.ring.answered, self.ring.skipped = tally.held, tally.skipped
             self._begun = True
 
     def _exclude_stored(self) -> None:
         """Don't ask again about pairs in the store: it would keep the first answer, and the label would be missing."""
-        members = self.ring.members
-        pairs = members.executor.get(members.store.call(PreferenceStore.pairs))
-        members.executor.get(members.pool.call(FragmentPool.exclude, pairs))
+        actors = self.ring.actors
+        pairs = actors.executor.get(actors.store.call(PreferenceStore.pairs))
+        actors.executor.get(actors.pool.call(FragmentPool.exclude, pairs))
         if pairs and not self.waits:
-            members.renumber()
+            actors.renumber()
 
     def note_unlearned(self, steps: int) -> None:
         """Count ``steps`` with reward 0.0; the first time, warn about the effect on replay buffers."""
@@ -263,25 +263,25 @@ class LearningSession(RewardSession):
             self.fragments_dropped += not self.source.take(cut, films, wait=self.gathering or self.waits)
             self.windows += 1
         initial = self.fragments.initial_env_steps
-        progress = (self.env_steps - initial) / (self.total_env_steps - initial)
+        share = (self.env_steps - initial) / (self.total_env_steps - initial)
         self.source.taken = self.seen_steps
-        moment = Moment(min(max(progress, 0.0), 1.0), self.env_steps, 0, self.windows, no_policy)
-        self._advance(moment)
+        progress = Progress(min(max(share, 0.0), 1.0), self.env_steps, 0, self.windows, no_policy)
+        self._advance(progress)
 
-    def _advance(self, moment: Moment) -> None:
+    def _advance(self, progress: Progress) -> None:
         """Tell the ring how far the training is. With ``waits`` it holds the rounds that are due, the first once it has clips."""
         if isinstance(self.ring, AsynchronousRing):
-            self._note(self.ring.advance(moment))
+            self._note(self.ring.advance(progress))
             return
-        members, begun = self.ring.members, self.ring.rounds_held > 0
-        self.source.env_steps = moment.env_steps
+        actors, begun = self.ring.actors, self.ring.rounds_held > 0
+        self.source.env_steps = progress.env_steps
         if self.asks:
-            report = members.executor.get(members.pool.call(FragmentPool.report))
-            self.source.check(members.check(report), moment.env_steps)
+            report = actors.executor.get(actors.pool.call(FragmentPool.report))
+            self.source.check(actors.check(report), progress.env_steps)
         made = not self.asks or self.source.taken >= self.fragments.initial_env_steps
         if begun or (made and self.collecting):
             first = None if begun else self.ring.begin(0)
-            self._note(self.ring.advance(moment) or first)
+            self._note(self.ring.advance(progress) or first)
 
     @property
     def links(self) -> dict[str, str]:
@@ -341,8 +341,8 @@ class LearningSession(RewardSession):
             raise RuntimeError("Call load() before the first reset(); create a new environment and load into it.")
         path = find_folder(path.absolute())
         if (path / "store.json").exists():
-            members = self.ring.members
-            members.executor.get(members.store.call(PreferenceStore.import_from, path))
+            actors = self.ring.actors
+            actors.executor.get(actors.store.call(PreferenceStore.import_from, path))
             return
         state = read_nested(path)
         if not state["ring"]:

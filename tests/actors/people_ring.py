@@ -30,7 +30,7 @@ def people_ring(
     preferences: PreferenceSettings = PREFERENCES,
     sessions: Sessions | None = None,
     make_env: Callable[[], Any] = DRAWN,
-    listener: Heard | None = None,
+    callbacks: Heard | None = None,
     **labelling: Any,
 ) -> Iterator[Any]:
     """A ring whose page's port is any, and whose people are ada and bob."""
@@ -47,7 +47,7 @@ def people_ring(
         reward_model=REWARD_MODEL,
         make_env=make_env,
         page=page,
-        listener=listener,
+        callbacks=callbacks,
     ) as ring:
         yield ring
 

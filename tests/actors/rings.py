@@ -12,7 +12,7 @@ from typing import Any
 from rlhf_ray.actors.build import build_ring
 from rlhf_ray.actors.executor import Executor
 from rlhf_ray.actors.local import LocalExecutor
-from rlhf_ray.actors.ring import Moment, RingSettings
+from rlhf_ray.actors.ring import Progress, RingSettings
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from tests.made_up import AlwaysUp, Walk
 
@@ -65,9 +65,9 @@ def ring_in(
         ring.close()
 
 
-def moment(progress: float, env_steps: int = 0, *, push: float = 0.1, room: int = 100, iteration: int = 1) -> Moment:
+def at(progress: float, env_steps: int = 0, *, push: float = 0.1, room: int = 100, iteration: int = 1) -> Progress:
     """How far a training is whose policy always pushes so."""
-    return Moment(progress, env_steps, room, iteration, lambda: partial(AlwaysUp, push))
+    return Progress(progress, env_steps, room, iteration, lambda: partial(AlwaysUp, push))
 
 
 def replaced(preferences: PreferenceSettings, **changes: Any) -> PreferenceSettings:
@@ -76,7 +76,7 @@ def replaced(preferences: PreferenceSettings, **changes: Any) -> PreferenceSetti
 
 
 class Heard:
-    """A `Listener` that remembers what it was told."""
+    """A `RingCallbacks` that remembers what it was told."""
 
     def __init__(self) -> None:
         self.stages: list[str] = []

@@ -18,7 +18,7 @@ from rlhf_ray.data.nested import read_nested
 from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.store import PreferenceStore
-from tests.actors.rings import moment, ring_in
+from tests.actors.rings import at, ring_in
 from tests.made_up import Walk
 
 PREFERENCES = PreferenceSettings(
@@ -43,7 +43,7 @@ def _finish(ring: AsynchronousRing) -> None:
     """Be at the end of the training until all labels are there and fitted to."""
 
     def all_labels() -> bool:
-        ring.advance(moment(1.0, 1000))
+        ring.advance(at(1.0, 1000))
         return ring.answered == 20 and not ring.metrics()["stages"]["fitting_queue"]
 
     _wait(all_labels)
@@ -55,7 +55,7 @@ def test_labels_and_gradient_steps_fall_due_with_progress_and_add_up_exactly(tmp
         assert (first.round_number, first.answered, first.fit.gradient_steps) == (0, 6, 10)
         gradient_steps = 10
         for progress, labels in ((0.25, 10), (0.5, 13), (1.0, 20)):
-            assert ring.advance(moment(progress, 200 + int(1000 * progress))) is None
+            assert ring.advance(at(progress, 200 + int(1000 * progress))) is None
             _wait(lambda labels=labels: ring.answered == labels)
             _wait(lambda rounds=1 + int(4 * progress): ring.rounds_held == rounds)
             news = ring.take_report()
@@ -79,7 +79,7 @@ def test_the_agent_waits_for_no_teacher_however_slow_and_what_was_answered_is_st
         assert ring.version == 1
         started = time.monotonic()
         for i in range(20):
-            ring.advance(moment(i / 19, 200 + 50 * i))
+            ring.advance(at(i / 19, 200 + 50 * i))
             assert ring.metrics()["stages"]["answering_queue"] <= 3
         assert time.monotonic() - started < 2.0
         _wait(lambda: ring.answered >= 5)
@@ -91,20 +91,20 @@ def test_with_a_limit_on_its_age_the_agent_waits_for_the_next_version_and_no_lon
     limited = dataclasses.replace(PREFERENCES, answer_seconds=0.1, max_reward_age=100)
     with ring_in(tmp_path, limited) as ring:
         ring.begin(200)
-        ring.advance(moment(0.5, 250))  # young enough
+        ring.advance(at(0.5, 250))  # young enough
         version = ring.version
-        ring.advance(moment(0.5, 300))
+        ring.advance(at(0.5, 300))
         assert ring.version > version
         _wait(lambda: ring.answered == 13)
         for _ in range(3):
-            ring.advance(moment(0.5, 1000))  # nothing is due: it would wait in vain
+            ring.advance(at(0.5, 1000))  # nothing is due: it would wait in vain
 
 
 def test_exploration_is_gathered_while_the_agent_goes_on_and_counts_its_steps(tmp_path: Path) -> None:
     with ring_in(tmp_path, PREFERENCES) as ring:
         ring.begin(200)
-        ring.advance(moment(0.25, 300))
-        ring.advance(moment(0.5, 400))  # while the first may be under way: dropped, or gathered after it
+        ring.advance(at(0.25, 300))
+        ring.advance(at(0.5, 400))  # while the first may be under way: dropped, or gathered after it
         _wait(lambda: ring.metrics()["stages"]["exploring_queue"] == 0)
         assert ring.env_steps == 200 + 60 * (2 - ring.metrics()["stages"]["explorations_dropped"])
 
@@ -118,7 +118,7 @@ def test_what_goes_wrong_in_the_ring_is_raised_to_the_agent(tmp_path: Path) -> N
 
         def advance() -> bool:
             try:
-                ring.advance(moment(0.1, 300))
+                ring.advance(at(0.1, 300))
             except SettingError as error:
                 return "preferences.allow_variable_horizon is False" in str(error)
             return False
@@ -141,11 +141,11 @@ def test_a_restarted_actor_costs_neither_a_label_nor_the_run(tmp_path: Path, rol
     slow = dataclasses.replace(PREFERENCES, answer_seconds=0.02)
     with ring_in(tmp_path, slow, executor=executor) as ring:
         ring.begin(200)
-        ring.advance(moment(0.25, 400))
+        ring.advance(at(0.25, 400))
         time.sleep(0.05)  # in the middle of its work
         executor.restart(role)
         for progress in np.linspace(0.5, 1.0, 6):
-            ring.advance(moment(progress, int(1000 * progress)))
+            ring.advance(at(progress, int(1000 * progress)))
             time.sleep(0.05)
         _finish(ring)
         news = ring.take_report()
@@ -168,7 +168,7 @@ def test_no_more_is_asked_than_is_due_while_a_slow_store_counts_the_answers(tmp_
 
         executor.actors["store"].tally = slow
         for _ in range(20):
-            ring.advance(moment(1.0, 1000))
+            ring.advance(at(1.0, 1000))
             time.sleep(0.02)
         _finish(ring)
     assert len(PreferenceStore(tmp_path / "store")) == 20
@@ -180,20 +180,20 @@ def test_actors_that_share_a_process_die_together_and_cost_no_label(tmp_path: Pa
     preferences = dataclasses.replace(PREFERENCES, mode=mode)
     with ring_in(tmp_path, preferences, executor=executor) as ring:
         ring.begin(200)
-        ring.advance(moment(0.25, 400))
+        ring.advance(at(0.25, 400))
         shared = ["store", "pool", "gatherer", "collector", *(["reward_trainer"] if mode == "synchronous" else [])]
         for role in shared:
             executor.restart(role)
         for progress in np.linspace(0.5, 1.0, 6):
-            ring.advance(moment(progress, int(1000 * progress)))
+            ring.advance(at(progress, int(1000 * progress)))
             time.sleep(0.05)
 
         def all_answered() -> bool:
-            ring.advance(moment(1.0, 1000))
+            ring.advance(at(1.0, 1000))
             return ring.answered == 20
 
         _wait(all_answered)
-        assert ring.version > 1
+        _wait(lambda: ring.version > 1)
     stored = PreferenceStore(tmp_path / "store").load()
     assert stored is not None
     assert len(stored) == len(set(stored.pairs.ids)) == 20
@@ -208,10 +208,10 @@ def test_while_the_disk_takes_nothing_the_agent_goes_on_and_the_answers_wait(
         labels, away = tmp_path / "store" / "labels", tmp_path / "away"
         labels.rename(away)
         labels.write_text("not a folder: nothing can be written here")
-        ring.advance(moment(0.5, 600))
+        ring.advance(at(0.5, 600))
         _wait(lambda: ring.metrics()["stages"]["commits_failed"] >= 2)
         started = time.monotonic()
-        ring.advance(moment(0.5, 700))
+        ring.advance(at(0.5, 700))
         assert time.monotonic() - started < 1.0
         assert ring.answered == 6
         labels.unlink()
@@ -225,7 +225,7 @@ def test_a_restored_ring_has_every_stored_label_and_asks_the_open_questions_agai
     slow = dataclasses.replace(PREFERENCES, answer_seconds=0.2, minimum_comparisons=2, selection="random")
     with ring_in(tmp_path, slow) as ring:
         ring.begin(200)
-        ring.advance(moment(1.0, 400))
+        ring.advance(at(1.0, 400))
         _wait(lambda: ring.answered >= 8)
         (checkpoint := tmp_path / "checkpoint").mkdir()
         ring.save(checkpoint)
@@ -249,7 +249,7 @@ def test_a_checkpoint_does_not_stop_the_stages(tmp_path: Path) -> None:
     slow = dataclasses.replace(PREFERENCES, answer_seconds=0.05, minimum_comparisons=2)
     with ring_in(tmp_path, slow, executor=executor) as ring:
         ring.begin(200)
-        ring.advance(moment(1.0, 400))
+        ring.advance(at(1.0, 400))
         before = ring.answered
         (tmp_path / "checkpoint").mkdir()
         ring.save(tmp_path / "checkpoint")

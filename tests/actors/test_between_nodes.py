@@ -22,7 +22,7 @@ from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
-from tests.actors.rings import moment, ring_in
+from tests.actors.rings import at, ring_in
 
 SIDE, LENGTH, CLIPS, LABELS = 64, 10, 80, 20
 
@@ -121,9 +121,9 @@ with ring_in(
     deadline = time.monotonic() + 200
     while ring.answered < LABELS or ring.version < 2:
         assert time.monotonic() < deadline, ring.metrics()
-        ring.advance(moment(float(ring.version > 0), 1000))  # the second half of the labels falls due with the first version
+        ring.advance(at(float(ring.version > 0), 1000))  # the second half of the labels falls due with the first version
         time.sleep(0.2)
-    labels = ray.get(ring.members.store.call(PreferenceStore.load))
+    labels = ray.get(ring.actors.store.call(PreferenceStore.load))
     labelled = labels.pairs.left.nbytes + labels.pairs.right.nbytes
     reward = sum(value.nbytes for value in ring.newest_reward().values())
     at_home, elsewhere = received_at_last()

@@ -63,13 +63,13 @@ def test_the_progress_counts_the_agents_own_iterations_whenever_the_ring_takes_i
         share = 1.0 if last else early + (1.0 - early) * number / budget.iterations
         taken = budget.initial_env_steps + int(between * share)
         learned = max(0, number - pretraining)
-        assert budget.progress(sampled, taken) == pytest.approx(learned / (budget.learning_iterations - 1))
+        assert budget.share(sampled, taken) == pytest.approx(learned / (budget.learning_iterations - 1))
         assert budget.pretrains(sampled) == (number < pretraining)
         assert not budget.finished(sampled, taken)
-        moment = budget.moment(sampled, taken, number, None)  # type: ignore[arg-type]
-        assert (moment.progress, moment.env_steps) == (budget.progress(sampled, taken), sampled + taken)
-        assert moment.room == budget.total - sampled - taken - size  # an iteration of the agent always fits
-        assert moment.iteration == number
+        progress = budget.progress(sampled, taken, number, None)  # type: ignore[arg-type]
+        assert (progress.share, progress.env_steps) == (budget.share(sampled, taken), sampled + taken)
+        assert progress.room == budget.total - sampled - taken - size  # an iteration of the agent always fits
+        assert progress.iteration == number
     assert budget.finished(sampled + size, taken)
     assert budget.metrics(sampled + size, taken) == {
         "env_steps": budget.total,
@@ -84,15 +84,15 @@ def test_more_initial_fragments_take_whole_iterations_from_the_agent() -> None:
     assert (budget.iterations, budget.initial_env_steps) == (38, 2_000)
     budget.share_out(3_001)
     assert (budget.iterations, budget.initial_env_steps) == (36, 4_000)
-    assert budget.progress(18_000, 4_000) == pytest.approx(18 / 35)
+    assert budget.share(18_000, 4_000) == pytest.approx(18 / 35)
 
 
 def test_steps_that_the_ring_leaves_are_the_agents() -> None:
     """A ring that explores less than planned leaves more iterations: the progress stays short of 1 until the last fits."""
     budget = budget_of(exploration=400)
     assert (budget.iterations, budget.initial_env_steps) == (30, 2_000)
-    assert budget.progress(29_000, 2_000) == pytest.approx(29 / 30)  # another may come
-    assert budget.progress(37_000, 2_000) == 1.0
+    assert budget.share(29_000, 2_000) == pytest.approx(29 / 30)  # another may come
+    assert budget.share(37_000, 2_000) == 1.0
     assert not budget.finished(37_000, 2_000)
     assert budget.finished(38_000, 2_000)
 

@@ -12,7 +12,7 @@ import pytest
 
 from examples.own_gatherer import Looks
 from rlhf_ray.actors.filming import Filming
-from rlhf_ray.actors.members import FILMS
+from rlhf_ray.actors.ring_actors import FILMS
 from rlhf_ray.actors.shown_frames import ShownFrames
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
@@ -21,7 +21,7 @@ from rlhf_ray.queries.gatherers import wants_films
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings
 from rlhf_ray.store import PreferenceStore
-from tests.actors.rings import moment, ring_in
+from tests.actors.rings import at, ring_in
 from tests.made_up import Drawn, some_fragments
 
 DRAWN = partial(Drawn, (20,), numbered=False)
@@ -51,7 +51,7 @@ def test_it_sees_each_fragment_and_its_answers_are_learned_from(tmp_path: Path, 
         assert isinstance(ring.source, Filming)
         assert ring.begin(200) is not None
         for number in range(1, 4):
-            ring.advance(moment(number / 3, push=0.1 * number, iteration=number, env_steps=200 + 100 * number))
+            ring.advance(at(number / 3, push=0.1 * number, iteration=number, env_steps=200 + 100 * number))
             if mode == "asynchronous":
                 ring.settle()
         assert ring.version > 1
@@ -74,7 +74,7 @@ def test_a_synchronous_ring_repeats_bit_for_bit(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         with ring_in(tmp_path / name, preferences, fragments=FRAGMENTS, make_env=DRAWN) as ring:
             ring.begin(200)
-            ring.advance(moment(1 / 3))
+            ring.advance(at(1 / 3))
             rewards.append({key: value.copy() for key, value in ring.newest_reward().items()})
     assert all(np.array_equal(value, rewards[1][key]) for key, value in rewards[0].items())
 
@@ -92,11 +92,11 @@ def test_pairs_whose_films_are_lost_are_skipped(tmp_path: Path, caplog: pytest.L
         tmp_path, dataclasses.replace(PREFERENCES, gatherer=FarRight), fragments=FRAGMENTS, make_env=DRAWN
     ) as ring:
         ring.begin(200)
-        shown: ShownFrames = ring.members.executor.actors["gatherer"]._frames
+        shown: ShownFrames = ring.actors.executor.actors["gatherer"]._frames
         shown._films._content.clear()
         FarRight.seen.clear()
         with caplog.at_level(logging.WARNING):
-            report = ring.advance(moment(1 / 3, room=0))
+            report = ring.advance(at(1 / 3, room=0))
         assert "pairs whose films are lost" in caplog.text
         assert report.answered < report.wanted
 

@@ -1,6 +1,5 @@
 """The first clips come in parts, and people are asked about those there are."""
 
-import asyncio
 import dataclasses
 import threading
 import time
@@ -14,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_ray.actors.build import for_films
-from rlhf_ray.actors.first_fragments import FirstFragments, Part, first_films, parts
+from rlhf_ray.actors.filming import first_films, parts
 from rlhf_ray.actors.ring import RingSettings
-from rlhf_ray.queries.due import share_of_questions
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from tests.actors.people_ring import PREFERENCES, links, people_ring
 from tests.actors.rings import Heard
@@ -87,86 +85,13 @@ def test_the_pool_keeps_a_share_of_films(pool: int, kept: int) -> None:
     assert for_films(of).fragments.pool == kept
 
 
-def test_questions_come_with_the_fragments() -> None:
-    made = parts(18_000, 36, 8, ResolvedFragments(length=50, initial_env_steps=18_000), images=False)
-    asked, count = [share_of_questions(175, 0.0, False)], 0
-
-    async def make(part: Part, collector: Any) -> int:
-        nonlocal count
-        asked.append(share_of_questions(175, first.share, count > 0))
-        count += part.fragments
-        return count
-
-    first = FirstFragments(made, make)
-    assert first.progress == "fragment 1 of 36"
-    asyncio.run(first.gather("collector", lambda most: [], lambda helper: None))
-    assert asked[:4] == [0, 0, 9, 19]
-    assert asked[-1] < 175
-    assert first.progress == "fragment 36 of 36"
-    assert share_of_questions(175, first.share, True) == 175
-    assert first.env_steps == 18_000
-
-
-def test_fragments_that_are_made_are_never_fewer() -> None:
-    """Of two helpers, the one that asked the pool later may be heard first."""
-    counts = [2, 6, 4, 8]
-    made, shares = [Part(number, 10, 2, True) for number in range(1, 5)], list[float]()
-
-    async def make(part: Part, collector: Any) -> int:
-        shares.append(first.share)
-        return counts[part.number - 1]
-
-    first = FirstFragments(made, make)
-    asyncio.run(first.gather("collector", lambda most: [], lambda helper: None))
-    assert shares == [0.0, 0.25, 0.75, 0.75]
-    assert (first.made, first.env_steps, first.share) == (8, 40, 1.0)
-    counts = [2, 3, 4, 5]
-    first = FirstFragments(made, make)
-    asyncio.run(first.gather("collector", lambda most: [], lambda helper: None))
-    assert (first.made, first.share) == (5, 1.0)  # there will be no more
-
-
-def test_helpers_make_parts_once_they_are_ready_and_are_ended() -> None:
-    made = parts(18_000, 36, 8, ResolvedFragments(length=50, initial_env_steps=18_000), images=False)
-    by: dict[Any, int] = {}
-    ended: list[Any] = []
-
-    class Helper:
-        def __init__(self, after: float):
-            self.after = after
-
-        def ready(self) -> Any:
-            return asyncio.sleep(self.after)
-
-    quick, never = Helper(0.0), Helper(3600.0)
-
-    async def make(part: Part, collector: Any) -> int:
-        await asyncio.sleep(0.002)
-        by[collector] = by.get(collector, 0) + 1
-        return 2 * sum(by.values())
-
-    first = FirstFragments(made, make)
-    wanted: list[int] = []
-
-    async def gather() -> int:
-        await first.gather("collector", lambda most: (wanted.append(most), [quick, never])[1], ended.append)
-        await asyncio.sleep(0)
-        return len(asyncio.all_tasks())
-
-    assert asyncio.run(gather()) == 1  # nobody waits for the other helper
-    assert wanted == [(len(made) - 1) // 2]  # as many as have two parts each to make
-    assert sum(by.values()) == len(made)
-    assert by[quick] >= 5
-    assert ended == [quick, never]
-
-
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.soak
 @pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
 def test_the_first_pair_is_asked_before_the_last_clip_is_filmed(tmp_path: Path, mode: Any) -> None:
     over, heard = threading.Event(), Heard()
     preferences, slow = dataclasses.replace(PREFERENCES, mode=mode), partial(SlowlyDrawn, (20,), numbered=False)
-    with people_ring(tmp_path, preferences, make_env=slow, listener=heard) as ring:
+    with people_ring(tmp_path, preferences, make_env=slow, callbacks=heard) as ring:
         thread = threading.Thread(target=ring.begin, args=(200, over.is_set), daemon=True)
         thread.start()
         person = Person(links(ring)["ada"], tmp_path / "store")
@@ -180,7 +105,7 @@ def test_the_first_pair_is_asked_before_the_last_clip_is_filmed(tmp_path: Path, 
         assert all("first clips" in reason for reason in reasons - {None})
         person.answer(question, "left")
         deadline = time.monotonic() + 60
-        while ring.source.making is not None:
+        while ring.source.share < 1.0:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert ring.env_steps == 200

@@ -11,12 +11,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.actors import filming, first_fragments
-from rlhf_ray.actors.filming import EPISODE_EVERY, LAST_EPISODE, Filming
-from rlhf_ray.actors.first_fragments import free_cores
+from rlhf_ray.actors import filming
+from rlhf_ray.actors.filming import EPISODE_EVERY, Filming
 from rlhf_ray.actors.fragment_source import MORE_FRAGMENTS, Collecting
 from rlhf_ray.actors.handles import Actor
-from rlhf_ray.actors.ring import Moment
+from rlhf_ray.actors.ring import Progress
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.queries.pool import PoolReport
@@ -64,7 +63,7 @@ class Pool(Actor[Any]):
         return Done(PoolReport(fragments=self.fragments, too_short=7, episode_lengths=(3, 4)))
 
 
-class Members:
+class RingActors:
     """The others of a ring, as far as a source needs them."""
 
     def __init__(self, space: gym.spaces.Box = VECTORS, people: bool = True, **preferences: Any):
@@ -90,22 +89,22 @@ class Members:
         return report
 
 
-def moment(room: int = 1_000, iteration: int = 4) -> Moment:
-    return Moment(0.5, 5_000, room, iteration, lambda: f"policy {iteration}")  # type: ignore[arg-type, return-value]
+def at(room: int = 1_000, iteration: int = 4) -> Progress:
+    return Progress(0.5, 5_000, room, iteration, lambda: f"policy {iteration}")  # type: ignore[arg-type, return-value]
 
 
-def collecting(members: Any, more: int = 1_000) -> tuple[Collecting, Collector]:
+def collecting(actors: Any, more: int = 1_000) -> tuple[Collecting, Collector]:
     collector = Collector()
-    return Collecting(members, collector, 8, more), collector
+    return Collecting(actors, collector, 8, more), collector
 
 
-def filmed(members: Any, rounds: int = 10) -> tuple[Filming, Collector]:
+def filmed(actors: Any, rounds: int = 10) -> tuple[Filming, Collector]:
     collector = Collector()
-    return Filming(members, collector, 8, 1_000, lambda most: [], rounds, Heard()), collector
+    return Filming(actors, collector, 8, 1_000, rounds, Heard()), collector
 
 
 def test_initial_fragments_take_their_steps_once_and_others_replace_them_with_other_random_numbers() -> None:
-    source, collector = collecting(Members())
+    source, collector = collecting(RingActors())
     made: list[int] = []
     asyncio.run(source.first(900, lambda: made.append(1), None))
     assert (source.env_steps, source.share, len(made)) == (900, 1.0, 1)
@@ -120,16 +119,16 @@ def test_initial_fragments_take_their_steps_once_and_others_replace_them_with_ot
 
 @pytest.mark.parametrize(("more", "fits"), [(2_100, True), (2_101, False)])
 def test_initial_fragments_take_at_most_three_tenths_of_the_budget(more: int, fits: bool) -> None:
-    source, _ = collecting(Members(), more)
+    source, _ = collecting(RingActors(), more)
     source.env_steps = 900
     assert source.room_for_more() == fits
 
 
 @pytest.mark.parametrize(("fragments", "enough"), [(1, False), (2, True)])
 def test_one_initial_fragment_can_t_be_compared(fragments: int, enough: bool) -> None:
-    members = Members()
-    members.pool.fragments = fragments
-    source, _ = collecting(members)
+    actors = RingActors()
+    actors.pool.fragments = fragments
+    source, _ = collecting(actors)
     if enough:
         asyncio.run(source.first(900, lambda: None, None))
         return
@@ -138,12 +137,12 @@ def test_one_initial_fragment_can_t_be_compared(fragments: int, enough: bool) ->
 
 
 def test_the_newest_policy_is_explored_once_at_a_time_and_only_where_there_is_room() -> None:
-    source, collector = collecting(Members())
-    source.offer(moment(room=59), 1, wait=False)
+    source, collector = collecting(RingActors())
+    source.offer(at(room=59), 1, wait=False)
     assert not source.waiting()
-    source.offer(moment(room=60), 2, wait=False)
+    source.offer(at(room=60), 2, wait=False)
     assert (source.waiting(), source.env_steps) == (True, 60)  # before they are taken
-    source.offer(moment(iteration=5), 3, wait=False)
+    source.offer(at(iteration=5), 3, wait=False)
     assert source.metrics() == {"explorations_dropped": 1.0}
     assert asyncio.run(source.make()) == 60
     assert (source.waiting(), source.env_steps) == (False, 60)
@@ -152,19 +151,19 @@ def test_the_newest_policy_is_explored_once_at_a_time_and_only_where_there_is_ro
 
 
 def test_a_round_has_as_many_films_as_use_each_in_one_or_two_pairs() -> None:
-    members: Any = Members(comparisons=180)
+    actors: Any = RingActors(comparisons=180)
     # A half of 160 questions in 10 rounds are 8 pairs: 12 films are each in four thirds of a pair.
-    assert filmed(members, 10)[0].films_per_round == 12
-    assert filmed(members, 40)[0].films_per_round == 6  # at least
-    assert filmed(members, 2)[0].films_per_round == 200 // 11  # what the steps hold
-    assert filmed(members, 0)[0].films_per_round == 200 // 11
+    assert filmed(actors, 10)[0].films_per_round == 12
+    assert filmed(actors, 40)[0].films_per_round == 6  # at least
+    assert filmed(actors, 2)[0].films_per_round == 200 // 11  # what the steps hold
+    assert filmed(actors, 0)[0].films_per_round == 200 // 11
 
 
 @pytest.mark.parametrize("fragments", [1, 40])
 def test_the_first_films_take_all_steps_once_half_of_them_of_a_pretrained_policy(fragments: int) -> None:
-    members = Members()
-    members.pool.fragments = fragments
-    source, collector = filmed(members)
+    actors = RingActors()
+    actors.pool.fragments = fragments
+    source, collector = filmed(actors)
     made: list[float] = []
     work = source.first(900, lambda: made.append(source.share), (3, "pretrained"))  # type: ignore[arg-type]
     if fragments == 1:
@@ -187,8 +186,8 @@ def test_the_first_films_take_all_steps_once_half_of_them_of_a_pretrained_policy
 
 
 def test_other_initial_fragments_are_filmed_of_random_actions() -> None:
-    members = Members()
-    source, collector = filmed(members)
+    actors = RingActors()
+    source, collector = filmed(actors)
     source.env_steps = 900
     asyncio.run(source.more(1))
     assert source.env_steps == 1_900
@@ -197,17 +196,17 @@ def test_other_initial_fragments_are_filmed_of_random_actions() -> None:
         "env_steps": 1_000, "clips": 36, "number": MORE_FRAGMENTS + 1, "taken": 0, "version": RANDOM_POLICY,
         "policy": None, "episode": True, "part": 0, "how": "film",
     }  # fmt: skip
-    assert members.pool.given == [(1, 1)]
-    assert members.shown == [(2, 1), (3, 1)]
+    assert actors.pool.given == [(1, 1)]
+    assert actors.shown == [(2, 1), (3, 1)]
 
 
 def test_of_images_only_the_episode_is_filmed_and_fragments_are_cut_from_the_other_steps() -> None:
-    members = Members(IMAGES, initial_comparisons=4)
-    source, collector = filmed(members)
+    actors = RingActors(IMAGES, initial_comparisons=4)
+    source, collector = filmed(actors)
     asyncio.run(source.more(1))
     assert [(made["how"], made["env_steps"]) for made in collector.made] == [("film", 200), ("collect", 800)]
     assert collector.made[0]["clips"] == 2 * 4
-    assert members.pool.given == [(1, 1), (1, 2)]
+    assert actors.pool.given == [(1, 1), (1, 2)]
     source.more_env_steps = 300  # half of them at most
     asyncio.run(source.more(2))
     assert [(made["how"], made["env_steps"]) for made in collector.made[2:]] == [("film", 150), ("collect", 150)]
@@ -218,14 +217,14 @@ def test_the_newest_policy_is_filmed_when_questions_need_it_or_people_have_seen_
 ) -> None:
     now = 100.0
     monkeypatch.setattr(filming.time, "monotonic", lambda: now)
-    members: Any = Members()
-    members.settings.fragments = ResolvedFragments(length=10, initial_env_steps=900, film_env_steps=200)
-    source, collector = filmed(members)
+    actors: Any = RingActors()
+    actors.settings.fragments = ResolvedFragments(length=10, initial_env_steps=900, film_env_steps=200)
+    source, collector = filmed(actors)
 
     def films(asked: int, **of: Any) -> int:
         """The environment steps of films that are made after so many questions."""
-        members.viewed[0].asked = asked
-        source.offer(moment(**{"room": 200, **of}), 3, wait=False)
+        actors.viewed[0].asked = asked
+        source.offer(at(**{"room": 200, **of}), 3, wait=False)
         return asyncio.run(source.make()) if source.waiting() else 0
 
     assert films(0, room=199) == 0
@@ -240,8 +239,8 @@ def test_the_newest_policy_is_filmed_when_questions_need_it_or_people_have_seen_
     now += EPISODE_EVERY
     assert films(5) == 200
     assert collector.made[-1]["episode"]
-    source.offer(moment(), 4, wait=True)
-    source.offer(moment(), 5, wait=True)  # while the other is waited for
+    source.offer(at(), 4, wait=True)
+    source.offer(at(), 5, wait=True)  # while the other is waited for
     assert source.env_steps == 800
     assert asyncio.run(source.make()) == 200
     assert collector.made[-1]["number"] == 4
@@ -266,23 +265,18 @@ def test_a_pool_that_lost_the_first_fragments_gets_them_again_and_the_share_neve
         shares.append(source.share)
 
     monkeypatch.setattr(filming.time, "monotonic", lambda: now)
-    members: Any = Members()
-    members.pool = Restarted()
-    source, collector = filmed(members)
+    actors: Any = RingActors()
+    actors.pool = Restarted()
+    source, collector = filmed(actors)
     asyncio.run(source.first(900, made, None))
     count = len(collector.made)
     assert set(has) == {(1, part) for part in range(1, count + 1)}
     assert shares == pytest.approx([part / count for part in range(1, count)] + [0.999, 1.0])
-    assert len(source._listener.stages) == (count - 1) // 3  # every five seconds, of which each part takes two
-    members.executor.get = lambda reference, within: None
-    source.show_last("policy", 24_000)  # type: ignore[arg-type]
-    last = collector.made[-1]
-    assert (last["taken"], last["number"], last["policy"], last["episode"]) == (24_000, LAST_EPISODE, "policy", True)
-    assert members.shown[-1] == (3, count + 1)
+    assert len(source._callbacks.stages) == (count - 1) // 3  # every five seconds, of which each part takes two
 
 
 def test_the_first_images_are_cut_in_parts_of_which_the_last_alone_is_filmed() -> None:
-    source, collector = filmed(Members(IMAGES))
+    source, collector = filmed(RingActors(IMAGES))
     asyncio.run(source.first(900, lambda: None, None))
     *others, last = collector.made
     assert sum(one["env_steps"] for one in collector.made) == source.env_steps == 900
@@ -292,23 +286,15 @@ def test_the_first_images_are_cut_in_parts_of_which_the_last_alone_is_filmed() -
 
 
 def test_a_gatherer_has_films_made_after_every_third_question_and_sees_no_episodes() -> None:
-    members: Any = Members(people=False)
-    source, collector = filmed(members)
+    actors: Any = RingActors(people=False)
+    source, collector = filmed(actors)
     made = []
     for asked in range(7):
-        members.viewed[0].asked = asked
-        source.offer(moment(), asked, wait=False)
+        actors.viewed[0].asked = asked
+        source.offer(at(), asked, wait=False)
         if source._filming is not None:
             made.append(asked)
         if source.waiting():
             asyncio.run(source.make())
     assert made == [3, 6]
     assert not any(one["episode"] for one in collector.made if one["how"] == "film")
-
-
-@pytest.mark.parametrize(("available", "cores", "free"), [(3.9, 8, 3), (6.0, 4, 3), (0.0, 4, 0), (2.0, 1, 0)])
-def test_the_collector_s_core_is_not_free(
-    monkeypatch: pytest.MonkeyPatch, available: float, cores: int, free: int
-) -> None:
-    monkeypatch.setattr(first_fragments, "usable_cores", lambda: cores)
-    assert free_cores(available) == free

@@ -14,7 +14,7 @@ from rlhf_ray.actors.executor import RayExecutor, look_up
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.store import PreferenceStore
 from tests.actors.hosted import Quick, Slow
-from tests.actors.rings import moment, ring_in
+from tests.actors.rings import at, ring_in
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -63,22 +63,20 @@ def test_a_ring_whose_shared_process_is_killed_loses_no_label(tmp_path: Path, ex
         mode="asynchronous", comparisons=20, initial_comparisons=6, rounds=4, answer_seconds=0.02
     )
     with ring_in(tmp_path, preferences, executor=executor) as ring:
-        members: Any = ring.members
+        actors: Any = ring.actors
         ring.begin(200)
         pids = {
             ray.get(actor.run(lambda self: os.getpid()), timeout=20)
-            for actor in (members.store, members.pool, members.gatherers[0].actor, ring.source.collector)
+            for actor in (actors.store, actors.pool, actors.gatherers[0].actor, ring.source.collector)
         }
         assert len(pids) == 1
-        ring.advance(moment(0.5, 600))
+        ring.advance(at(0.5, 600))
         os.kill(pids.pop(), signal.SIGKILL)
         deadline = time.monotonic() + 60
         while ring.answered < 20:
             assert time.monotonic() < deadline
-            ring.source.offer(
-                moment(1.0, 1000), 4, wait=True
-            )  # as the agent's rollouts do: the pool has lost its clips
-            ring.advance(moment(1.0, 1000))
+            ring.source.offer(at(1.0, 1000), 4, wait=True)  # as the agent's rollouts do: the pool has lost its clips
+            ring.advance(at(1.0, 1000))
             time.sleep(0.1)
     stored = PreferenceStore(tmp_path / "store").load()
     assert stored is not None

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.store import PreferenceStore
-from tests.actors.rings import moment, replaced, ring_in
+from tests.actors.rings import at, replaced, ring_in
 
 PREFERENCES = PreferenceSettings(
     comparisons=30, initial_comparisons=10, rounds=4, held_out_share=0.2, teacher="population"
@@ -23,7 +23,7 @@ def _preferences(*annotators: str, **changes: Any) -> PreferenceSettings:
 
 def _advance(ring: Any, rounds: Sequence[int]) -> None:
     for number in rounds:
-        ring.advance(moment(number / 4, push=0.1 * number, iteration=number))
+        ring.advance(at(number / 4, push=0.1 * number, iteration=number))
 
 
 def _run(folder: Path, preferences: PreferenceSettings) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.settings import PreferenceSettings
-from tests.actors.rings import moment, ring_in
+from tests.actors.rings import at, ring_in
 
 head = {"include_dashboard": False, "num_cpus": 1, "object_store_memory": 100 << 20}
 cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -46,15 +46,15 @@ with ring_in(Path(sys.argv[1]), preferences, executor=RayExecutor("ring")) as ri
     assert {node_of(role) for role in ("store", "pool")} == {head}, "those that write are on the node of the folder"
     assert head not in {node_of(role) for role in ("collector", "gatherer", "reward_trainer")}
     ring.begin(200)
-    ring.advance(moment(0.25, 400))
+    ring.advance(at(0.25, 400))
     time.sleep(0.1)
     ray.kill(occupant)
     cluster.remove_node(leaving)
-    ring.advance(moment(0.5, 600))
+    ring.advance(at(0.5, 600))
     deadline = time.monotonic() + 200
     while ring.answered < 20 or ring.metrics()["stages"]["fitting_queue"] or ring.source.waiting():
         assert time.monotonic() < deadline, ring.metrics()
-        ring.advance(moment(1.0, 1000))
+        ring.advance(at(1.0, 1000))
         time.sleep(0.2)
     assert ring.env_steps > 200, "the collector makes clips again"
     print("answered", ring.answered, "in version", ring.version)

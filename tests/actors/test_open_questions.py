@@ -16,7 +16,7 @@ from rlhf_ray.actors.asynchronous import AsynchronousRing
 from rlhf_ray.actors.gatherer import GathererProgress
 from rlhf_ray.actors.handles import Actor
 from rlhf_ray.actors.open_questions import ChosenPairs, OpenQuestions, as_arrays, losses
-from rlhf_ray.actors.ring import Moment, never, no_policy
+from rlhf_ray.actors.ring import Progress, never, no_policy
 from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.queries.due import FitSchedule, Skips, share_of_questions
@@ -197,10 +197,10 @@ def test_people_get_questions_in_proportion_to_the_first_fragments_that_are_made
     schedule = LabelSchedule(PreferenceSettings(teacher="human", comparisons=100, initial_comparisons=40), 10)
     source.first = first
     ring: Any = SimpleNamespace(
-        schedule=schedule, source=source, members=SimpleNamespace(choose_pairs=choose), version=0, answered=before
+        schedule=schedule, source=source, actors=SimpleNamespace(choose_pairs=choose), version=0, answered=before
     )
-    moment = Moment(0.0, 0, 900, 0, no_policy)
-    asyncio.run(SynchronousRing._ask_meanwhile(ring, people, moment, before, never))  # type: ignore[arg-type]
+    progress = Progress(0.0, 0, 900, 0, no_policy)
+    asyncio.run(SynchronousRing._ask_meanwhile(ring, people, progress, before, never))  # type: ignore[arg-type]
     assert asked == [share_of_questions(40 - before, share, share > 0) for share in shares]
     assert asked[-1] == 40 - before - 1
     assert (round(0.55 * 900), 0, before) in people.told
@@ -213,14 +213,14 @@ def test_people_are_waited_for_until_all_questions_of_the_round_are_answered() -
     async def count() -> str:
         return "tally"
 
-    class Members:
+    class RingActors:
         gatherers = (people.questions,)
 
         @property
         def open(self) -> int:
             return int(people.questions.open)
 
-    ring: Any = SimpleNamespace(people=people, members=Members(), _taken=0, version=0, answered=0, _count=count)
+    ring: Any = SimpleNamespace(people=people, actors=RingActors(), _taken=0, version=0, answered=0, _count=count)
     asyncio.run(SynchronousRing._wait_for_answers(ring, 40, never))
     assert people.waits == [(37, 40), (38, 40), (39, 40)]
     assert (ring._tally, people.ended) == ("tally", 1)
@@ -289,7 +289,7 @@ def test_a_round_is_fitted_at_its_share_of_the_training() -> None:
         skipped=0,
         schedule=schedule,
         fit_schedule=FitSchedule(schedule, RewardModelSettings(updates=20)),
-        members=SimpleNamespace(read=20, fit=fit),
+        actors=SimpleNamespace(read=20, fit=fit),
     )
     report = asyncio.run(SynchronousRing._fit(ring, 2))
     assert fitted == [(2 * 20, 30, 0.5)]  # the steps of two rounds

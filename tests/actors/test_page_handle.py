@@ -93,7 +93,7 @@ def test_a_killed_page_waits_for_its_port_and_open_pages_deliver_what_they_kept(
 def test_a_page_whose_port_stays_taken_says_its_new_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_handle, "PORT_WITHIN", 0.5)
     sessions, heard = Sessions.create(LABELLING.annotators), Heard()
-    with people_ring(tmp_path, sessions=sessions, listener=heard) as ring:
+    with people_ring(tmp_path, sessions=sessions, callbacks=heard) as ring:
         ring.start(200)
         old = _port(ring)
         with _kill_and_take_the_port(ring):

@@ -20,7 +20,7 @@ import ray
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.store import PreferenceStore
 from tests.actors.people_ring import LABELLING, PREFERENCES, links, people_ring
-from tests.actors.rings import Heard, moment
+from tests.actors.rings import Heard, at
 from tests.labelling.person import Person
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -98,7 +98,7 @@ def _a_suspicion_reaches_the_owner(ring: Any, person: Person) -> None:
     changed = store.load()
     assert changed is not None
     assert dict(zip(changed.pairs.ids, changed.preferences.tolist(), strict=True))[stored.pairs.ids[0]] == 0.5
-    _wait(lambda: ring.members.read == store.tally().last)  # another fit
+    _wait(lambda: ring.actors.read == store.tally().last)  # another fit
 
 
 @pytest.mark.slow
@@ -116,11 +116,11 @@ def test_people_are_asked_strangers_are_not_and_the_reward_is_fitted_to_what_peo
         assert first.answered >= 6
         # Label 7 of 20 falls due at 1/28 of the way: 36 iterations of this pace.
         for i in range(3):
-            ring.advance(moment(i / 1000, 200 + i))
+            ring.advance(at(i / 1000, 200 + i))
             time.sleep(0.3)
         _wait(lambda: "Next pair in" in (person.client.get("/api/progress").json()["reason"] or ""))
         assert person.client.get("/api/progress").json()["first_labels"] is None
-        ring.advance(moment(1.0, 1000))
+        ring.advance(at(1.0, 1000))
         _wait(lambda: ring.answered >= 20)
         _wait(lambda: ring.rounds_held == 5)
         assert ring.env_steps == 240
@@ -155,7 +155,7 @@ def test_ppo_waits_for_nobody_and_what_is_taken_back_is_learned_from_no_more(tmp
         assert ring.version == 1
         started = time.monotonic()
         for i in range(20):
-            ring.advance(moment(i / 19, 200 + 50 * i, room=0))
+            ring.advance(at(i / 19, 200 + 50 * i, room=0))
         assert time.monotonic() - started < 2.0
         _wait(lambda: ring.answered == 3)
         undone = person.post("/api/undo", {"event_id": "f" * 32})
@@ -170,16 +170,16 @@ def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: st
     with people_ring(tmp_path) as ring, _person(ring, tmp_path) as person:
         assert ring.begin(200) is not None
         actor = {"page": ring.people.page.actor, "collector": ring.source.collector}.get(victim)
-        actor = actor or getattr(ring.members, victim)
+        actor = actor or getattr(ring.actors, victim)
         pid = ray.get(actor.run(lambda self: os.getpid()))
-        ring.advance(moment(0.6, 700))
+        ring.advance(at(0.6, 700))
         os.kill(pid, signal.SIGKILL)
-        ring.advance(moment(1.0, 1000))
+        ring.advance(at(1.0, 1000))
 
         def all_labels() -> bool:
             """As the agent does while it goes on: what a lost pool held is made anew."""
-            ring.source.offer(moment(1.0, 1000), 4, wait=True)
-            ring.advance(moment(1.0, 1000))
+            ring.source.offer(at(1.0, 1000), 4, wait=True)
+            ring.advance(at(1.0, 1000))
             return bool(ring.answered >= 20)
 
         _wait(all_labels)
@@ -196,7 +196,7 @@ def test_rounds_wait_for_people_when_they_are_asked_to(tmp_path: Path) -> None:
     with people_ring(tmp_path, rounds) as ring, _person(ring, tmp_path):
         first = ring.begin(200)
         assert (first.wanted, first.answered) == (6, 6)
-        second = ring.advance(moment(0.25, 400))
+        second = ring.advance(at(0.25, 400))
         assert second.answered == second.wanted > 0
         assert second.fit is not None
         assert ring.people.error_rates == second.fit.error_rates
@@ -206,7 +206,7 @@ def test_rounds_wait_for_people_when_they_are_asked_to(tmp_path: Path) -> None:
 def test_waiting_for_people_can_be_stopped(tmp_path: Path) -> None:
     rounds = dataclasses.replace(PREFERENCES, mode="synchronous")
     heard = Heard()
-    with people_ring(tmp_path, rounds, listener=heard) as ring:
+    with people_ring(tmp_path, rounds, callbacks=heard) as ring:
         started = time.monotonic()
         report = ring.begin(200, stop=lambda: time.monotonic() - started > 3)
         assert report.answered == 0
@@ -219,7 +219,7 @@ def test_people_and_a_script_share_the_questions(tmp_path: Path) -> None:
     mixed = dataclasses.replace(PREFERENCES, teacher="oracle", human_share=0.5)
     with people_ring(tmp_path, preferences=mixed) as ring, _person(ring, tmp_path):
         assert ring.begin(200) is not None
-        ring.advance(moment(1.0, 1000))
+        ring.advance(at(1.0, 1000))
         _wait(lambda: ring.answered >= 20)
         _wait(lambda: ring.rounds_held == 5)
     stored = PreferenceStore(tmp_path / "store").load()
@@ -235,7 +235,7 @@ def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path
     with people_ring(tmp_path, sessions=sessions) as ring:
         with _person(ring, tmp_path) as person:
             assert ring.begin(200) is not None
-        ring.advance(moment(0.5, 600))
+        ring.advance(at(0.5, 600))
         held: list[Any] = []
         _wait(lambda: bool(held.append(person.question()) or held[-1]))
         (tmp_path / "checkpoint").mkdir()

@@ -15,7 +15,7 @@ from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.runs.health import nobody_answers
 from rlhf_ray.settings import PreferenceSettings
-from tests.actors.rings import Heard, moment, ring_in
+from tests.actors.rings import Heard, at, ring_in
 
 
 @pytest.fixture
@@ -154,28 +154,22 @@ def test_few_questions_are_open_for_each_person(names: str, limit: int | None, m
 def test_people_are_left_once_and_for_longer_at_the_end_of_the_training(
     ada: People, left: list[tuple[Any, ...]]
 ) -> None:
-    filmed: list[Any] = []
-    ada.film, ada.questions.pages = lambda *how: filmed.append(how), 1
-    policy: Any = object()
-    ada.farewell("over", env_steps=24_000, policy=lambda: policy)
+    ada.farewell("over", env_steps=24_000)
     ada.farewell("stopped")  # what `close` says of every ring
     assert [(*how[:2], how[-1]) for how in left] == [("over", OPEN_FOR, 24_000)]
-    assert filmed == [(policy, 24_000)]
     assert STOPPED_WITHIN < 10
 
 
 def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_handle, "ASK_EVERY", 0.0)
-    monkeypatch.setattr(page_handle, "ARRIVES_WITHIN", 0.0)
     told: list[Any] = []
-    untold, unseen = [2, 1, 0], [2, 0]
+    untold = [2, 1, 0]
 
     class Page(Actor[Any]):
         answers: ClassVar[dict[str, Any]] = {
             "tell": lambda *what: told.append(what[0]),
             "start": lambda port: {"ada": "http://127.0.0.1:8765/#token=x"},
             "untold": lambda: untold.pop(0),
-            "unseen": lambda: unseen.pop(0),
             "suspect": lambda suspicions: None,
         }
 
@@ -185,7 +179,7 @@ def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.Monke
     handle = PageHandle(Page(), Heard(), lambda value, timeout=None: value, 8765)
     handle.farewell("over", 10.0, env_steps=24_000)
     assert (told[-1].ending, told[-1].env_steps) == ("over", 24_000)
-    assert untold == unseen == []
+    assert not untold
     untold += [1] * 1000
     handle.farewell("stopped", 0.05)  # a page that never asks
     assert untold
@@ -219,7 +213,7 @@ def test_a_resumed_run_shows_error_rates_before_its_next_fit(
     )
     with ring_in(tmp_path, preferences) as ring:
         people = People(page, ring.schedule, 1000, Heard(), share=1.0, limit=None, annotators=("oracle",))
-        ring.members.people = people  # who are not asked
+        ring.actors.people = people  # who are not asked
         ring.load(tmp_path / "checkpoint")
         deadline = time.monotonic() + 20
         while not told and time.monotonic() < deadline:
@@ -238,16 +232,16 @@ def test_people_hear_of_each_rounds_wait_and_of_what_its_fit_found(tmp_path: Pat
         ring.begin(200)
         people = People(page, ring.schedule, 1000, heard, share=1.0, limit=None, annotators=("oracle",))
         people._waiting._clock = lambda: now
-        ring.members.people, fit = people, ring.members.fit  # who are not asked
+        ring.actors.people, fit = people, ring.actors.fit  # who are not asked
 
         def watched(steps: int, until: int, part: float) -> Any:
             progress.append(part)
             return fit(steps, until, part)
 
-        ring.members.fit = watched
+        ring.actors.fit = watched
         for number in (1, 2):
             heard.waits.clear()
-            report = ring.advance(moment(number / 4, 200 + 100 * number, room=0))
+            report = ring.advance(at(number / 4, 200 + 100 * number, room=0))
             first = heard.waits[0]
             assert (first.answered, first.wanted, first.seconds) == (10 + 2 * number, 12 + 2 * number, 0.0)
             assert people.error_rates == report.fit.error_rates

@@ -15,7 +15,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.teachers import Oracle
-from tests.actors.rings import moment, replaced, ring_in
+from tests.actors.rings import at, replaced, ring_in
 from tests.made_up import same_comparisons
 
 
@@ -45,7 +45,7 @@ def _run(folder: Path, preferences: PreferenceSettings, rounds: tuple[int, ...] 
         if 0 in rounds:
             ring.begin(200)
         for number in rounds[1:] if 0 in rounds else rounds:
-            ring.advance(moment(number / 2, push=0.1 * number, iteration=number))
+            ring.advance(at(number / 2, push=0.1 * number, iteration=number))
         return ring.answered, ring.metrics()["skipped"], ring.rounds_held
 
 
@@ -79,7 +79,7 @@ def test_a_restored_ring_repeats_its_skips_bit_for_bit_though_the_store_is_ahead
         (tmp_path / "checkpoint").mkdir()
         ring.save(tmp_path / "checkpoint")
         for number in (1, 2):
-            ring.advance(moment(number / 2, push=0.1 * number, iteration=number))
+            ring.advance(at(number / 2, push=0.1 * number, iteration=number))
         whole = ring.metrics()["skipped"]
     PreferenceStore(tmp_path / "whole" / "store").copy_to(tmp_path / "again" / "store")
     before = _events(tmp_path / "again")
@@ -87,7 +87,7 @@ def test_a_restored_ring_repeats_its_skips_bit_for_bit_though_the_store_is_ahead
         ring.load(tmp_path / "checkpoint")
         at_first = ring.metrics()["skipped"]
         for number in (1, 2):
-            ring.advance(moment(number / 2, push=0.1 * number, iteration=number))
+            ring.advance(at(number / 2, push=0.1 * number, iteration=number))
         assert ring.metrics()["skipped"] == whole > at_first
     assert _events(tmp_path / "again") == before
 
@@ -136,7 +136,7 @@ def test_the_asynchronous_ring_replaces_skipped_pairs_and_counts_them(tmp_path: 
         folder = tmp_path / str(counts)
         with ring_in(folder, _preferences(mode="asynchronous", skips_count=counts)) as ring:
             ring.begin(200)
-            ring.advance(moment(1.0, 1000))
+            ring.advance(at(1.0, 1000))
             missing, due = ring.settle()
             assert (missing, due) == (0, 10)
             skipped = ring.metrics()["skipped"]

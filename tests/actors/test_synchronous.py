@@ -17,7 +17,7 @@ from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import LostFragmentsError, SettingError
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings
 from rlhf_ray.store import PreferenceStore
-from tests.actors.rings import FRAGMENTS, REWARD_MODEL, moment, ring_in
+from tests.actors.rings import FRAGMENTS, REWARD_MODEL, at, ring_in
 from tests.made_up import Walk, same_comparisons
 
 PREFERENCES = PreferenceSettings(
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def _round(ring: SynchronousRing, number: int) -> RoundReport:
-    report = ring.begin(200) if number == 0 else ring.advance(moment(number / 6, push=0.1 * number, iteration=number))
+    report = ring.begin(200) if number == 0 else ring.advance(at(number / 6, push=0.1 * number, iteration=number))
     assert report is not None
     return report
 
@@ -155,7 +155,7 @@ def test_a_pool_that_dies_loses_its_clips_and_what_was_due_is_asked_for_later(tm
     with ring_in(tmp_path, PREFERENCES, executor=executor) as ring:
         _round(ring, 0)
         executor.restart("pool")
-        lost = ring.advance(moment(1 / 6, room=0))  # without any new clips
+        lost = ring.advance(at(1 / 6, room=0))  # without any new clips
         assert (lost.wanted, lost.answered, lost.fit) == (1, 0, None)
         reports = [_round(ring, number) for number in range(2, 7)]
         assert [report.answered for report in reports] == [1, 1, 1, 0, 1]
@@ -249,9 +249,9 @@ def test_fragments_longer_than_the_episodes_are_an_error_that_names_the_setting(
 def test_what_exploration_has_no_room_for_is_not_explored(tmp_path: Path) -> None:
     with ring_in(tmp_path, PREFERENCES) as ring:
         ring.begin(200)
-        ring.advance(moment(1 / 6, room=FRAGMENTS.exploration_env_steps - 1))
+        ring.advance(at(1 / 6, room=FRAGMENTS.exploration_env_steps - 1))
         assert ring.env_steps == 200
-        ring.advance(moment(2 / 6, room=FRAGMENTS.exploration_env_steps))
+        ring.advance(at(2 / 6, room=FRAGMENTS.exploration_env_steps))
         assert ring.env_steps == 260
 
 
@@ -270,9 +270,9 @@ def test_clips_that_are_lost_fail_the_run_where_it_would_be_another_one_without_
         monkeypatch.setattr(executor.actors["pool"], "add", lose)
         if mode == "synchronous":
             with pytest.raises(LostFragmentsError, match=r"--resume RUN.*or set preferences\.mode to asynchronous"):
-                ring.advance(moment(1 / 6))
+                ring.advance(at(1 / 6))
         else:
-            ring.advance(moment(1.0))
+            ring.advance(at(1.0))
             assert ring.settle()[0] == 0
 
 

@@ -97,7 +97,7 @@ def test_a_cluster_of_machines_is_brought_up_trains_a_job_and_is_taken_down(
         result = json.loads((desk.home / "runs" / "far-away" / "result.json").read_text())
         assert (result["env_steps"], result["comparisons"]) == (2400, 20)
         examined = desk.run("rlhf-ray", "submit", "--", "doctor")
-        for line in ("runs, with 2 nodes", "Ray requires a token", "127.0.0.1:8265, reachable only from that machine"):
+        for line in ("runs, with 2 nodes", "Ray requires a token"):
             assert line in examined.stdout, examined.stdout + examined.stderr
     finally:
         tunnel.kill()

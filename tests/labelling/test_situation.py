@@ -4,10 +4,8 @@ import asyncio
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from rlhf_ray.labelling.films import Episode, film
 from rlhf_ray.labelling.open_pages import OPEN_FOR, OpenPages
 from rlhf_ray.labelling.situation import Situation, about
 from tests.labelling.office import Office, pairs_of
@@ -126,31 +124,5 @@ def test_a_page_in_the_background_is_open_for_longer_than_browsers_let_it_sleep(
     pages.heard(None, told=False)  # a program without an id
     now = 61.0  # a tab in the background may ask once a minute
     assert (pages.open, pages.untold) == (1, 1)
-    pages.saw("a", "film")
-    assert (pages.unseen("film"), pages.unseen("a newer one")) == (0, 1)
     now = 61.0 + OPEN_FOR
-    assert (pages.open, pages.untold, pages.unseen("a newer one")) == (0, 0, 0)
-
-
-def test_pages_that_have_not_fetched_the_latest_episode_are_counted(office: Office) -> None:
-    async def session() -> None:
-        desk, one, two = office.desk, "1" * 32, "2" * 32
-        for page in (one, two):
-            await desk.over(page)
-        assert desk.unseen == 0  # there is none
-        first, last = (
-            Episode(film(name, np.full((2, 8, 8, 3), shade, np.uint8), pixelated=True), 30.0, 2, True, 1, 100)
-            for shade, name in enumerate(("a" * 64, "b" * 64))
-        )
-        desk.tell(None, first)
-        assert desk.unseen == 2
-        assert await desk.film("a" * 64, one) == first.film.sheet
-        await desk.film("a" * 64)  # a program without an id
-        assert desk.unseen == 1
-        desk.tell(None, last)
-        assert desk.unseen == 2
-        for page in (one, two):
-            await desk.film("b" * 64, page)
-        assert desk.unseen == 0
-
-    asyncio.run(session())
+    assert (pages.open, pages.untold) == (0, 0)

@@ -35,7 +35,7 @@ def test_every_parameter_gets_a_gradient(network: str, memory: Any, acts: str) -
     assert idle == []
 
 
-def test_observations_that_are_no_vector_name_the_connector_that_helps() -> None:
+def test_observations_that_are_no_vector_name_the_wrapper_that_helps() -> None:
     seen: Any = gym.spaces.Dict({"seen": VECTOR, "actions": gym.spaces.Discrete(3)})
-    with pytest.raises(SettingError, match=r"make Dict.*add RLlib's FlattenObservations"):
+    with pytest.raises(SettingError, match=r"not Dict.*FlattenObservation"):
         ActorCriticNetwork(seen, ACTIONS["box"], PolicyShape("mlp"))

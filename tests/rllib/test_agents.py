@@ -1,4 +1,4 @@
-"""Agents of runs and of any RLModule: they compute what the policy does."""
+"""Agents of runs and policies: they compute what the policy does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
-from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGaussian
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
@@ -19,7 +18,7 @@ from rlhf_ray.agents.agent import MEMORY, Agent, NetworkAgent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.policies.actions import best
 from rlhf_ray.policies.env_actions import to_env_actions
-from rlhf_ray.rllib.agents import ModuleAgent, agent_of
+from rlhf_ray.rllib.agents import agent_of
 from rlhf_ray.rllib.policy import CollectorPolicy, built, policy_spec
 from rlhf_ray.runs.agents import named_agent
 from rlhf_ray.runs.folder import RunFolder
@@ -32,13 +31,7 @@ ACTIONS = {"Discrete": gym.spaces.Discrete(3), "Box": gym.spaces.Box(-2.0, 2.0, 
 
 def module(kind: str, actions: Any) -> Any:
     torch.manual_seed(1)
-    if kind.startswith("rllib"):
-        config = DefaultModelConfig(
-            fcnet_hiddens=[8], lstm_cell_size=5, use_lstm="lstm" in kind, vf_share_layers="shared" in kind
-        )
-        spec = RLModuleSpec(module_class=DefaultPPOTorchRLModule, model_config=config)
-    else:
-        spec = policy_spec(PPOSettings(hidden=(8,), memory=kind, memory_units=5))  # type: ignore[arg-type]
+    spec = policy_spec(PPOSettings(hidden=(8,), memory=kind, memory_units=5))  # type: ignore[arg-type]
     made = built(spec, VECTORS, actions)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -58,11 +51,10 @@ def actions_of(agent: Agent, observations: Any) -> Any:
 
 
 @pytest.mark.parametrize("actions", ACTIONS)
-@pytest.mark.parametrize("kind", ["none", "gru", "lstm", "rllib", "rllib lstm", "rllib lstm shared"])
+@pytest.mark.parametrize("kind", ["none", "gru", "lstm"])
 def test_an_agent_does_what_its_policy_does(kind: str, actions: str) -> None:
     made = module(kind, ACTIONS[actions])
     policy, agent = CollectorPolicy(made), agent_of(made)
-    assert type(agent) is (ModuleAgent if "rllib" in kind else NetworkAgent)
     observations = np.random.default_rng(0).uniform(-5, 5, (6, 4, 3)).astype(np.float32)
     expected = np.stack([policy.best(seen) for seen in observations])
     np.testing.assert_allclose(actions_of(agent, observations), expected, rtol=1e-5, atol=1e-6)
@@ -86,11 +78,10 @@ def test_an_agent_does_what_its_policy_does(kind: str, actions: str) -> None:
     assert all(parameter.requires_grad for parameter in made.parameters())
 
 
-def test_a_distribution_that_the_tools_do_not_know_is_refused() -> None:
-    made = module("rllib", ACTIONS["Box"])
-    made.action_dist_cls = TorchSquashedGaussian.get_partial_dist_cls(low=-1.0, high=1.0)
-    with pytest.raises(SettingError, match=r"has actions of .*categorical and Gaussian"):
-        ModuleAgent(made)
+def test_a_module_without_a_network_of_ours_is_refused() -> None:
+    spec = RLModuleSpec(module_class=DefaultPPOTorchRLModule, model_config=DefaultModelConfig(fcnet_hiddens=[8]))
+    with pytest.raises(SettingError, match=r"is a DefaultPPOTorchRLModule; .*agent=ppo"):
+        agent_of(built(spec, VECTORS, ACTIONS["Box"]))
 
 
 def test_the_agent_of_a_run_is_that_of_its_newest_checkpoint(

@@ -136,7 +136,6 @@ def test_what_needs_episodes_is_named() -> None:
     assert "num_learners" in str(needs_episodes(config().learners(num_learners=2)))
     assert "SeesEpisodes" in str(needs_episodes(config().callbacks(SeesEpisodes)))
     assert "on_sample_end" in str(needs_episodes(config().callbacks(on_sample_end=lambda **arguments: None)))
-    assert "learner_connector" in str(needs_episodes(config().learners(learner_connector=lambda *spaces: [])))
 
 
 def test_a_callback_of_episodes_takes_rllib_s_runner_with_a_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,11 +9,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from ray.rllib.core.columns import Columns
 
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.policies.env_actions import to_env_actions, to_policy_actions
 from rlhf_ray.rllib import cloning
 from rlhf_ray.rllib.cloning import LEAST_LOG_STD, clone
@@ -100,49 +98,9 @@ def test_images_are_taken_as_they_are() -> None:
     assert CollectorPolicy(module).best(images).tolist() == [0] * 12 + [1] * 12
 
 
-def test_the_likelihood_of_episodes_is_that_of_their_steps_one_by_one() -> None:
-    """However long they are, and wherever the recording ends."""
-    rng = np.random.default_rng(0)
-    lengths, observations = [3, 1, 5, 2], rng.normal(size=(11, 3)).astype(np.float32)
-    ends = np.isin(np.arange(11), np.cumsum(lengths) - 1)
-    ends[-1] = False  # the last episode goes on
-    terminals = ends & (np.arange(11) < 4)
-    of = Demonstrations(observations, rng.integers(0, 2, 11), terminals=terminals, timeouts=ends & ~terminals)
-    torch.manual_seed(0)
-    module = policy(gym.spaces.Discrete(2), memory="gru", memory_units=8)
-    report = clone(module, of, epochs=0)
-    by_hand = []
-    for rows in np.split(np.arange(11), np.cumsum(lengths)[:-1]):
-        state = {name: torch.as_tensor(value)[None] for name, value in module.get_initial_state().items()}
-        for row in rows:
-            outputs = module.forward_inference(
-                {Columns.OBS: torch.as_tensor(observations[row])[None, None], Columns.STATE_IN: state}
-            )
-            state = outputs[Columns.STATE_OUT]
-            by_hand.append(float(outputs[Columns.ACTION_DIST_INPUTS][0, 0].log_softmax(-1)[of.actions[row]]))
-    assert (report.steps, report.gradient_steps) == (11, 0)
-    assert report.before == report.after == pytest.approx(np.mean(by_hand), abs=1e-5)
-    # 11 steps in 4 episodes: 6 steps are 2 episodes on average, so a pass over them takes 2 gradient steps.
-    assert clone(module, of, epochs=3, minibatch_size=6).gradient_steps == 6
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
-def test_a_policy_with_memory_learns_what_only_the_first_observation_told(memory: Any) -> None:
-    rng = np.random.default_rng(0)
-    cues = rng.integers(2, size=60)
-    episodes = []
-    for cue in cues:
-        observations = rng.uniform(-0.1, 0.1, (int(rng.integers(4, 8)), 3)).astype(np.float32)
-        observations[0, 0] = 2 * cue - 1
-        actions = np.full(len(observations) - 1, cue)
-        episodes.append(Trajectory(observations, actions, np.zeros(len(actions)), terminated=True))
-    shown = Demonstrations.of(episodes)
+def test_a_policy_with_memory_is_refused(memory: Any) -> None:
     module = policy(gym.spaces.Discrete(2), memory=memory, memory_units=8)
-    report = clone(module, shown, epochs=40, minibatch_size=32, learning_rate=1e-2)
-    assert report.after > -0.05 > report.before
-    for cue, episode in zip(cues[:10], episodes, strict=False):
-        acting = CollectorPolicy(module).begin()
-        assert [int(acting.best(seen[None])[0]) for seen in episode.observations] == [cue] * len(episode.observations)
-    with pytest.raises(SettingError, match="don't say where episodes end"):
-        clone(module, Demonstrations(shown.observations, shown.actions))
+    shown = Demonstrations(seen(20), np.zeros(20, np.int64))
+    with pytest.raises(SettingError, match=r"set ppo\.memory to none"):
+        clone(module, shown)

@@ -18,7 +18,7 @@ from rlhf_ray.data.failures import cause
 from rlhf_ray.envs.checked import CheckedEnv
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.settings import to_json
-from rlhf_ray.sweeps.trial import ENV_STEPS, REFUSAL, TRIAL, SweepTrial, final
+from rlhf_ray.sweeps.trial import ENV_STEPS, REFUSAL, TRIAL, TRIALS, final
 from tests.whole_runs import small
 
 
@@ -98,7 +98,7 @@ def test_a_trial_of_a_sweep_ends_with_the_environments_fault_and_is_not_restarte
     gym.register("Late-v0", entry_point=lambda: make_late({"last": 550}).env, max_episode_steps=20)
     try:
         experiment = to_json(replace(small(), environment="Late-v0"))
-        trial = SweepTrial({TRIAL: {"experiment": experiment, "metric": "return", "episodes": 1, "seed": 0}})
+        trial = TRIALS["ppo"]({TRIAL: {"experiment": experiment, "metric": "return", "episodes": 1, "seed": 0}})
         try:
             while REFUSAL not in (result := trial.train()):
                 assert not result["done"]

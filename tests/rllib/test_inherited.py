@@ -11,23 +11,16 @@ import numpy as np
 import pytest
 import torch
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
-from ray.rllib.connectors.connector_v2 import ConnectorV2
-from ray.rllib.connectors.env_to_module import MeanStdFilter, PrevActionsPrevRewards
-from ray.rllib.connectors.env_to_module.observation_preprocessor import SingleAgentObservationPreprocessor
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGaussian
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
-from rlhf_ray.rllib.connectors import environment_observations
 from rlhf_ray.rllib.policy import ActorCritic, CollectorPolicy
 from rlhf_ray.settings import FragmentSettings, SettingError
 from tests.rllib.test_tune import Mine, tiny
-from tests.whole_runs import stored_by
 
 
 class Another(Mine):
@@ -96,13 +89,14 @@ REFUSALS: list[tuple[Change, str]] = [
     (lambda c: c.framework("tf2"), "framework is 'tf2'.*torch"),
     (lambda c: c.env_runners(observation_filter="MeanStdFilter"), r"observation_filter\) is 'MeanStdFilter'"),
     (
-        lambda c: c.env_runners(env_to_module_connector=lambda env, spaces, device: PrevActionsPrevRewards()),
-        r"env_to_module_connector\) doesn.t accept the observations Box.*actions Box",  # it is for Discrete ones
+        lambda c: c.env_runners(env_to_module_connector=lambda *_: []),
+        r"env_to_module_connector\).*wrap the environment",
     ),
     (
-        lambda c: c.env_runners(env_to_module_connector=doubled).fragments(exploration_env_steps=50),
-        r"exploration_env_steps is 50.*without connectors",
+        lambda c: c.env_runners(module_to_env_connector=lambda *_: []),
+        r"module_to_env_connector\).*wrap the environment",
     ),
+    (lambda c: c.learners(learner_connector=lambda *_: []), r"learner_connector\).*wrap the environment"),
     (lambda c: c.environment(normalize_actions=False), r"normalize_actions\) is False"),
     (lambda c: c.environment(clip_rewards=True), r"clip_rewards\) is True"),
     (lambda c: c.training(model={"fcnet_hiddens": [9]}), r"training\(model\).*rl_module\(model_config"),
@@ -184,125 +178,3 @@ def test_callbacks_networks_evaluation_and_schedules_go_with_the_ring(tmp_path: 
         assert result["env_runners"]["fragments_failed"] == 0
     finally:
         restored.stop()
-
-
-class Doubled(SingleAgentObservationPreprocessor):
-    """Shows the policy each observation twice: another shape, and none of the reward model's business."""
-
-    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        of = input_observation_space
-        return gym.spaces.Box(np.tile(of.low, 2) * 3.0, np.tile(of.high, 2) * 3.0, dtype=of.dtype)
-
-    def preprocess(self, observation: Any, episode: Any) -> Any:
-        return np.tile(observation, 2).astype(np.float32) * 3.0
-
-
-class Weaker(ConnectorV2):
-    """Makes each action an eighth, so that the environment gets at most a quarter."""
-
-    def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
-        self.foreach_batch_item_change_in_place(batch, Columns.ACTIONS, lambda action, *_: np.clip(action, -1, 1) / 8)
-        return batch
-
-
-class Bonus(ConnectorV2):
-    """Adds 100 to each reward in the episodes, as intrinsic rewards are added."""
-
-    def __call__(self, *, batch: Any, episodes: Any, **kwargs: Any) -> Any:
-        for episode in episodes:
-            episode.set_rewards(new_data=episode.get_rewards() + 100.0)
-        return batch
-
-
-def doubled(env: Any, spaces: Any, device: Any) -> Any:
-    return Doubled()
-
-
-def weaker(env: Any, spaces: Any) -> Any:
-    return [Weaker()]
-
-
-def bonus(observation_space: Any, action_space: Any) -> Any:
-    return Bonus()
-
-
-def swing(observations: Any, actions: Any) -> Any:
-    """Pendulum's own reward of steps."""
-    cosine, sine, speed = np.moveaxis(np.asarray(observations, np.float64), -1, 0)
-    return -(np.arctan2(sine, cosine) ** 2 + 0.1 * speed**2 + 0.001 * np.asarray(actions, np.float64)[..., 0] ** 2)
-
-
-def all_of_them(config: PreferencePPOConfig) -> PreferencePPOConfig:
-    config.env_runners(env_to_module_connector=doubled, module_to_env_connector=weaker)
-    config.learners(learner_connector=bonus)
-    config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
-    config.callbacks([Mine, Another])
-    return config
-
-
-@pytest.mark.slow
-def test_the_states_of_the_users_connectors_are_merged_over_env_runners() -> None:
-    config = tiny().env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
-    checked = config.check_environment()
-    spaces = dict.fromkeys(("__env__", "__env_single__"), (checked.observation_space, checked.action_space))
-    here, there = (config.build_env_to_module_connector(spaces=spaces) for _ in range(2))
-    episode = SingleAgentEpisode(observations=[np.ones(3, np.float32)], observation_space=checked.observation_space)
-    there[MeanStdFilter][0](rl_module=None, batch={}, episodes=[episode])
-    merged = here.merge_states([there.get_state()])
-    assert merged["MeanStdFilter"][None]["running_stats"][0]["num_pushes"] == 1
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-@pytest.mark.parametrize(
-    ("ring", "runners"), [("ring_in_process", 0), pytest.param("ray_session", 1, marks=pytest.mark.soak)]
-)
-def test_the_reward_model_sees_the_environment_whatever_connectors_make_of_it(
-    tmp_path: Path, ring: str, runners: int, request: pytest.FixtureRequest
-) -> None:
-    request.getfixturevalue(ring)
-    config = all_of_them(tiny(total_env_steps=200 + 3 * 400)).preferences(store=tmp_path / "store")
-    config.env_runners(num_env_runners=runners)
-    config.evaluation(
-        evaluation_interval=1,
-        evaluation_num_env_runners=runners,
-        evaluation_duration=1,
-        evaluation_config=PreferencePPOConfig.overrides(explore=False),
-    )
-    if runners:
-        config.preferences(mode="asynchronous")
-    algorithm = config.build_algo()
-    try:
-        results = [algorithm.train() for _ in range(3)]
-        for result in results:
-            assert result["env_runners"]["fragments_failed"] == 0
-            assert (result["env_runners"]["Mine"], result["env_runners"]["Another"]) == (1, 1)
-            assert -2000 < result["evaluation"]["env_runners"]["episode_return_mean"] < 0
-            assert -2000 < result["env_runners"]["episode_return_mean"] < 0  # with no bonus in it
-            assert abs(result["learners"][DEFAULT_MODULE_ID]["learned_reward_mean"]) < 50
-        assert results[-1]["preferences"]["fragments_policy_version"] > 0
-        if runners:
-            return
-        assert algorithm.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID].model_config["fcnet_hiddens"] == [8]
-        pairs = stored_by(algorithm).pairs
-        acted_by = np.concatenate([side.policy_versions for side in (pairs.left, pairs.right)]) > 0
-        for name in ("left", "right"):
-            side = getattr(pairs, name)
-            np.testing.assert_allclose(side.rewards, swing(side.observations[:, :-1], side.actions), atol=1e-3)
-        actions = np.concatenate([side.actions for side in (pairs.left, pairs.right)])[acted_by]
-        assert len(actions)
-        assert np.abs(actions).max() <= 0.25
-        learner, ensemble = algorithm.learner_group._learner, algorithm.reward_model()
-        episodes = algorithm.env_runner.sample(num_timesteps=400)
-        true = sum(episode.get_return() for episode in episodes)
-        batch = learner._learner_connector(
-            rl_module=learner.module, batch={}, episodes=list(episodes), shared_data={}, metrics=None
-        )[DEFAULT_MODULE_ID]
-        assert sum(episode.get_return() for episode in episodes) == pytest.approx(true)
-        assert batch["obs"].shape[1] == 6
-        own = environment_observations(episodes[0])[:-1]  # without the step that RLlib appends
-        acted = 2.0 * episodes[0].get_actions()[:-1]
-        expected = 100.0 + ensemble.predict(own[:-1], acted, own[1:], np.zeros(len(acted), bool))
-        np.testing.assert_allclose(batch["rewards"][: len(acted)], expected, rtol=1e-4, atol=1e-4)
-    finally:
-        algorithm.stop()

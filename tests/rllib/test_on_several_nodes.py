@@ -92,7 +92,7 @@ nodes = [add_node(1) for _ in range(2)]
 algorithm = build(40, num_env_runners=2)
 runners = where(algorithm)
 assert len(set(runners)) == 2, "env runners are spread"
-ring = algorithm.ring.members.executor.name
+ring = algorithm.ring.actors.executor.name
 services = {
     role: ray.get(ray.get_actor(f"{ring}/{role}").__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id()))
     for role in ("collector", "pool", "gatherer", "store", "reward_trainer")

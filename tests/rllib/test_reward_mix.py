@@ -14,7 +14,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib import PreferencePPOConfig, PreferenceSACConfig
-from rlhf_ray.rllib.connectors import RewardFirst
+from rlhf_ray.rllib.connectors import HistoryReward
 from rlhf_ray.rllib.learned_reward import REPLAYED, REWARD_MODULE_ID, LearnedReward, RewardModule, reward_spec
 from rlhf_ray.settings import Experiment, RewardModelSettings
 
@@ -95,13 +95,13 @@ def test_a_batch_gets_the_mixture(share: float, replayed: bool) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.3])
 @pytest.mark.parametrize("appended", [0, 1])
-def test_episodes_get_the_mixture_before_connectors_of_ones_own(share: float, appended: int) -> None:
+def test_episodes_get_the_mixture(share: float, appended: int) -> None:
     reward, of, metrics = module(share), episode(9), Logged()
     steps = len(of) - appended
     by_hand = ((1 - share) * learned(reward, of) + share * of.get_rewards())[:steps]
     episodes = [of]
     given = {Columns.LOSS_MASK: {}} if appended else {}
-    RewardFirst()(rl_module=Modules(reward), batch=given, episodes=episodes, metrics=metrics)
+    HistoryReward()(rl_module=Modules(reward), batch=given, episodes=episodes, metrics=metrics)
     assert episodes[0].get_rewards() == pytest.approx([*by_hand, *[0.0] * appended], abs=1e-5)
     assert episodes[0] is not of  # which keeps the true return
     assert metrics["learned_reward_mean"] == pytest.approx(learned(reward, of)[:steps].mean(), abs=1e-5)

@@ -23,7 +23,6 @@ from rlhf_ray.data.errors import BrokenAgentError
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferenceSAC, PreferenceSACConfig
-from rlhf_ray.rllib.agents import agent_of
 from rlhf_ray.rllib.checkpoint_parts import load_policy
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
@@ -283,24 +282,6 @@ def test_the_deterministic_action_is_a_tanh_and_env_runners_have_the_actor_alone
     assert sum(p.numel() for p in acting.parameters()) < sum(p.numel() for p in whole.parameters())
 
 
-def test_tools_for_agents_look_into_discrete_actors_and_refuse_others() -> None:
-    spec = RLModuleSpec(
-        module_class=SoftActorCritic,
-        observation_space=Walk.observation_space,
-        action_space=gym.spaces.Discrete(3),
-        model_config={"hidden": [4], "initial_alpha": 0.1},
-    )
-    module = spec.build()
-    observations = torch.randn(5, 3)
-    step = agent_of(module).step(observations, torch.zeros(5, 0))
-    lower = module.network.values(module.network.critics, observations, observations).min(0).values
-    chances = step.logits.softmax(-1)
-    torch.testing.assert_close(step.value, (chances * (lower - 0.1 * chances.log())).sum(-1))
-    spec.action_space = BOUNDS
-    with pytest.raises(SettingError, match="Use agent=ppo"):
-        agent_of(spec.build())
-
-
 # Whole runs.
 
 
@@ -393,7 +374,7 @@ def refusals() -> Iterator[tuple[str, Any, str]]:
     spec = RLModuleSpec(module_class=SoftActorCritic)
     yield "n_step", lambda c: c.training(n_step=3), r"training\(n_step\) is 3, but this SAC's targets are one-step"
     yield "buffer", lambda c: c.training(replay_buffer_config={"capacity": 5}), r"use training\(buffer_size=…\)"
-    yield "connector", lambda c: c.learners(learner_connector=lambda *_: []), "not episodes: remove it"
+    yield "connector", lambda c: c.learners(learner_connector=lambda *_: []), "wrap the environment"
     yield "seen", lambda c: c.env_runners(env_to_module_connector=lambda *_: []), "wrap the environment"
     yield "model", lambda c: c.rl_module(model_config={"fcnet_hiddens": [3]}), "set by sac.hidden"
     yield "module", lambda c: c.rl_module(rl_module_spec=dataclasses.replace(spec, module_class=None)), "by sac.hidden"

@@ -14,8 +14,8 @@ import torch
 from rlhf_ray.data.seeds import generator, number_of, sequence
 from rlhf_ray.rllib import env_runner, seeding
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
+from rlhf_ray.rllib.choice import reference_config
 from rlhf_ray.rllib.env_runner import EnvRunner
-from rlhf_ray.rllib.reference import REFERENCES
 from rlhf_ray.settings import Experiment, PPOSettings, SACSettings
 
 COPIES = 3
@@ -49,7 +49,7 @@ def config_of(agent: Any = "ppo", seed: int = 0, *, evaluation: bool = False, en
         "ppo": PPOSettings(num_envs=COPIES, rollout_length=20, minibatch_size=20, hidden=(4,)),
         "sac": SACSettings(num_envs=COPIES, rollout_length=20, hidden=(4,)),
     }
-    config = REFERENCES[agent].from_experiment(Experiment(environment=environment, seed=seed, agent=agent, **of))
+    config = reference_config(Experiment(environment=environment, seed=seed, agent=agent, **of))
     config.validate()
     config.in_evaluation = evaluation
     return config

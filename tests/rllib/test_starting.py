@@ -24,8 +24,8 @@ def test_weights_of_the_same_names_and_shapes_fit(weights: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("weights", "expected", "agent", "said"),
     [
-        (PPO, SAC, "sac", "is one of ppo, but agent is 'sac': set agent to ppo, or give a policy of sac"),
-        (SAC, PPO, "ppo", "is one of sac, but agent is 'ppo': set agent to sac"),
+        (PPO, SAC, "sac", "its network.actor.weight does not exist, but .* agent=sac"),
+        (SAC, PPO, "ppo", "its actor.0.weight does not exist, but .* agent=ppo"),
         (PPO | STATISTICS, PPO, "ppo", "run normalises its .* but ppo.normalize_observations is False: set it to True"),
         (PPO, PPO | STATISTICS, "ppo", "run does not normalise its .* is True: set it to False"),
         (PPO, PPO | {"actor.0.weight": np.zeros((8, 4))}, "ppo", r"its actor.0.weight has .*\(8, 3\), .* \(8, 4\)"),

@@ -19,7 +19,7 @@ from rlhf_ray.settings import Experiment, PreferenceSettings, SettingError, to_j
 from rlhf_ray.sweeps.running import PLAN, Announcer, Plan, placements, read_plan, room
 from rlhf_ray.sweeps.space import CHANGEABLE, apply, check, describe, kinds, parse
 from rlhf_ray.sweeps.strategies import check_strategies, mutations, scheduler, searcher, within
-from rlhf_ray.sweeps.trial import MEASUREMENTS, REFUSAL, TRIAL, SweepTrial, settings_of
+from rlhf_ray.sweeps.trial import MEASUREMENTS, REFUSAL, TRIAL, TRIALS, settings_of
 
 
 def test_settings_are_set_by_name() -> None:
@@ -290,7 +290,7 @@ def test_room_is_counted_bundle_by_bundle(bundles: list[Any], nodes: list[Any], 
 def test_a_trial_asks_for_what_its_training_and_its_ring_take() -> None:
     for runners, cpus in ((0, [1]), (2, [1, 1, 1, 1])):  # alone, a trial has its ring in its own process
         experiment = apply(Experiment(), {"ppo.num_env_runners": runners})
-        request = SweepTrial.default_resource_request({TRIAL: {**_common(), "experiment": to_json(experiment)}})
+        request = TRIALS["ppo"].default_resource_request({TRIAL: {**_common(), "experiment": to_json(experiment)}})
         assert [bundle["CPU"] for bundle in request.bundles] == cpus
     assert MEASUREMENTS >= 5  # schedulers look so often
 
@@ -310,8 +310,8 @@ IMPOSSIBLE = {"ppo.num_envs": 1, "ppo.minibatch_size": 999}
 @pytest.mark.usefixtures("ray_session")
 def test_a_trial_whose_settings_cannot_work_together_says_so_and_ends(tmp_path: Path) -> None:
     config = {TRIAL: _common(), **IMPOSSIBLE}
-    assert SweepTrial.default_resource_request(config).bundles == [{"CPU": 1.0}]
-    trial = SweepTrial(config)
+    assert TRIALS["ppo"].default_resource_request(config).bundles == [{"CPU": 1.0}]
+    trial = TRIALS["ppo"](config)
     result = trial.train()
     assert result["done"]
     assert "ppo.minibatch_size is 999" in result[REFUSAL]
@@ -323,7 +323,7 @@ def test_a_trial_whose_settings_cannot_work_together_says_so_and_ends(tmp_path: 
 
 @pytest.mark.usefixtures("ray_session")
 def test_a_trial_that_does_not_fit_its_environment_says_so_and_ends() -> None:
-    trial = SweepTrial({TRIAL: _common(environment="Pendulum-v1"), "reward_model.network": "cnn"})
+    trial = TRIALS["ppo"]({TRIAL: _common(environment="Pendulum-v1"), "reward_model.network": "cnn"})
     assert "not uint8 images" in trial.train()[REFUSAL]
     trial.stop()
 
@@ -339,7 +339,7 @@ def test_a_trial_s_measurement_leaves_the_training_s_draws_alone(monkeypatch: py
         finished=True, _plan=_common(), config=SimpleNamespace(env="E"), _policy=lambda: lambda: policy
     )
     before = torch.get_rng_state()
-    assert SweepTrial._measure(trial, {}) == 7.0
+    assert TRIALS["ppo"]._measure(trial, {}) == 7.0
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -9,7 +9,6 @@ import pytest
 import ray
 from ray import tune
 from ray.rllib.callbacks.callbacks import RLlibCallback
-from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
@@ -57,7 +56,6 @@ def tiny(**changes: Any) -> PreferencePPOConfig:
 def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
     config = tiny().reward_model(learning_rate=tune.grid_search([3e-3])).callbacks(Mine)
     config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[24]))
-    config.env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
     config.evaluation(evaluation_interval=2, custom_evaluation_function=mean_length)
     assert PreferencePPO.default_resource_request(tiny()).bundles == [{"CPU": 1.0}]
     results = tune.Tuner(
@@ -77,7 +75,7 @@ def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
         assert (result.metrics["training_iteration"], result.metrics["done"]) == (2, True)
         assert result.metrics["preferences"]["env_steps"] == 1000
         assert result.metrics["preferences"]["comparisons"] == 8
-        # And somebody's own callbacks, network, connector and evaluation are there, beside the ring's.
+        # And somebody's own callbacks, network and evaluation are there, beside the ring's.
         assert result.metrics["env_runners"]["Mine"] == 1
         assert result.metrics["env_runners"]["fragments_failed"] == 0
         assert -2000 < result.metrics["env_runners"]["episode_return_mean"] < 0

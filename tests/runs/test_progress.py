@@ -12,7 +12,7 @@ import pytest
 from rlhf_ray.labelling.waiting import NOBODY_AFTER, PeopleWait
 from rlhf_ray.runs import progress
 from rlhf_ray.runs.outcome import Outcome
-from rlhf_ray.runs.progress import Counting, Labelled, Progress, Waits
+from rlhf_ray.runs.progress import Counting, Labelled, ProgressBars, Waits
 from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings
 
 
@@ -93,7 +93,7 @@ def test_there_is_a_fit_before_the_training_and_at_most_one_after_each_iteration
         preferences=PreferenceSettings(rounds=20, comparisons=77),
     )
     assert experiment.agent_settings.iteration_env_steps == 2_048
-    shown = Progress(experiment)
+    shown = ProgressBars(experiment)
     monkeypatch.setattr(type(shown.console), "is_terminal", True)
     with shown:
         assert shown._bars is not None
@@ -105,7 +105,7 @@ def test_there_is_a_fit_before_the_training_and_at_most_one_after_each_iteration
 
 def test_the_last_line_has_the_outcome_in_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     experiment = Experiment(environment="Pendulum-v1", preferences=PreferenceSettings(comparisons=100))
-    shown = Progress(experiment)
+    shown = ProgressBars(experiment)
     shown._folder: Any = SimpleNamespace(path=tmp_path, report=tmp_path / "report.html")
     shown._wrong = "3 answers look wrong"
     outcome = Outcome(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlhf_ray.actors.asynchronous import AsynchronousRing
-from rlhf_ray.actors.ring import Learn, Moment, RoundReport, Stop, never
+from rlhf_ray.actors.ring import Learn, Progress, RoundReport, Stop, never
 from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.wrappers.given_fragments import GivenFragments
 
@@ -46,11 +46,11 @@ class SettledRing(AsynchronousRing):
         """Everything that was sent."""
         return self.source.sent  # type: ignore[attr-defined]
 
-    def advance(self, moment: Moment, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
         if self.failure is not None:
             raise self.failure
-        self.advances.append((moment.progress, moment.env_steps))
-        report = super().advance(moment, stop, learn)
+        self.advances.append((progress.share, progress.env_steps))
+        report = super().advance(progress, stop, learn)
         self.settle()
         return report
 

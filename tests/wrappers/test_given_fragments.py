@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from rlhf_ray.actors.members import Members
+from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.queries.pool import CutFragments, PoolReport
 from rlhf_ray.wrappers.given_fragments import GivenFragments
@@ -34,8 +34,8 @@ class Executor:
 def source(said: PoolReport) -> tuple[GivenFragments, Executor]:
     executor = Executor()
     pool = SimpleNamespace(call=lambda method, fragments: said)
-    members: Any = SimpleNamespace(settings=SimpleNamespace(fragments=FRAGMENTS), executor=executor, pool=pool)
-    return GivenFragments(cast(Members, members), asks=True), executor
+    actors: Any = SimpleNamespace(settings=SimpleNamespace(fragments=FRAGMENTS), executor=executor, pool=pool)
+    return GivenFragments(cast(RingActors, actors), asks=True), executor
 
 
 def test_a_report_that_overtook_the_fragments_is_no_failure() -> None:

@@ -343,7 +343,7 @@ def test_a_ring_with_nothing_to_do_uses_no_processor(
 def test_people_need_a_folder_and_only_labels_with_one_survive_it(in_process: SimpleNamespace, tmp_path: Path) -> None:
     env = make(wait=True)
     env.reset()
-    folder = in_process.rings[0].members.settings.store
+    folder = in_process.rings[0].actors.settings.store
     assert Path(folder).exists()
     env.close()
     assert not Path(folder).exists()

@@ -117,7 +117,7 @@ def test_pairs_that_the_store_has_are_not_asked_about_again(
         env.reset()
         ring = env._session.ring
         assert ring is not None
-        assert ring.members.gatherers[0].asked == 10
+        assert ring.actors.gatherers[0].asked == 10
         assert env.status()["comparisons"] == 20
 
 

@@ -42,7 +42,7 @@ def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_
         assert act(env, 1)[0][4]["reward_is_learned"]
         ring = env._session.ring
         assert ring is not None
-        process = ray.get(ring.members.trainer.run(lambda self: os.getpid()))
+        process = ray.get(ring.actors.trainer.run(lambda self: os.getpid()))
         os.kill(process, signal.SIGKILL)
         act(env, 4_000)  # to the end of the budget, faster than the ring
         env.save(tmp_path / "saved")  # waits for the labels that are due, and the fit to them

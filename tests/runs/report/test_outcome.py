@@ -19,7 +19,7 @@ from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.outcome import checks_of, share_of_the_way, standard_errors
-from rlhf_ray.runs.progress import Progress
+from rlhf_ray.runs.progress import ProgressBars
 from rlhf_ray.runs.report.run_report import write_report
 from rlhf_ray.settings import Experiment, PreferenceSettings
 from rlhf_ray.study.section import Check
@@ -166,7 +166,7 @@ def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
         skipped=1,
     )
     folder.finish(dataclasses.asdict(outcome), interrupted=False)
-    progress = Progress(folder.experiment())
+    progress = ProgressBars(folder.experiment())
     progress.on_start(started(folder))
     progress.on_end(outcome)
     said = "takes nearly the same action at every step"
@@ -187,7 +187,7 @@ def test_a_run_in_one_process_says_how_many_cores_it_uses(
 ) -> None:
     folder = RunFolder.create(tmp_path / "run", Experiment())
     monkeypatch.setenv(CORES, "1")
-    Progress(folder.experiment()).on_start(started(folder, needs_ray=False))
+    ProgressBars(folder.experiment()).on_start(started(folder, needs_ray=False))
     assert capsys.readouterr().out == "uses 1 core\n"
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     for bound, said in (
@@ -196,14 +196,14 @@ def test_a_run_in_one_process_says_how_many_cores_it_uses(
         ("99", "uses up to 2 cores: --cores is 99, and this process may use no more than 2"),
     ):
         monkeypatch.setenv(CORES, bound)
-        Progress(folder.experiment()).on_start(started(folder, needs_ray=False))
+        ProgressBars(folder.experiment()).on_start(started(folder, needs_ray=False))
         assert capsys.readouterr().out == f"{said}\n"
-    Progress(folder.experiment()).on_start(started(folder))
+    ProgressBars(folder.experiment()).on_start(started(folder))
     assert capsys.readouterr().out == ""
 
 
 def test_the_progress_line_keeps_the_last_known_values(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(Experiment(preferences=PreferenceSettings(comparisons=50)))
+    progress = ProgressBars(Experiment(preferences=PreferenceSettings(comparisons=50)))
     progress.LINE_EVERY = -1.0
     row = {"raised": [], "iteration": 1, "env_steps": 5, "comparisons": 3, "reward_version": 1}
     progress.on_metrics(
@@ -225,7 +225,7 @@ def test_wrong_answers_are_told_in_the_terminal_and_in_the_report(
     folder.metrics.write_text("".join(json.dumps(one) + "\n" for one in rows))
     said = "about 12 % of the answers look wrong (8–17 %)"
     for shown in (rows, rows[1:]):  # anew, and resumed
-        progress = Progress(folder.experiment())
+        progress = ProgressBars(folder.experiment())
         progress.LINE_EVERY = -1.0
         if shown is not rows:
             progress.on_start(started(folder))
@@ -241,7 +241,7 @@ def test_wrong_answers_are_told_in_the_terminal_and_in_the_report(
 
 
 def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(Experiment())
+    progress = ProgressBars(Experiment())
     progress.LINE_EVERY = -1.0
     row = {"raised": [], "iteration": 1, "env_steps": 5, "comparisons": 30, "reward_version": 1}
     row |= {"true_return_mean": None, "learned_return_mean": None, "fragments_length": 25}
@@ -270,7 +270,7 @@ def test_episodes_that_were_cut_are_said_in_the_terminal_the_report_and_the_resu
     folder = RunFolder.create(tmp_path / "run", Experiment(environment="Pendulum-v1"))
     outcome = Outcome("Pendulum-v1", 0, 0, 0, None, random, trained, None, None, 1.0, False, None, checks_of(numbers))
     folder.finish(dataclasses.asdict(outcome), interrupted=False)
-    progress = Progress(folder.experiment())
+    progress = ProgressBars(folder.experiment())
     progress.on_start(started(folder))
     progress.on_end(outcome)
     assert "4 (3 cut at 10,000 steps)" in capsys.readouterr().out

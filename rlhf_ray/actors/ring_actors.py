@@ -1,4 +1,4 @@
-"""Members: the ring's actors, except those that make fragments, and the operations that involve several of them."""
+"""RingActors: the ring's actors, except those that make fragments, and the operations that involve several of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from rlhf_ray.actors.handles import Ref, passed
 from rlhf_ray.actors.open_questions import LOST, ChosenPairs, OpenQuestions, as_arrays
 from rlhf_ray.actors.reward_trainer import Fitted, RewardTrainerActor, StateLostError
 from rlhf_ray.actors.ring import LABELS, STATE, RingSettings, check_horizon, check_labels
-from rlhf_ray.actors.viewing import GathererViewer, Viewer
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
@@ -34,7 +33,7 @@ FILMS = "gatherer.films"
 """Folder beside the store, for the films of a gatherer that wants some."""
 
 
-class Members:
+class RingActors:
     """The ring's actors, except those that make fragments, and the operations that involve several of them.
 
     Args:
@@ -100,33 +99,29 @@ class Members:
         store = executor.find(PreferenceStore, "store")
         arguments = (make, store, executor.get, settings.preferences.gatherer, views, films)
         actor = executor.start(GathererActor, "gatherer", *arguments, shares=True)
-        limit, viewer = settings.preferences.max_open_questions, GathererViewer(actor) if views else None
-        self.gatherers.append(OpenQuestions(actor, "answering", share=share, limit=limit, viewer=viewer))
+        limit = settings.preferences.max_open_questions
+        self.gatherers.append(OpenQuestions(actor, "answering", share=share, limit=limit, sees_films=views))
 
     @property
     def viewed(self) -> list[OpenQuestions]:
         """The questions of those who see films."""
-        return [questions for questions in self.gatherers if questions.viewer is not None]
+        return [questions for questions in self.gatherers if questions.sees_films]
 
     async def show(self, films: Ref[tuple[Film, ...]]) -> None:
         """Send films to those who see films, before questions about their fragments."""
-        for viewer in self._viewers:
+        for questions in self.viewed:
             with contextlib.suppress(*LOST):
-                await viewer.show(films)
+                await questions.show(films)
 
     def show_made(self, films: tuple[Film, ...]) -> None:
         """Send films that this process made. Doesn't wait."""
-        for viewer in self._viewers:
-            viewer.show(self.executor.put(films))
+        for questions in self.viewed:
+            questions.show(self.executor.put(films))
 
     def show_episode(self, episode: Ref[Episode | None]) -> None:
-        """Send the film of an episode once it is available. Doesn't wait."""
-        for viewer in self._viewers:
-            viewer.show_episode(episode)
-
-    @property
-    def _viewers(self) -> list[Viewer]:
-        return [questions.viewer for questions in self.gatherers if questions.viewer is not None]
+        """Send people the film of an episode once it is available. Doesn't wait."""
+        if self.people is not None:
+            self.people.page.show_episode(episode)
 
     async def choose_pairs(self, count: int) -> ChosenPairs | None:
         """Choose up to ``count`` pairs to ask about: fewer if no more are possible, None for none."""

@@ -1,4 +1,4 @@
-"""Listener: the one callback interface of a ring, passed when the ring is built."""
+"""RingCallbacks: the one callback interface of a ring, passed when the ring is built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_ray.labelling.waiting import PeopleWait
 logger = logging.getLogger(__name__)
 
 
-class Listener(Protocol):
+class RingCallbacks(Protocol):
     """What a ring reports while the training waits for it. `rlhf_ray.runs.callbacks.Callbacks` is one."""
 
     def on_stage(self, stage: str) -> None:
@@ -29,7 +29,7 @@ class Listener(Protocol):
 
 
 class Logs:
-    """A `Listener` that logs what a program without one of its own should see: new links, and that nobody answers.
+    """A `RingCallbacks` that logs what a program without one of its own should see: new links, and that nobody answers.
 
     Args:
         run: the run's folder, for instructions; None if there is none.
@@ -39,14 +39,14 @@ class Logs:
         self._run = run
 
     def on_stage(self, stage: str) -> None:
-        """See `Listener.on_stage`."""
+        """See `RingCallbacks.on_stage`."""
 
     def on_links(self, links: dict[str, str]) -> None:
-        """See `Listener.on_links`."""
+        """See `RingCallbacks.on_links`."""
         for line in invitation(links, self._run or "RUN"):
             logger.warning("%s", line)
 
     def on_wait(self, wait: PeopleWait) -> None:
-        """See `Listener.on_wait`."""
+        """See `RingCallbacks.on_wait`."""
         if wait.alarm is not None:
             logger.warning("%s", wait.alarm)

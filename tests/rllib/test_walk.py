@@ -1,0 +1,88 @@
+"""How many files of this package one iteration touches: somebody who follows it reads these."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlhf_ray
+from rlhf_ray import tune_configs
+from rlhf_ray.rllib.choice import preference_config
+
+PACKAGE = f"{Path(rlhf_ray.__file__).parent}/"
+
+MOST_FILES = 88
+"""Lower it with each simplification."""
+
+MOST_MOVES = 21
+"""Calls from one file of the package to another, for each step of the vector environment."""
+
+
+class Walk:
+    """Counts files and calls between files, in all threads that start while it is watched."""
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self.moves: Counter[tuple[str, str]] = Counter()
+        self._counts = False
+
+    def _see(self, frame: Any, event: str, argument: object) -> None:
+        if not self._counts or event != "call" or not (to := frame.f_code.co_filename).startswith(PACKAGE):
+            return
+        self.files.add(to.removeprefix(PACKAGE))
+        caller = frame.f_back
+        while caller is not None and not caller.f_code.co_filename.startswith(PACKAGE):
+            caller = caller.f_back
+        if caller is not None and caller.f_code.co_filename != to:
+            self.moves[caller.f_code.co_filename.removeprefix(PACKAGE), to.removeprefix(PACKAGE)] += 1
+
+    @contextmanager
+    def threads(self) -> Iterator[None]:
+        """Context manager: watch threads that start inside."""
+        before = threading.getprofile()
+        threading.setprofile(self._see)
+        try:
+            yield
+        finally:
+            threading.setprofile(before)  # type: ignore[arg-type]
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Context manager: count what this thread and the watched ones call inside."""
+        before = sys.getprofile()
+        sys.setprofile(self._see)
+        self._counts = True
+        try:
+            yield
+        finally:
+            self._counts = False
+            sys.setprofile(before)
+
+
+@pytest.mark.slow
+def test_an_iteration_with_a_round_touches_few_files(tmp_path: Path) -> None:
+    walk = Walk()
+    experiment = tune_configs.fast(tune_configs.load("pendulum").experiment)
+    with walk.threads():
+        algorithm = preference_config(experiment).preferences(run_dir=tmp_path / "run").build_algo()
+        try:
+            algorithm.train()
+            rounds = algorithm.ring.rounds_held
+            with walk.counted():
+                algorithm.train()
+            assert algorithm.ring.rounds_held == rounds + 1
+        finally:
+            algorithm.stop()
+    assert len(walk.files) <= MOST_FILES, sorted(walk.files)
+    steps = walk.moves["rllib/array_env_runner.py", "rllib/env_runner.py"]
+    assert steps > 100
+    assert sum(walk.moves.values()) <= MOST_MOVES * steps, walk.moves.most_common(20)
+    lookups = walk.moves["rllib/metrics.py", "data/metrics.py"]
+    assert lookups <= 10
