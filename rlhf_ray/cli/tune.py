@@ -139,8 +139,8 @@ def plan_of(command: Tune, name: str) -> Plan:
 
     experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
     asks_people = experiment.preferences.asks_people
-    space = tune_configs.load(name).search_space() if name in tune_configs.names() and not command.vary else {}
-    space = parse(command.vary, experiment) if command.vary else {of: grid.listed(space[of]) for of in space}
+    space = tune_configs.search_space(name) if name in tune_configs.names() else {}
+    space = parse(command.vary, experiment) if command.vary else space
     if command.trials is not None and command.trials < 1:
         raise SettingError(f"--trials is {command.trials}; it must be 1 or more.")
     metric: Metric

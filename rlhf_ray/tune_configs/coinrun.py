@@ -4,10 +4,6 @@ The policy network and PPO settings are those of the Procgen paper (Cobbe et al.
 CPU. For a quick try: `--total-env-steps 200000 --ppo.num-envs 16 --ppo.network nature`.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -60,15 +56,3 @@ experiment = Experiment(
         )
     ),
 )
-
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune coinrun`."""
-    from ray import tune  # slow import that training does not need
-
-    return {
-        "fragments.length": tune.choice([25, 50, 100]),  # see above: whether fragments contain coins
-        "preferences.selection": tune.choice(["random", "disagreement"]),
-        "ppo.learning_rate": tune.loguniform(1e-4, 1e-3),  # around the Procgen paper's 5e-4
-        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),
-    }

@@ -4,10 +4,6 @@
 Settings without a source are our own choice and not tuned; see `rlhf-ray tune half_cheetah`.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -64,16 +60,4 @@ experiment = Experiment(
     ),
 )
 
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune half_cheetah`."""
-    from ray import tune  # slow import that training does not need
-
-    return {
-        "ppo.learning_rate": tune.loguniform(5e-5, 1e-3),  # from B-Pref's for PPO to the other presets'
-        "ppo.gamma": tune.choice([0.98, 0.99, 0.995]),  # 0.995: Christiano
-        "ppo.entropy_coefficient": tune.loguniform(1e-4, 1e-2),  # up to Christiano's
-        "fragments.length": tune.choice([15, 30, 60]),  # Christiano's range
-        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # from B-Pref's
-        "reward_model.updates": tune.choice([25, 50, 100]),
-    }
+VARY = {"ppo.gamma": [0.98, 0.99, 0.995]}  # Christiano: 0.995

@@ -1,11 +1,7 @@
 """Hopper (MuJoCo) with SAC, episodes that continue after a fall: hop forward; 175 comparisons, 200,000 environment steps."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from rlhf_ray.settings import Experiment, PreferenceSettings, RewardModelSettings, SACSettings
-from rlhf_ray.tune_configs import hopper, pendulum_sac
+from rlhf_ray.tune_configs import hopper
 
 experiment = Experiment(
     environment="rlhf_ray/HopperFixed-v0",
@@ -24,8 +20,3 @@ experiment = Experiment(
     ),
     labelling=hopper.experiment.labelling,
 )
-
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune hopper_sac`: that of pendulum_sac, with Hopper's fragments."""
-    return pendulum_sac.search_space() | {"fragments.length": hopper.search_space()["fragments.length"]}

@@ -3,10 +3,6 @@
 An expert for `rlhf-ray interpret agent`: `rlhf-ray train minirun --true-reward`.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -62,17 +58,3 @@ experiment = Experiment(
         )
     ),
 )
-
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune minirun`."""
-    from ray import tune  # slow import that training does not need
-
-    return {
-        "fragments.length": tune.choice([3, 5, 8]),  # see above: short episodes, few coins
-        "preferences.selection": tune.choice(["random", "disagreement"]),
-        "ppo.learning_rate": tune.loguniform(
-            5e-4, 5e-3
-        ),  # PPO's most important setting; a factor of 3 around the preset
-        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # AdamW's usual 1e-3, a factor of 3 either way
-    }

@@ -1,9 +1,5 @@
 """MovingDot: move a dot to the middle of a 64x64 image; 300 comparisons, 150,000 environment steps."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -40,15 +36,3 @@ experiment = Experiment(
         )
     ),
 )
-
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune moving_dot`."""
-    from ray import tune  # slow import that training does not need
-
-    return {
-        "fragments.length": tune.choice([5, 10, 25]),  # the dot needs about 20 steps to the middle
-        "ppo.learning_rate": tune.loguniform(2e-4, 2e-3),  # PPO's most important setting
-        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # AdamW's usual 1e-3, a factor of 3 either way
-        "reward_model.updates": tune.choice([15, 30]),  # fitting the CNN is the main cost of a round
-    }

@@ -1,9 +1,5 @@
 """Pendulum-v1: swing a pendulum up and hold it there; 200 comparisons, 100,000 environment steps."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -60,18 +56,4 @@ experiment = Experiment(
     ),
 )
 
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune pendulum`."""
-    from ray import tune  # slow import that training does not need
-
-    return {
-        "ppo.gamma": tune.choice([0.95, 0.98]),  # a horizon of 20 or 50 of the episode's 200 steps
-        "ppo.learning_rate": tune.loguniform(
-            3e-4, 3e-3
-        ),  # PPO's most important setting; a factor of 3 around the preset
-        "ppo.entropy_coefficient": tune.uniform(0.0, 0.02),
-        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # AdamW's usual 1e-3, a factor of 3 either way
-        "reward_model.updates": tune.choice([10, 20, 40]),  # long fits overfit few labels
-        "fragments.length": tune.choice([10, 25]),  # short: more information per step; long: easier to compare
-    }
+VARY = {"ppo.gamma": [0.95, 0.98]}  # a horizon of 20 or 50 of the 200 steps

@@ -1,11 +1,7 @@
 """Reacher-v5 (MuJoCo) with SAC: bring the fingertip to the target; 200 comparisons, 20,000 environment steps."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, RewardModelSettings, SACSettings
-from rlhf_ray.tune_configs import pendulum_sac, reacher
+from rlhf_ray.tune_configs import reacher
 
 experiment = Experiment(
     environment="Reacher-v5",
@@ -25,8 +21,3 @@ experiment = Experiment(
     ),
     labelling=reacher.experiment.labelling,
 )
-
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune reacher_sac`: that of pendulum_sac."""
-    return pendulum_sac.search_space()

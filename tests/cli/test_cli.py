@@ -132,7 +132,7 @@ def test_a_run_on_the_true_reward_tells_the_return_and_the_success_rate(
         (["evaluate", "/nowhere"], ["/nowhere", "not a run folder"]),
         (["tune", "nothing"], ["nothing", "pendulum"]),
         (["tune", "--trials", "3", "pendulum"], ["--trials", "before a preset", "rlhf-ray tune PRESET --trials"]),
-        (["train", "pendulum", "--seed", "-1"], ["seed", "-1", "from 0"]),
+        (["train", "pendulum", "--seed", "-1"], ["seed", "-1", "between 0"]),
         (["train", "CartPole-v1", "--fast"], ["preferences.allow_variable_horizon", "False", "set"]),
         (
             ["train", "pendulum", "--preferences.comparisons", "1000000"],

@@ -100,7 +100,7 @@ def test_what_cannot_be_varied_is_said(word: str, message: str) -> None:
 @pytest.mark.parametrize("name", tune_configs.names())
 def test_the_search_space_of_every_preset_works(name: str) -> None:
     module = tune_configs.load(name)
-    space = module.search_space()
+    space = tune_configs.search_space(name)
     check(space, module.experiment)
     for _ in range(20):
         apply(module.experiment, {name: domain.sample() for name, domain in space.items()})
@@ -213,7 +213,7 @@ def test_a_population_does_not_wait_for_a_trial_that_is_lost(schedule: Any, endi
 
 
 def test_the_same_seed_draws_the_same_settings() -> None:
-    space = tune_configs.load("pendulum").search_space()
+    space = tune_configs.search_space("pendulum")
     draws = []
     for _ in range(2):
         generator = searcher("random", 3, 0)
@@ -344,7 +344,7 @@ def test_a_trial_s_measurement_leaves_the_training_s_draws_alone(monkeypatch: py
 
 
 def test_a_plan_that_is_read_again_says_the_same(tmp_path: Path) -> None:
-    plan = Plan(Experiment(seed=3), tune_configs.load("pendulum").search_space(), trials=7, schedule="asha", name="p")
+    plan = Plan(Experiment(seed=3), tune_configs.search_space("pendulum"), trials=7, schedule="asha", name="p")
     (tmp_path / PLAN).write_text(json.dumps(plan.to_json()))
     again = read_plan(tmp_path)
     assert again.to_json() == plan.to_json()
