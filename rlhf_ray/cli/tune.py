@@ -91,12 +91,12 @@ def run(words: list[str]) -> None:
     bound_cores(command.cores)
     with nothing_to_save():
         from rlhf_ray.runs.train import quiet
-        from rlhf_ray.sweeps import grid
         from rlhf_ray.sweeps.running import sweep
+        from rlhf_ray.sweeps.space import told
     quiet()
     plan = plan_of(command, name)
     plan.check()
-    print(grid.told(plan.space, plan.trials, command.trials, plan.repeat, plan.search), flush=True)
+    print(told(plan.space, plan.trials, plan.repeat, plan.search), flush=True)
     with new_folder(command.run_dir, f"tune-{Path(name).stem}", command.seed) as folder:
         _begin(plan, run_path(folder).absolute(), lambda path: sweep(plan, path))
 
@@ -133,22 +133,19 @@ def _resumable(folder: Path) -> Iterator[None]:
 
 def plan_of(command: Tune, name: str) -> Plan:
     """The plan that the command line describes."""
-    from rlhf_ray.sweeps import grid
     from rlhf_ray.sweeps.running import Plan
-    from rlhf_ray.sweeps.space import parse
+    from rlhf_ray.sweeps.space import count, parse
 
     experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
     asks_people = experiment.preferences.asks_people
     space = tune_configs.search_space(name) if name in tune_configs.names() else {}
     space = parse(command.vary, experiment) if command.vary else space
-    if command.trials is not None and command.trials < 1:
-        raise SettingError(f"--trials is {command.trials}; it must be 1 or more.")
     metric: Metric
     metric = ("likelihood" if asks_people else "return") if command.metric == "auto" else command.metric
     return Plan(
         experiment=experiment,
         space=space,
-        trials=grid.count(space, command.trials),
+        trials=count(space, command.trials),
         repeat=command.repeat,
         # Annotators answer one trial's questions at a time.
         concurrent=1 if asks_people and command.concurrent is None else command.concurrent,

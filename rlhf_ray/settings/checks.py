@@ -152,7 +152,7 @@ def _parts(kind: Any, bounds: Bounds | None = None) -> Iterator[Part]:
     elif get_origin(kind) is Literal:
         yield from ((value, None) for value in get_args(kind))
     else:
-        yield None if kind is NoneType else kind, bounds
+        yield None if kind is NoneType else get_origin(kind) or kind, bounds
 
 
 def _checked(value: Any, parts: Sequence[Part], setting: str, infinite: bool) -> Any:

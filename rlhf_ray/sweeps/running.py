@@ -27,9 +27,10 @@ from rlhf_ray.data.strays import without_strays
 from rlhf_ray.runs.folder import own_folder
 from rlhf_ray.runs.trackers import PROJECT, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment, from_json, to_json
-from rlhf_ray.sweeps import grid, state
+from rlhf_ray.settings.checks import Count, Natural, check_values
+from rlhf_ray.sweeps import state
 from rlhf_ray.sweeps.results import SweepOutcome, collect, conclude
-from rlhf_ray.sweeps.space import PLACED, Space, apply, check, describe, extremes
+from rlhf_ray.sweeps.space import PLACED, Space, apply, check, describe, extremes, points
 from rlhf_ray.sweeps.state import PLAN as PLAN  # where callers look for it
 from rlhf_ray.sweeps.strategies import (
     Schedule,
@@ -75,14 +76,14 @@ class Plan:
 
     experiment: Experiment
     space: Space = field(default_factory=dict)
-    trials: int = 4
-    repeat: int = 1
-    concurrent: int | None = None
+    trials: Count = 4
+    repeat: Count = 1
+    concurrent: Count | None = None
     search: Search = "random"
     schedule: Schedule = "none"
     metric: Metric = "return"
-    evaluation_episodes: int = 20
-    seeds: int = 0
+    evaluation_episodes: Count = 20
+    seeds: Natural = 0
     tracker: TrackerName = "none"
     name: str = ""
 
@@ -92,13 +93,7 @@ class Plan:
         Raises:
             SettingError: a setting is invalid, or settings don't fit together.
         """
-        for name in ("trials", "evaluation_episodes"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name} is {getattr(self, name)}; it must be 1 or more.")
-        if self.concurrent is not None and self.concurrent < 1:
-            raise SettingError(f"concurrent is {self.concurrent}; it must be 1 or more.")
-        if self.seeds < 0:
-            raise SettingError(f"seeds is {self.seeds}; it must be 0 or more.")
+        check_values(self)
         preferences = self.experiment.preferences
         if self.metric == "likelihood" and not preferences.held_out_share:
             raise SettingError(
@@ -158,8 +153,8 @@ def _sweep(plan: Plan, folder: Path, at_once: int, say: Callable[[str], None]) -
     samples = plan.trials * plan.repeat
     if plan.repeat > 1 and plan.search == "random":
         space["seed"], samples = tune.grid_search([plan.experiment.seed + i for i in range(plan.repeat)]), plan.trials
-    points = grid.points(plan.space, plan.trials, plan.experiment.seed)
-    search = searcher(plan.search, plan.experiment.seed, at_once, plan.repeat, points)
+    listed = points(plan.space, plan.trials, plan.experiment.seed)
+    search = searcher(plan.search, plan.experiment.seed, at_once, plan.repeat, listed)
     schedule = scheduler(plan.schedule, plan.space, plan.experiment.total_env_steps)
     return _finish(plan, folder, _tuner(plan, folder, space, search, samples, schedule, say), say)
 
@@ -182,31 +177,26 @@ def _restored(plan: Plan, folder: Path) -> tune.Tuner:
     """Return a tuner that resumes what is in ``folder``."""
     state.put_back(folder)
     with state.named(folder / state.TUNER):
-        return tune.Tuner.restore(str(folder), trainable=TRIALS[plan.experiment.agent], resume_errored=True)
+        tuner = tune.Tuner.restore(str(folder), trainable=TRIALS[plan.experiment.agent], resume_errored=True)
+        tuner.get_results()  # fails if Tune can't read its state: it would start the sweep anew over the old results
+    return tuner
 
 
 def read_plan(folder: Path) -> Plan:
-    """Read the plan of the sweep in ``folder``, with its search space as `describe` gives it.
+    """Read the plan of the sweep in ``folder``, with its search space as `describe` gives it, and check the sweep's files.
 
     Raises:
         SettingError: there is no sweep in ``folder``, or one of its files is damaged.
     """
-    if not (folder / PLAN).exists() and not state.has_state(folder) and not state.has_started(folder):
+    if not (folder / PLAN).exists() and not state.has_started(folder):
         raise SettingError(f"{folder} is not a sweep's folder: it has no {PLAN}.")
     for part in (folder, folder / SEEDS):
         state.check(part)
     with state.named(folder / PLAN):
         values = json.loads((folder / PLAN).read_text())
         modules = values.pop("modules", None)
-        try:
-            experiment = from_json(Experiment, values.pop("experiment"))
-        except SettingError as error:
-            raise SettingError(f"{folder / PLAN}: {error}") from error
-        plan = Plan(experiment=experiment, **values)
-    consent.check(experiment.own_names(), folder / PLAN, modules)
-    for part in (folder, folder / SEEDS):
-        if state.has_started(part):
-            state.check_pickles(part)
+        plan = Plan(experiment=from_json(Experiment, values.pop("experiment")), **values)
+    consent.check(plan.experiment.own_names(), folder / PLAN, modules)
     return plan
 
 
@@ -351,9 +341,9 @@ def _fit(tuner: tune.Tuner, folder: Path) -> tune.ResultGrid:
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     # No tracebacks for lost trials: `Announcer` reports them in one line, and `error.txt` in the trial's folder has the details.
     os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
-    with state.restored_or_stopped(folder):
-        results = tuner.fit()
-    state.keep_results(folder, results)
+    results = tuner.fit()
+    live = [each for each in results if each.checkpoint is not None and not (each.metrics or {}).get("done")]
+    state.keep(folder, folder, {Path(each.path).name: each.checkpoint.path for each in live})
     return results
 
 

@@ -79,13 +79,13 @@ def test_what_is_varied_can_be_named_on_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("ppo.gamma", "the values are missing"),
+        ("ppo.gamma", "empty value"),
         ("ppo.gama=1,2", "there is no setting 'ppo.gama'"),
         ("ppo.gamma=0.9..", "two numbers, LOW below HIGH"),
         ("ppo.gamma=0.99..0.9", "LOW below HIGH"),
         ("ppo.epochs=1.5..3", "whole numbers"),
         ("ppo.learning_rate=0..1:log", "above 0"),
-        ("ppo.learning_rate=0.1..1:exp", "write ppo.learning_rate=0.1..1 for a range"),
+        ("ppo.learning_rate=0.1..1:exp", "write ppo.learning_rate=LOW..HIGH"),
         ("ppo.gamma=0.9,1.5", "ppo.gamma is 1.5"),
         ("ppo.gamma=0.9..1.5", "ppo.gamma is 1.5"),
         ("preferences.selection=random,clever", "preferences.selection is 'clever'"),
@@ -258,7 +258,7 @@ def test_searchers_learn_from_the_mean_of_repeated_trials(search: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"repeat": 0}, "--repeat is 0"),
+        ({"repeat": 0}, "repeat is 0"),
         ({"repeat": 2, "schedule": "asha"}, "--repeat is 2 and --schedule is asha"),
         ({"repeat": 2, "space": {"seed": tune.choice([1, 2])}}, "varies seed"),
     ],
