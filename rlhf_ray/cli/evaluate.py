@@ -83,7 +83,7 @@ def run(words: list[str]) -> None:
     reward, scores = scores_of_run(folder) or (None, None)
     distances = _distances(folder, reward) if command.distances else None
     if command.video is not None:
-        write_video(command.video, experiment.environment, policy, reward, command.video_episodes, experiment.seed)
+        write_video(command.video, experiment.environment, policy, command.video_episodes, experiment.seed)
         if command.video.absolute().parent == folder.path:
             _report(folder)
     found = _Evaluation(folder, iteration, returns, reward is not None, scores, distances, command.video)

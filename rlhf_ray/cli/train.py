@@ -24,7 +24,6 @@ from rlhf_ray.data.garbage import uncollected
 from rlhf_ray.data.modules import append_to_path
 from rlhf_ray.data.system import bound_cores
 from rlhf_ray.data.whole import whole_number
-from rlhf_ray.runs import last_words
 from rlhf_ray.runs.callbacks import CALLBACKS, Callback
 from rlhf_ray.runs.interruption import Interrupted, nothing_to_save
 from rlhf_ray.runs.progress import Counting, Progress
@@ -245,7 +244,6 @@ def _has_answers(folder: RunFolder) -> bool:
 @contextlib.contextmanager
 def resumable(folder: RunFolder) -> Iterator[None]:
     """On an interrupt before the first checkpoint, raise KeyboardInterrupt with the command that resumes the run."""
-    last_words.on_sudden_end(f"{last_words.CRASHED}; resume with `rlhf-ray train --resume {folder.path}`.")
     try:
         yield
     except KeyboardInterrupt as stopped:

@@ -18,7 +18,6 @@ from rlhf_ray.cli.presets import check_agent, new_folder, preset, usage_of
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.system import bound_cores
-from rlhf_ray.runs import last_words
 from rlhf_ray.runs.interruption import nothing_to_save, sigterm_as_ctrl_c
 from rlhf_ray.runs.trackers import TrackerName
 from rlhf_ray.settings import Experiment
@@ -106,7 +105,6 @@ def _begin(plan: Plan, folder: Path, turn: Callable[[Path], SweepOutcome]) -> No
     from rlhf_ray.actors.announced import announced
     from rlhf_ray.runs.train import start_ray
 
-    last_words.on_sudden_end(f"{last_words.CRASHED}; resume with `rlhf-ray tune --resume {folder}`.")
     agent = plan.experiment.agent_settings
     with _resumable(folder):
         start_ray(cpus=2 + agent.num_env_runners + agent.num_learners)

@@ -26,7 +26,7 @@ class AgentSettings:
     """In asynchronous training, the most updates by which a rollout's policy may be behind the one that learns from it: env runners
     then wait for each other. 0: the learner waits for them too. None: no bound; usually 1, more for slow env runners."""
     num_learners: Natural = 0
-    """Number of Ray actors that learn (SAC: at most 1); each minibatch is split evenly among them. 0: the run's own process learns."""
+    """Number of Ray actors that learn (SAC: at most 1); each minibatch is split evenly among them. 0: the run's process learns."""
     gpus_per_learner: NonNegative = 0.0
     """GPUs per learner, or for the run's own process if num_learners is 0. A fraction below 1 shares the GPU with other actors."""
     rollout_length: Count = 128
