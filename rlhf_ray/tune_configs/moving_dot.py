@@ -15,7 +15,7 @@ experiment = Experiment(
     fragments=FragmentSettings(length=10, initial_env_steps=3_200, pool=100),
     # Fitting a convolutional reward costs more than the rollouts, so one round per four iterations is enough.
     preferences=PreferenceSettings(
-        comparisons=300, initial_comparisons=60, rounds=23, schedule="constant", selection="random"
+        comparisons=300, initial_comparisons=0.2, rounds=23, schedule="constant", selection="random"
     ),
     reward_model=RewardModelSettings(
         hidden=(64, 64), activation="leaky_relu", learning_rate=1e-3, initial_updates=100, updates=30

@@ -25,7 +25,7 @@ experiment = Experiment(
     ),
     preferences=PreferenceSettings(
         comparisons=5_500,  # the paper
-        initial_comparisons=500,  # the paper
+        initial_comparisons=1 / 11,  # the paper: 500
         rounds=500,  # one per twenty iterations, with about ten comparisons each
         # The paper: a rate proportional to 5e6/(T + 5e6), that is 1/(1 + 2t) over ten million steps.
         schedule="hyperbolic",

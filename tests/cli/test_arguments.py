@@ -8,7 +8,7 @@ import pytest
 from rlhf_ray import cli, tune_configs
 from rlhf_ray.cli import presets
 from rlhf_ray.cli import store as commands
-from rlhf_ray.cli.train import Train, _experiment, with_first_comparisons
+from rlhf_ray.cli.train import Train, _experiment
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import make_run_folder
 
@@ -73,16 +73,10 @@ def test_an_unknown_option_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["pendulum", "moving_dot", "pendulum_people", "pong"])
-@pytest.mark.parametrize("words", [["--preferences.comparisons", "20"], ["--preferences.comparisons=20"]])
-def test_first_comparisons_follow_a_presets_budget(name: str, words: list[str]) -> None:
+def test_first_comparisons_follow_a_presets_budget(name: str) -> None:
     preset = tune_configs.load(name).experiment
     share = preset.preferences.first_comparisons / preset.preferences.comparisons
-    experiment = with_first_comparisons(preset, [name, *words])
-    if isinstance(preset.preferences.initial_comparisons, int):  # a share and auto follow by themselves
-        assert experiment.preferences.comparisons == 20
-        assert experiment.preferences.first_comparisons == round(20 * share)
-    both = [name, *words, "--preferences.initial-comparisons", "7"]
-    assert with_first_comparisons(preset, both) == preset
+    assert preset.changed(preferences={"comparisons": 20}).preferences.first_comparisons == round(20 * share)
 
 
 @pytest.mark.parametrize(("name", "teacher"), [("pendulum", "human"), ("pendulum_people", None)])
