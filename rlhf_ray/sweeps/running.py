@@ -348,23 +348,15 @@ def _fit(tuner: tune.Tuner, folder: Path) -> tune.ResultGrid:
 
 
 class Announcer(tune.Callback):  # type: ignore[misc]
-    """Reports starts, measurements, restarts and failures of trials, and annotators' links."""
+    """Reports starts, measurements, restarts and failures of trials, and annotators' links. Tune calls its hooks."""
 
     def __init__(self, say: Callable[[str], None] = tell):
         self.say = say
         self._told: dict[str, str] = {}
         """The links last reported, by trial."""
-        self._total = 0
-        """How many trials there will be. Tune makes some of them only when they are due."""
-
-    def setup(
-        self, stop: Any = None, num_samples: Any = None, total_num_samples: int | None = None, **info: Any
-    ) -> None:
-        """Learn how many trials there will be (called by Tune)."""
-        self._total = total_num_samples or 0
 
     def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
-        """Report new links (called by Tune regularly)."""
+        """Report new links."""
         for trial in trials:
             links = Path(trial.path or ".") / LINKS
             if not trial.is_finished() and links.exists() and self._told.get(trial.trial_id) != links.read_text():
@@ -376,12 +368,11 @@ class Announcer(tune.Callback):  # type: ignore[misc]
                     self.say(f"{trial}: {person} labels at {link}")
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Report a start (called by Tune)."""
-        total = max(self._total, len(trials))
-        self.say(f"{trial}: started, {sum(t.is_finished() for t in trials)} of {total} trials done")
+        """Report a start."""
+        self.say(f"{trial}: started, {sum(t.is_finished() for t in trials)} trials done")
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
-        """Report a measurement or a refusal (called by Tune)."""
+        """Report a measurement or a refusal."""
         if REFUSAL in result:
             after = f"failed after {result[ENV_STEPS]:.0f} env steps" if result[ENV_STEPS] else "can't run"
             self.say(f"{trial}: {after}: {result[REFUSAL]}")
@@ -389,21 +380,13 @@ class Announcer(tune.Callback):  # type: ignore[misc]
             self.say(f"{trial}: env steps {result[ENV_STEPS]:.0f}, objective {result[OBJECTIVE]:.4g}")
 
     def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Report a restart (called by Tune)."""
+        """Report a restart."""
         start = f"its last checkpoint, {Path(trial.checkpoint.path).name}" if trial.checkpoint else "the beginning"
-        self.say(f"{trial}: {_why(trial)}; restarting from {start} (restart {trial.num_failures} of {FAILURES})")
+        self.say(
+            f"{trial}: its process failed; restarting from {start} (restart {trial.num_failures} of {FAILURES}); "
+            f"see {trial.error_file}"
+        )
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Report a failure (called by Tune)."""
-        self.say(f"{trial}: failed: {_why(trial)}; see {trial.error_file}")
-
-
-def _why(trial: Any) -> str:
-    """Describe a trial's error in a few words."""
-    try:  # read this machine's file: Tune's own function reads the one in the sweep's folder, which is written later
-        error = ray.cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
-    except Exception:
-        return "it failed"
-    if isinstance(error, ray.exceptions.RayActorError):
-        return "its process died"
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
+        """Report a failure."""
+        self.say(f"{trial}: failed; see {trial.error_file}")

@@ -1,7 +1,4 @@
-"""AcrobotFixed: swing the tip up and keep it high, in episodes of 500 steps; 200 comparisons, 200,000 environment steps.
-
-All other settings are those of `rlhf_ray.tune_configs.cartpole`; none is tuned here.
-"""
+"""AcrobotFixed: swing the tip up and keep it high, in episodes of 500 steps; 200 comparisons, 200,000 environment steps."""
 
 from rlhf_ray.settings import FragmentSettings
 from rlhf_ray.tune_configs import cartpole

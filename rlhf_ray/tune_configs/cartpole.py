@@ -1,23 +1,16 @@
 """CartPoleFixed: balance the pole in episodes that always last 500 steps; 200 comparisons, 200,000 environment steps."""
 
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    LabellingSettings,
-    PPOSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
+from rlhf_ray import settings
 
-experiment = Experiment(
+experiment = settings.Experiment(
     environment="rlhf_ray/CartPoleFixed-v0",
     total_env_steps=200_000,
     # A fallen pole stays down, and two fragments of fallen poles are a tie, so half of the fragments are episode starts.
-    fragments=FragmentSettings(length=25, start_share=0.5, initial_env_steps=4_000, pool=2_000),
+    fragments=settings.FragmentSettings(length=25, start_share=0.5, initial_env_steps=4_000, pool=2_000),
     # An early correct reward decides the outcome, and late fragments of an agent that balances are ties: ask most labels early. The
     # ensemble disagrees most about fallen poles: pairs selected by that alone were mostly ties, and so are many random ones. People
     # answer these at random.
-    preferences=PreferenceSettings(
+    preferences=settings.PreferenceSettings(
         comparisons=200,
         initial_comparisons=0.5,
         rounds=97,
@@ -27,7 +20,7 @@ experiment = Experiment(
     ),
     # The state pays, not the action: as an input, it got a part in the reward, and the agent preferred one action until it fell.
     # After a fall, observations reach hundreds, where a fraction of a radian decides: symlog. A bounded reward has sharp borders.
-    reward_model=RewardModelSettings(
+    reward_model=settings.RewardModelSettings(
         hidden=(64, 64),
         activation="tanh",
         normalize_inputs="symlog",
@@ -37,7 +30,7 @@ experiment = Experiment(
         initial_updates=400,
         updates=60,
     ),
-    ppo=PPOSettings(
+    ppo=settings.PPOSettings(
         num_envs=4,
         rollout_length=500,  # one episode
         minibatch_size=256,
@@ -46,11 +39,9 @@ experiment = Experiment(
         final_learning_rate=0.0,
         gamma=0.99,
     ),
-    labelling=LabellingSettings(
-        instructions=(
-            "Prefer the pole that stays more upright while its cart stays on the white track. Goal: balance to the end. "
-            "If both fall: the later fall."
-        )
+    labelling=settings.LabellingSettings(
+        instructions="Prefer the pole that stays more upright while its cart stays on the white track. Goal: balance to the end. "
+        "If both fall: the later fall."
     ),
 )
 

@@ -1,7 +1,4 @@
-"""Enduro (Atari) without its dashboard: 5,500 comparisons, 10,000,000 environment steps.
-
-All other settings, with their sources, are in `rlhf_ray.tune_configs.pong`: Christiano et al. 2017 use the same for all games.
-"""
+"""Enduro (Atari) without its dashboard: 5,500 comparisons, 10,000,000 environment steps."""
 
 from rlhf_ray.tune_configs import pong
 

@@ -1,7 +1,4 @@
-"""Humanoid (MuJoCo) with episodes that continue after a fall: walk; 700 comparisons, 4,000,000 environment steps.
-
-All other settings, with their sources, are in `rlhf_ray.tune_configs.half_cheetah`; none is tuned here.
-"""
+"""Humanoid (MuJoCo) with episodes that continue after a fall: walk; 700 comparisons, 4,000,000 environment steps."""
 
 from rlhf_ray.tune_configs import half_cheetah
 

@@ -3,22 +3,15 @@
 An expert for `rlhf-ray interpret agent`: `rlhf-ray train minirun --true-reward`.
 """
 
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    LabellingSettings,
-    PPOSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
+from rlhf_ray import settings
 
-experiment = Experiment(
+experiment = settings.Experiment(
     environment="rlhf_ray/MiniRun-v0",
     total_env_steps=250_000,
     # The coin is the only reward and ends the episode, and random agents rarely live longer than ten steps. So fragments are short,
     # and many: few contain a coin, and two without one are a tie.
-    fragments=FragmentSettings(length=5, initial_env_steps=12_000, pool=2_000),
-    preferences=PreferenceSettings(
+    fragments=settings.FragmentSettings(length=5, initial_env_steps=12_000, pool=2_000),
+    preferences=settings.PreferenceSettings(
         comparisons=400,
         rounds=30,
         schedule="constant",
@@ -26,7 +19,7 @@ experiment = Experiment(
         # An episode ends at the coin, at a hazard or at the time limit, so its length unavoidably leaks reward information.
         allow_variable_horizon=True,
     ),
-    reward_model=RewardModelSettings(
+    reward_model=settings.RewardModelSettings(
         network="small_cnn",
         # The coin counts in the step that ends the episode; the image after it shows agent and coin in one place.
         use_next_state=True,
@@ -35,7 +28,7 @@ experiment = Experiment(
         initial_updates=300,
         updates=50,
     ),
-    ppo=PPOSettings(
+    ppo=settings.PPOSettings(
         network="small",
         memory="gru",
         memory_units=64,
@@ -51,10 +44,8 @@ experiment = Experiment(
         entropy_coefficient=0.01,
         value_coefficient=0.25,  # RLlib's loss has no half
     ),
-    labelling=LabellingSettings(
-        instructions=(
-            "Prefer the clip that takes the coin or gets further right towards it. Goal: take the coin. "
-            "Worst: a saw or a pit."
-        )
+    labelling=settings.LabellingSettings(
+        instructions="Prefer the clip that takes the coin or gets further right towards it. Goal: take the coin. "
+        "Worst: a saw or a pit."
     ),
 )

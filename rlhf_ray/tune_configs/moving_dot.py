@@ -1,26 +1,19 @@
 """MovingDot: move a dot to the middle of a 64x64 image; 300 comparisons, 150,000 environment steps."""
 
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    LabellingSettings,
-    PPOSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
+from rlhf_ray import settings
 
-experiment = Experiment(
+experiment = settings.Experiment(
     environment="rlhf_ray/MovingDot-v0",
     total_env_steps=150_000,
-    fragments=FragmentSettings(length=10, initial_env_steps=3_200, pool=100),
+    fragments=settings.FragmentSettings(length=10, initial_env_steps=3_200, pool=100),
     # Fitting a convolutional reward costs more than the rollouts, so one round per four iterations is enough.
-    preferences=PreferenceSettings(
+    preferences=settings.PreferenceSettings(
         comparisons=300, initial_comparisons=0.2, rounds=23, schedule="constant", selection="random"
     ),
-    reward_model=RewardModelSettings(
+    reward_model=settings.RewardModelSettings(
         hidden=(64, 64), activation="leaky_relu", learning_rate=1e-3, initial_updates=100, updates=30
     ),
-    ppo=PPOSettings(
+    ppo=settings.PPOSettings(
         num_envs=16,
         rollout_length=100,  # one episode
         minibatch_size=256,
@@ -30,7 +23,7 @@ experiment = Experiment(
         gamma=0.9,
         entropy_coefficient=0.01,
     ),
-    labelling=LabellingSettings(
+    labelling=settings.LabellingSettings(
         instructions=(
             "Prefer the dot that is nearer to the middle or moves towards it. Goal: reach the middle and stay."
         )

@@ -5,25 +5,18 @@ for a fifth of the steps; comments mark both. Settings without a source are our 
 disk. Needs a GPU, or rollouts on several nodes (`--ppo.num-env-runners`); takes days on a CPU.
 """
 
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    LabellingSettings,
-    PPOSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
+from rlhf_ray import settings
 
-experiment = Experiment(
+experiment = settings.Experiment(
     # 84x84, grey, four stacked frames, the score blacked out and the end of a game hidden (the paper).
     environment="rlhf_ray/Pong-v0",
     total_env_steps=10_000_000,  # a fifth of the paper's
-    fragments=FragmentSettings(
+    fragments=settings.FragmentSettings(
         length=25,  # the paper: 1.7 s
         initial_env_steps=25_600,  # enough for 1,000 fragments without overlap: two per initial comparison
         pool=1_000,
     ),
-    preferences=PreferenceSettings(
+    preferences=settings.PreferenceSettings(
         comparisons=5_500,  # the paper
         initial_comparisons=1 / 11,  # the paper: 500
         rounds=500,  # one per twenty iterations, with about ten comparisons each
@@ -33,7 +26,7 @@ experiment = Experiment(
         selection="disagreement",  # the paper
         oversampling=10,  # the paper
     ),
-    reward_model=RewardModelSettings(
+    reward_model=settings.RewardModelSettings(
         hidden=(64,),  # the paper; two convolutions instead of four, without batch norm and dropout
         activation="leaky_relu",  # the paper
         ensemble_size=3,  # the paper
@@ -42,7 +35,7 @@ experiment = Experiment(
         initial_updates=500,
         updates=50,
     ),
-    ppo=PPOSettings(
+    ppo=settings.PPOSettings(
         network="nature",
         num_envs=8,  # PPO paper, like all below
         rollout_length=128,
@@ -56,11 +49,9 @@ experiment = Experiment(
         entropy_coefficient=0.01,  # both papers
         value_coefficient=1.0,
     ),
-    labelling=LabellingSettings(
-        instructions=(
-            "Prefer the clip where the right paddle scores or returns the ball. Goal: win points. "
-            "Worst: missing the ball."
-        )
+    labelling=settings.LabellingSettings(
+        instructions="Prefer the clip where the right paddle scores or returns the ball. Goal: win points. "
+        "Worst: missing the ball."
     ),
 )
 

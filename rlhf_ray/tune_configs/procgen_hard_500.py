@@ -5,11 +5,13 @@ comparisons with the same policy settings. Choose the game with --environment pr
 published code: `rlhf_ray.rllib.expert`. Needs a GPU; a million steps take hours on a CPU.
 """
 
-from rlhf_ray.settings import Experiment, PolicyMemory, PPOSettings
+from rlhf_ray import settings
 from rlhf_ray.tune_configs import coinrun
 
 
-def procgen(mode: str, num_envs: int, total_env_steps: int, memory: PolicyMemory = "none") -> Experiment:
+def procgen(
+    mode: str, num_envs: int, total_env_steps: int, memory: settings.PolicyMemory = "none"
+) -> settings.Experiment:
     """Return the published settings, in which the number of environments varies and each iteration has 8 minibatches.
 
     Args:
@@ -18,7 +20,7 @@ def procgen(mode: str, num_envs: int, total_env_steps: int, memory: PolicyMemory
         total_env_steps: the published budget.
         memory: the policy's memory, of 64 units. With it, the encoder has 64 features, as in the published recurrent agents.
     """
-    ppo = PPOSettings(
+    ppo = settings.PPOSettings(
         network="impala",
         features=None if memory == "none" else 64,
         memory=memory,

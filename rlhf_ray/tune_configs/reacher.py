@@ -1,7 +1,4 @@
-"""Reacher-v5 (MuJoCo): bring the fingertip to the target; 700 comparisons, 500,000 environment steps.
-
-All other settings, with their sources, are in `rlhf_ray.tune_configs.half_cheetah`; none is tuned here.
-"""
+"""Reacher-v5 (MuJoCo): bring the fingertip to the target; 700 comparisons, 500,000 environment steps."""
 
 from rlhf_ray.tune_configs import half_cheetah
 

@@ -1,7 +1,4 @@
-"""Swimmer-v5 (MuJoCo): swim forward; 700 comparisons, 1,000,000 environment steps.
-
-All other settings, with their sources, are in `rlhf_ray.tune_configs.half_cheetah`; none is tuned here.
-"""
+"""Swimmer-v5 (MuJoCo): swim forward; 700 comparisons, 1,000,000 environment steps."""
 
 from rlhf_ray.tune_configs import half_cheetah
 
