@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import importlib
 import io
 import os
@@ -76,22 +75,10 @@ USAGE = Usage(
 )
 
 
-PLAIN = {"−": "-", "–": "-", "…": "...", "±": "+-", "×": "x"}
-
-
-def _in_plain_characters(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that a terminal lacks (it may not be in UTF-8)."""
-    assert isinstance(error, UnicodeEncodeError)
-    return "".join(PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
-
-
-codecs.register_error("in_plain_characters", _in_plain_characters)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with code 2 on invalid settings and 1 on other failures, each with a one-line message."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="in_plain_characters")
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks characters
     words = list(sys.argv[1:] if arguments is None else arguments)
     own = words[: words.index("--")] if "--" in words else words  # arguments after -- belong to the submitted command
     if "--debug" in own:

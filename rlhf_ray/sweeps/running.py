@@ -197,6 +197,8 @@ def read_plan(folder: Path) -> Plan:
         modules = values.pop("modules", None)
         plan = Plan(experiment=from_json(Experiment, values.pop("experiment")), **values)
     consent.check(plan.experiment.own_names(), folder / PLAN, modules)
+    for part in (folder, folder / SEEDS):
+        state.check_pickles(part)
     return plan
 
 

@@ -24,7 +24,7 @@ from rlhf_ray.runs.metrics_files import carry_on
 STATE, TRIALS = "state", "trials.json"
 """Folder in a sweep's folder with the copies, and the file in it with each trial's newest checkpoint."""
 PLAN, TUNER = "sweep.json", "tuner.pkl"
-SAVED = ("*-state-*.json", "*-state-*.pkl", "callback-states-*.pkl", "experiment_state-*.json")
+SAVED = ("*[-_]state-*.json", "*-state-*.pkl", "callback-states-*.pkl", "experiment_state-*.json")
 """Patterns of the files in which Tune saves its searcher, its callbacks and its trials."""
 KEPT = 4
 """Newest checkpoints kept per trial. With fewer, one that another trial is about to copy could be deleted."""
@@ -89,11 +89,10 @@ def has_started(folder: Path) -> bool:
 
 
 def check(folder: Path) -> None:
-    """Check the files that a resumed sweep reads, and that its pickles are of this user or allowed.
+    """Check the files that a resumed sweep reads.
 
     Raises:
         DamagedSweepError: one is missing or damaged.
-        SettingError: there are pickles of somebody else; see `rlhf_ray.data.signed.check`.
     """
     kept = find_folder(folder / STATE)
     if kept.exists():
@@ -101,8 +100,17 @@ def check(folder: Path) -> None:
             raise DamagedSweepError(kept / damage[0], f"Resume from Tune's own files, if they are whole: rm -r {kept}")
         if (kept / PLAN).exists() and (not (folder / PLAN).exists() or _differ(kept / PLAN, folder / PLAN)):
             raise DamagedSweepError(folder / PLAN, f"Its copy is whole: cp {kept / PLAN} {folder / PLAN}")
-    for name in _trials(folder):
-        _check_trial(folder / name, folder / _trials(folder)[name][0])
+    for name, (checkpoint, _) in _trials(folder).items():
+        _check_trial(folder / name, folder / checkpoint)
+
+
+def check_pickles(folder: Path) -> None:
+    """Check that the pickles of a sweep's state and of its trials' checkpoints are of this user, or allowed.
+
+    Raises:
+        SettingError: they are not; see `rlhf_ray.data.signed.check`.
+    """
+    kept = find_folder(folder / STATE)
     if has_started(folder):
         signed.check(kept if _saved(kept) else folder, folder)
     for checkpoint, pickles in _trials(folder).values():

@@ -133,18 +133,18 @@ def test_pickles_of_another_user_are_asked_about_and_own_ones_are_not(
 ) -> None:
     folder = a_sweep(tmp_path / "sweep")
     monkeypatch.setattr(signed, "_trusted", set())
-    state.check(folder)
+    state.check_pickles(folder)
     (folder / CHECKPOINT / "more.pkl").touch()
     with pytest.raises(SettingError, match=f"{folder} has pickles"):
-        state.check(folder)
+        state.check_pickles(folder)
     (folder / CHECKPOINT / "more.pkl").unlink()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another"))
     with pytest.raises(SettingError, match=f"add --allow-pickle {folder} "):
-        state.check(folder)
+        state.check_pickles(folder)
     signed.trust(folder)
-    state.check(folder)
+    state.check_pickles(folder)
     monkeypatch.setattr(signed, "_trusted", set())
-    state.check(folder)
+    state.check_pickles(folder)
 
 
 def test_what_tune_would_unpickle_besides_the_state_is_removed(tmp_path: Path) -> None:
