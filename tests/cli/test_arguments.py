@@ -44,7 +44,7 @@ from rlhf_ray.data.places import make_run_folder
         ),
         (
             ["train", "pendulum", "--teacher", "population", "--preferences.annotators", "oracle", "soft@0"],
-            "rlhf-ray: preferences.annotators is 'soft@0'; the number of answers after @ ",
+            "rlhf-ray: preferences.annotators is 'soft@0'; write a teacher's name, ",
         ),
         (
             ["train", "pendulum", "--preferences.annotators", "oracle", "--teacher=soft"],
@@ -52,7 +52,7 @@ from rlhf_ray.data.places import make_run_folder
         ),
         (
             ["label", "x.npz", "--store", "x", "--preferences.annotators", "oracle@0", "--teacher=population"],
-            "rlhf-ray: preferences.annotators is 'oracle@0'; the number of answers after @ ",
+            "rlhf-ray: preferences.annotators is 'oracle@0'; write a teacher's name, ",
         ),
         (["evaluate"], "rlhf-ray: Missing from rlhf-ray evaluate: RUN The run folder, or one of its checkpoints."),
     ],
