@@ -119,7 +119,7 @@ def help_of(command: str) -> str:
     finally:
         os.environ.pop("COLUMNS")
         os.environ |= {} if before is None else {"COLUMNS": before}
-    return printed.getvalue().rstrip()
+    return "\n".join(line.rstrip() for line in printed.getvalue().rstrip().splitlines())
 
 
 def source(name: str) -> str:

@@ -400,6 +400,13 @@ def test_an_experiment_survives_a_file(tmp_path: Path) -> None:
     assert load_experiment(tmp_path / "experiment.json") == experiment
 
 
+def test_a_variant_has_other_values_and_is_checked() -> None:
+    changed = Experiment().changed(seed=3, ppo={"epochs": 3}, labelling=LabellingSettings(port=0))
+    assert changed == Experiment(seed=3, ppo=PPOSettings(epochs=3), labelling=LabellingSettings(port=0))
+    with pytest.raises(SettingError, match=r"ppo\.gamma is 2; it must be above 0 and at most 1"):
+        changed.changed(ppo={"gamma": 2})
+
+
 def test_settings_that_a_file_does_not_name_have_their_defaults() -> None:
     assert from_json(Experiment, {"ppo": {"epochs": 3}}) == Experiment(ppo=PPOSettings(epochs=3))
 
