@@ -71,11 +71,11 @@ def keep(folder: Path, source: Path, checkpoints: Mapping[str, str]) -> None:
         source: where Tune has saved it.
         checkpoints: by the name of a trial's folder, the path of the checkpoint that it would resume from.
     """
-    trials = {
-        name: [os.path.relpath(path, folder), signed.digest(Path(path), skip=(PREFERENCES,))]
-        for name, path in checkpoints.items()
-    }
     with carry_on("state of the sweep"), whole_folder(folder / STATE) as new:
+        trials = {
+            name: [os.path.relpath(path, folder), signed.digest(Path(path), skip=(PREFERENCES,))]
+            for name, path in checkpoints.items()
+        }
         for file in (*filter(Path.exists, (folder / PLAN, folder / TUNER)), *_saved(source)):
             shutil.copyfile(file, new / file.name)
         (new / TRIALS).write_text(json.dumps(trials, indent=2) + "\n")

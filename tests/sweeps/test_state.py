@@ -57,7 +57,7 @@ def flip(file: Path) -> None:
 
 FILES = [
     "sweep.json",
-    *(f"state/{name}" for name in ("sweep.json", "tuner.pkl", SEARCH, STATE, "trials.json", "manifest.json")),
+    *(f"state/{name}" for name in ("sweep.json", "tuner.pkl", SEARCH, STATE, "trials.json")),
     f"{CHECKPOINT}/weights",
 ]
 
