@@ -92,7 +92,8 @@ def main() -> None:
     arms: dict[str, dict[str, Any]] = {}
     played: dict[str, list[float]] = {}
     for name, schedule in (("to the end", "none"), ("asha", "asha")):
-        plan = Plan(experiment, module.search_space(), trials=options.trials, schedule=schedule, name=options.preset)  # type: ignore[arg-type]
+        space = tune_configs.search_space(options.preset)
+        plan = Plan(experiment, space, trials=options.trials, schedule=schedule, name=options.preset)  # type: ignore[arg-type]
         folder = (options.runs / schedule).absolute()
         outcome, seconds = arm(plan, folder)
         arms[name] = summary(outcome, seconds)

@@ -99,7 +99,8 @@ def main() -> None:
     started = time.perf_counter()
     killer.start()
     outcome = sweep(
-        Plan(experiment, module.search_space(), trials=options.trials, name=options.preset), options.runs.absolute()
+        Plan(experiment, tune_configs.search_space(options.preset), trials=options.trials, name=options.preset),
+        options.runs.absolute(),
     )
     seconds = time.perf_counter() - started
     deadline = time.monotonic() + 30

@@ -24,8 +24,10 @@ A directive without a table has no end: `<!-- site: toctree … -->`.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
+import functools
 import inspect
 import io
 import json
@@ -35,16 +37,18 @@ import pydoc
 import re
 import statistics
 import textwrap
+import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from rlhf_ray import tune_configs
 from rlhf_ray.cli import main
-from rlhf_ray.cli.options import options
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
+KINDS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "True or False"}
 HELP = re.compile(r"(<!-- help: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 CODE = re.compile(r"(<!-- code: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 PRESETS = re.compile(r"(<!-- presets -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -115,7 +119,7 @@ def help_of(command: str) -> str:
     finally:
         os.environ.pop("COLUMNS")
         os.environ |= {} if before is None else {"COLUMNS": before}
-    return printed.getvalue().rstrip()
+    return "\n".join(line.rstrip() for line in printed.getvalue().rstrip().splitlines())
 
 
 def source(name: str) -> str:
@@ -141,13 +145,43 @@ def table(directives: str, page: Path) -> str:
 def _settings(kind: Any) -> str:
     """A table of a dataclass's own settings."""
     rows = ["| setting | takes | default | |", "|---|---|---|---|"]
-    own = {field.name for field in dataclasses.fields(kind)}
-    for option in options(kind):
-        if (name := option.name.removeprefix("--").replace("-", "_")) in own:
-            takes = option.takes or "True or False"
-            default = "" if option.required else str(option.default) if option.negative else option.given_default
-            rows.append(f"| `{name}` | {_cell(takes)} | {_cell(default)} | {_cell(option.said)} |")
+    said, hints = documented(kind), typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        default = " ".join(map(str, field.default)) if isinstance(field.default, tuple) else str(field.default)
+        takes = _takes(hints[field.name])
+        if field.default is not dataclasses.MISSING:
+            rows.append(f"| `{field.name}` | {_cell(takes)} | {_cell(default)} | {_cell(said.get(field.name, ''))} |")
     return "\n".join(rows)
+
+
+def _takes(kind: Any) -> str:
+    """The form of a value of type ``kind``."""
+    if get_origin(kind) in (Union, UnionType):
+        return "|".join("None" if part is NoneType else _takes(part) for part in get_args(kind))
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)
+        many = inner[-1] is Ellipsis
+        return f"{_takes(inner[0])} …" if many else " ".join(_takes(part) for part in inner)
+    return KINDS.get(kind, "TEXT")
+
+
+@functools.cache
+def documented(kind: type) -> dict[str, str]:
+    """Return the docstrings of the fields of a dataclass, those of its bases included, each as one paragraph."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        if not dataclasses.is_dataclass(base):
+            continue
+        (of,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(of, ast.ClassDef)
+        for line, after in zip(of.body, of.body[1:], strict=False):
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                text = after.value if isinstance(after, ast.Expr) else None
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    found[line.target.id] = " ".join(text.value.split())
+    return found
 
 
 def _members(kind: str, name: str, given: str) -> Iterator[str]:

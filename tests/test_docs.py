@@ -39,7 +39,6 @@ from examples.worlds import CueRunBatch
 from rlhf_ray import cli
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.options import documented
 from rlhf_ray.data import modules
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.queries.gatherers import GATHERERS
@@ -386,7 +385,7 @@ def test_each_built_in_part_is_named_in_the_help_and_in_the_docs() -> None:
     page = (ROOT / "docs" / "your_own_parts.md").read_text()
     for registry in registries:
         group, _, name = registry.setting.partition(".")
-        help_text = documented(type(getattr(Experiment(), group)))[name]
+        help_text = generated.documented(type(getattr(Experiment(), group)))[name]
         for part in registry.parts:
             assert part in help_text, f"{registry.setting}: the help does not name {part}"
             assert f"`{part}`" in page, f"{registry.setting}: docs/your_own_parts.md does not name {part}"

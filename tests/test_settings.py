@@ -47,7 +47,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
         "a share of the training's",
     ),
     ("fragments", {"random_action_share": -0.1}, "fragments.random_action_share", "-0.1", "between 0 and 1"),
-    ("preferences", {"comparisons": -1, "initial_comparisons": 0}, "preferences.comparisons", "-1", "1 or more"),
+    ("preferences", {"comparisons": -1, "initial_comparisons": 0}, "preferences.comparisons", "-1", "0 or more"),
     (
         "preferences",
         {"comparisons": 20, "initial_comparisons": 50},
@@ -87,16 +87,16 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("preferences", {"minimum_comparisons": 0}, "preferences.minimum_comparisons", "0", "between 1 and"),
     ("preferences", {"minimum_comparisons": 501}, "preferences.minimum_comparisons", "501", "comparisons=500"),
     ("preferences", {"max_open_questions": 0}, "preferences.max_open_questions", "0", "1 or more"),
-    ("preferences", {"max_reward_age": 0}, "preferences.max_reward_age", "0", "None for no limit"),
+    ("preferences", {"max_reward_age": 0}, "preferences.max_reward_age", "0", "1 or more, or None"),
     ("preferences", {"held_out_share": 1.0}, "preferences.held_out_share", "1.0", "below 1"),
     ("reward_model", {"hidden": ()}, "reward_model.hidden", "()", "at least one"),
-    ("reward_model", {"hidden": (8, 0)}, "reward_model.hidden", "(8, 0)", "1 or more"),
+    ("reward_model", {"hidden": (8, 0)}, "reward_model.hidden", "0", "1 or more"),
     ("reward_model", {"use_state": False, "use_action": False}, "reward_model.use_state", "False", "at least one"),
     ("reward_model", {"ensemble_size": 0}, "reward_model.ensemble_size", "0", "1 or more"),
     ("reward_model", {"batch_size": 0}, "reward_model.batch_size", "0", "1 or more"),
     ("reward_model", {"initial_updates": 0}, "reward_model.initial_updates", "0", "1 or more"),
     ("reward_model", {"updates": 0}, "reward_model.updates", "0", "1 or more"),
-    ("reward_model", {"window": 0}, "reward_model.window", "0", "None for all"),
+    ("reward_model", {"window": 0}, "reward_model.window", "0", "1 or more, or None"),
     ("reward_model", {"learning_rate": 0.0}, "reward_model.learning_rate", "0.0", "above 0"),
     ("reward_model", {"weight_decay": -0.1}, "reward_model.weight_decay", "-0.1", "0 or more"),
     ("reward_model", {"label_noise": 1.0}, "reward_model.label_noise", "1.0", "below 1"),
@@ -115,7 +115,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("sac", {"batch_size": 0}, "sac.batch_size", "0", "1 or more"),
     ("sac", {"updates_per_env_step": 0.0}, "sac.updates_per_env_step", "0.0", "above 0"),
     ("sac", {"learning_starts": -1}, "sac.learning_starts", "-1", "0 or more"),
-    ("sac", {"num_learners": 2}, "sac.num_learners", "2", "0 or 1"),
+    ("sac", {"num_learners": 2}, "sac.num_learners", "2", "one of 0, 1"),
     ("sac", {"target_entropy": "low"}, "sac.target_entropy", "'low'", "or auto"),
     ("sac", {"buffer_size": 199}, "sac.buffer_size", "199", "one iteration's 200 steps"),
 ]
@@ -329,12 +329,12 @@ def test_every_setting_survives_json(group: str) -> None:
         ("annotators", (), "at least one name"),
         ("annotators", ("ada", "ada"), "each only once"),
         ("annotators", (" ada",), "printable"),
-        ("annotators", (1,), "printable"),
-        ("hosts", (1,), "host names"),
+        ("annotators", (1,), "a text"),
+        ("hosts", (1,), "a text"),
         ("instructions", 5, "a text"),
         ("language", None, "a text"),
         ("port", 70_000, "between 0 and 65535"),
-        ("lease_seconds", 1.0, "5 seconds or more"),
+        ("lease_seconds", 1.0, "5 or more"),
         ("overlap_share", 1.5, "between 0 and 1"),
         ("catch_share", 0.6, "between 0 and 0.5"),
     ],
@@ -356,7 +356,9 @@ def test_true_is_no_number_and_a_word_is_not_true(group: str) -> None:
                     kind(**{name: word})
         elif {int, float, 1} & {of, *typing.get_args(of)}:
             wrong = (True, *default[1:]) if isinstance(default, tuple) else True
-            with pytest.raises(SettingError, match=rf"{setting} is True; it must be (a .*number|auto, 1 or 3)"):
+            with pytest.raises(
+                SettingError, match=rf"{setting} is True; it must be (a .*number|one of (auto, 1, 3|0, 1))"
+            ):
                 kind(**{name: wrong})
 
 
@@ -396,6 +398,13 @@ def test_an_experiment_survives_a_file(tmp_path: Path) -> None:
     )
     save_experiment(experiment, tmp_path / "experiment.json")
     assert load_experiment(tmp_path / "experiment.json") == experiment
+
+
+def test_a_variant_has_other_values_and_is_checked() -> None:
+    changed = Experiment().changed(seed=3, ppo={"epochs": 3}, labelling=LabellingSettings(port=0))
+    assert changed == Experiment(seed=3, ppo=PPOSettings(epochs=3), labelling=LabellingSettings(port=0))
+    with pytest.raises(SettingError, match=r"ppo\.gamma is 2; it must be above 0 and at most 1"):
+        changed.changed(ppo={"gamma": 2})
 
 
 def test_settings_that_a_file_does_not_name_have_their_defaults() -> None:

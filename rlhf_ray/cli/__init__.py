@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import importlib
 import io
 import os
@@ -15,12 +14,10 @@ from pathlib import Path
 
 from rlhf_ray import __version__, tune_configs
 from rlhf_ray.cli.help import Usage, asks_help
-from rlhf_ray.cli.surroundings import open_streams, run_in_utf8
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import DEBUG, cause, debugging, explain
 from rlhf_ray.data.nearest import did_you_mean
 from rlhf_ray.data.system import TORCH_THREADS, torch_threads
-from rlhf_ray.runs import last_words
 from rlhf_ray.runs.interruption import leave, nothing_to_save, sigterm_as_ctrl_c
 
 COMMANDS = {
@@ -74,28 +71,10 @@ USAGE = Usage(
 )
 
 
-PLAY = ("train", "evaluate", "record", "label", "interpret", "tune", "fit")
-"""Commands that may run a user's code, such as an environment, in this process."""
-
-PLAIN = {"−": "-", "–": "-", "…": "...", "±": "+-", "×": "x"}
-
-
-def _in_plain_characters(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that a terminal lacks (it may not be in UTF-8)."""
-    assert isinstance(error, UnicodeEncodeError)
-    return "".join(PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
-
-
-codecs.register_error("in_plain_characters", _in_plain_characters)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with code 2 on invalid settings and 1 on other failures, each with a one-line message."""
-    open_streams()
-    if arguments is None:
-        run_in_utf8()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="in_plain_characters")
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks characters
     words = list(sys.argv[1:] if arguments is None else arguments)
     own = words[: words.index("--")] if "--" in words else words  # arguments after -- belong to the submitted command
     if "--debug" in own:
@@ -105,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not debugging():  # otherwise Ray prints tracebacks of errors that we report in one line
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     try:
-        _run(words, as_program=arguments is None)
+        _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of stdout has closed the pipe (`| head`). Avoid Python's complaint when it flushes at exit.
@@ -125,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         leave(0)
 
 
-def _run(words: list[str], as_program: bool) -> None:
+def _run(words: list[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(USAGE.shown())
         return
@@ -140,8 +119,6 @@ def _run(words: list[str], as_program: bool) -> None:
         _check_named(command, rest)
     if threading.current_thread() is threading.main_thread():
         sigterm_as_ctrl_c()
-    if command.split()[0] in PLAY and as_program:
-        last_words.begin()
     module, _, function = COMMANDS[command].partition(":")
     with nothing_to_save():  # imports take a second or more
         from rlhf_ray.data import consent

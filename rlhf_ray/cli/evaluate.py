@@ -15,7 +15,7 @@ from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.studies import print_section, writable
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.plain import plain
-from rlhf_ray.settings.checks import require
+from rlhf_ray.settings.checks import Count, check_values
 
 if TYPE_CHECKING:
     from rlhf_ray.agents.true_return import TrueReturn
@@ -36,7 +36,7 @@ class Evaluate:
 
     run: tyro.conf.Positional[Path]
     """The run folder, or one of its checkpoints."""
-    episodes: int = 20
+    episodes: Count = 20
     """Number of episodes."""
     sample_actions: bool = False
     """Draw actions from the policy, as in training. Its most probable ones can be stuck where drawn ones are not."""
@@ -45,15 +45,13 @@ class Evaluate:
     video: Path | None = None
     """File for a video of episodes of the policy: .webp (plays in browsers), .gif or .png (animated). The report shows
     a .webp that is in the run folder."""
-    video_episodes: int = 1
+    video_episodes: Count = 1
     """Number of episodes in the video."""
     json: bool = False
     """Print one JSON object instead of text."""
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "video_episodes"):
-            value = getattr(self, name)
-            require(value >= 1, f"--{name.replace('_', '-')}", value, "it must be 1 or more")
+        check_values(self)
 
 
 def run(words: list[str]) -> None:
@@ -83,7 +81,7 @@ def run(words: list[str]) -> None:
     reward, scores = scores_of_run(folder) or (None, None)
     distances = _distances(folder, reward) if command.distances else None
     if command.video is not None:
-        write_video(command.video, experiment.environment, policy, reward, command.video_episodes, experiment.seed)
+        write_video(command.video, experiment.environment, policy, command.video_episodes, experiment.seed)
         if command.video.absolute().parent == folder.path:
             _report(folder)
     found = _Evaluation(folder, iteration, returns, reward is not None, scores, distances, command.video)

@@ -18,7 +18,7 @@ from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.recorded_episode import GAMMA
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.progress import Counting
-from rlhf_ray.settings.checks import require
+from rlhf_ray.settings.checks import Count, Natural, Share, check_values, require
 
 if TYPE_CHECKING:
     from rlhf_ray.runs.record import RecordingPlan
@@ -48,7 +48,7 @@ class Record:
     deterministically. expert: the environment's own scripted one. random: random actions. epsilon: the run's policy, or else the
     expert, with a share --epsilon of random actions. Default: the run's policy; the expert of an environment, if it has one; or
     random. With --inside: greedy (the most likely action), epsilon, and sampled (drawn from the policy); default: greedy."""
-    epsilon: float = 0.1
+    epsilon: Share = 0.1
     """Share of random actions of the policy epsilon."""
     inside: bool = False
     """Record the agent's internals too: all logits, values, memory, and causes of ends, for `rlhf-ray interpret agent` and
@@ -59,17 +59,17 @@ class Record:
     """With --inside: record the environment's state at each observation, to go on from there."""
     environment: str | None = None
     """With --inside: the environment of an agent without a run."""
-    episodes: int | None = None
+    episodes: Count | None = None
     """Number of episodes. Default: 20."""
-    env_steps: int | None = None
+    env_steps: Count | None = None
     """Number of environment steps instead; the last episode is recorded to its end. Without a time limit, episodes are cut."""
-    actors: int = 0
+    actors: Natural = 0
     """Number of Ray actors that play, one CPU each. 0: play in this process, without Ray. The result is the same."""
     seed: int = 0
     """Random seed for the episodes and the random actions."""
 
     def __post_init__(self) -> None:
-        require(self.actors >= 0, "--actors", self.actors, "it must be 0 or more")
+        check_values(self)
         if self.episodes is not None and self.env_steps is not None:
             raise SettingError("Set either --episodes or --env-steps, not both.")
         if len(self.shares) != len(self.mix):

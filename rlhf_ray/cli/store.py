@@ -25,28 +25,6 @@ from rlhf_ray.store.merges import check_one_family
 from rlhf_ray.store.sharing import WRITERS
 from rlhf_ray.store.store import PreferenceStore
 
-USAGE = Usage(
-    ("rlhf-ray store ACTION PATH …", "rlhf-ray store ACTION --help"),
-    (
-        ("info PATH [--json]", "summarize the store"),
-        ("verify PATH [--json]", "read and check everything; exits with code 1 if there is a problem"),
-        ("compact PATH", "join small files into larger ones"),
-        (
-            "export PATH OUT",
-            "write everything to one file: .parquet (with fragments), .csv or .jsonl; or the comparisons to a data set's "
-            "folder, or to imitation's .pkl",
-        ),
-        ("show PATH OUT.html", "write the latest answered pairs and their answers to a page"),
-        ("weigh PATH WHO WEIGHT", "set the weight of an annotator's labels: 1 is the default, 0 excludes them"),
-        ("merge PATH OTHER …", "add the contents of other stores"),
-        ("undo PATH", "undo the latest merge"),
-        ("import PATH FILE", "add an exported .parquet, or preferences saved by imitation or drlhp"),
-        ("add PATH FILE", "add ratings, ranked lists or demonstrations as comparisons"),
-    ),
-    """PATH is a store's folder or URL (s3://bucket/folder), or a run folder. merge, import and add create the store if there is
-    none.""",
-)
-
 
 @dataclass(frozen=True)
 class _Action:
@@ -138,6 +116,11 @@ class Compact(_Action):
         print(f"{self.path}: " + ", ".join(f"{before[of]} -> {after[of]} {of} files" for of in ("labels", "clips")))
 
 
+def _check_new(out: Path, overwrite: bool) -> None:
+    if out.exists() and not overwrite:
+        raise SettingError(f"{out} already exists; give another file, or add --overwrite to replace it.")
+
+
 @dataclass(frozen=True)
 class Export(_Action):
     """Write everything in a preference store to one file, or its comparisons to a data set."""
@@ -150,8 +133,7 @@ class Export(_Action):
     """Replace an existing file."""
 
     def _run(self) -> None:
-        if self.out.exists() and not self.overwrite:
-            raise SettingError(f"{self.out} already exists; give another file, or add --overwrite to replace it.")
+        _check_new(self.out, self.overwrite)
         with Lock(self.out):
             count = exchange.export(self._open(), self.out)
         print(f"{self.out}: {count} {'comparisons' if self.out.suffix in WRITERS else 'events'}")
@@ -173,8 +155,7 @@ class Show(_Action):
             raise SettingError(f"--comparisons is {self.comparisons}; it must be 1 or more.")
         if self.out.suffix != ".html":
             raise SettingError(f"{self.out} must end in .html.")
-        if self.out.exists() and not self.overwrite:
-            raise SettingError(f"{self.out} already exists; give another file, or add --overwrite to replace it.")
+        _check_new(self.out, self.overwrite)
         from rlhf_ray.runs.report.store_page import write_store_page
 
         print(f"{self.out}: {write_store_page(self._open(), self.out, self.comparisons)} comparisons")
@@ -275,6 +256,14 @@ class AddFeedback(_Action):
 ACTIONS: dict[str, type[_Action]] = {
     kind.__name__.lower(): kind for kind in (Info, Verify, Compact, Export, Show, Weigh, Merge, Undo, Import)
 } | {"add": AddFeedback}
+
+
+USAGE = Usage(
+    ("rlhf-ray store ACTION PATH …", "rlhf-ray store ACTION --help"),
+    tuple((name, " ".join((kind.__doc__ or "").partition("\n\n")[0].split())) for name, kind in ACTIONS.items()),
+    """PATH is a store's folder or URL (s3://bucket/folder), or a run folder. merge, import and add create the store if there is
+    none.""",
+)
 
 
 def run(words: list[str]) -> None:

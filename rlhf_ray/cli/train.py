@@ -23,14 +23,12 @@ from rlhf_ray.data.failures import cause
 from rlhf_ray.data.garbage import uncollected
 from rlhf_ray.data.modules import append_to_path
 from rlhf_ray.data.system import bound_cores
-from rlhf_ray.data.whole import whole_number
-from rlhf_ray.runs import last_words
 from rlhf_ray.runs.callbacks import CALLBACKS, Callback
 from rlhf_ray.runs.interruption import Interrupted, nothing_to_save
 from rlhf_ray.runs.progress import Counting, ProgressBars
 from rlhf_ray.runs.trackers import TRACKERS, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment
-from rlhf_ray.settings.checks import require
+from rlhf_ray.settings.checks import Count
 from rlhf_ray.settings.experiment import to_json
 from rlhf_ray.settings.start import Start
 
@@ -52,9 +50,9 @@ class Train(Experiment):
     true_reward: bool = False
     """Train the agent on the environment's true reward instead of a learned one, without questions: an expert for
     `rlhf-ray record`."""
-    evaluation_episodes: int = 20
+    evaluation_episodes: Count = 20
     """Number of episodes for the final evaluation of each agent."""
-    cores: int | None = None
+    cores: Count | None = None
     """Most cores that the run uses. None: all that the process may use. The experiment does not depend on it."""
     tracker: TrackerName = "none"
     """Tracker besides TensorBoard: wandb for Weights & Biases (needs a login, or WANDB_MODE=offline)."""
@@ -69,8 +67,6 @@ class Train(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        episodes = self.evaluation_episodes
-        require(episodes >= 1, "--evaluation-episodes", episodes, "it must be 1 or more")
         given = {
             "--reference": self.reference,
             "--callback": bool(self.callback),
@@ -212,7 +208,7 @@ def _defaults(words: Sequence[str]) -> Train:
     experiment = preset(words[0])
     if "--fast" in words:
         return Train(**vars(tune_configs.fast(experiment)), evaluation_episodes=2)
-    return Train(**vars(with_first_comparisons(experiment, words)))
+    return Train(**vars(experiment))
 
 
 def _callbacks(names: Sequence[str], resumed: RunFolder | None) -> list[Callback]:
@@ -245,33 +241,11 @@ def _has_answers(folder: RunFolder) -> bool:
 @contextlib.contextmanager
 def resumable(folder: RunFolder) -> Iterator[None]:
     """On an interrupt before the first checkpoint, raise KeyboardInterrupt with the command that resumes the run."""
-    last_words.on_sudden_end(f"{last_words.CRASHED}; resume with `rlhf-ray train --resume {folder.path}`.")
     try:
         yield
     except KeyboardInterrupt as stopped:
         when = "before training started" if isinstance(stopped, Interrupted) else "immediately"
         raise KeyboardInterrupt(f"stopped {when}; resume with `rlhf-ray train --resume {folder.path}`") from stopped
-
-
-def with_first_comparisons(experiment: Experiment, words: Sequence[str]) -> Experiment:
-    """Scale the preset's initial comparisons with the budget in ``words``, unless ``words`` set both."""
-    of, given = experiment.preferences, {}
-    for word, value in zip(words, [*words[1:], ""], strict=True):
-        name, equals, text = word.partition("=")
-        given[name.replace("_", "-")] = text if equals else value
-    budget = given.get("--preferences.comparisons", "")
-    initial = of.initial_comparisons
-    if "--preferences.initial-comparisons" in given or not isinstance(initial, int):
-        return experiment
-    try:
-        comparisons = whole_number(budget)
-    except ValueError:  # not given, or wrong
-        return experiment
-    if comparisons < 0:
-        return experiment
-    first = min(comparisons, max(1, round(initial * comparisons / max(1, of.comparisons))))
-    changed = dataclasses.replace(of, comparisons=comparisons, initial_comparisons=first if comparisons else 0)
-    return dataclasses.replace(experiment, preferences=changed)
 
 
 def _experiment(command: Train) -> Experiment:

@@ -18,7 +18,6 @@ from rlhf_ray.cli.presets import check_agent, new_folder, preset, usage_of
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.system import bound_cores
-from rlhf_ray.runs import last_words
 from rlhf_ray.runs.interruption import nothing_to_save, sigterm_as_ctrl_c
 from rlhf_ray.runs.trackers import TrackerName
 from rlhf_ray.settings import Experiment
@@ -91,12 +90,12 @@ def run(words: list[str]) -> None:
     bound_cores(command.cores)
     with nothing_to_save():
         from rlhf_ray.runs.train import quiet
-        from rlhf_ray.sweeps import grid
         from rlhf_ray.sweeps.running import sweep
+        from rlhf_ray.sweeps.space import told
     quiet()
     plan = plan_of(command, name)
     plan.check()
-    print(grid.told(plan.space, plan.trials, command.trials, plan.repeat, plan.search), flush=True)
+    print(told(plan.space, plan.trials, plan.repeat, plan.search), flush=True)
     with new_folder(command.run_dir, f"tune-{Path(name).stem}", command.seed) as folder:
         _begin(plan, run_path(folder).absolute(), lambda path: sweep(plan, path))
 
@@ -105,7 +104,6 @@ def _begin(plan: Plan, folder: Path, turn: Callable[[Path], SweepOutcome]) -> No
     """Start Ray and the sweep."""
     from rlhf_ray.runs.train import start_ray
 
-    last_words.on_sudden_end(f"{last_words.CRASHED}; resume with `rlhf-ray tune --resume {folder}`.")
     agent = plan.experiment.agent_settings
     with _resumable(folder):
         start_ray(cpus=2 + agent.num_env_runners + agent.num_learners)
@@ -130,22 +128,19 @@ def _resumable(folder: Path) -> Iterator[None]:
 
 def plan_of(command: Tune, name: str) -> Plan:
     """The plan that the command line describes."""
-    from rlhf_ray.sweeps import grid
     from rlhf_ray.sweeps.running import Plan
-    from rlhf_ray.sweeps.space import parse
+    from rlhf_ray.sweeps.space import count, parse
 
     experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
     asks_people = experiment.preferences.asks_people
-    space = tune_configs.load(name).search_space() if name in tune_configs.names() and not command.vary else {}
-    space = parse(command.vary, experiment) if command.vary else {of: grid.listed(space[of]) for of in space}
-    if command.trials is not None and command.trials < 1:
-        raise SettingError(f"--trials is {command.trials}; it must be 1 or more.")
+    space = tune_configs.search_space(name) if name in tune_configs.names() else {}
+    space = parse(command.vary, experiment) if command.vary else space
     metric: Metric
     metric = ("likelihood" if asks_people else "return") if command.metric == "auto" else command.metric
     return Plan(
         experiment=experiment,
         space=space,
-        trials=grid.count(space, command.trials),
+        trials=count(space, command.trials),
         repeat=command.repeat,
         # Annotators answer one trial's questions at a time.
         concurrent=1 if asks_people and command.concurrent is None else command.concurrent,

@@ -24,11 +24,6 @@ def whole_number(text: str) -> int:
     return number
 
 
-def is_too_large(text: str) -> bool:
-    """Return whether ``text`` is a whole number that is larger than `LARGEST`."""
-    return abs(_parsed(text) or 0) > LARGEST
-
-
 def _parsed(text: str) -> int | None:
     if len(text) > 1000:  # Python refuses to parse more than 4300 digits
         return LARGEST + 1 if text.isdecimal() else None

@@ -86,11 +86,4 @@ def _what_happens(folder: RunFolder, before: Experiment, now: Experiment, done: 
             else f"all {labels} comparisons are there, so the reward stays as it is; more can be asked with "
             "--preferences.comparisons"
         )
-    final = getattr(now.agent_settings, "final_learning_rate", None)
-    if final is not None and steps != before.total_env_steps:
-        first = now.ppo.learning_rate
-        rates = [first + (final - first) * min(1.0, done / total) for total in (before.total_env_steps, steps)]
-        found.append(
-            f"the learning rate falls to {final:g} at {steps} steps now, so it goes from {rates[0]:.2g} to {rates[1]:.2g} at once"
-        )
     return found

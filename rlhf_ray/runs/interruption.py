@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
-from rlhf_ray.runs import last_words
-
 SAME_SIGNAL = 1.0
 """Signals within this many seconds count as one: `timeout` signals its child and then the child's group, so it arrives twice."""
 
@@ -94,7 +92,6 @@ def nothing_to_save() -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         os.write(2, b"rlhf-ray: interrupted\n")
-        last_words.forget()
         os._exit(128 + number)
 
     with _handled_by(end):

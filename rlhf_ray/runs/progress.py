@@ -54,9 +54,9 @@ class Counting:
 
     def __init__(self, what: str, total: int):
         self._what, self._total = what, total
-        self._console = _Console(stderr=not sys.stdout.isatty())  # what is piped is the outcome alone
+        self.console = _Console(stderr=not sys.stdout.isatty())  # what is piped is the outcome alone
         columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[note]}", TimeElapsedColumn())
-        self._bar = Bars(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._bar = Bars(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
         self._task = self._bar.add_task(what, total=total, note="")
         self._last_line = time.monotonic()
 
@@ -69,12 +69,12 @@ class Counting:
     ) -> None:
         self._bar.stop()
 
-    def show(self, done: int, note: str = "") -> None:
-        """Show how much is done."""
+    def show(self, done: int, note: str = "", *, line: bool = True) -> None:
+        """Show how much is done; ``line``: also without a terminal."""
         self._bar.update(self._task, completed=min(done, self._total), note=note)
-        if not self._console.is_terminal and time.monotonic() - self._last_line > self.LINE_EVERY:
+        if line and not self.console.is_terminal and time.monotonic() - self._last_line > self.LINE_EVERY:
             self._last_line = time.monotonic()
-            self._console.print(f"{self._what} {done}/{self._total} {note}", highlight=False, soft_wrap=True)
+            self.console.print(f"{self._what} {done}/{self._total} {note}", highlight=False, soft_wrap=True)
 
 
 class Waits:
@@ -118,32 +118,28 @@ class Labelled:
     """
 
     def __init__(self, store: Path | str, wanted: int):
-        self._console = _Console()
-        self._waits = Waits(lambda line: self._console.print(line, highlight=False, soft_wrap=True), store)
-        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[note]}", TimeElapsedColumn())
-        self._bar = Bars(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
-        self._task = self._bar.add_task("labels", total=wanted, note="")
+        self._count = Counting("labels", wanted)
+        self._waits = Waits(lambda line: self._count.console.print(line, highlight=False, soft_wrap=True), store)
         self._ending = False
 
     def on_wait(self, wait: PeopleWait) -> None:
         """Show the progress."""
-        self._bar.start()
-        note = f"last answer {spoken(wait.quiet)} ago" if wait.quiet >= 60 else ""
-        self._bar.update(self._task, completed=wait.answered, note=note)
-        self._waits.show(wait, lines=not self._console.is_terminal)
+        self._count.__enter__()
+        self._count.show(wait.answered, f"last answer {spoken(wait.quiet)} ago" if wait.quiet >= 60 else "", line=False)
+        self._waits.show(wait, lines=not self._count.console.is_terminal)
 
     def on_end(self, pages: int) -> None:
         """Say what the command waits for."""
         if not self._ending:
             self._ending = True
             what = "1 open page shows" if pages == 1 else f"{pages} open pages show"
-            self._console.print(
+            self._count.console.print(
                 f"all labels are in; waiting up to a minute until {what} it (Ctrl-C: end now)", soft_wrap=True
             )
 
     def close(self) -> None:
         """Remove the bar."""
-        self._bar.stop()
+        self._count.__exit__(None, None, None)
 
 
 class ProgressBars(Callback):

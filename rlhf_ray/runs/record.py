@@ -25,6 +25,7 @@ from rlhf_ray.data.recording_writer import RecordingWriter
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs import EnvCreator, check_spaces
 from rlhf_ray.rllib.policy import PolicyMaker
+from rlhf_ray.settings.checks import Count, Share, check_values
 
 POLICIES = ("policy", "expert", "random", "epsilon")
 
@@ -58,9 +59,9 @@ class RecordingPlan:
     environment: str
     mix: Mapping[str, float]
     seed: int = 0
-    episodes: int | None = None
-    env_steps: int | None = None
-    epsilon: float = 0.1
+    episodes: Count | None = None
+    env_steps: Count | None = None
+    epsilon: Share = 0.1
     policy: PolicyMaker | None = None
     gamma: float = GAMMA
 
@@ -76,14 +77,9 @@ class RecordingPlan:
             raise SettingError(
                 "mix names the policy 'policy', which only a run has; give a run folder, or use expert or random."
             )
-        if not 0 <= self.epsilon <= 1:
-            raise SettingError(f"epsilon is {self.epsilon:g}; it must be between 0 and 1.")
         if (self.episodes is None) == (self.env_steps is None):
             raise SettingError("Set either episodes or env_steps, to say how much to record.")
-        for name in ("episodes", "env_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingError(f"{name} is {value}; it must be 1 or more.")
+        check_values(self)
 
     def about(self, env: gym.Env[Any, Any]) -> dict[str, Any]:
         """Return the plan as JSON values, for a recording's manifest.

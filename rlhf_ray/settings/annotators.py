@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from typing import NamedTuple
 
-from rlhf_ray.data.whole import LARGEST
+from rlhf_ray.data.whole import whole_number
 from rlhf_ray.settings.checks import require
 
-_ENTRY = re.compile(r"(?P<teacher>[^=@]+)(=(?P<share>[^=@]*))?(@(?P<after>[^=@]*))?")
+_ENTRY = re.compile(r"(?P<teacher>[^=@]+)(=(?P<share>[^=@]+))?(@(?P<after>[^=@]+))?")
 
 
 class AnnotatorEntry(NamedTuple):
@@ -32,28 +33,21 @@ def read_annotator(text: str, setting: str) -> AnnotatorEntry:
     Raises:
         SettingError: it is none, or its teacher can't be in a population.
     """
-    match = _ENTRY.fullmatch(text)
-    forms = "write a teacher's name, with =SHARE for another share than 1, and @ANSWERS to leave after that many"
-    require(match is not None, setting, text, f"{forms}, as in oracle=2@30")
-    teacher, share, after = (match[name] for name in ("teacher", "share", "after")) if match else ("", None, None)
-    require(teacher != "population", setting, text, "a population is of single annotators: name these")
+    share, after, match = 0.0, None, _ENTRY.fullmatch(text)
+    if match is not None:
+        with contextlib.suppress(ValueError):
+            share, after = (
+                float(match["share"] or 1.0),
+                None if match["after"] is None else whole_number(match["after"]),
+            )
+    forms = "write a teacher's name, with =SHARE (above 0) for another share than 1, and @ANSWERS (1 or more) to leave after them"
+    valid = 0 < share < math.inf and (after is None or after >= 1)
+    require(valid, setting, text, f"{forms}, as in oracle=2@30")
+    teacher = match["teacher"] if match else ""
     require(
-        teacher != "human",
+        teacher not in ("population", "human"),
         setting,
         text,
-        "a population is of scripted annotators: remove it, and set preferences.human_share to ask people too",
+        "a population is of single scripted annotators: name these, and set preferences.human_share to ask people too",
     )
-    part = 1.0 if share is None else _number(share)
-    require(0 < part < math.inf, setting, text, "the share after = must be a number above 0")
-    answers = None if after is None else _number(after)
-    whole = answers is None or (1 <= answers <= LARGEST and answers.is_integer())
-    require(whole, setting, text, "the number of answers after @ must be a whole number of 1 or more")
-    return AnnotatorEntry(teacher, part, None if answers is None else int(answers))
-
-
-def _number(text: str) -> float:
-    """Return the number that ``text`` is; NaN if it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+    return AnnotatorEntry(teacher, share, after)

@@ -1,24 +1,68 @@
-"""Checks of settings. Their messages name the setting, the value and the remedy."""
+"""Checks of settings, whose bounds are declared on the fields. Messages name the setting, the value and the remedy."""
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from numbers import Integral, Real
-from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nearest import did_you_mean
-from rlhf_ray.data.registry import name_of, names_of
+from rlhf_ray.data.registry import names_of
 from rlhf_ray.data.whole import LARGEST
 
 T = TypeVar("T")
 
 Precision = Literal["auto", "float32", "bfloat16"]
 """Numbers of convolutions in gradient steps."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of a number, as an annotation of its field: ``Annotated[float, Bounds(0, 1)]``.
+
+    Attributes:
+        low: the smallest value; with ``above``, the value itself is none.
+        high: the largest value; with ``below``, the value itself is none.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    above: bool = False
+    below: bool = False
+
+    def hold(self, value: float) -> bool:
+        """Return whether ``value`` is within them. NaN isn't."""
+        return (self.low < value if self.above else self.low <= value) and (
+            value < self.high if self.below else value <= self.high
+        )
+
+    @property
+    def rule(self) -> str:
+        """What a value must be: ``at least 0 and below 1``."""
+        if self.high == math.inf:
+            return f"above {self.low}" if self.above else f"{self.low} or more"
+        if not self.above and not self.below:
+            return f"between {self.low} and {self.high}"
+        return (
+            f"{'above' if self.above else 'at least'} {self.low} and {'below' if self.below else 'at most'} {self.high}"
+        )
+
+
+Count = Annotated[int, Bounds(1)]
+Natural = Annotated[int, Bounds(0)]
+Positive = Annotated[float, Bounds(0, above=True)]
+NonNegative = Annotated[float, Bounds(0)]
+Share = Annotated[float, Bounds(0, 1)]
+BelowOne = Annotated[float, Bounds(0, 1, below=True)]
+Discount = Annotated[float, Bounds(0, 1, above=True)]
+Layers = tuple[Count, ...]
+"""The number of units of each hidden layer."""
 
 
 CHANGEABLE = "changeable"
@@ -61,65 +105,91 @@ def require_known(given: Iterable[str], known: Iterable[str], group: str, inside
         raise SettingError(f"{group} has no setting {name}; {near}")
 
 
-def require_layers(hidden: tuple[int, ...], setting: str) -> None:
-    """Check the number of units of each hidden layer."""
-    valid = len(hidden) >= 1 and all(units >= 1 for units in hidden)
-    require(valid, setting, hidden, "give at least one hidden layer, each with 1 or more units")
+def check_values(settings: object, group: str = "", infinite: Sequence[str] = ()) -> None:
+    """Check each field of ``settings`` against its type, with the `Bounds` of its numbers.
 
+    Whole numbers may be floats, such as 1e5 from JSON. One value may be given where several may be.
 
-def take_values(settings: object, group: str = "") -> None:
-    """Give fields values of their kinds: whole numbers such as 1e5 from JSON, and one value where several may be given.
+    Args:
+        settings: a frozen dataclass, whose fields get values of their types.
+        group: the group's name, for errors.
+        infinite: the fields that may be infinite.
 
     Raises:
-        SettingError: a field that takes whole numbers, numbers, or true and false has something else.
+        SettingError: a field has another value.
     """
-    for name, kind in get_type_hints(type(settings)).items():
+    for name, (parts, many) in _kinds(type(settings)).items():
         value, setting = getattr(settings, name), f"{group}.{name}" if group else name
-        kinds = {part for inner in (get_args(kind) or (kind,)) for part in (get_args(inner) or (inner,))}
-        many = get_origin(kind) is tuple
-        if many and not isinstance(value, list | tuple):
-            value = (value,)
-        if kinds & {int, float}:
-            value = tuple(_number(inner, kinds, setting) for inner in value) if many else _number(value, kinds, setting)
-        require(kind is not bool or isinstance(value, bool), setting, value, "it must be true or false")
+        if many:
+            values = value if isinstance(value, list | tuple) else (value,)
+            value = tuple(_checked(inner, parts, setting, name in infinite) for inner in values)
+            require(bool(value) or parts[0][0] is str, setting, value, "give at least one number")
+        else:
+            value = _checked(value, parts, setting, name in infinite)
         object.__setattr__(settings, name, value)
 
 
-def _number(value: Any, kinds: set[Any], setting: str) -> Any:
-    """Check a number; return an int in the place of a whole number of another type, where ``kinds`` allow."""
-    if (isinstance(value, str) and value in kinds) or (value is None and NoneType in kinds):
+Part = tuple[Any, Bounds | None]
+"""One of the types of a field, or a single value of a `Literal`; and the bounds of a number."""
+
+
+@functools.cache
+def _kinds(of: type) -> dict[str, tuple[list[Part], bool]]:
+    """Return by field what it takes, and whether it takes several."""
+    found = {}
+    for name, kind in get_type_hints(of, include_extras=True).items():
+        many = get_origin(kind) is tuple
+        found[name] = list(_parts(get_args(kind)[0] if many else kind)), many
+    return found
+
+
+def _parts(kind: Any, bounds: Bounds | None = None) -> Iterator[Part]:
+    if (marks := getattr(kind, "__metadata__", None)) is not None:
+        yield from _parts(kind.__origin__, next((mark for mark in marks if isinstance(mark, Bounds)), None))
+    elif get_origin(kind) in (Union, UnionType):
+        for part in get_args(kind):
+            yield from _parts(part, bounds)
+    elif get_origin(kind) is Literal:
+        yield from ((value, None) for value in get_args(kind))
+    else:
+        yield None if kind is NoneType else get_origin(kind) or kind, bounds
+
+
+def _checked(value: Any, parts: Sequence[Part], setting: str, infinite: bool) -> Any:
+    """Return the value, a whole number as an int."""
+    kinds = [kind for kind, _ in parts]
+    if any(type(value) is type(kind) and value == kind for kind in kinds):  # one of a Literal, or None
         return value
-    words = sorted(kind for kind in kinds if isinstance(kind, str)) + ["None"] * (NoneType in kinds)
-    rule = ", or ".join([f"it must be a {'' if float in kinds else 'whole '}number", *words])
-    require(isinstance(value, Real) and not isinstance(value, bool), setting, value, rule)
-    if (LARGEST if int in kinds else sys.float_info.max) < abs(value) < math.inf:
-        rule = "it must be at most 2**63 - 1" if int in kinds else "it must be a finite number"
-        require(False, setting, f"about {'-' if value < 0 else ''}1e{math.log10(abs(value)):.0f}", rule)
-    if int in kinds and float(value).is_integer() and (float not in kinds or value > 1 or isinstance(value, Integral)):
-        return int(value)
-    require(float in kinds, setting, value, rule)
+    if int in kinds or float in kinds:
+        return _number(value, parts, setting, infinite)
+    if bool in kinds:
+        require(isinstance(value, bool), setting, value, "it must be true or false")
+    elif str in kinds:
+        require(isinstance(value, str), setting, value, "it must be a text")
+    elif not any(isinstance(kind, type) for kind in kinds):
+        require(False, setting, value, f"it must be one of {', '.join(map(str, kinds))}")
     return value
 
 
-def require_values(settings: object, group: str, unbounded: str | None = None) -> None:
-    """Check each field of ``settings``: a `Literal` has one of its values, and a number is finite, unless it is ``unbounded``.
-
-    Whole numbers may be floats, such as 1e5 (`take_values`).
-    """
-    take_values(settings, group)
-    for name, kind in get_type_hints(type(settings)).items():
-        choices, value = get_args(kind) if get_origin(kind) is Literal else (), getattr(settings, name)
-        require(not choices or value in choices, f"{group}.{name}", value, f"it must be one of {', '.join(choices)}")
-        infinite = isinstance(value, float) and name != unbounded and not math.isfinite(value)
-        require(not infinite, f"{group}.{name}", value, "it must be a finite number")
+def _number(value: Any, parts: Sequence[Part], setting: str, infinite: bool) -> Any:
+    bounds = {kind: of for kind, of in parts if kind in (int, float)}
+    others = [f", or {kind}" for kind, _ in parts if kind not in (int, float)]
+    rule = "".join([f"it must be a {'' if float in bounds else 'whole '}number", *others])
+    require(isinstance(value, Real) and not isinstance(value, bool), setting, value, rule)
+    if (LARGEST if int in bounds else sys.float_info.max) < abs(value) < math.inf:
+        most = "it must be at most 2**63 - 1" if int in bounds else "it must be a finite number"
+        require(False, setting, f"about {'-' if value < 0 else ''}1e{math.log10(abs(value)):.0f}", most)
+    whole = float(value).is_integer() and (float not in bounds or value > 1 or isinstance(value, Integral))
+    kind = int if int in bounds and whole else float
+    require(kind in bounds, setting, value, rule)
+    value = int(value) if kind is int else value
+    if (within := bounds[kind]) is not None:
+        require(within.hold(value), setting, value, "".join([f"it must be {within.rule}", *others]))
+    require(infinite or math.isfinite(value), setting, value, "it must be a finite number")
+    return value
 
 
 def name_parts(settings: object, *names: str) -> None:
-    """Replace parts given as objects by their names (`rlhf_ray.data.registry`)."""
+    """Replace parts given as objects by their names (`rlhf_ray.data.registry`). Comes before `check_values`."""
     for name in names:
-        object.__setattr__(settings, name, name_of(getattr(settings, name)))
-
-
-def name_several(settings: object, name: str) -> None:
-    """Replace the parts in a setting that takes several by their names."""
-    object.__setattr__(settings, name, names_of(getattr(settings, name)))
+        object.__setattr__(settings, name, names_of(getattr(settings, name)))

@@ -7,11 +7,11 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings.agents import AgentSettings
-from rlhf_ray.settings.checks import require, require_known, take_values
+from rlhf_ray.settings.checks import BelowOne, Bounds, Count, check_values, require, require_known
 from rlhf_ray.settings.fragments import FragmentSettings, ResolvedFragments
 from rlhf_ray.settings.labelling import LabellingSettings
 from rlhf_ray.settings.ppo import PPOSettings
@@ -47,12 +47,12 @@ class Experiment:
     environment steps; it takes vector observations, and Discrete or bounded Box actions."""
     total_env_steps: int = 200_000
     """Total environment steps, including those of the random policy and of exploration. Never exceeded."""
-    seed: int = 0
+    seed: Annotated[int, Bounds(0, 2**31 - 1)] = 0
     """Random seed. In synchronous mode, the same seed and settings give the same run."""
-    checkpoint_every: int = 20
+    checkpoint_every: Count = 20
     """Training iterations between checkpoints. Each checkpoint cuts off the current episodes and reseeds all random generators, so
     that a resumed run continues exactly like an uninterrupted one."""
-    reward_mix: float = 0.0
+    reward_mix: BelowOne = 0.0
     """Share of the environment's own reward in what the agent learns from: (1 - reward_mix) times the learned reward, which has
     standard deviation 1 per step, plus reward_mix times the environment's, in its own unit. 0: the learned reward alone."""
     fragments: FragmentSettings = field(default_factory=FragmentSettings)
@@ -63,24 +63,7 @@ class Experiment:
     labelling: LabellingSettings = field(default_factory=LabellingSettings)
 
     def __post_init__(self) -> None:
-        take_values(self)
-        seeds = isinstance(self.seed, int) and 0 <= self.seed < 2**31
-        require(seeds, "seed", self.seed, "it must be an integer from 0 to 2147483647")
-        require(isinstance(self.environment, str), "environment", self.environment, "it must be a name")
-        require(
-            self.agent in get_args(AgentName),
-            "agent",
-            self.agent,
-            f"it must be one of {', '.join(get_args(AgentName))}",
-        )
-        mixes = isinstance(self.reward_mix, int | float) and 0 <= self.reward_mix < 1
-        require(
-            mixes,
-            "reward_mix",
-            self.reward_mix,
-            "it must be 0 or more and below 1 (the environment's reward alone: --true-reward)",
-        )
-        require(self.checkpoint_every >= 1, "checkpoint_every", self.checkpoint_every, "it must be 1 or more")
+        check_values(self)
         fragments = self.resolved_fragments()
         require(
             self.agent_settings.rollout_length >= fragments.length,
@@ -116,10 +99,16 @@ class Experiment:
         settings: AgentSettings = getattr(self, self.agent)
         return settings
 
+    def changed(self, **changes: Any) -> Experiment:
+        """This experiment with other values, those of a group as a dictionary: ``changed(seed=1, ppo={"gamma": 0.9})``."""
+        for name, value in changes.items():
+            if isinstance(value, dict):
+                changes[name] = dataclasses.replace(getattr(self, name), **value)
+        return dataclasses.replace(self, **changes)
+
     def with_agent_settings(self, **changes: Any) -> Experiment:
         """This experiment with other settings of its agent."""
-        agent: Any = self.agent_settings
-        return dataclasses.replace(self, **{self.agent: dataclasses.replace(agent, **changes)})
+        return self.changed(**{self.agent: changes})
 
     def own_names(self) -> list[str]:
         """The names ``module:Name`` of the user's own parts and environment."""
@@ -212,12 +201,7 @@ FORMER = {("RewardModelSettings", "annotator_errors")}
 """Settings of earlier versions, by class, whose runs still open: what they asked for is always done now."""
 
 _GROUPS: dict[str, Any] = {
-    "fragments": FragmentSettings,
-    "preferences": PreferenceSettings,
-    "reward_model": RewardModelSettings,
-    "ppo": PPOSettings,
-    "sac": SACSettings,
-    "labelling": LabellingSettings,
+    name: kind for name, kind in get_type_hints(Experiment).items() if dataclasses.is_dataclass(kind)
 }
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from rlhf_ray.settings.checks import changeable, require, take_values
+from rlhf_ray.settings.checks import Bounds, Count, Discount, Natural, Share, changeable, check_values, require
 
 Auto = Literal["auto"]
 
@@ -15,17 +15,17 @@ Auto = Literal["auto"]
 class FragmentSettings:
     """How fragments (short segments of behaviour) are cut from the agent's rollouts."""
 
-    length: int | Auto = "auto"
+    length: Count | Auto = "auto"
     """Environment steps per fragment. Must fit into an episode and into a rollout (the agent's rollout_length). auto: a twentieth
     of an episode, between 10 and 50 steps."""
-    start_share: float | Auto = changeable("auto")
+    start_share: Share | Auto = changeable("auto")
     """Fraction (0 to 1) of the compared fragments that are episode starts; the others start anywhere. Episode starts are rare, so
     each is compared more often. auto: 0.5 if initial_env_steps is auto (an agent that has fallen often stays down, and two such
     fragments are a tie), otherwise 0."""
-    pool: int = 400
+    pool: Annotated[int, Bounds(2)] = 400
     """Number of fragments from which pairs are drawn; new fragments replace the oldest. With people and films of them: 9 % of that
     number, and at least 36."""
-    max_policy_age: int | None = None
+    max_policy_age: Natural | None = None
     """Maximum age of a fragment from which pairs are drawn: how many versions (training iterations) its policy may be behind the
     newest in the pool. Random actions count as one version before the first policy. None: no limit but the size of the pool."""
     initial_env_steps: int | Auto = "auto"
@@ -37,39 +37,20 @@ class FragmentSettings:
     """Environment steps before each later round, taken by the policy mixed with random actions, to get fragments of behaviour that
     the policy alone does not show: a number, or the share of total_env_steps that all of them take together, such as 0.05. Count
     towards total_env_steps."""
-    random_action_share: float = 0.3
+    random_action_share: Share = 0.3
     """Probability (0 to 1) of a random action in the exploration steps."""
-    switch_probability: float = 1.0
+    switch_probability: Discount = 1.0
     """Probability (above 0, up to 1) with which each exploration step draws anew, with random_action_share, whether its action is
     random. 1: each action independently. Less: stretches of random actions and of the policy, such as 0.5, two steps on average
     between draws, in `imitation`."""
-    film_env_steps: int = 200
+    film_env_steps: Count = 200
     """With people as teachers: environment steps of the newest policy that are rendered before each later round; in asynchronous
     mode, only before rounds for which annotators need new clips. Environments without image observations are rendered only in
     these steps. Count towards total_env_steps."""
 
     def __post_init__(self) -> None:
-        take_values(self, "fragments")
-        for name, value in (("length", self.length), ("initial_env_steps", self.initial_env_steps)):
-            valid = isinstance(value, int) or value == "auto"
-            require(valid, f"fragments.{name}", value, "it must be a number of steps, or auto")
+        check_values(self, "fragments")
         length = 1 if self.length == "auto" else self.length
-        require(length >= 1, "fragments.length", self.length, "it must be 1 or more")
-        share = self.start_share
-        valid = share == "auto" or (isinstance(share, int | float) and 0 <= share <= 1)
-        require(valid, "fragments.start_share", share, "it must be between 0 and 1, or auto")
-        require(
-            self.pool >= 2,
-            "fragments.pool",
-            self.pool,
-            "it must be 2 or more, because a comparison needs two fragments",
-        )
-        require(
-            self.max_policy_age is None or self.max_policy_age >= 0,
-            "fragments.max_policy_age",
-            self.max_policy_age,
-            "it must be 0 or more, or None for no limit",
-        )
         require(
             self.initial_env_steps == "auto" or self.initial_env_steps >= 2 * length,
             "fragments.initial_env_steps",
@@ -83,15 +64,6 @@ class FragmentSettings:
             exploration,
             "it must be 0 or more, or a share of the training's steps between 0 and 1",
         )
-        require(self.film_env_steps >= 1, "fragments.film_env_steps", self.film_env_steps, "it must be 1 or more")
-        require(
-            0 <= self.random_action_share <= 1,
-            "fragments.random_action_share",
-            self.random_action_share,
-            "it must be between 0 and 1",
-        )
-        switch = self.switch_probability
-        require(0 < switch <= 1, "fragments.switch_probability", switch, "it must be above 0 and at most 1")
 
     def resolved(
         self, *, horizon: int | None, total_env_steps: int, rollout: int | None = None, rounds: int = 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from rlhf_ray.settings.checks import require, take_values
+from rlhf_ray.settings.checks import Bounds, Count, Share, check_values, require
 
 Channels = Literal["auto", 1, 3]
-Zoom = int | Literal["auto"]
+Zoom = Count | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class LabellingSettings:
     """Language of the page: en, de, or a JSON file of its texts in yours. The instructions and the title stay as they are."""
     host: str = "127.0.0.1"
     """Address the page's server binds to. With any other than 127.0.0.1, other machines on the network can reach the page."""
-    port: int = 8765
+    port: Annotated[int, Bounds(0, 65535)] = 8765
     """Port of the page's server. If it is in use, the next free port is used; 0 picks any free port."""
     hosts: tuple[str, ...] = ()
     """Additional host names (without port) under which browsers reach the page, such as a proxy's."""
-    lease_seconds: float = 120.0
+    lease_seconds: Annotated[float, Bounds(5)] = 120.0
     """Seconds that a pair is reserved for the annotator who sees it. A visible page renews this."""
-    overlap_share: float = 0.1
+    overlap_share: Share = 0.1
     """Fraction (0 to 1) of questions that two annotators answer, to measure agreement. Needs two annotators."""
-    catch_share: float = 0.03
+    catch_share: Annotated[float, Bounds(0, 0.5)] = 0.03
     """Fraction (0 to 0.5) of shown pairs that are catch pairs, which check the annotator and are not used for training: a clip
     beside itself, or a pair they have already answered with its sides swapped."""
     channels: Channels = "auto"
@@ -45,24 +45,10 @@ class LabellingSettings:
     teach the environment's own reward; otherwise correct answers count as wrong."""
 
     def __post_init__(self) -> None:
-        take_values(self, "labelling")
-        for name in ("instructions", "language", "host"):
-            value = getattr(self, name)
-            require(isinstance(value, str), f"labelling.{name}", value, "it must be a text")
-        require(all(isinstance(name, str) for name in self.hosts), "labelling.hosts", self.hosts, "give host names")
+        check_values(self, "labelling")
         names = self.annotators
         valid = len(names) >= 1 and len(set(names)) == len(names)
         require(valid, "labelling.annotators", names, "give at least one name, each only once")
         for name in names:
-            fits = isinstance(name, str) and 1 <= len(name) <= 40 and name.isprintable() and name == name.strip()
+            fits = 1 <= len(name) <= 40 and name.isprintable() and name == name.strip()
             require(fits, "labelling.annotators", name, "a name has 1 to 40 printable characters")
-        require(0 <= self.port <= 65535, "labelling.port", self.port, "it must be between 0 and 65535")
-        large = self.zoom == "auto" or self.zoom >= 1
-        require(large, "labelling.zoom", self.zoom, "it must be a whole number, 1 or more, or auto")
-        known = self.channels in ("auto", 1, 3) and self.channels is not True
-        require(known, "labelling.channels", self.channels, "it must be auto, 1 or 3")
-        require(self.lease_seconds >= 5, "labelling.lease_seconds", self.lease_seconds, "it must be 5 seconds or more")
-        require(
-            0 <= self.overlap_share <= 1, "labelling.overlap_share", self.overlap_share, "it must be between 0 and 1"
-        )
-        require(0 <= self.catch_share <= 0.5, "labelling.catch_share", self.catch_share, "it must be between 0 and 0.5")

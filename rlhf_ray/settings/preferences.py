@@ -7,7 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rlhf_ray.settings.annotators import AnnotatorEntry, read_annotator
-from rlhf_ray.settings.checks import changeable, name_parts, name_several, require, require_values
+from rlhf_ray.settings.checks import (
+    BelowOne,
+    Count,
+    Discount,
+    Natural,
+    NonNegative,
+    Positive,
+    Share,
+    changeable,
+    check_values,
+    name_parts,
+    require,
+)
 
 
 @dataclass(frozen=True)
@@ -17,15 +29,15 @@ class PreferenceSettings:
     mode: Literal["synchronous", "asynchronous"] = "synchronous"
     """synchronous: collect, ask, fit and learn in turn; the same seed gives the same run. asynchronous: all run concurrently, and
     the agent never waits for labels or fits (but see max_reward_age)."""
-    comparisons: int = 500
+    comparisons: Natural = 500
     """Total number of comparisons: the label budget. Used up exactly, except that in asynchronous mode a slow teacher may leave
     some unanswered. 0: train on a given reward model without asking (`rlhf-ray train --reward-from`)."""
     initial_comparisons: int | float | Literal["auto"] = "auto"
     """How many of the comparisons are asked before training, about fragments of the random policy: a number, or a share of them
     such as 0.1. auto: a quarter, as in Christiano et al. 2017."""
-    rounds: int = 48
+    rounds: Natural = 48
     """Number of labelling rounds after the first, spread evenly over training. Each ends with a reward model fit."""
-    pretraining_env_steps: int = 0
+    pretraining_env_steps: Natural = 0
     """Environment steps before the first labels, rounded up to iterations, in which the agent learns to visit states unlike recent
     ones (PEBBLE). The first fragments then show this agent and random actions in equal parts. Count towards total_env_steps. Needs
     observations that are vectors."""
@@ -33,9 +45,9 @@ class PreferenceSettings:
     """Distribution of the comparisons over the rounds: constant; hyperbolic (∝ 1/(1+st), with s the steepness and t from 0 to 1);
     inverse_quadratic (∝ 1/(1+(st)²)); increasing (∝ 1/(1+s(1-t)), asks later); or module:Name for your own function, which takes t
     and returns the relative rate (`rlhf_ray.queries.label_rates`)."""
-    steepness: float = 6.0
+    steepness: Positive = 6.0
     """s in the schedules. Larger values ask earlier, or with increasing later."""
-    halving_env_steps: int | None = None
+    halving_env_steps: Count | None = None
     """In place of steepness: environment steps after which the rate of hyperbolic and inverse_quadratic has halved, such as 2000000
     for the rate ∝ 2e6/(T+2e6) of Christiano et al. 2017 after T steps. With increasing: steps before the end. None: steepness."""
     selection: str = changeable("random")
@@ -45,7 +57,7 @@ class PreferenceSettings:
     about the ensemble); k_center (unlike each other and earlier pairs); near_on_policy (mostly recent behaviour); or module:Name
     for your own selection (`rlhf_ray.queries.selection.Selection`). Joined by +, as in disagreement+k_center, each but the last
     keeps the better half of the candidates."""
-    oversampling: int = changeable(10)
+    oversampling: Count = changeable(10)
     """Candidate pairs drawn per selected pair. Not used with selection=random."""
     teacher: str = "oracle"
     """Who answers: oracle (always prefers the higher true return); stochastic (Boltzmann-rational in the true return); mistake,
@@ -60,48 +72,47 @@ class PreferenceSettings:
     gatherer: str = "scripted"
     """How answers are gathered, except people's: scripted (asks the teacher), or module:Name for your own gatherer
     (`rlhf_ray.queries.gatherers.Gatherer`), such as a labelling service or a model that looks at films."""
-    human_share: float = 0.0
+    human_share: Share = 0.0
     """Fraction (0 to 1) of questions put to people instead of the scripted teacher. Asynchronous mode only."""
-    rationality: float = 1.0
+    rationality: NonNegative = 1.0
     """With teacher=stochastic, soft or population: inverse temperature β, per unit of true return. 0 answers at random."""
-    mistake: float = 0.1
+    mistake: Share = 0.1
     """With teacher=mistake: probability (0 to 1) of the opposite answer."""
-    skip: float = 0.1
+    skip: Share = 0.1
     """With teacher=skip: share (0 to 1) of the recent mean return that one of the two fragments must exceed; other pairs are
     skipped."""
-    equal: float = 0.1
+    equal: NonNegative = 0.1
     """With teacher=equal: fragments are equally good if their returns differ by less than this share (0 or more) of the recent mean
     return."""
-    myopia: float = 0.9
+    myopia: Discount = 0.9
     """With teacher=myopic: weight (0 < x ≤ 1) of each step relative to the next one, so that late steps count most."""
-    teacher_discount: float = 1.0
+    teacher_discount: Discount = 1.0
     """Discount factor per step (0 < x ≤ 1) of the returns that a scripted teacher compares: early steps count most. Not used by
     human_like, systematic and the six built-in annotators of population."""
     skips_count: bool = False
     """Whether a skipped pair ("can't tell") uses up one comparison of the budget. If not, another pair is asked in its place."""
-    answer_seconds: float = 0.0
+    answer_seconds: NonNegative = 0.0
     """Seconds the scripted teacher takes per answer, on average, to simulate a slow teacher."""
-    answer_spread: float = 0.0
+    answer_spread: NonNegative = 0.0
     """With answer_seconds: standard deviation (0 or more) of the logarithm of the seconds per answer, which are log-normal. 0: each
     answer takes the same time."""
-    held_out_share: float = 0.1
+    held_out_share: BelowOne = 0.1
     """Fraction (0 ≤ x < 1) of comparisons held out from fits to measure held-out accuracy. Chosen by a hash of their ids."""
     allow_variable_horizon: bool = False
     """Allow episodes of varying length. The end of an episode can leak information about the reward (see "variable horizon" in the
     `imitation` documentation), so this is off by default."""
     minimum_comparisons: int | None = None
     """Asynchronous: number of answers before the first fit and the agent's first step. None: initial_comparisons."""
-    max_open_questions: int = 50
+    max_open_questions: Count = 50
     """Asynchronous: maximum number of unanswered questions. If the teacher is slower than the schedule, this keeps questions about
     recent behaviour."""
-    max_reward_age: int | None = None
+    max_reward_age: Count | None = None
     """Asynchronous: maximum environment steps taken on one version of the reward model while a newer one is due (a fit is
     scheduled and has labels); then the agent waits for it. None: it never waits."""
 
     def __post_init__(self) -> None:
-        require_values(self, "preferences", unbounded="rationality")
-        name_parts(self, "teacher", "gatherer", "selection", "schedule")
-        name_several(self, "annotators")
+        name_parts(self, "teacher", "gatherer", "selection", "schedule", "annotators")
+        check_values(self, "preferences", infinite=("rationality",))
         require(
             not self.annotators or self.teacher == "population",
             "preferences.annotators",
@@ -110,12 +121,6 @@ class PreferenceSettings:
         )
         for entry in self.annotators:
             read_annotator(entry, "preferences.annotators")
-        require(
-            self.comparisons >= 0,
-            "preferences.comparisons",
-            self.comparisons,
-            "it must be 1 or more, or 0 with a given reward model",
-        )
         least = min(1, self.comparisons)
         share = isinstance(self.initial_comparisons, float)
         first = 0 if share and not 0 < self.initial_comparisons < 1 else self.first_comparisons  # type: ignore[operator]
@@ -126,7 +131,6 @@ class PreferenceSettings:
             f"it must be between {least} and preferences.comparisons={self.comparisons}, or auto for a quarter, or a share of them "
             "between 0 and 1",
         )
-        require(self.rounds >= 0, "preferences.rounds", self.rounds, "it must be 0 or more")
         if self.rounds == 0:
             require(
                 first == self.comparisons,
@@ -134,43 +138,22 @@ class PreferenceSettings:
                 0,
                 f"then only the first round asks: set preferences.initial_comparisons to {self.comparisons}, or raise rounds",
             )
-        require(0 <= self.human_share <= 1, "preferences.human_share", self.human_share, "it must be between 0 and 1")
         require(
             self.human_share == 0 or self.mode == "asynchronous",
             "preferences.human_share",
             self.human_share,
             "mixing people and a scripted teacher needs preferences.mode=asynchronous",
         )
-        require(self.steepness > 0, "preferences.steepness", self.steepness, "it must be above 0")
-        pretraining = self.pretraining_env_steps
-        require(pretraining >= 0, "preferences.pretraining_env_steps", pretraining, "it must be 0 or more")
         require(
-            pretraining == 0 or self.comparisons > 0,
+            self.pretraining_env_steps == 0 or self.comparisons > 0,
             "preferences.pretraining_env_steps",
-            pretraining,
+            self.pretraining_env_steps,
             "with a given reward model there is nothing to wait for: set it to 0",
         )
         require(
-            self.halving_env_steps is None or self.halving_env_steps >= 1,
-            "preferences.halving_env_steps",
-            self.halving_env_steps,
-            "it must be 1 or more, or None for preferences.steepness",
-        )
-        require(self.oversampling >= 1, "preferences.oversampling", self.oversampling, "it must be 1 or more")
-        require(self.rationality >= 0, "preferences.rationality", self.rationality, "it must be 0 or more")
-        require(0 <= self.mistake <= 1, "preferences.mistake", self.mistake, "it must be between 0 and 1")
-        require(0 <= self.skip <= 1, "preferences.skip", self.skip, "it must be between 0 and 1")
-        require(self.equal >= 0, "preferences.equal", self.equal, "it must be 0 or more")
-        require(0 < self.myopia <= 1, "preferences.myopia", self.myopia, "it must be above 0 and at most 1")
-        discount = self.teacher_discount
-        require(0 < discount <= 1, "preferences.teacher_discount", discount, "it must be above 0 and at most 1")
-        require(self.answer_seconds >= 0, "preferences.answer_seconds", self.answer_seconds, "it must be 0 or more")
-        spread = self.answer_spread
-        require(spread >= 0, "preferences.answer_spread", spread, "it must be 0 or more")
-        require(
-            spread == 0 or self.answer_seconds > 0,
+            self.answer_spread == 0 or self.answer_seconds > 0,
             "preferences.answer_spread",
-            spread,
+            self.answer_spread,
             "it spreads preferences.answer_seconds, which is 0: set that to seconds above 0",
         )
         require(
@@ -178,24 +161,6 @@ class PreferenceSettings:
             "preferences.minimum_comparisons",
             self.minimum_comparisons,
             f"it must be between {least} and preferences.comparisons={self.comparisons}",
-        )
-        require(
-            self.max_open_questions >= 1,
-            "preferences.max_open_questions",
-            self.max_open_questions,
-            "it must be 1 or more",
-        )
-        require(
-            self.max_reward_age is None or self.max_reward_age >= 1,
-            "preferences.max_reward_age",
-            self.max_reward_age,
-            "it must be 1 or more, or None for no limit",
-        )
-        require(
-            0 <= self.held_out_share < 1,
-            "preferences.held_out_share",
-            self.held_out_share,
-            "it must be at least 0 and below 1",
         )
 
     @property

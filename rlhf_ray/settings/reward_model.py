@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from rlhf_ray.settings.checks import (
+    BelowOne,
+    Bounds,
+    Count,
+    Discount,
+    Layers,
+    NonNegative,
+    Positive,
     Precision,
+    Share,
     changeable,
+    check_values,
     name_parts,
-    name_several,
     require,
-    require_layers,
-    require_values,
 )
 
 Activation = Literal["relu", "leaky_relu", "tanh"]
@@ -35,16 +41,16 @@ class RewardModelSettings:
     """Loss: bradley_terry (cross-entropy of the Bradley-Terry model with label_noise); label_smoothing (cross-entropy with each
     answer's probability of being right, by label_noise, for many wrong answers); or module:Name for your own loss
     (`rlhf_ray.reward.likelihood.Loss`)."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Layers = (64, 64)
     """Number of units in each hidden layer (for a cnn: in each layer after the convolutions)."""
-    convolutions: tuple[int, ...] = (32, 64)
+    convolutions: Layers = (32, 64)
     """Number of filters of each convolution of a pooled_cnn."""
     activation: Activation = "leaky_relu"
     """Activation function of the hidden layers."""
     output: Output = "reward"
     """What becomes the reward: reward (the network's output); probability (its sigmoid); two_part (the sigmoid of one network times
     the output of another). A fit to recorded rewards sets it (`SupervisedSettings.objective`)."""
-    dropout: float = 0.0
+    dropout: BelowOne = 0.0
     """Probability (0 ≤ x < 1) with which a fit drops each hidden unit. Each step draws its own mask."""
     batch_norm: bool = False
     """Whether hidden layers are normalised over the batch (left and right fragments together) in a fit, and by the averages of the
@@ -53,7 +59,7 @@ class RewardModelSettings:
     """How vector observations are normalised: none; running (mean 0 and standard deviation 1 over all steps compared so far); ema
     (by exponential moving averages of these statistics over fits, which change less from fit to fit); symlog (running, of
     sign(x) log(1 + abs(x)): small values keep their differences beside rare large ones; Hafner et al. 2023)."""
-    shaping_discount: float = 0.99
+    shaping_discount: Discount = 0.99
     """Discount factor γ of the network shaped, which adds γΦ(s') - Φ(s). The agent's own discount factor keeps its best policy."""
     use_state: bool = True
     """Whether the observation before the step is an input of the reward."""
@@ -66,7 +72,7 @@ class RewardModelSettings:
     normalize_outputs: bool = True
     """Whether each member's rewards are normalised to mean 0 and standard deviation 1 over the steps compared (Christiano et al.
     2017). False: the agent gets them on the likelihood's scale, which grows with the number of fits."""
-    ensemble_size: int = 3
+    ensemble_size: Count = 3
     """Number of ensemble members. The learned reward is the mean of their normalised outputs (see deviation_weight)."""
     deviation_weight: float = 0.0
     """Weight of the members' standard deviation in the learned reward: mean + weight * deviation. Negative: avoid what the members
@@ -74,27 +80,27 @@ class RewardModelSettings:
     bootstrap: bool = True
     """Whether each ensemble member is fitted to its own random four fifths of the comparisons, so that members differ (a bootstrap
     without replacement: one with replacement would double the variance of a batch's gradient)."""
-    learning_rate: float = changeable(3e-3)
+    learning_rate: Positive = changeable(3e-3)
     """Learning rate of AdamW."""
-    weight_decay: float = changeable(1e-2)
+    weight_decay: NonNegative = changeable(1e-2)
     """Weight decay of AdamW."""
-    batch_size: int = changeable(32)
+    batch_size: Count = changeable(32)
     """Comparisons per gradient step."""
-    initial_updates: int = 400
+    initial_updates: Count = 400
     """Gradient steps of the first fit."""
-    initial_epochs: float | None = None
+    initial_epochs: Positive | None = None
     """In place of initial_updates: passes of the first fit over the answers so far. None: initial_updates."""
-    updates: int = changeable(60)
+    updates: Count = changeable(60)
     """Gradient steps of each later fit, which starts from the previous weights and uses all comparisons so far."""
-    window: int | None = None
+    window: Count | None = None
     """Number of newest comparisons used in a fit; older ones stay in the store. None: all."""
-    label_noise: float | None = changeable(None)
+    label_noise: BelowOne | None = changeable(None)
     """Fraction (0 ≤ x < 1) of answers assumed to be random, half of them wrong. None: twice each annotator's error rate, which each
     fit estimates from answers that members of the ensemble were not fitted to (`rlhf_ray.reward.annotators`)."""
     annotator_rationality: bool = False
     """Whether to estimate each annotator's rationality during and after each fit: how much a difference between two fragments
     decides their answers, relative to the others. For several annotators; needs some hundred answers."""
-    largest_log_odds: float | None = None
+    largest_log_odds: Positive | None = None
     """Largest log odds of an answer in the likelihood (`imitation`'s threshold, there 50): beyond them, a comparison has no
     gradient. None: no limit, which is numerically safe too."""
     adaptive_l2: bool = False
@@ -102,88 +108,36 @@ class RewardModelSettings:
     times the training loss (Christiano et al. 2017, section 2.2.3). Needs 10 held-out comparisons (preferences.held_out_share)."""
     l2_interval: tuple[float, float] = (1.1, 1.5)
     """With adaptive_l2: smallest and largest held-out loss, in multiples of the training loss, at which the coefficient stays."""
-    l2_factor: float = 1.5
+    l2_factor: Annotated[float, Bounds(1, above=True)] = 1.5
     """With adaptive_l2: factor (above 1) by which the coefficient grows above the interval, and shrinks below it, after a pass."""
-    early_stopping: int | None = None
+    early_stopping: Count | None = None
     """Passes over the comparisons without a lower held-out loss after which a fit stops and goes back to its best weights. Needs 10
     held-out comparisons. None: fits always take all their gradient steps."""
     methods: tuple[str, ...] = ()
     """Additions to the fits: surf (pseudo-labels of confident pairs that nobody was asked about, and temporal crops), rime
     (leaves out or turns round suspected wrong labels), rune (adds the ensemble's spread to the reward, fading over training); or
     module:Name for your own (`rlhf_ray.reward.methods.FitMethod`)."""
-    discount: float = 1.0
+    discount: Discount = 1.0
     """Discount factor per step within a fragment, in the likelihood. 1: no discount."""
     precision: Precision = "auto"
     """Numbers of a cnn's convolutions in gradient steps: float32; bfloat16; or auto (bfloat16 on CPUs with instructions for it,
     otherwise float32). Rewards are always computed in float32."""
-    gpus: float = 0.0
+    gpus: Share = 0.0
     """GPUs of the reward trainer. 1: one GPU for itself. A fraction such as 0.5 (with ppo.gpus_per_learner=0.5): share one with a
     learner. 0: fit on the CPU, which is faster for small networks on vectors."""
 
     def __post_init__(self) -> None:
-        require_values(self, "reward_model")
-        name_parts(self, "network", "loss")
-        name_several(self, "methods")
-        require_layers(self.hidden, "reward_model.hidden")
-        require_layers(self.convolutions, "reward_model.convolutions")
+        name_parts(self, "network", "loss", "methods")
+        check_values(self, "reward_model")
         require(
             self.use_state or self.use_action or self.use_next_state or self.use_done,
             "reward_model.use_state",
             False,
             "the reward needs at least one input: enable use_state, use_action, use_next_state or use_done",
         )
-        for name in ("ensemble_size", "batch_size", "initial_updates", "updates"):
-            value = getattr(self, name)
-            require(value >= 1, f"reward_model.{name}", value, "it must be 1 or more")
-        epochs = self.initial_epochs
-        valid = epochs is None or epochs > 0
-        require(valid, "reward_model.initial_epochs", epochs, "it must be above 0, or None for initial_updates")
-        require(
-            self.window is None or self.window >= 1,
-            "reward_model.window",
-            self.window,
-            "it must be 1 or more, or None for all comparisons",
-        )
-        require(0 <= self.dropout < 1, "reward_model.dropout", self.dropout, "it must be at least 0 and below 1")
-        require(
-            0 < self.shaping_discount <= 1,
-            "reward_model.shaping_discount",
-            self.shaping_discount,
-            "it must be above 0 and at most 1",
-        )
-        require(
-            math.isfinite(self.deviation_weight),
-            "reward_model.deviation_weight",
-            self.deviation_weight,
-            "it must be a finite number",
-        )
-        require(self.learning_rate > 0, "reward_model.learning_rate", self.learning_rate, "it must be above 0")
-        require(self.weight_decay >= 0, "reward_model.weight_decay", self.weight_decay, "it must be 0 or more")
-        noise = self.label_noise
-        valid = noise is None or 0 <= noise < 1
-        require(valid, "reward_model.label_noise", noise, "it must be at least 0 and below 1, or None for the default")
-        limit = self.largest_log_odds
-        require(
-            limit is None or limit > 0,
-            "reward_model.largest_log_odds",
-            limit,
-            "it must be above 0, or None for no limit",
-        )
-        patience = self.early_stopping
-        require(
-            patience is None or patience >= 1,
-            "reward_model.early_stopping",
-            patience,
-            "it must be 1 pass or more, or None to take all gradient steps",
-        )
         interval = self.l2_interval
         valid = len(interval) == 2 and 0 <= interval[0] < interval[1]
         require(valid, "reward_model.l2_interval", interval, "it must be two numbers, 0 or more, the smaller one first")
-        require(self.l2_factor > 1, "reward_model.l2_factor", self.l2_factor, "it must be above 1")
-        require(0 < self.discount <= 1, "reward_model.discount", self.discount, "it must be above 0 and at most 1")
-        require(
-            0 <= self.gpus <= 1, "reward_model.gpus", self.gpus, "it must be between 0 and 1: the trainer uses one GPU"
-        )
 
     @property
     def models_annotators(self) -> bool:

@@ -1,13 +1,7 @@
 """Sweeps: train one experiment with different settings on Ray Tune, and report the best.
 
-::
-
-    space.py       the settings that vary, and their ranges
-    trial.py       one training as a Tune trial, and its objective
-    strategies.py  searchers choose settings; schedulers stop trials or copy others
-    running.py     runs and resumes Tune, with as many concurrent trials as fit
-    results.py     trials.json, best.json and the table
-    report.py      the report page
+``space`` has the settings that vary, ``trial`` one training as a Tune trial, ``strategies`` searchers and schedulers, ``running``
+runs and resumes Tune, ``state`` what resuming needs, ``results`` and ``report`` the table, the best settings and the page.
 """
 
 from rlhf_ray.sweeps.running import Plan, go_on, sweep

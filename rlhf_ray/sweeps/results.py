@@ -161,8 +161,14 @@ def _rank(trial: dict[str, Any]) -> tuple[bool, bool, float]:
 
 def _trial(result: Result, space: dict[str, Any]) -> dict[str, Any]:
     metrics = result.metrics or {}
-    ring, fit = metrics.get(PREFERENCES, {}), _newest_fit(result)
-    curve = _curve(result)
+    ring, settings = metrics.get(PREFERENCES, {}), metrics.get(SETTINGS, {})
+    # Iterations without a fit have no accuracy.
+    fits = _rows(result, *(f"{PREFERENCES}/round/held_out_{of}" for of in ("accuracy", "decided")))
+    curve: list[list[float]] = []
+    for steps, objective in _rows(result, ENV_STEPS, OBJECTIVE):
+        while curve and curve[-1][0] >= steps:  # a restored checkpoint undid these
+            curve.pop()
+        curve.append([steps, objective])
     error = metrics.get(REFUSAL)
     if result.error is not None:
         error = str(result.error).strip().splitlines()[-1]
@@ -177,36 +183,23 @@ def _trial(result: Result, space: dict[str, Any]) -> dict[str, Any]:
         "status": status,
         "objective": curve[-1][1] if curve else None,
         "env_steps": int(metrics.get(ENV_STEPS, 0)),
-        "held_out_accuracy": None if fit is None else fit[0],
-        "held_out_decided": None if fit is None else int(fit[1]),
+        "held_out_accuracy": fits[-1][0] if fits else None,
+        "held_out_decided": int(fits[-1][1]) if fits else None,
         "comparisons": ring.get("comparisons"),
-        "settings": {name: metrics.get(SETTINGS, {}).get(name) for name in space},
-        "seed": metrics.get(SETTINGS, {}).get("seed"),
+        "settings": {name: settings.get(name) for name in space},
+        "seed": settings.get("seed"),
         "curve": curve,
         "error": error and error[:500],
     }
 
 
-def _newest_fit(result: Result) -> tuple[float, float] | None:
-    """Return held-out accuracy of the newest fit that measured it, and on how many answers. Iterations without a fit have none."""
-    table, names = result.metrics_dataframe, [f"{PREFERENCES}/round/held_out_{of}" for of in ("accuracy", "decided")]
-    if table is None or not {*names} <= {*table} or (known := table[names].dropna()).empty:
-        return None
-    accuracy, decided = known.iloc[-1]
-    return float(accuracy), float(decided)
-
-
-def _curve(result: Result) -> list[list[float]]:
-    """Return environment steps and objective of each measurement, without those that a restored checkpoint undid."""
+def _rows(result: Result, *names: str) -> list[list[float]]:
+    """Return the results that have all of the metrics ``names``."""
     table = result.metrics_dataframe
-    if table is None or OBJECTIVE not in table or ENV_STEPS not in table:
+    if table is None or not {*names} <= {*table}:
         return []
-    points: list[list[float]] = []
-    for steps, objective in table[[ENV_STEPS, OBJECTIVE]].dropna().itertuples(index=False):
-        while points and points[-1][0] >= steps:
-            points.pop()
-        points.append([float(steps), float(objective)])
-    return points
+    found: list[list[float]] = table[list(names)].dropna().astype(float).to_numpy().tolist()
+    return found
 
 
 def conclude(outcome: SweepOutcome, experiment: Experiment, folder: Path, say: Callable[[str], None]) -> None:
@@ -238,30 +231,25 @@ def conclude(outcome: SweepOutcome, experiment: Experiment, folder: Path, say: C
 def _print(outcome: SweepOutcome) -> None:
     """Print a table of three columns, which fits in 80 characters however many settings vary."""
     table = Table(title="trials, best first; those stopped early come last", show_lines=True)
-    table.add_column(NAMES[outcome.plan["metric"]], justify="right")
-    table.add_column("settings", overflow="fold")
-    table.add_column("trial", overflow="fold")
+    for name in (NAMES[outcome.plan["metric"]], "settings", "trial"):
+        table.add_column(name, overflow="fold")
     for trial in outcome.ranked:
-        settings = "\n".join(f"{name} {_text(value)}" for name, value in trial["settings"].items())
-        told = [trial["name"], f"{trial['status']}, {trial['env_steps']:,} steps"]
+        best = trial is outcome.best
+        objective = [_text(trial["objective"])]
+        if ends := trial.get("interval_95"):
+            objective.append(f"95 %: {_text(ends[0])} to {_text(ends[1])}")
+        said = [trial["name"], f"{trial['status']}, {trial['env_steps']:,} steps"]
         if outcome.configurations:
-            told.append(f"mean of {len(trial['each'])} seeds: {', '.join(map(_text, trial['each']))}")
-        accuracy = trial["held_out_accuracy"]
-        if accuracy is not None and math.isfinite(accuracy):
-            told.append(f"held-out accuracy {share_of(accuracy, trial.get('held_out_decided'))}")
-        mark = f"\nbest, in {BEST}" if trial is outcome.best else ""
+            said.append(f"mean of {len(trial['each'])} seeds: {', '.join(map(_text, trial['each']))}")
+        if _is_known(trial["held_out_accuracy"]):
+            said.append(f"held-out accuracy {share_of(trial['held_out_accuracy'], trial.get('held_out_decided'))}")
         table.add_row(
-            f"{_text(trial['objective'])}{_interval(trial)}{mark}",
-            settings,
-            "\n".join(told),
-            style="bold" if mark else None,
+            "\n".join([*objective, *([f"best, in {BEST}"] if best else [])]),
+            "\n".join(f"{name} {_text(value)}" for name, value in trial["settings"].items()),
+            "\n".join(said),
+            style="bold" if best else None,
         )
     Console().print(table)
-
-
-def _interval(trial: dict[str, Any]) -> str:
-    ends = trial.get("interval_95")
-    return "" if ends is None else f"\n95 %: {_text(ends[0])} to {_text(ends[1])}"
 
 
 def _text(value: Any) -> str:

@@ -27,9 +27,10 @@ from rlhf_ray.data.strays import without_strays
 from rlhf_ray.runs.folder import own_folder
 from rlhf_ray.runs.trackers import PROJECT, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment, from_json, to_json
-from rlhf_ray.sweeps import grid, state
+from rlhf_ray.settings.checks import Count, Natural, check_values
+from rlhf_ray.sweeps import state
 from rlhf_ray.sweeps.results import SweepOutcome, collect, conclude
-from rlhf_ray.sweeps.space import PLACED, Space, apply, check, describe, extremes
+from rlhf_ray.sweeps.space import PLACED, Space, apply, check, describe, extremes, points
 from rlhf_ray.sweeps.state import PLAN as PLAN  # where callers look for it
 from rlhf_ray.sweeps.strategies import (
     Schedule,
@@ -75,14 +76,14 @@ class Plan:
 
     experiment: Experiment
     space: Space = field(default_factory=dict)
-    trials: int = 4
-    repeat: int = 1
-    concurrent: int | None = None
+    trials: Count = 4
+    repeat: Count = 1
+    concurrent: Count | None = None
     search: Search = "random"
     schedule: Schedule = "none"
     metric: Metric = "return"
-    evaluation_episodes: int = 20
-    seeds: int = 0
+    evaluation_episodes: Count = 20
+    seeds: Natural = 0
     tracker: TrackerName = "none"
     name: str = ""
 
@@ -92,13 +93,7 @@ class Plan:
         Raises:
             SettingError: a setting is invalid, or settings don't fit together.
         """
-        for name in ("trials", "evaluation_episodes"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name} is {getattr(self, name)}; it must be 1 or more.")
-        if self.concurrent is not None and self.concurrent < 1:
-            raise SettingError(f"concurrent is {self.concurrent}; it must be 1 or more.")
-        if self.seeds < 0:
-            raise SettingError(f"seeds is {self.seeds}; it must be 0 or more.")
+        check_values(self)
         preferences = self.experiment.preferences
         if self.metric == "likelihood" and not preferences.held_out_share:
             raise SettingError(
@@ -158,8 +153,8 @@ def _sweep(plan: Plan, folder: Path, at_once: int, say: Callable[[str], None]) -
     samples = plan.trials * plan.repeat
     if plan.repeat > 1 and plan.search == "random":
         space["seed"], samples = tune.grid_search([plan.experiment.seed + i for i in range(plan.repeat)]), plan.trials
-    points = grid.points(plan.space, plan.trials, plan.experiment.seed)
-    search = searcher(plan.search, plan.experiment.seed, at_once, plan.repeat, points)
+    listed = points(plan.space, plan.trials, plan.experiment.seed)
+    search = searcher(plan.search, plan.experiment.seed, at_once, plan.repeat, listed)
     schedule = scheduler(plan.schedule, plan.space, plan.experiment.total_env_steps)
     return _finish(plan, folder, _tuner(plan, folder, space, search, samples, schedule, say), say)
 
@@ -182,31 +177,28 @@ def _restored(plan: Plan, folder: Path) -> tune.Tuner:
     """Return a tuner that resumes what is in ``folder``."""
     state.put_back(folder)
     with state.named(folder / state.TUNER):
-        return tune.Tuner.restore(str(folder), trainable=TRIALS[plan.experiment.agent], resume_errored=True)
+        tuner = tune.Tuner.restore(str(folder), trainable=TRIALS[plan.experiment.agent], resume_errored=True)
+        tuner.get_results()  # fails if Tune can't read its state: it would start the sweep anew over the old results
+    return tuner
 
 
 def read_plan(folder: Path) -> Plan:
-    """Read the plan of the sweep in ``folder``, with its search space as `describe` gives it.
+    """Read the plan of the sweep in ``folder``, with its search space as `describe` gives it, and check the sweep's files.
 
     Raises:
         SettingError: there is no sweep in ``folder``, or one of its files is damaged.
     """
-    if not (folder / PLAN).exists() and not state.has_state(folder) and not state.has_started(folder):
+    if not (folder / PLAN).exists() and not state.has_started(folder):
         raise SettingError(f"{folder} is not a sweep's folder: it has no {PLAN}.")
     for part in (folder, folder / SEEDS):
         state.check(part)
     with state.named(folder / PLAN):
         values = json.loads((folder / PLAN).read_text())
         modules = values.pop("modules", None)
-        try:
-            experiment = from_json(Experiment, values.pop("experiment"))
-        except SettingError as error:
-            raise SettingError(f"{folder / PLAN}: {error}") from error
-        plan = Plan(experiment=experiment, **values)
-    consent.check(experiment.own_names(), folder / PLAN, modules)
+        plan = Plan(experiment=from_json(Experiment, values.pop("experiment")), **values)
+    consent.check(plan.experiment.own_names(), folder / PLAN, modules)
     for part in (folder, folder / SEEDS):
-        if state.has_started(part):
-            state.check_pickles(part)
+        state.check_pickles(part)
     return plan
 
 
@@ -351,30 +343,22 @@ def _fit(tuner: tune.Tuner, folder: Path) -> tune.ResultGrid:
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     # No tracebacks for lost trials: `Announcer` reports them in one line, and `error.txt` in the trial's folder has the details.
     os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
-    with state.restored_or_stopped(folder):
-        results = tuner.fit()
-    state.keep_results(folder, results)
+    results = tuner.fit()
+    live = [each for each in results if each.checkpoint is not None and not (each.metrics or {}).get("done")]
+    state.keep(folder, folder, {Path(each.path).name: each.checkpoint.path for each in live})
     return results
 
 
 class Announcer(tune.Callback):  # type: ignore[misc]
-    """Reports starts, measurements, restarts and failures of trials, and annotators' links."""
+    """Reports starts, measurements, restarts and failures of trials, and annotators' links. Tune calls its hooks."""
 
     def __init__(self, say: Callable[[str], None] = tell):
         self.say = say
         self._told: dict[str, str] = {}
         """The links last reported, by trial."""
-        self._total = 0
-        """How many trials there will be. Tune makes some of them only when they are due."""
-
-    def setup(
-        self, stop: Any = None, num_samples: Any = None, total_num_samples: int | None = None, **info: Any
-    ) -> None:
-        """Learn how many trials there will be (called by Tune)."""
-        self._total = total_num_samples or 0
 
     def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
-        """Report new links (called by Tune regularly)."""
+        """Report new links."""
         for trial in trials:
             links = Path(trial.path or ".") / LINKS
             if not trial.is_finished() and links.exists() and self._told.get(trial.trial_id) != links.read_text():
@@ -386,12 +370,11 @@ class Announcer(tune.Callback):  # type: ignore[misc]
                     self.say(f"{trial}: {person} labels at {link}")
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Report a start (called by Tune)."""
-        total = max(self._total, len(trials))
-        self.say(f"{trial}: started, {sum(t.is_finished() for t in trials)} of {total} trials done")
+        """Report a start."""
+        self.say(f"{trial}: started, {sum(t.is_finished() for t in trials)} trials done")
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
-        """Report a measurement or a refusal (called by Tune)."""
+        """Report a measurement or a refusal."""
         if REFUSAL in result:
             after = f"failed after {result[ENV_STEPS]:.0f} env steps" if result[ENV_STEPS] else "can't run"
             self.say(f"{trial}: {after}: {result[REFUSAL]}")
@@ -399,21 +382,13 @@ class Announcer(tune.Callback):  # type: ignore[misc]
             self.say(f"{trial}: env steps {result[ENV_STEPS]:.0f}, objective {result[OBJECTIVE]:.4g}")
 
     def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Report a restart (called by Tune)."""
+        """Report a restart."""
         start = f"its last checkpoint, {Path(trial.checkpoint.path).name}" if trial.checkpoint else "the beginning"
-        self.say(f"{trial}: {_why(trial)}; restarting from {start} (restart {trial.num_failures} of {FAILURES})")
+        self.say(
+            f"{trial}: its process failed; restarting from {start} (restart {trial.num_failures} of {FAILURES}); "
+            f"see {trial.error_file}"
+        )
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Report a failure (called by Tune)."""
-        self.say(f"{trial}: failed: {_why(trial)}; see {trial.error_file}")
-
-
-def _why(trial: Any) -> str:
-    """Describe a trial's error in a few words."""
-    try:  # read this machine's file: Tune's own function reads the one in the sweep's folder, which is written later
-        error = ray.cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
-    except Exception:
-        return "it failed"
-    if isinstance(error, ray.exceptions.RayActorError):
-        return "its process died"
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
+        """Report a failure."""
+        self.say(f"{trial}: failed; see {trial.error_file}")

@@ -1,10 +1,12 @@
-"""Search spaces: the settings that a sweep varies, by their command line names, with a sampler each."""
+"""Search spaces: the settings that a sweep varies, by their command line names, with a sampler each; and grids of listed values."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-import re
+import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, get_args, get_origin, get_type_hints
@@ -18,7 +20,6 @@ from rlhf_ray.data.plain import plain
 from rlhf_ray.data.whole import whole_number
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.settings import Experiment, checks, from_json, to_json
-from rlhf_ray.sweeps.grid import Listed
 
 Space = dict[str, Any]
 """Maps names of settings (``ppo.gamma``, ``seed``) to Tune's samplers."""
@@ -59,10 +60,7 @@ def apply(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
             )
         group, _, field = name.rpartition(".")
         (settings[group] if group else settings)[field] = value
-    try:
-        return from_json(Experiment, settings)
-    except TypeError as error:  # for example a string in place of a number
-        raise SettingError(f"{', '.join(f'{name}={value!r}' for name, value in values.items())}: {error}") from error
+    return from_json(Experiment, settings)
 
 
 def kinds() -> dict[str, Any]:
@@ -81,28 +79,9 @@ def kinds() -> dict[str, Any]:
 FORMS = "NAME=A,B,C (each of these values), NAME=choice:A,B,C (drawn from them), NAME=LOW..HIGH (a range) or NAME=LOW..HIGH:log"
 """The forms of a word of ``--vary``."""
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
-_RANGE = re.compile(
-    rf"(?P<kind>[a-z_]*)[:(=\[\s]*(?P<low>{_NUMBER})\s*(?:\.{{2,}}|,|:|-|\bto\b|;)+\s*(?P<high>{_NUMBER})(?P<rest>.*)",
-    re.IGNORECASE,
-)
-"""What may be meant as a range: two numbers, maybe after the name of a distribution."""
-
-_SAMPLERS = (
-    "uniform",
-    "loguniform",
-    "quniform",
-    "qloguniform",
-    "randint",
-    "lograndint",
-    "qrandint",
-    "randn",
-    "normal",
-    "range",
-    "log",
-)
-"""Names of distributions, of Tune and others, that people write before a range."""
+class Listed(Categorical):  # type: ignore[misc]
+    """Values that are each tried. `tune.choice` draws them at random. Searchers and schedulers choose from both freely."""
 
 
 def parse(words: Sequence[str], experiment: Experiment) -> Space:
@@ -129,50 +108,24 @@ def parse(words: Sequence[str], experiment: Experiment) -> Space:
 
 
 def _parse(word: str) -> tuple[str, Domain]:
-    name, equals, text = word.partition("=")
+    name, _, text = word.partition("=")
     name, text = name.removeprefix("--").replace("-", "_"), text.strip()
-    kind = _kind_of(word, name, text if equals else "")
-    numbers, whole = _takes(kind, int, float), _takes(kind, int) and not _takes(kind, float)
-    sampler, colon, of_choice = text.partition(":")
-    if colon and sampler == "choice":
-        return name, tune.choice(_values(word, of_choice, numbers))
-    named = re.match(r"[a-z_]+(?=[:(=\[])", text)
-    if ".." in text and not named and numbers:
-        return name, _range(word, name, text, whole)
-    if named and (numbers or named[0] in (*_SAMPLERS, "choice", "grid", "grid_search")):
-        raise SettingError(_advice(word, name, text))
-    return name, Listed(_listed(word, name, text, kind))
-
-
-def _kind_of(word: str, name: str, text: str) -> Any:
-    """Return the type of the setting that a word varies."""
     kind = kinds().get(name)
-    if kind is not None and text:
-        return kind
-    if near := did_you_mean(name, kinds()) if kind is None else "":
+    if kind is None:
+        near = did_you_mean(name, kinds()) or f"write {FORMS}, as in ppo.learning_rate=1e-4..1e-2:log."
         raise SettingError(f"--vary is {word!r}, but there is no setting {name!r}; {near}")
-    what = f"there is no setting {name!r}" if text else "the values are missing"
-    raise SettingError(
-        f"--vary is {word!r}, but {what}: write {FORMS}, with the name of a setting from `rlhf-ray train PRESET --help`, as "
-        "ppo.learning_rate."
-    )
-
-
-def _listed(word: str, name: str, text: str, kind: Any) -> list[Any]:
-    """Return the values in ``A,B,C`` that a setting takes."""
-    numbers, whole = _takes(kind, int, float), _takes(kind, int) and not _takes(kind, float)
-    values = _values(word, text, numbers)
-    if whole:  # 1e5
-        values = [int(value) if isinstance(value, float) and value.is_integer() else value for value in values]
-    if whole and any(isinstance(value, float) for value in values):
-        raise SettingError(
-            f"--vary is {word!r}, but {name} takes whole numbers: write {name}=1,2,3 or {name}=1..3, for example."
-        )
-    if numbers and not all(_is_number(value, kind, whole) for value in values):
-        raise SettingError(_advice(word, name, text))
-    if repeated := [value for i, value in enumerate(values) if value in values[:i]]:
-        raise SettingError(f"--vary is {word!r}, which has {repeated[0]} twice: give each value once.")
-    return values
+    floats, numbers = _takes(kind, float), _takes(kind, int, float)
+    low, dots, rest = text.partition("..")
+    if dots and numbers:
+        return name, _range(word, name, low, *rest.partition(":")[::2], whole=not floats)
+    choice = text.removeprefix("choice:")
+    try:
+        values: list[Any] = json.loads(f"[{choice}]")
+    except ValueError:
+        values = [_value(one.strip(), numbers) for one in choice.split(",")]
+    if "" in values or not values:
+        raise SettingError(f"--vary is {word!r}, which has an empty value: write {FORMS.replace('NAME', name)}.")
+    return name, Listed(values) if choice == text else tune.choice(values)
 
 
 def _takes(kind: Any, *types: type) -> bool:
@@ -180,28 +133,12 @@ def _takes(kind: Any, *types: type) -> bool:
     return get_origin(kind) is not tuple and any(one in types for one in (kind, *get_args(kind)))
 
 
-def _is_number(value: Any, kind: Any, whole: bool) -> bool:
-    """Return whether a setting of numbers takes the value: a number, or another value of its type, such as None or "auto"."""
-    if value is None or isinstance(value, str):
-        return value in _others(kind)
-    return isinstance(value, int if whole else int | float)
-
-
-def _others(kind: Any) -> list[Any]:
-    return [None if one is type(None) else one for part in (kind, *get_args(kind)) for one in (part, *get_args(part))]
-
-
-def _range(word: str, name: str, text: str, whole: bool) -> Domain:
-    bounds, colon, scale = text.partition(":")
-    low, _, high = bounds.partition("..")
+def _range(word: str, name: str, low: str, high: str, scale: str, *, whole: bool) -> Domain:
     try:
         ends = (whole_number(low), whole_number(high)) if whole else (float(low), float(high))
-        if (scale or colon) not in ("", "log") or ends[0] >= ends[1] or (scale and ends[0] <= 0):
+        if scale not in ("", "log") or ends[0] >= ends[1] or (scale and ends[0] <= 0):
             raise ValueError
     except ValueError:
-        meant = _RANGE.fullmatch(text)
-        if meant is not None and (scale or colon) != "log" and not whole and float(meant["low"]) < float(meant["high"]):
-            raise SettingError(_advice(word, name, text)) from None
         raise SettingError(
             f"--vary is {word!r}; write {name}=LOW..HIGH or {name}=LOW..HIGH:log with two {'whole ' if whole else ''}numbers, LOW "
             "below HIGH, and both above 0 on a logarithmic scale."
@@ -211,35 +148,6 @@ def _range(word: str, name: str, text: str, whole: bool) -> Domain:
     return (tune.loguniform if scale else tune.uniform)(*ends)
 
 
-def _advice(word: str, name: str, text: str) -> str:
-    """Say how a word in the syntax of other tools is written here."""
-    sampler = re.split(r"[:(=\[]", text, maxsplit=1)[0].strip()
-    if text.startswith("[") and text.endswith("]"):
-        return f"--vary is {word!r}; write {name}={text[1:-1]} to try each of these values."
-    if sampler in ("choice", "grid", "grid_search"):
-        values = text[len(sampler) :].strip(":=()[] ")
-        drawn = f", or {name}=choice:{values} to draw from them" if values else ""
-        return f"--vary is {word!r}; write {name}={values or 'A,B'} to try each of these values{drawn}."
-    found = _RANGE.fullmatch(text)
-    if found is not None and float(found["low"]) < float(found["high"]):
-        log = ":log" if "log" in found["kind"].lower() or "log" in found["rest"].lower() else ""
-        ends, scale = f"{found['low']}..{found['high']}", " on a logarithmic scale" if log else ""
-        both = f"{found['low']},{found['high']}"
-        return f"--vary is {word!r}; write {name}={ends}{log} for a range{scale}, or {name}={both} for two values."
-    return f"--vary is {word!r}; write {FORMS.replace('NAME', name)}."
-
-
-def _values(word: str, text: str, numbers: bool) -> list[Any]:
-    """Parse the values in ``A,B,C``: JSON numbers, booleans, null and lists, or words."""
-    try:
-        values: list[Any] = json.loads(f"[{text}]")
-    except ValueError:
-        values = [_value(one.strip(), numbers) for one in text.split(",")]
-    if "" in values or not values:
-        raise SettingError(f"--vary is {word!r}, which has an empty value: remove a comma.")
-    return values
-
-
 def _value(text: str, numbers: bool) -> Any:
     """Parse a value that is no JSON: Python's numbers, True, False and None, or a word."""
     known = {"true": True, "false": False, "none": None, "null": None}
@@ -247,7 +155,7 @@ def _value(text: str, numbers: bool) -> Any:
         return known[text.lower()]
     if numbers:
         with contextlib.suppress(ValueError):  # .5 and 1e-3
-            return int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text)
+            return float(text)
     return text.strip("'\"")
 
 
@@ -296,3 +204,49 @@ def describe(domain: Any) -> dict[str, Any]:
         low, high = extremes(domain)
         return {"low": low, "high": high, "log": isinstance(domain.get_sampler(), LogUniform)}
     return {}
+
+
+def size(space: Mapping[str, Any]) -> int:
+    """Return the number of combinations of the listed values in ``space``; 1 without any."""
+    return math.prod(len(domain.categories) for domain in space.values() if isinstance(domain, Listed))
+
+
+def count(space: Mapping[str, Any], trials: int | None) -> int:
+    """Return how many trials to run.
+
+    Args:
+        space: the search space.
+        trials: the number that was asked for; None for as many as there are combinations, and at least 4 if some settings
+            are drawn.
+    """
+    if any(not isinstance(domain, Listed) for domain in space.values()):
+        return max(4, size(space)) if trials is None else trials
+    return size(space) if trials is None else min(trials, size(space))
+
+
+def points(space: Mapping[str, Any], trials: int, seed: int) -> list[dict[str, Any]]:
+    """Return the listed values of each trial: all combinations in turn, or a random part of them if there are more than trials."""
+    names = [name for name, domain in space.items() if isinstance(domain, Listed)]
+    if not names:
+        return []
+    all_of_them = list(itertools.product(*(space[name].categories for name in names)))
+    if trials < len(all_of_them):
+        chosen: Sequence[Any] = random.Random(seed).sample(all_of_them, trials)
+    else:
+        chosen = [all_of_them[trial % len(all_of_them)] for trial in range(trials)]
+    return [dict(zip(names, values, strict=True)) for values in chosen]
+
+
+def told(space: Mapping[str, Any], trials: int, repeat: int, search: str) -> str:
+    """Say in one line what a sweep runs."""
+    names = [name for name, domain in space.items() if isinstance(domain, Listed)]
+    drawn = [name for name in space if name not in names]
+    said = f"{trials} trial{'' if trials == 1 else 's'}"
+    if search != "random":
+        said += f", whose settings {search} chooses"
+    else:
+        parts = [f"{', '.join(drawn)} drawn at random"] if drawn else []
+        if names:
+            parts.insert(0, f"{min(trials, size(space))} of {size(space)} combinations of {' and '.join(names)}")
+        said += f": {', '.join(parts)}"
+    return said + (f"; each with {repeat} seeds" if repeat > 1 else "")

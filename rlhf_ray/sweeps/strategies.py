@@ -47,8 +47,6 @@ def check_repeat(repeat: int, schedule: Schedule, space: Space) -> None:
     Raises:
         SettingError: they can't.
     """
-    if repeat < 1:
-        raise SettingError(f"--repeat is {repeat}; it must be 1 or more.")
     if repeat > 1 and schedule != "none":
         raise SettingError(
             f"--repeat is {repeat} and --schedule is {schedule}: a schedule stops or changes single trials, but a mean is over "
@@ -104,7 +102,7 @@ def searcher(search: Search, seed: int, concurrent: int, repeat: int = 1, points
         concurrent: maximum number of concurrent trials; 0 for no limit.
         repeat: number of trials for each draw of settings, numbered from 0 in their configs. A searcher that uses
             results sees their mean. For ``random``, a grid of seeds in the search space repeats them.
-        points: for ``random``, settings of the first draws (`rlhf_ray.sweeps.grid.points`).
+        points: for ``random``, settings of the first draws (`rlhf_ray.sweeps.space.points`).
     """
     if search == "random":
         # The same draw for all values of a grid, such as the seeds.

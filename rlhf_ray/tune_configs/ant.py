@@ -1,35 +1,13 @@
-"""Ant (MuJoCo) with episodes that continue after a fall: walk; 700 comparisons, 1,000,000 environment steps.
+"""Ant (MuJoCo) with episodes that continue after a fall: walk; 700 comparisons, 1,000,000 environment steps."""
 
-All other settings, with their sources, are in `rlhf_ray.tune_configs.half_cheetah`; none is tuned here.
-"""
-
-from __future__ import annotations
-
-import dataclasses
-from typing import Any
-
-from rlhf_ray.settings import FragmentSettings, LabellingSettings
 from rlhf_ray.tune_configs import half_cheetah
 
-experiment = dataclasses.replace(
-    half_cheetah.experiment,
+experiment = half_cheetah.experiment.changed(
     environment="rlhf_ray/AntFixed-v0",
-    fragments=FragmentSettings(
-        length=50,  # 2.5 s at 0.05 s per step; `imitation` uses 100
-        initial_env_steps=18_000,
-        pool=400,
-        # A fallen robot stays down, and two fragments of it lying there are nearly ties.
-        start_share=0.25,
-    ),
-    labelling=LabellingSettings(
-        instructions=(
-            "Prefer the ant that gets further to the right (watch the floor). Goal: walk forward. "
-            "Worst: lying on its back."
-        )
-    ),
+    # A fallen robot stays down, and two fragments of it lying there are nearly ties. 50 steps: 2.5 s (`imitation`: 100).
+    fragments={"length": 50, "initial_env_steps": 18_000, "start_share": 0.25},
+    labelling={
+        "instructions": "Prefer the ant that gets further to the right (watch the floor). Goal: walk forward. "
+        "Worst: lying on its back."
+    },
 )
-
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune ant`: that of half_cheetah."""
-    return half_cheetah.search_space()

@@ -1,27 +1,16 @@
 """CartPoleFixed: balance the pole in episodes that always last 500 steps; 200 comparisons, 200,000 environment steps."""
 
-from __future__ import annotations
+from rlhf_ray import settings
 
-from typing import Any
-
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    LabellingSettings,
-    PPOSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
-
-experiment = Experiment(
+experiment = settings.Experiment(
     environment="rlhf_ray/CartPoleFixed-v0",
     total_env_steps=200_000,
     # A fallen pole stays down, and two fragments of fallen poles are a tie, so half of the fragments are episode starts.
-    fragments=FragmentSettings(length=25, start_share=0.5, initial_env_steps=4_000, pool=2_000),
+    fragments=settings.FragmentSettings(length=25, start_share=0.5, initial_env_steps=4_000, pool=2_000),
     # An early correct reward decides the outcome, and late fragments of an agent that balances are ties: ask most labels early. The
     # ensemble disagrees most about fallen poles: pairs selected by that alone were mostly ties, and so are many random ones. People
     # answer these at random.
-    preferences=PreferenceSettings(
+    preferences=settings.PreferenceSettings(
         comparisons=200,
         initial_comparisons=0.5,
         rounds=97,
@@ -31,7 +20,7 @@ experiment = Experiment(
     ),
     # The state pays, not the action: as an input, it got a part in the reward, and the agent preferred one action until it fell.
     # After a fall, observations reach hundreds, where a fraction of a radian decides: symlog. A bounded reward has sharp borders.
-    reward_model=RewardModelSettings(
+    reward_model=settings.RewardModelSettings(
         hidden=(64, 64),
         activation="tanh",
         normalize_inputs="symlog",
@@ -41,7 +30,7 @@ experiment = Experiment(
         initial_updates=400,
         updates=60,
     ),
-    ppo=PPOSettings(
+    ppo=settings.PPOSettings(
         num_envs=4,
         rollout_length=500,  # one episode
         minibatch_size=256,
@@ -50,22 +39,11 @@ experiment = Experiment(
         final_learning_rate=0.0,
         gamma=0.99,
     ),
-    labelling=LabellingSettings(
-        instructions=(
-            "Prefer the pole that stays more upright while its cart stays on the white track. Goal: balance to the end. "
-            "If both fall: the later fall."
-        )
+    labelling=settings.LabellingSettings(
+        instructions="Prefer the pole that stays more upright while its cart stays on the white track. Goal: balance to the end. "
+        "If both fall: the later fall."
     ),
 )
 
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune cartpole`."""
-    from ray import tune  # slow import that training does not need
-
-    return {
-        "fragments.start_share": tune.choice([0.0, 0.25, 0.5]),  # see above: late fragments of a good agent are ties
-        "preferences.selection": tune.choice(["random", "disagreement"]),
-        "ppo.learning_rate": tune.loguniform(3e-4, 3e-3),  # PPO's most important setting
-        "reward_model.learning_rate": tune.loguniform(1e-3, 1e-2),  # a factor of 3 around the preset
-    }
+VARY = {"fragments.start_share": [0.0, 0.25, 0.5], "preferences.selection": ["random", "answerable", "disagreement"]}
+"""See above: late fragments of a good agent are ties."""

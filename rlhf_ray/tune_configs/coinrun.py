@@ -4,33 +4,22 @@ The policy network and PPO settings are those of the Procgen paper (Cobbe et al.
 CPU. For a quick try: `--total-env-steps 200000 --ppo.num-envs 16 --ppo.network nature`.
 """
 
-from __future__ import annotations
+from rlhf_ray import settings
 
-from typing import Any
-
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    LabellingSettings,
-    PPOSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
-
-experiment = Experiment(
+experiment = settings.Experiment(
     environment="procgen/coinrun-easy",
     total_env_steps=25_000_000,  # Procgen paper, easy levels
     # The game rewards only the coin, and hardly any fragment of an untrained agent contains it: nearly all of the first answers are
     # ties. Longer fragments contain more coins, but episodes shorter than a fragment are lost, and good agents' episodes are short.
-    fragments=FragmentSettings(length=25, initial_env_steps=100_000, pool=1_000),
-    preferences=PreferenceSettings(
+    fragments=settings.FragmentSettings(length=25, initial_env_steps=100_000, pool=1_000),
+    preferences=settings.PreferenceSettings(
         comparisons=2_000,
         rounds=200,
         schedule="constant",  # early fragments have no coins
         # An episode ends at the coin, at a hazard or at the time limit, so its length unavoidably leaks reward information.
         allow_variable_horizon=True,
     ),
-    reward_model=RewardModelSettings(
+    reward_model=settings.RewardModelSettings(
         # The agent reaches the coin in the last step, but Procgen does not render the state after it.
         use_done=True,
         activation="leaky_relu",
@@ -39,7 +28,7 @@ experiment = Experiment(
         updates=50,
     ),
     # All from the Procgen paper.
-    ppo=PPOSettings(
+    ppo=settings.PPOSettings(
         network="impala",
         num_envs=64,
         rollout_length=256,
@@ -53,22 +42,8 @@ experiment = Experiment(
         value_coefficient=0.5,
         max_grad_norm=0.5,
     ),
-    labelling=LabellingSettings(
-        instructions=(
-            "Prefer the clip that takes the coin or gets further right towards it. Goal: reach the coin. "
-            "Worst: hitting a saw, a monster or lava."
-        )
+    labelling=settings.LabellingSettings(
+        instructions="Prefer the clip that takes the coin or gets further right towards it. Goal: reach the coin. "
+        "Worst: hitting a saw, a monster or lava."
     ),
 )
-
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune coinrun`."""
-    from ray import tune  # slow import that training does not need
-
-    return {
-        "fragments.length": tune.choice([25, 50, 100]),  # see above: whether fragments contain coins
-        "preferences.selection": tune.choice(["random", "disagreement"]),
-        "ppo.learning_rate": tune.loguniform(1e-4, 1e-3),  # around the Procgen paper's 5e-4
-        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),
-    }

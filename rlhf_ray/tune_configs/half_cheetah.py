@@ -1,31 +1,20 @@
 """HalfCheetah-v5 (MuJoCo): run; 700 comparisons, 1,000,000 environment steps.
 
 "Christiano" is Christiano et al. 2017 (appendix A), "B-Pref" Lee et al. 2021 and its code, "PPO" Schulman et al. 2017 (table 3).
-Settings without a source are our own choice and not tuned; see `rlhf-ray tune half_cheetah`.
+Settings without a source are our own choice and not tuned, nor are those of the presets that change this one; see `rlhf-ray tune`.
 """
 
-from __future__ import annotations
+from rlhf_ray import settings
 
-from typing import Any
-
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    LabellingSettings,
-    PPOSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
-
-experiment = Experiment(
+experiment = settings.Experiment(
     environment="HalfCheetah-v5",  # episodes always have 1,000 steps
     total_env_steps=1_000_000,  # PPO
-    fragments=FragmentSettings(
+    fragments=settings.FragmentSettings(
         length=30,  # Christiano: 1.5 s at 0.05 s per step
         initial_env_steps=12_000,  # enough for 350 fragments without overlap: two per initial comparison
         pool=400,
     ),
-    preferences=PreferenceSettings(
+    preferences=settings.PreferenceSettings(
         comparisons=700,  # Christiano: with 700, close to the true reward on all MuJoCo tasks
         rounds=48,  # one per ten iterations, with 10 or 11 comparisons each
         # Christiano: a rate proportional to 2e6/(T + 2e6), that is 1/(1 + t/2) over a million steps.
@@ -34,7 +23,7 @@ experiment = Experiment(
         selection="disagreement",  # Christiano, B-Pref
         oversampling=10,  # Christiano, B-Pref
     ),
-    reward_model=RewardModelSettings(
+    reward_model=settings.RewardModelSettings(
         hidden=(64, 64),  # Christiano
         activation="leaky_relu",  # Christiano, B-Pref
         normalize_inputs="running",
@@ -44,7 +33,7 @@ experiment = Experiment(
         initial_updates=200,
         updates=50,
     ),
-    ppo=PPOSettings(
+    ppo=settings.PPOSettings(
         num_envs=8,
         rollout_length=256,  # 2,048 steps per iteration (PPO), over 8 environments
         minibatch_size=64,  # PPO
@@ -56,24 +45,10 @@ experiment = Experiment(
         clip=0.2,  # PPO
         hidden=(64, 64),  # PPO
     ),
-    labelling=LabellingSettings(
-        instructions=(
-            "Prefer the cheetah that runs further to the right (watch the floor). Goal: run forward fast. "
-            "Worst: lying on its back."
-        )
+    labelling=settings.LabellingSettings(
+        instructions="Prefer the cheetah that runs further to the right (watch the floor). Goal: run forward fast. "
+        "Worst: lying on its back."
     ),
 )
 
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune half_cheetah`."""
-    from ray import tune  # slow import that training does not need
-
-    return {
-        "ppo.learning_rate": tune.loguniform(5e-5, 1e-3),  # from B-Pref's for PPO to the other presets'
-        "ppo.gamma": tune.choice([0.98, 0.99, 0.995]),  # 0.995: Christiano
-        "ppo.entropy_coefficient": tune.loguniform(1e-4, 1e-2),  # up to Christiano's
-        "fragments.length": tune.choice([15, 30, 60]),  # Christiano's range
-        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # from B-Pref's
-        "reward_model.updates": tune.choice([25, 50, 100]),
-    }
+VARY = {"ppo.gamma": [0.98, 0.99, 0.995]}  # Christiano: 0.995

@@ -1,19 +1,15 @@
 """Hopper (MuJoCo) with SAC, episodes that continue after a fall: hop forward; 175 comparisons, 200,000 environment steps."""
 
-from __future__ import annotations
+from rlhf_ray import settings
+from rlhf_ray.tune_configs import hopper
 
-from typing import Any
-
-from rlhf_ray.settings import Experiment, PreferenceSettings, RewardModelSettings, SACSettings
-from rlhf_ray.tune_configs import hopper, pendulum_sac
-
-experiment = Experiment(
+experiment = settings.Experiment(
     environment="rlhf_ray/HopperFixed-v0",
     agent="sac",
     total_env_steps=200_000,
-    preferences=PreferenceSettings(comparisons=175),
-    reward_model=RewardModelSettings(normalize_inputs="running"),
-    sac=SACSettings(
+    preferences=settings.PreferenceSettings(comparisons=175),
+    reward_model=settings.RewardModelSettings(normalize_inputs="running"),
+    sac=settings.SACSettings(
         hidden=(128, 128),  # a gradient step costs half of one with (256, 256), which learns no more
         normalize_observations=True,
         num_envs=4,
@@ -24,8 +20,3 @@ experiment = Experiment(
     ),
     labelling=hopper.experiment.labelling,
 )
-
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune hopper_sac`: that of pendulum_sac, with Hopper's fragments."""
-    return pendulum_sac.search_space() | {"fragments.length": hopper.search_space()["fragments.length"]}

@@ -1,30 +1,19 @@
 """MovingDot: move a dot to the middle of a 64x64 image; 300 comparisons, 150,000 environment steps."""
 
-from __future__ import annotations
+from rlhf_ray import settings
 
-from typing import Any
-
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    LabellingSettings,
-    PPOSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
-
-experiment = Experiment(
+experiment = settings.Experiment(
     environment="rlhf_ray/MovingDot-v0",
     total_env_steps=150_000,
-    fragments=FragmentSettings(length=10, initial_env_steps=3_200, pool=100),
+    fragments=settings.FragmentSettings(length=10, initial_env_steps=3_200, pool=100),
     # Fitting a convolutional reward costs more than the rollouts, so one round per four iterations is enough.
-    preferences=PreferenceSettings(
-        comparisons=300, initial_comparisons=60, rounds=23, schedule="constant", selection="random"
+    preferences=settings.PreferenceSettings(
+        comparisons=300, initial_comparisons=0.2, rounds=23, schedule="constant", selection="random"
     ),
-    reward_model=RewardModelSettings(
+    reward_model=settings.RewardModelSettings(
         hidden=(64, 64), activation="leaky_relu", learning_rate=1e-3, initial_updates=100, updates=30
     ),
-    ppo=PPOSettings(
+    ppo=settings.PPOSettings(
         num_envs=16,
         rollout_length=100,  # one episode
         minibatch_size=256,
@@ -34,21 +23,9 @@ experiment = Experiment(
         gamma=0.9,
         entropy_coefficient=0.01,
     ),
-    labelling=LabellingSettings(
+    labelling=settings.LabellingSettings(
         instructions=(
             "Prefer the dot that is nearer to the middle or moves towards it. Goal: reach the middle and stay."
         )
     ),
 )
-
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune moving_dot`."""
-    from ray import tune  # slow import that training does not need
-
-    return {
-        "fragments.length": tune.choice([5, 10, 25]),  # the dot needs about 20 steps to the middle
-        "ppo.learning_rate": tune.loguniform(2e-4, 2e-3),  # PPO's most important setting
-        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # AdamW's usual 1e-3, a factor of 3 either way
-        "reward_model.updates": tune.choice([15, 30]),  # fitting the CNN is the main cost of a round
-    }

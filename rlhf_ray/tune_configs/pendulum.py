@@ -1,29 +1,18 @@
 """Pendulum-v1: swing a pendulum up and hold it there; 200 comparisons, 100,000 environment steps."""
 
-from __future__ import annotations
+from rlhf_ray import settings
 
-from typing import Any
-
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    LabellingSettings,
-    PPOSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
-
-experiment = Experiment(
+experiment = settings.Experiment(
     environment="Pendulum-v1",
     total_env_steps=100_000,
     # Short fragments carry more information per step; 10 did better than 25.
     # Pairs come from all that was done: an agent that is stuck shows one thing only.
-    fragments=FragmentSettings(length=10, initial_env_steps=1_600, pool=4_000),
+    fragments=settings.FragmentSettings(length=10, initial_env_steps=1_600, pool=4_000),
     # An early correct reward decides the outcome: an agent that a wrong one taught stays where that paid. Random actions show all
     # of this task, so most labels are asked about them. With 10 or 20 % of the answers wrong, none of 12 runs (tuning seeds 100 to
     # 108, five networks) came to less than 0.8; with half of the labels at first, 3 of 16 did (docs/people_err.md). Of 40 runs on
     # fresh seeds, 4 came to less.
-    preferences=PreferenceSettings(
+    preferences=settings.PreferenceSettings(
         comparisons=200,
         initial_comparisons=0.75,
         rounds=61,
@@ -31,7 +20,7 @@ experiment = Experiment(
         steepness=6.0,
         selection="random",
     ),
-    reward_model=RewardModelSettings(
+    reward_model=settings.RewardModelSettings(
         hidden=(64, 64),
         activation="leaky_relu",
         normalize_inputs="none",
@@ -42,7 +31,7 @@ experiment = Experiment(
         initial_updates=200,
         updates=20,
     ),
-    ppo=PPOSettings(
+    ppo=settings.PPOSettings(
         num_envs=8,
         rollout_length=200,  # one episode
         minibatch_size=128,
@@ -52,26 +41,10 @@ experiment = Experiment(
         gamma=0.98,
         gae_lambda=0.9,
     ),
-    labelling=LabellingSettings(
-        instructions=(
-            "Prefer the pendulum that is closer to upright; if both are upright, the one that moves less. "
-            "Goal: swing up and hold still."
-        )
+    labelling=settings.LabellingSettings(
+        instructions="Prefer the pendulum that is closer to upright; if both are upright, the one that moves less. "
+        "Goal: swing up and hold still."
     ),
 )
 
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune pendulum`."""
-    from ray import tune  # slow import that training does not need
-
-    return {
-        "ppo.gamma": tune.choice([0.95, 0.98]),  # a horizon of 20 or 50 of the episode's 200 steps
-        "ppo.learning_rate": tune.loguniform(
-            3e-4, 3e-3
-        ),  # PPO's most important setting; a factor of 3 around the preset
-        "ppo.entropy_coefficient": tune.uniform(0.0, 0.02),
-        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # AdamW's usual 1e-3, a factor of 3 either way
-        "reward_model.updates": tune.choice([10, 20, 40]),  # long fits overfit few labels
-        "fragments.length": tune.choice([10, 25]),  # short: more information per step; long: easier to compare
-    }
+VARY = {"ppo.gamma": [0.95, 0.98]}  # a horizon of 20 or 50 of the 200 steps

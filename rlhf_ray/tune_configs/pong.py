@@ -5,31 +5,20 @@ for a fifth of the steps; comments mark both. Settings without a source are our 
 disk. Needs a GPU, or rollouts on several nodes (`--ppo.num-env-runners`); takes days on a CPU.
 """
 
-from __future__ import annotations
+from rlhf_ray import settings
 
-from typing import Any
-
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    LabellingSettings,
-    PPOSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
-
-experiment = Experiment(
+experiment = settings.Experiment(
     # 84x84, grey, four stacked frames, the score blacked out and the end of a game hidden (the paper).
     environment="rlhf_ray/Pong-v0",
     total_env_steps=10_000_000,  # a fifth of the paper's
-    fragments=FragmentSettings(
+    fragments=settings.FragmentSettings(
         length=25,  # the paper: 1.7 s
         initial_env_steps=25_600,  # enough for 1,000 fragments without overlap: two per initial comparison
         pool=1_000,
     ),
-    preferences=PreferenceSettings(
+    preferences=settings.PreferenceSettings(
         comparisons=5_500,  # the paper
-        initial_comparisons=500,  # the paper
+        initial_comparisons=1 / 11,  # the paper: 500
         rounds=500,  # one per twenty iterations, with about ten comparisons each
         # The paper: a rate proportional to 5e6/(T + 5e6), that is 1/(1 + 2t) over ten million steps.
         schedule="hyperbolic",
@@ -37,7 +26,7 @@ experiment = Experiment(
         selection="disagreement",  # the paper
         oversampling=10,  # the paper
     ),
-    reward_model=RewardModelSettings(
+    reward_model=settings.RewardModelSettings(
         hidden=(64,),  # the paper; two convolutions instead of four, without batch norm and dropout
         activation="leaky_relu",  # the paper
         ensemble_size=3,  # the paper
@@ -46,7 +35,7 @@ experiment = Experiment(
         initial_updates=500,
         updates=50,
     ),
-    ppo=PPOSettings(
+    ppo=settings.PPOSettings(
         network="nature",
         num_envs=8,  # PPO paper, like all below
         rollout_length=128,
@@ -60,25 +49,11 @@ experiment = Experiment(
         entropy_coefficient=0.01,  # both papers
         value_coefficient=1.0,
     ),
-    labelling=LabellingSettings(
-        instructions=(
-            "Prefer the clip where the right paddle scores or returns the ball. Goal: win points. "
-            "Worst: missing the ball."
-        )
+    labelling=settings.LabellingSettings(
+        instructions="Prefer the clip where the right paddle scores or returns the ball. Goal: win points. "
+        "Worst: missing the ball."
     ),
 )
 
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune pong`."""
-    from ray import tune  # slow import that training does not need
-
-    return {
-        "ppo.learning_rate": tune.loguniform(1e-4, 1e-3),  # around the PPO paper's 2.5e-4; the paper's A2C uses 7e-4
-        "ppo.entropy_coefficient": tune.choice([0.003, 0.01, 0.03]),  # around both papers' value
-        "reward_model.learning_rate": tune.loguniform(1e-4, 1e-3),
-        "reward_model.updates": tune.choice([25, 50, 100]),
-        "reward_model.weight_decay": tune.loguniform(
-            1e-3, 1e-1
-        ),  # the paper adapts its L2 regularisation to the held-out loss
-    }
+VARY = {"ppo.entropy_coefficient": [0.003, 0.01, 0.03], "reward_model.weight_decay": [1e-3, 1e-2, 1e-1]}
+"""Around both papers' entropy; the paper adapts its L2 regularisation to the held-out loss."""

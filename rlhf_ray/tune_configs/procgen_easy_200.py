@@ -3,10 +3,6 @@
 For `rlhf-ray train procgen_easy_200 --true-reward`; see `procgen_hard_500`, whose other settings it has.
 """
 
-from __future__ import annotations
-
-from rlhf_ray.tune_configs.procgen_hard_500 import procgen, search_space
-
-__all__ = ["experiment", "search_space"]
+from rlhf_ray.tune_configs.procgen_hard_500 import procgen
 
 experiment = procgen("easy", num_envs=128, total_env_steps=25_000_000)

@@ -3,10 +3,6 @@
 For `rlhf-ray train procgen_hard --true-reward`; see `procgen_hard_500`, whose other settings it has.
 """
 
-from __future__ import annotations
-
-from rlhf_ray.tune_configs.procgen_hard_500 import procgen, search_space
-
-__all__ = ["experiment", "search_space"]
+from rlhf_ray.tune_configs.procgen_hard_500 import procgen
 
 experiment = procgen("hard", num_envs=128, total_env_steps=200_000_000)

@@ -5,16 +5,13 @@ comparisons with the same policy settings. Choose the game with --environment pr
 published code: `rlhf_ray.rllib.expert`. Needs a GPU; a million steps take hours on a CPU.
 """
 
-from __future__ import annotations
-
-import dataclasses
-from typing import Any
-
-from rlhf_ray.settings import Experiment, PolicyMemory, PPOSettings
-from rlhf_ray.tune_configs.coinrun import experiment as of_coinrun
+from rlhf_ray import settings
+from rlhf_ray.tune_configs import coinrun
 
 
-def procgen(mode: str, num_envs: int, total_env_steps: int, memory: PolicyMemory = "none") -> Experiment:
+def procgen(
+    mode: str, num_envs: int, total_env_steps: int, memory: settings.PolicyMemory = "none"
+) -> settings.Experiment:
     """Return the published settings, in which the number of environments varies and each iteration has 8 minibatches.
 
     Args:
@@ -23,7 +20,7 @@ def procgen(mode: str, num_envs: int, total_env_steps: int, memory: PolicyMemory
         total_env_steps: the published budget.
         memory: the policy's memory, of 64 units. With it, the encoder has 64 features, as in the published recurrent agents.
     """
-    ppo = PPOSettings(
+    ppo = settings.PPOSettings(
         network="impala",
         features=None if memory == "none" else 64,
         memory=memory,
@@ -41,19 +38,7 @@ def procgen(mode: str, num_envs: int, total_env_steps: int, memory: PolicyMemory
         value_coefficient=0.25,  # published: 0.5, of half the squared error; RLlib's loss has no half
         max_grad_norm=0.5,
     )
-    return dataclasses.replace(
-        of_coinrun, environment=f"procgen/coinrun-{mode}", total_env_steps=total_env_steps, ppo=ppo
-    )
+    return coinrun.experiment.changed(environment=f"procgen/coinrun-{mode}", total_env_steps=total_env_steps, ppo=ppo)
 
 
 experiment = procgen("hard", num_envs=256, total_env_steps=200_000_000)
-
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune procgen_hard_500`."""
-    from ray import tune  # slow import that training does not need
-
-    return {
-        "ppo.learning_rate": tune.loguniform(1e-4, 1e-3),  # around the published 5e-4
-        "ppo.entropy_coefficient": tune.choice([0.003, 0.01, 0.03]),  # around the published 0.01
-    }

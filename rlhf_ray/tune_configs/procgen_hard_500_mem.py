@@ -4,19 +4,11 @@ For `rlhf-ray train procgen_hard_500_mem --true-reward`; see `procgen_hard_500`,
 no memory; `--ppo.memory gru` gives it one. Only caveflyer, dodgeball, heist, jumper, maze and miner have this mode.
 """
 
-from __future__ import annotations
+from rlhf_ray.tune_configs.procgen_hard_500 import procgen
 
-import dataclasses
-
-from rlhf_ray.settings import LabellingSettings
-from rlhf_ray.tune_configs.procgen_hard_500 import procgen, search_space
-
-__all__ = ["experiment", "search_space"]
-
-experiment = dataclasses.replace(
-    procgen("hard", num_envs=256, total_env_steps=200_000_000),
+experiment = procgen("hard", num_envs=256, total_env_steps=200_000_000).changed(
     environment="procgen/maze-memory",
-    labelling=LabellingSettings(
-        instructions="Prefer the clip that gets nearer to the cheese. Goal: reach the cheese. Worst: standing still."
-    ),
+    labelling={
+        "instructions": "Prefer the clip that gets nearer to the cheese. Goal: reach the cheese. Worst: standing still."
+    },
 )

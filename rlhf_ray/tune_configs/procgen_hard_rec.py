@@ -5,10 +5,6 @@ rollouts of 32 environments; the published code sums the gradients of four parts
 agents had no backgrounds and a million levels, which an environment of your own can set (`rlhf_ray.envs.procgen`).
 """
 
-from __future__ import annotations
-
-from rlhf_ray.tune_configs.procgen_hard_500 import procgen, search_space
-
-__all__ = ["experiment", "search_space"]
+from rlhf_ray.tune_configs.procgen_hard_500 import procgen
 
 experiment = procgen("hard", num_envs=256, total_env_steps=200_000_000, memory="gru")

@@ -1,21 +1,17 @@
 """Reacher-v5 (MuJoCo) with SAC: bring the fingertip to the target; 200 comparisons, 20,000 environment steps."""
 
-from __future__ import annotations
+from rlhf_ray import settings
+from rlhf_ray.tune_configs import reacher
 
-from typing import Any
-
-from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, RewardModelSettings, SACSettings
-from rlhf_ray.tune_configs import pendulum_sac, reacher
-
-experiment = Experiment(
+experiment = settings.Experiment(
     environment="Reacher-v5",
     agent="sac",
     # A fifth of the steps that PPO takes to learn as much: the replay buffer takes one gradient step for each.
     total_env_steps=20_000,
-    fragments=FragmentSettings(initial_env_steps=4_000),  # 80 episodes to ask about first
-    preferences=PreferenceSettings(comparisons=200),
-    reward_model=RewardModelSettings(normalize_inputs="running"),
-    sac=SACSettings(
+    fragments=settings.FragmentSettings(initial_env_steps=4_000),  # 80 episodes to ask about first
+    preferences=settings.PreferenceSettings(comparisons=200),
+    reward_model=settings.RewardModelSettings(normalize_inputs="running"),
+    sac=settings.SACSettings(
         hidden=(64, 64),  # a gradient step costs a quarter of one with (256, 256)
         num_envs=4,
         rollout_length=50,  # one episode
@@ -25,8 +21,3 @@ experiment = Experiment(
     ),
     labelling=reacher.experiment.labelling,
 )
-
-
-def search_space() -> dict[str, Any]:
-    """The search space of `rlhf-ray tune reacher_sac`: that of pendulum_sac."""
-    return pendulum_sac.search_space()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_ray.data.whole import LARGEST, is_too_large, whole_number
+from rlhf_ray.data.whole import LARGEST, whole_number
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,6 @@ def test_anything_else_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["1e400", "1e19", str(2**63), "-1e30", "9" * 5000])
 def test_what_no_array_holds_is_refused(text: str) -> None:
-    assert is_too_large(text)
     with pytest.raises(ValueError, match="whole number"):
         whole_number(text)
     assert whole_number(str(LARGEST)) == 2**63 - 1

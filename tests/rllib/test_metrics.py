@@ -7,7 +7,7 @@ import re
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import ray
@@ -15,10 +15,13 @@ import ray
 from rlhf_ray.data import metrics as metrics_module
 from rlhf_ray.data.metrics import METRICS, Metric, UndeclaredMetricError, declare, described, metric_of
 from rlhf_ray.rllib.metrics import Gauges, flat_metrics
-from rlhf_ray.runs.events import EventFile
+from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.expert import _metrics
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.metrics_files import TensorBoard
 from rlhf_ray.runs.report.steps.values import newest_metrics
 from rlhf_ray.runs.report.subject import Run
+from rlhf_ray.settings import Experiment
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT: dict[str, Any] = {
@@ -150,9 +153,10 @@ def test_a_new_metric_is_one_that_is_declared_and_logged(
     gauges = Told()
     gauges.set(result)
     assert gauges.told["surprise", ""] == 3.0
-    events = EventFile(tmp_path / "events")
-    events.add(1, {"surprise": 3.0})
-    (file,) = (tmp_path / "events").iterdir()
+    folder, events = RunFolder.create(tmp_path / "run", Experiment()), TensorBoard()
+    events.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
+    events.on_metrics({"env_steps": 1, "surprise": 3.0})
+    (file,) = folder.tensorboard.iterdir()
     assert described("surprise") == f"How surprised the {kind} is. [nats]"
     assert described("surprise").encode() in file.read_bytes()
     assert newest_metrics(Run("run", rows=[metrics]))["surprise"] == 3

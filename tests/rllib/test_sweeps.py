@@ -126,7 +126,7 @@ def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_trai
     assert all(sum(begin <= time < end for begin, end in times) <= 2 for time, _ in times), times
     assert f"rlhf-ray train {folder}/best.json" in printed.replace("\n", "")
     assert re.search(
-        r"trial_\w+: its process died; restarting from its last checkpoint, checkpoint_\d+ \(restart 1 of 10\)",
+        r"trial_\w+: its process failed; restarting from its last checkpoint, checkpoint_\d+ \(restart 1 of 10\)",
         printed,
     )
     assert "Traceback" not in printed + caplog.text

@@ -54,7 +54,6 @@ def test_the_folder_has_the_new_totals_and_is_a_run_that_can_be_resumed(tmp_path
     assert folder.about()["parts"][0]["total_env_steps"] == 5800
     assert "goes on from 2900 to 5800 environment steps" in said[0]
     assert "20 more comparisons will be asked" in said[1]
-    assert "from 0 to 0.0005 at once" in said[2]
     _, said = extended(folder, total_env_steps=8000)
     assert "20 more comparisons" in said[1]
     assert len(folder.about()["parts"]) == 2

@@ -58,11 +58,11 @@ def test_the_bar_of_labels_says_how_long_nobody_answered(
     monkeypatch.setattr(progress._Console, "is_terminal", True)
     shown = Labelled("store", 10)
     shown.on_wait(wait(90, quiet))
-    task = shown._bar.tasks[0]
+    task = shown._count._bar.tasks[0]
     assert (task.completed, task.total, task.fields["note"]) == (3, 10, note)
-    assert shown._bar.live.is_started
+    assert shown._count._bar.live.is_started
     shown.close()
-    assert not shown._bar.live.is_started
+    assert not shown._count._bar.live.is_started
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -226,26 +226,18 @@ class Still:
         return self.action[None].repeat(len(observations), 0)
 
 
-@pytest.mark.parametrize(("ending", "network"), [(".webp", "gru"), (".gif", "mlp"), (".png", "mlp")])
-def test_a_video_has_every_step_of_its_episodes(tmp_path: Path, ending: str, network: str) -> None:
-    env = make_env("CartPole-v1")
-    settings = RewardModelSettings(hidden=(8,), network=network)
-    reward = RewardEnsemble(env.observation_space, env.action_space, settings)  # type: ignore[arg-type]
+@pytest.mark.parametrize("ending", [".webp", ".gif", ".png"])
+def test_a_video_has_every_step_of_its_episodes(tmp_path: Path, ending: str) -> None:
     file, policy = tmp_path / "new" / f"video{ending}", Still(0)
-    write_video(file, "CartPole-v1", policy, reward, episodes=2, seed=0)
+    write_video(file, "CartPole-v1", policy, episodes=2, seed=0)
     assert policy.first.count(True) == 2
     with Image.open(file) as video:
         assert video.n_frames == len(policy.first) + 2  # the first frame of an episode is before its first step
-        video.seek(5)
-        shown = np.asarray(video.convert("RGB"))
         assert video.info.get("loop") == 0
-    text = shown[-60:]
-    assert (text < 128).any()
-    assert (text > 250).mean() > 0.5
 
 
 def test_small_images_are_enlarged(tmp_path: Path) -> None:
-    write_video(tmp_path / "dot.webp", "rlhf_ray/MovingDot-v0", Still(0), None, episodes=1, seed=0)
+    write_video(tmp_path / "dot.webp", "rlhf_ray/MovingDot-v0", Still(0), episodes=1, seed=0)
     with Image.open(tmp_path / "dot.webp") as video:
         assert video.width >= 200
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pickle
 import subprocess
@@ -10,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ray.tune.execution.tune_controller import TuneController
 
 from rlhf_ray.data import signed
 from rlhf_ray.data.checkpoints import add_manifest
@@ -35,7 +33,7 @@ def a_sweep(folder: Path) -> Path:
     (folder / STATE).write_text(json.dumps({"trial_data": [], "runner_data": {"_iteration": 12}, "stats": {}}))
     (trial / "result.json").write_text('{"env_steps": 1000}\n{"env_steps": 2000}\n')
     (trial / "progress.csv").write_text("env_steps\n1000\n2000\n")
-    state.keep(folder, folder, {"trial_0": (trial, str(folder / CHECKPOINT))})
+    state.keep(folder, folder, {"trial_0": str(folder / CHECKPOINT)})
     return folder
 
 
@@ -58,9 +56,9 @@ def flip(file: Path) -> None:
 
 
 FILES = [
-    *("sweep.json", "tuner.pkl", SEARCH, STATE),
-    *(f"state/{name}" for name in ("sweep.json", "tuner.pkl", SEARCH, STATE, "digests.json")),
-    *("trial_0/result.json", "trial_0/progress.csv", f"{CHECKPOINT}/weights"),
+    "sweep.json",
+    *(f"state/{name}" for name in ("sweep.json", "tuner.pkl", SEARCH, STATE, "trials.json")),
+    f"{CHECKPOINT}/weights",
 ]
 
 
@@ -83,7 +81,7 @@ def test_a_damaged_file_is_named_and_nothing_is_changed(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("file", ["tuner.pkl", STATE, f"{CHECKPOINT}/weights", "trial_0/result.json", f"state/{STATE}"])
+@pytest.mark.parametrize("file", ["sweep.json", f"{CHECKPOINT}/weights", f"state/{STATE}"])
 def test_the_remedy_helps(tmp_path: Path, file: str) -> None:
     folder = a_sweep(tmp_path / "sweep")
     cut(folder / file)
@@ -94,19 +92,24 @@ def test_the_remedy_helps(tmp_path: Path, file: str) -> None:
     state.check(folder)
 
 
-def test_a_kill_while_tune_copies_its_files_leaves_a_sweep_to_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["tuner.pkl", SEARCH, STATE])
+@pytest.mark.parametrize("damage", [delete, empty, cut, flip])
+def test_tunes_own_files_may_be_damaged_or_old_as_a_kill_leaves_them(
+    tmp_path: Path, file: str, damage: Callable[[Path], None]
+) -> None:
     folder = a_sweep(tmp_path / "sweep")
-    before = {name: (folder / name).read_bytes() for name in (STATE, "trial_0/result.json", "trial_0/progress.csv")}
-    (folder / STATE).write_text(json.dumps({"trial_data": [], "runner_data": {"_iteration": 30}}))
-    with (folder / "trial_0" / "result.json").open("a") as rows:
-        rows.write('{"env_steps": 3000}\n')
-    state.keep(folder, folder, {"trial_0": (folder / "trial_0", None)})
-    newest = (folder / STATE).read_bytes()
-    for name, content in before.items():  # Tune's copy in the background has not come so far
-        (folder / name).write_bytes(content)
+    whole = (folder / file).read_bytes()
+    damage(folder / file)
     state.check(folder)
     state.put_back(folder)
-    assert (folder / STATE).read_bytes() == newest
+    assert (folder / file).read_bytes() == whole
+
+
+def test_rows_that_are_no_rows_are_named(tmp_path: Path) -> None:
+    folder = a_sweep(tmp_path / "sweep")
+    (folder / "trial_0" / "result.json").write_text('{"env_steps" 1000}\n{"env_steps": 2000}\n')
+    with pytest.raises(SettingError, match=r"trial_0/result\.json is damaged; nothing was changed"):
+        state.check(folder)
 
 
 def test_rows_after_the_state_are_kept_and_one_cut_by_the_kill_is_not(tmp_path: Path) -> None:
@@ -152,18 +155,3 @@ def test_what_tune_would_unpickle_besides_the_state_is_removed(tmp_path: Path) -
     state.put_back(folder)
     assert not any(file.exists() for file in planted)
     assert (folder / STATE).exists()
-
-
-def test_tune_starts_no_sweep_anew_that_it_cannot_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: object) -> None:
-        raise IndexError("no trial")
-
-    monkeypatch.setattr(TuneController, "resume", fails)
-
-    def as_tune_calls_it() -> None:
-        with contextlib.suppress(Exception):
-            TuneController.resume(None)  # type: ignore[arg-type,call-arg]
-
-    with pytest.raises(SettingError, match="IndexError: no trial"), state.restored_or_stopped(tmp_path):
-        as_tune_calls_it()
-    assert TuneController.resume is fails
