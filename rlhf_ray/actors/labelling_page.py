@@ -10,22 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-
 from rlhf_ray.actors.gatherer import PATIENCE, GathererProgress
 from rlhf_ray.actors.handles import Actor
-from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Pairs
-from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Episode, Film
-from rlhf_ray.labelling.questions import QuestionQueue
-from rlhf_ray.labelling.serve import Server, allowed_hosts, links, listen_at
+from rlhf_ray.labelling.page import Page
+from rlhf_ray.labelling.serve import listen_at
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 from rlhf_ray.settings import LabellingSettings
-from rlhf_ray.store import Event, PreferenceStore
+from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.answers import Suspicions
 
 TRY_EVERY = 0.1
@@ -58,37 +53,6 @@ class PageSettings:
     texts: Texts = IN_ENGLISH
 
 
-class ActorStore:
-    """Adapts the preference store's actor to a `Desk`."""
-
-    def __init__(self, store: Actor[PreferenceStore]):
-        self._store = store
-
-    async def record(self, events: Sequence[Event], fragments: Fragments | None = None) -> int:
-        """See `PreferenceStore.record`."""
-        return await self._store.call(PreferenceStore.record, list(events), fragments)
-
-    async def events(self) -> pa.Table:
-        """See `PreferenceStore.events`."""
-        return await self._store.call(PreferenceStore.events)
-
-    async def fragments(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
-        """See `PreferenceStore.fragments`."""
-        return await self._store.call(PreferenceStore.fragments, list(names))
-
-    async def count(self) -> int:
-        """Return the number of active comparisons."""
-        return await self._store.call(PreferenceStore.__len__)
-
-    async def weights(self) -> dict[str, float]:
-        """See `PreferenceStore.weights`."""
-        return await self._store.call(PreferenceStore.weights)
-
-    async def weigh(self, annotator: str, weight: float) -> None:
-        """See `PreferenceStore.weigh`."""
-        await self._store.call(PreferenceStore.weigh, annotator, weight)
-
-
 class LabellingPage:
     """Serves the page from the run's node. Answers go directly to the store, and are acknowledged once stored.
 
@@ -100,28 +64,19 @@ class LabellingPage:
     """
 
     def __init__(self, page: PageSettings, store: Callable[[], Actor[PreferenceStore]]):
-        self.page = page
-        self.sessions = Sessions.load(page.sessions)
-        settings = page.settings
-        queue = QuestionQueue(
-            lease_seconds=settings.lease_seconds,
-            overlap_share=settings.overlap_share,
-            catch_share=settings.catch_share,
-            catch_by_reward=settings.catch_by_reward,
-            seed=page.seed,
-        )
-        self.desk = Desk(
-            ActorStore(store()),
-            queue,
-            self.sessions.key("leases"),
+        self.settings = page.settings
+        self.page = Page(
+            store(),
+            Sessions.load(page.sessions),
+            page.settings,
+            title=page.title,
             fps=page.fps,
-            run_id=page.run_id,
             films=page.sessions.with_suffix(".films"),
-            channels=settings.channels,
-            zoom=settings.zoom,
+            run_id=page.run_id,
+            seed=page.seed,
             texts=page.texts,
         )
-        self._server: Server | None = None
+        self.desk = self.page.desk
         self._starting = asyncio.Lock()
 
     async def start(self, port: int | None = None) -> dict[str, str] | None:
@@ -136,32 +91,19 @@ class LabellingPage:
         Raises:
             SettingError: the page can't be served at the configured host or port.
         """
-        from rlhf_ray.labelling.app import create_app  # imports a web server, which most runs don't need
-
         async with self._starting:
-            if self._server is None:
-                settings = self.page.settings
-                app = create_app(
-                    self.desk,
-                    self.sessions,
-                    hosts=allowed_hosts(settings),
-                    title=self.page.title,
-                    instructions=settings.instructions,
-                    texts=self.page.texts,
-                )
+            if not self.page.started:
                 listening = None if port is None else await self._listen_at(port)
                 if port is not None and listening is None:
                     return None
-                server = Server(app, settings, listening)
-                await server.start()
-                self._server = server
-        return links(self.sessions, self.page.settings, self._server.port)
+                await self.page.start(listening)
+        return self.page.links()
 
     async def _listen_at(self, port: int) -> socket.socket | None:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
-                return listen_at(self.page.settings.host, port)
+                return listen_at(self.settings.host, port)
             await asyncio.sleep(TRY_EVERY)
         return None
 
@@ -189,7 +131,7 @@ class LabellingPage:
             changes: `GathererProgress.changes` of the last call.
         """
         desk = self.desk
-        if desk.changes == changes and self._server is not None:
+        if desk.changes == changes and self.page.started:
             desk.changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(desk.changed.wait(), PATIENCE)
@@ -198,7 +140,7 @@ class LabellingPage:
             desk.changes,
             {number: desk.queue.left(number) for number in numbers if number in known},
             tuple(number for number in numbers if number not in known),
-            serving=self._server is not None,
+            serving=self.page.started,
             pages=desk.pages.open,
         )
 

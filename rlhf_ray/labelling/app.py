@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyCookie, APIKeyHeader
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_ray.data.answers import ANSWERS
-from rlhf_ray.data.strays import stray
-from rlhf_ray.labelling.buttons import answers_script, with_buttons
 from rlhf_ray.labelling.desk import Desk
-from rlhf_ray.labelling.guard import Guard, Limiter, RefusedError, parse_hosts, too_fast
+from rlhf_ray.labelling.guard import Guard, Limiter, parse_hosts, too_fast
+from rlhf_ray.labelling.messages import AnswerRequest
 from rlhf_ray.labelling.sessions import HEADER, LASTS_S, Person, Sessions
-from rlhf_ray.labelling.showing import Given
+from rlhf_ray.labelling.static_files import add_pages
 from rlhf_ray.labelling.statistics import of_one
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 
 OPEN = frozenset({("POST", "/api/session")})
 """Calls under /api that need no session."""
-TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 Token = Annotated[str, Field(min_length=1, max_length=200)]
 Lease = Annotated[str, Field(min_length=1, max_length=400)]
 HOLDING = 36
@@ -39,26 +35,9 @@ ONLY_THE_OWNER = "Only the owner (the first annotator) looks at answers again."
 Count = Annotated[int, Field(ge=0, le=2**31)]
 
 
-def declared(name: str) -> str:
-    """Check that there is such an answer."""
-    if name not in ANSWERS:
-        raise ValueError(f"the answers are {', '.join(ANSWERS)}")
-    return name
-
-
-def trains(name: str) -> str:
-    """Check that there is such an answer, and that fits learn from it."""
-    if ANSWERS[declared(name)].preference is None:
-        raise ValueError(f"{name} trains nothing")
-    return name
-
-
-Answer = Annotated[str, AfterValidator(declared), Field(json_schema_extra={"enum": list(ANSWERS)})]
-TrainedAnswer = Annotated[
-    str,
-    AfterValidator(trains),
-    Field(json_schema_extra={"enum": [name for name, kind in ANSWERS.items() if kind.preference is not None]}),
-]
+Answer = Annotated[str, Field(pattern=f"^({'|'.join(ANSWERS)})$")]
+TRAINED = [name for name, kind in ANSWERS.items() if kind.preference is not None]
+TrainedAnswer = Annotated[str, Field(pattern=f"^({'|'.join(TRAINED)})$")]
 
 
 class Body(BaseModel):
@@ -82,7 +61,7 @@ class Wish(Body):
 
 
 class Answered(Body):
-    """``POST /api/answers``: see `Given`."""
+    """``POST /api/answers``: see `AnswerRequest`."""
 
     event_id: EventId
     lease: Lease
@@ -138,16 +117,17 @@ async def signed_in(request: Request) -> Person:
     return person
 
 
-async def answering(request: Request) -> Person:
+Me = Annotated[Person, Depends(signed_in)]
+
+
+async def answering(request: Request, me: Me) -> Person:
     """Like `signed_in`, with a rate limit for calls that a person can't make faster."""
-    person = await signed_in(request)
-    if seconds := request.app.state.answers.wait(person.name):
+    if seconds := request.app.state.answers.wait(me.name):
         raise too_fast(seconds)
-    return person
+    return me
 
 
 TheDesk = Annotated[Desk, Depends(the_desk)]
-Me = Annotated[Person, Depends(signed_in)]
 Answering = Annotated[Person, Depends(answering)]
 entrance, api = APIRouter(prefix="/api"), APIRouter(prefix="/api")
 
@@ -198,21 +178,21 @@ async def questions(wish: Wish, me: Me, desk: TheDesk) -> dict[str, Any]:
     """The next questions, and the labelling progress."""
     shown = await desk.next(me.name, wish.count, wish.holding, wish.page)
     over = await desk.over(wish.page, len(wish.holding) + len(shown))
-    return {"questions": [asdict(showing) for showing in shown], "progress": await progress_of(me, desk) | over}
+    return {"questions": [asdict(question) for question in shown], "progress": await progress_of(me, desk) | over}
 
 
 @api.post("/answers")
 async def answer(answered: Answered, me: Answering, desk: TheDesk) -> dict[str, bool]:
     """Store an answer; responds once it is durable."""
-    await desk.answer(me.name, Given(**answered.model_dump()))
+    await desk.answer(me.name, AnswerRequest(**answered.model_dump()))
     return {"saved": True}
 
 
 @api.post("/undo")
 async def undo(taken_back: TakenBack, me: Answering, desk: TheDesk) -> dict[str, Any]:
     """Undo an answer; returns the pair to show again, or null."""
-    showing = await desk.undo(me.name, taken_back.event_id, taken_back.target, taken_back.page)
-    return {"question": asdict(showing) if showing else None}
+    question = await desk.undo(me.name, taken_back.event_id, taken_back.target, taken_back.page)
+    return {"question": asdict(question) if question else None}
 
 
 @api.post("/leases/renew")
@@ -266,11 +246,11 @@ async def doubts(me: Me, desk: TheDesk) -> dict[str, Any]:
 
 
 @api.post("/reviews")
-async def review(given: Review, me: Answering, desk: TheDesk) -> dict[str, bool]:
+async def review(body: Review, me: Answering, desk: TheDesk) -> dict[str, bool]:
     """Keep or change an answer; owner only. Responds once it is durable."""
     if not me.owner:
         raise HTTPException(403, ONLY_THE_OWNER)
-    await desk.review(me.name, given.event_id, given.target, given.answer)
+    await desk.review(me.name, body.event_id, body.target, body.answer)
     return {"saved": True}
 
 
@@ -321,7 +301,6 @@ def create_app(
     app.state.answers, app.state.failures = Limiter(rate=10, burst=20), Limiter(rate=0.5, burst=10)
     app.add_middleware(Guard, sessions=sessions, hosts=parse_hosts(hosts), open_calls=OPEN)
     app.add_exception_handler(RequestValidationError, explain)
-    app.add_exception_handler(RefusedError, on_refusal)
     app.add_exception_handler(ValueError, on_mistake)
     app.add_exception_handler(OSError, on_failure)
     app.include_router(entrance)
@@ -335,51 +314,6 @@ def create_app(
     return app
 
 
-def add_pages(app: FastAPI, texts: Texts) -> None:
-    """Serve the pages and their files. Files are read once and looked up by name in a dict: no request can name a path."""
-    own = files("rlhf_ray.labelling").joinpath("static").iterdir()
-    static = {
-        file.name: (file.read_bytes(), TYPES[file.name.rpartition(".")[2]])
-        for file in [*own, files("rlhf_ray.pages").joinpath("keyboard.js")]
-        if file.name.rpartition(".")[2] in TYPES and not stray(file.name)
-    }
-    static |= {
-        name: (texts.page(with_buttons(content.decode())).encode(), kind)
-        for name, (content, kind) in static.items()
-        if name.endswith(".html")
-    }
-    # The same page with other scripts: for answers that were given before.
-    static["again.html"] = (static["index.html"][0].replace(b"static/main.js", b"static/again.js"), TYPES["html"])
-    static["texts.js"] = (texts.script().encode(), TYPES["js"])
-    static["answers.js"] = (answers_script().encode(), TYPES["js"])
-
-    def send(name: str, request: Request) -> Response:
-        if name not in static:
-            raise HTTPException(404, "no such file")
-        content, media_type = static[name]
-        # Browsers revalidate each time (mostly a 304), so that after an update no browser mixes old and new modules.
-        headers = {"etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"', "cache-control": "no-cache"}
-        if request.headers.get("if-none-match") == headers["etag"]:
-            return Response(status_code=304, headers=headers)
-        return Response(content, media_type=media_type, headers=headers)
-
-    @app.get("/", include_in_schema=False)
-    async def page(request: Request) -> Response:
-        return send("index.html", request)
-
-    @app.get("/statistics", include_in_schema=False)
-    async def statistics_page(request: Request) -> Response:
-        return send("statistics.html", request)
-
-    @app.get("/again", include_in_schema=False)
-    async def again_page(request: Request) -> Response:
-        return send("again.html", request)
-
-    @app.get("/static/{name}", include_in_schema=False)
-    async def static_file(name: str, request: Request) -> Response:
-        return send(name, request)
-
-
 async def explain(request: Request, error: Exception) -> Response:
     """Report what is wrong with a request's JSON. Leaves its values out: FastAPI's own handler fails on NaN."""
     assert isinstance(error, RequestValidationError)
@@ -388,12 +322,6 @@ async def explain(request: Request, error: Exception) -> Response:
     ]
     content = json.dumps({"detail": "; ".join(problems)})  # ASCII, so that no lone surrogate can break it
     return Response(content, 422, media_type="application/json")
-
-
-async def on_refusal(request: Request, error: Exception) -> Response:
-    """Respond to a `RefusedError` raised within the app."""
-    assert isinstance(error, RefusedError)
-    return JSONResponse({"detail": error.detail}, error.status, error.headers)
 
 
 async def on_mistake(request: Request, error: Exception) -> Response:

@@ -7,17 +7,19 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
-
 from rlhf_ray.data.answers import ANSWERS
+from rlhf_ray.labelling.messages import Meaning
 from rlhf_ray.labelling.question import Shown
 from rlhf_ray.labelling.questions import QuestionQueue
-from rlhf_ray.labelling.showing import Meaning
+from rlhf_ray.labelling.recorder import Store
+from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.answers import REVIEWED_BY
+
+USED_ID = "This answer is not saved: its event id belongs to another event. Reload the page and answer again."
 
 ANSWERED = ("label", "check", "skip", "flag")
 """The event kinds that answer a question."""
@@ -27,12 +29,12 @@ class Past:
     """Keeps the counts and takes the answers to the queue.
 
     Args:
-        events: reads the store's events.
+        store: the answers.
         queue: the questions.
     """
 
-    def __init__(self, events: Callable[[], Awaitable[pa.Table]], queue: QuestionQueue):
-        self._events, self._queue = events, queue
+    def __init__(self, store: Store, queue: QuestionQueue):
+        self._store, self._queue = store, queue
         self.leases: dict[str, str] = {}
         """The event that answered each lease: a lease takes one answer."""
         self.meanings: dict[str, Meaning] = {}
@@ -46,8 +48,19 @@ class Past:
         """Repeat, once, what people did before this start of the page: nobody gets those pairs again, and undo goes on."""
         async with self._recalling:
             if not self._recalled:
-                self._repeat((await self._events()).to_pylist())
+                self._repeat((await self._store.call(PreferenceStore.events)).to_pylist())
                 self._recalled = True
+
+    def knows(self, event: str, meaning: Meaning) -> bool:
+        """Whether this event is stored.
+
+        Raises:
+            ValueError: another event is, under its id.
+        """
+        known = self.meanings.get(event)
+        if known not in (None, meaning):
+            raise ValueError(USED_ID)
+        return known is not None
 
     def _repeat(self, rows: Sequence[dict[str, Any]]) -> None:
         now = datetime.now(UTC)

@@ -7,8 +7,6 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html import escape
-from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,6 @@ FOLDER = files("rlhf_ray.labelling").joinpath("languages")
 ENGLISH = "en"
 """The file with all texts: the template of every other."""
 
-SPOKEN = ("aria-label", "title", "alt", "placeholder")
-"""HTML attributes with texts."""
 _VALUE = re.compile(r"\{(\w+)\}")
 
 
@@ -43,15 +39,6 @@ class Texts:
         """Return the text, with ``values`` in place of their {names}."""
         text = self.texts.get(english, english)
         return _VALUE.sub(lambda name: str(values.get(name[1], name[0])), text)
-
-    def page(self, html: str) -> str:
-        """Return a page of the server's in this language."""
-        return _Translator(self).translate(html) if self.texts else html
-
-    def script(self) -> str:
-        """Return the texts as a JavaScript module, for those that the page's scripts show."""
-        texts = json.dumps(dict(self.texts), ensure_ascii=True)
-        return f"export const LANGUAGE = {json.dumps(self.language)};\nexport const TEXTS = {texts};\n"
 
 
 IN_ENGLISH = Texts()
@@ -130,52 +117,3 @@ def checked(found: Any, name: str) -> Texts:
                 "labelling.language: %d texts that %s %s: %s", len(which), name, what, "; ".join(map(repr, which))
             )
     return Texts(language, texts)
-
-
-class _Translator(HTMLParser):
-    """Copies HTML; translates texts, the texts in attributes, and the language."""
-
-    def __init__(self, texts: Texts):
-        super().__init__(convert_charrefs=True)
-        self._texts = texts
-        self._out: list[str] = []
-
-    def translate(self, html: str) -> str:
-        self.feed(html)
-        self.close()
-        return "".join(self._out)
-
-    def handle_decl(self, decl: str) -> None:
-        self._out.append(f"<!{decl}>")
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        written = []
-        for name, value in attrs:
-            text = value
-            if value is not None and name in SPOKEN:
-                text = self._texts(value)
-            elif (tag, name) == ("html", "lang"):
-                text = self._texts.language
-            written.append(f" {name}" if text is None else f' {name}="{escape(text)}"')
-        self._out.append(f"<{tag}{''.join(written)}>")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self._out[-1] = f"{self._out[-1][:-1]}/>"
-
-    def handle_endtag(self, tag: str) -> None:
-        self._out.append(f"</{tag}>")
-
-    def handle_data(self, data: str) -> None:
-        text = plain(data)
-        if not text:
-            self._out.append(data)
-            return
-        before, after = (data[:1].isspace(), data[-1:].isspace())
-        self._out.append(" " * before + escape(self._texts(text), quote=False) + " " * after)
-
-
-def plain(data: str) -> str:
-    """Return a text of HTML with single spaces; empty if it has no letters."""
-    text = " ".join(data.split())
-    return text if re.search(r"[^\W\d_]", text) else ""

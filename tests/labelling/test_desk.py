@@ -15,7 +15,7 @@ from PIL import Image
 
 from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.labelling import leases
-from rlhf_ray.labelling.showing import Given, Showing
+from rlhf_ray.labelling.messages import AnswerRequest, Question
 from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.store import PreferenceStore
@@ -30,7 +30,7 @@ def office(tmp_path: Path) -> Office:
 def test_an_answer_is_on_the_disk_when_it_is_acknowledged(office: Office) -> None:
     pairs = pairs_of(3)
 
-    async def session() -> tuple[Showing, str]:
+    async def session() -> tuple[Question, str]:
         await office.ask(0, pairs)
         shown = (await office.desk.next("ada", 1, []))[0]
         return shown, await office.give("ada", shown, "left")
@@ -128,11 +128,11 @@ def test_a_restarted_page_asks_not_for_what_it_is_being_told(office: Office, tmp
     """Kept answers come before the questions are there again."""
     pairs = pairs_of(3)
 
-    async def before() -> list[Showing]:
+    async def before() -> list[Question]:
         await office.ask(0, pairs)
         return await office.desk.next("ada", 2, [])
 
-    async def after(stored: Showing, under_way: Showing) -> None:
+    async def after(stored: Question, under_way: Question) -> None:
         restarted = Office(tmp_path / "store")
         await restarted.give("ada", stored, "left")
         restarted.local.delay = 0.2
@@ -149,13 +149,13 @@ def test_a_restarted_page_asks_not_for_what_it_is_being_told(office: Office, tmp
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_lease_takes_one_answer(office: Office, tmp_path: Path, restart: bool) -> None:
-    async def before() -> Showing:
+    async def before() -> Question:
         await office.ask(0, pairs_of(1))
         shown = (await office.desk.next("ada", 1, []))[0]
         await office.give("ada", shown, "left", "e" * 32)
         return shown
 
-    async def after(at: Office, shown: Showing) -> None:
+    async def after(at: Office, shown: Question) -> None:
         with pytest.raises(ValueError, match="already answered"):
             await at.give("ada", shown, "right")
         await at.give("ada", shown, "left", "e" * 32)  # the same one, sent again
@@ -170,7 +170,7 @@ def test_an_event_id_is_good_for_one_event(office: Office, tmp_path: Path, resta
     """What is acknowledged is stored: nothing is, under the id of something else."""
     pairs = pairs_of(4)
 
-    async def before() -> list[Showing]:
+    async def before() -> list[Question]:
         await office.ask(0, pairs)
         shown = await office.desk.next("ada", 2, [])
         await office.give("ada", shown[0], "left", "e" * 32)
@@ -178,7 +178,7 @@ def test_an_event_id_is_good_for_one_event(office: Office, tmp_path: Path, resta
         assert await office.desk.undo("ada", "u" * 32) is not None
         return shown
 
-    async def after(at: Office, shown: list[Showing]) -> None:
+    async def after(at: Office, shown: list[Question]) -> None:
         await at.ask(0, pairs)
         other = (await at.desk.next("ada", 1, []))[0]
         others = (await at.desk.next("bob", 1, []))[0]
@@ -293,7 +293,7 @@ def test_taking_back_shows_the_pair_again_and_the_store_forgets_nothing(office: 
 
 
 def test_a_lease_from_before_a_restart_is_still_good(office: Office, tmp_path: Path) -> None:
-    async def before() -> Showing:
+    async def before() -> Question:
         await office.ask(0, pairs_of(1))
         return (await office.desk.next("ada", 1, []))[0]
 
@@ -380,7 +380,7 @@ def test_somebody_elses_or_a_made_up_lease_is_refused(office: Office) -> None:
         with pytest.raises(ValueError, match="another page or annotator"):
             await office.give("bob", shown, "left")
         with pytest.raises(ValueError, match="another page or annotator"):
-            await office.desk.answer("ada", Given("e" * 32, "A" * 80, "left"))
+            await office.desk.answer("ada", AnswerRequest("e" * 32, "A" * 80, "left"))
 
     asyncio.run(session())
     assert office.rows() == []
@@ -389,7 +389,7 @@ def test_somebody_elses_or_a_made_up_lease_is_refused(office: Office) -> None:
 def test_images_are_shown_pixel_by_pixel(office: Office) -> None:
     pairs = pairs_of(1, images=True)
 
-    async def session() -> tuple[Showing, bytes | None]:
+    async def session() -> tuple[Question, bytes | None]:
         await office.ask(0, pairs)
         shown = (await office.desk.next("ada", 1, []))[0]
         assert await office.desk.film("0" * 64) is None

@@ -8,8 +8,8 @@ from rlhf_ray.labelling.films import FilmInfo
 
 
 @dataclass(frozen=True)
-class Showing:
-    """One question on one annotator's screen.
+class Question:
+    """A question on one annotator's screen.
 
     Attributes:
         lease: returned with the answer.
@@ -26,7 +26,7 @@ class Showing:
 
 
 @dataclass(frozen=True)
-class Given:
+class AnswerRequest:
     """An answer as the browser sends it.
 
     Attributes:
