@@ -13,9 +13,9 @@ from pathlib import Path
 from rlhf_ray.actors.gatherer import PATIENCE, GathererProgress
 from rlhf_ray.actors.handles import Actor
 from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Episode, Film
-from rlhf_ray.labelling.page import Page
-from rlhf_ray.labelling.serve import listen_at
+from rlhf_ray.labelling.serve import Server, links, listen_at
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
@@ -65,18 +65,18 @@ class LabellingPage:
 
     def __init__(self, page: PageSettings, store: Callable[[], Actor[PreferenceStore]]):
         self.settings = page.settings
-        self.page = Page(
+        self.title, self.sessions = page.title, Sessions.load(page.sessions)
+        self.desk = Desk(
             store(),
-            Sessions.load(page.sessions),
+            self.sessions.key("leases"),
             page.settings,
-            title=page.title,
             fps=page.fps,
-            films=page.sessions.with_suffix(".films"),
             run_id=page.run_id,
+            films=page.sessions.with_suffix(".films"),
             seed=page.seed,
             texts=page.texts,
         )
-        self.desk = self.page.desk
+        self._server: Server | None = None
         self._starting = asyncio.Lock()
 
     async def start(self, port: int | None = None) -> dict[str, str] | None:
@@ -91,13 +91,18 @@ class LabellingPage:
         Raises:
             SettingError: the page can't be served at the configured host or port.
         """
+        from rlhf_ray.labelling.app import create_app  # imports a web server, which most runs don't need
+
         async with self._starting:
-            if not self.page.started:
+            if self._server is None:
                 listening = None if port is None else await self._listen_at(port)
                 if port is not None and listening is None:
                     return None
-                await self.page.start(listening)
-        return self.page.links()
+                app = create_app(self.desk, self.sessions, self.settings, self.title)
+                server = Server(app, self.settings, listening)
+                await server.start()
+                self._server = server
+        return links(self.sessions, self.settings, self._server.port)
 
     async def _listen_at(self, port: int) -> socket.socket | None:
         deadline = time.monotonic() + PATIENCE
@@ -131,7 +136,7 @@ class LabellingPage:
             changes: `GathererProgress.changes` of the last call.
         """
         desk = self.desk
-        if desk.changes == changes and self.page.started:
+        if desk.changes == changes and self._server is not None:
             desk.changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(desk.changed.wait(), PATIENCE)
@@ -140,7 +145,7 @@ class LabellingPage:
             desk.changes,
             {number: desk.queue.left(number) for number in numbers if number in known},
             tuple(number for number in numbers if number not in known),
-            serving=self.page.started,
+            serving=self._server is not None,
             pages=desk.pages.open,
         )
 

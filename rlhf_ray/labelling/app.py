@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -11,16 +10,17 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Request, R
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyCookie, APIKeyHeader
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from rlhf_ray.data.answers import ANSWERS
+from rlhf_ray.data.answers import ANSWERS, answer_of
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.guard import Guard, Limiter, parse_hosts, too_fast
 from rlhf_ray.labelling.messages import AnswerRequest
+from rlhf_ray.labelling.serve import allowed_hosts
 from rlhf_ray.labelling.sessions import HEADER, LASTS_S, Person, Sessions
 from rlhf_ray.labelling.static_files import add_pages
 from rlhf_ray.labelling.statistics import of_one
-from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
+from rlhf_ray.settings import LabellingSettings
 
 OPEN = frozenset({("POST", "/api/session")})
 """Calls under /api that need no session."""
@@ -31,13 +31,25 @@ HOLDING = 36
 EventId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 PageId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 """Made by each page when it opens: one annotator may have several pages open."""
-ONLY_THE_OWNER = "Only the owner (the first annotator) looks at answers again."
 Count = Annotated[int, Field(ge=0, le=2**31)]
 
 
-Answer = Annotated[str, Field(pattern=f"^({'|'.join(ANSWERS)})$")]
-TRAINED = [name for name, kind in ANSWERS.items() if kind.preference is not None]
-TrainedAnswer = Annotated[str, Field(pattern=f"^({'|'.join(TRAINED)})$")]
+def declared(name: str) -> str:
+    """Check that there is such an answer."""
+    if name not in ANSWERS:
+        raise ValueError(f"the answers are {', '.join(ANSWERS)}")
+    return name
+
+
+def trains(name: str) -> str:
+    """Check that fits learn from this answer."""
+    if answer_of(name).preference is None:
+        raise ValueError(f"{name} trains nothing")
+    return name
+
+
+Answer = Annotated[str, AfterValidator(declared), Field(json_schema_extra={"enum": list(ANSWERS)})]
+TrainedAnswer = Annotated[str, AfterValidator(trains)]
 
 
 class Body(BaseModel):
@@ -118,6 +130,12 @@ async def signed_in(request: Request) -> Person:
 
 
 Me = Annotated[Person, Depends(signed_in)]
+
+
+async def owner(me: Me) -> None:
+    """Reject anyone but the owner of the run."""
+    if not me.owner:
+        raise HTTPException(403, "Only the owner (the first annotator) may do that.")
 
 
 async def answering(request: Request, me: Me) -> Person:
@@ -237,19 +255,15 @@ async def progress_of(me: Person, desk: Desk) -> dict[str, Any]:
     return await desk.progress(me.name) | {"doubts": len(await desk.doubts()) if me.owner else 0}
 
 
-@api.get("/doubts")
-async def doubts(me: Me, desk: TheDesk) -> dict[str, Any]:
+@api.get("/doubts", dependencies=[Depends(owner)])
+async def doubts(desk: TheDesk) -> dict[str, Any]:
     """The answers that are more likely wrong than right; owner only."""
-    if not me.owner:
-        raise HTTPException(403, ONLY_THE_OWNER)
     return {"doubts": [asdict(doubt) for doubt in await desk.doubts()]}
 
 
-@api.post("/reviews")
+@api.post("/reviews", dependencies=[Depends(owner)])
 async def review(body: Review, me: Answering, desk: TheDesk) -> dict[str, bool]:
     """Keep or change an answer; owner only. Responds once it is durable."""
-    if not me.owner:
-        raise HTTPException(403, ONLY_THE_OWNER)
     await desk.review(me.name, body.event_id, body.target, body.answer)
     return {"saved": True}
 
@@ -261,11 +275,9 @@ async def statistics(me: Me, desk: TheDesk) -> dict[str, Any]:
     return values if me.owner else of_one(values, me.name)
 
 
-@api.post("/weights")
-async def weigh(weight: Weight, me: Me, desk: TheDesk, request: Request) -> dict[str, bool]:
+@api.post("/weights", dependencies=[Depends(owner)])
+async def weigh(weight: Weight, desk: TheDesk, request: Request) -> dict[str, bool]:
     """Set the weight of an annotator's labels; owner only."""
-    if not me.owner:
-        raise HTTPException(403, "only the owner of the run sets weights")
     if weight.annotator not in request.app.state.sessions.people and not await desk.knows(weight.annotator):
         raise HTTPException(404, f"there is no annotator {weight.annotator!r}")
     await desk.weigh(weight.annotator, weight.weight)
@@ -274,32 +286,24 @@ async def weigh(weight: Weight, me: Me, desk: TheDesk, request: Request) -> dict
 
 def create_app(
     desk: Desk,
-    sessions: Sessions,
-    *,
-    hosts: Sequence[str] = (),
-    title: str,
-    instructions: str,
-    texts: Texts = IN_ENGLISH,
-) -> FastAPI:
+    sessions: Sessions, settings: LabellingSettings, title: str) -> FastAPI:
     """The labelling page.
 
     Args:
         desk: serves questions and takes answers.
         sessions: who may label.
-        hosts: host names under which browsers reach the page, besides this machine's own: ``name`` or ``name:port``.
+        settings: settings of the page.
         title: title of the task, shown at the top of the page.
-        instructions: tell annotators what to prefer; shown above the clips. Plain text.
-        texts: the page's texts, in its language.
 
     Raises:
-        ValueError: an entry of ``hosts`` is not a valid host name.
+        ValueError: an entry of ``labelling.hosts`` is not a valid host name.
     """
     # Off, because the schema would be served without a session; `app.openapi()` still makes it.
     app = FastAPI(title="rlhf_ray labelling", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.desk, app.state.sessions = desk, sessions
-    app.state.task = {"title": title, "instructions": instructions}
+    app.state.task = {"title": title, "instructions": settings.instructions}
     app.state.answers, app.state.failures = Limiter(rate=10, burst=20), Limiter(rate=0.5, burst=10)
-    app.add_middleware(Guard, sessions=sessions, hosts=parse_hosts(hosts), open_calls=OPEN)
+    app.add_middleware(Guard, sessions=sessions, hosts=parse_hosts(allowed_hosts(settings)), open_calls=OPEN)
     app.add_exception_handler(RequestValidationError, explain)
     app.add_exception_handler(ValueError, on_mistake)
     app.add_exception_handler(OSError, on_failure)
@@ -310,7 +314,7 @@ def create_app(
     ]
     # The keys are for the schema.
     app.include_router(api, dependencies=[Depends(signed_in), *(Security(key) for key in keys)])
-    add_pages(app, texts)
+    add_pages(app, desk.texts)
     return app
 
 

@@ -17,11 +17,11 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.strays import is_empty
+from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.open_pages import OPEN_FOR
-from rlhf_ray.labelling.page import Page
-from rlhf_ray.labelling.serve import listen_as_before, warn_of_readers
+from rlhf_ray.labelling.serve import Server, links, listen_as_before, warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.labelling.texts import load_texts
@@ -101,24 +101,26 @@ def collect(
     file = sessions_file(kept)
     films = file.with_suffix(".films")  # for undo after a restart
     texts, sessions = load_texts(settings.language), Sessions.keep(file, settings.annotators)
-    page = Page(LocalStore(kept), sessions, settings, title=title, fps=fps, films=films, texts=texts)
+    desk = Desk(LocalStore(kept), sessions.key("leases"), settings, fps=fps, films=films, texts=texts)
+    app = create_app(desk, sessions, settings, title)
 
     async def serve() -> None:
         warn_of_readers(settings)
-        await page.start(listen_as_before(settings, file.with_suffix(".port")))
-        invite(page.links())
+        server = Server(app, settings, listen_as_before(settings, file.with_suffix(".port")))
+        await server.start()
+        invite(links(sessions, settings, server.port))
         try:
-            await work()
-            if stop() and page.serving:
-                page.desk.tell(Situation(wanted=comparisons, ending="stopped"))
-                await _until(lambda: not page.desk.pages.untold, STOPPED_WITHIN)
+            await work(lambda: server.serving and not stop())
+            if stop() and server.serving:
+                desk.tell(Situation(wanted=comparisons, ending="stopped"))
+                await _until(lambda: not desk.pages.untold, STOPPED_WITHIN)
         finally:
-            await page.stop()
+            await server.stop()
 
-    async def work() -> None:
-        desk, asking, waiting = page.desk, _Asking(page.desk, propose, comparisons), Waiting(on_wait)
+    async def work(wanted: Callable[[], bool]) -> None:
+        asking, waiting = _Asking(desk, propose, comparisons), Waiting(on_wait)
         filmed, deadline = False, math.inf
-        while not stop() and page.serving:
+        while wanted():
             held = await desk.store.call(PreferenceStore.__len__)
             ended = held >= comparisons or not (asking.more or desk.queue.open())
             desk.tell(

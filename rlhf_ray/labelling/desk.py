@@ -16,7 +16,6 @@ from rlhf_ray.data.answers import answer_of
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
-from rlhf_ray.data.returns import settled
 from rlhf_ray.labelling.films import Episode, Film, FilmInfo
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.leases import Lease, Leases
@@ -30,7 +29,7 @@ from rlhf_ray.labelling.second_looks import Doubt, SecondLooks, replacing
 from rlhf_ray.labelling.situation import Situation, why_nothing
 from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
-from rlhf_ray.settings.labelling import Channels, Zoom
+from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.answers import Suspicions
 
@@ -50,41 +49,40 @@ class Desk:
 
     Args:
         store: receives the answers.
-        queue: the questions.
         secret: key that encrypts leases.
+        settings: settings of the page.
         fps: frames per second of the environment.
         run_id: id of the training run, stored with each event.
         films: folder for films; with None, films are lost when the page restarts.
-        channels: of image clips, the channels to show.
-        zoom: see `rlhf_ray.settings.LabellingSettings.zoom`.
+        seed: seeds sides and catch pairs.
         texts: the page's texts.
     """
 
     def __init__(
         self,
         store: Store,
-        queue: QuestionQueue,
         secret: bytes,
+        settings: LabellingSettings,
         *,
         fps: float,
         run_id: str | None = None,
         films: Path | None = None,
-        channels: Channels = "auto",
-        zoom: Zoom = "auto",
+        seed: int | None = None,
         texts: Texts = IN_ENGLISH,
     ):
-        self.store, self.queue, self.fps, self.run_id = store, queue, fps, run_id
+        self.store, self.fps, self.run_id = store, fps, run_id
+        self.queue = QuestionQueue(settings, seed)
         self.texts = texts
         self.changes = 0
         """Number of changes to the store so far."""
         self.changed = asyncio.Event()
         """Set on each change to the store; the waiter clears it."""
         self._leases = Leases(secret)
-        self._past = Past(store, queue)
+        self._past = Past(store, self.queue)
         self._recorder = GroupCommit(store)
         self._about: dict[str, tuple[int, int, float]] = {}
         """Per pair: its newest policy version, its reward version, and its frames per second at speed 1."""
-        self._films = Films(films, channels, zoom)
+        self._films = Films(films, settings.channels, settings.zoom)
         self._looks = SecondLooks(store, self._films, self._screen)
         self._reviewing = asyncio.Lock()
         self._under_way: dict[str, tuple[Meaning, asyncio.Task[None]]] = {}
@@ -121,12 +119,10 @@ class Desk:
                 if name not in self._films and is_image(side.observations[i, 0]):
                     self._films.put_images(name, side.observations[i])
         await self._past.recall()
-        returns = {name: float(value) for names, side in ((left, pairs.left), (right, pairs.right))
-                   for name, value in zip(names, settled(side.rewards), strict=True)}  # fmt: skip
         shown = [pair for pair in zip(left, right, strict=True) if pair[0] in self._films and pair[1] in self._films]
         if len(shown) < len(pairs):
             logger.warning("Skipping %d pairs whose films are lost.", len(pairs) - len(shown))
-        self.queue.add(number, shown, returns)
+        self.queue.add(number, shown)
 
     def tell(self, situation: Situation | None, episode: Episode | None = None) -> None:
         """Update the training progress and the agent's latest episode; None leaves either unchanged."""

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 OPEN_FOR = 75.0
 """Seconds without a request after which a page counts as closed. Browsers let a page in the background run once a minute."""
+
+
+@dataclass
+class _Page:
+    heard: float
+    """Time of its last request."""
+    told: bool = False
+    """Whether it shows that labelling is over."""
+    episode: str | None = None
+    """The film of an episode that it fetched last."""
 
 
 class OpenPages:
@@ -18,42 +29,38 @@ class OpenPages:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._heard: dict[str, float] = {}
-        self._told: set[str] = set()
-        self._saw: dict[str, str] = {}
+        self._pages: dict[str, _Page] = {}
 
     def heard(self, page: str | None, *, told: bool) -> None:
         """Note a request of ``page``; ``told``: the response says that labelling is over. Clients without an id don't count."""
-        if page is None:
-            return
-        self._heard[page] = self._clock()
-        (self._told.add if told else self._told.discard)(page)
+        if page is not None:
+            known = self._pages.setdefault(page, _Page(0.0))
+            known.heard, known.told = self._clock(), told
 
     def closed(self, page: str | None) -> None:
         """Note that ``page`` was closed."""
-        if page is not None:
-            self._heard.pop(page, None)
-            self._told.discard(page)
-            self._saw.pop(page, None)
+        self._pages.pop(page or "", None)
 
     def saw(self, page: str | None, episode: str) -> None:
         """Note that ``page`` fetched the film ``episode``."""
-        if page in self._heard:
-            self._saw[page] = episode
+        if page in self._pages:
+            self._pages[page].episode = episode
+
+    def _open(self) -> list[_Page]:
+        now = self._clock()
+        self._pages = {name: page for name, page in self._pages.items() if now - page.heard <= OPEN_FOR}
+        return list(self._pages.values())
 
     @property
     def open(self) -> int:
         """Number of open pages."""
-        now = self._clock()
-        for page in [page for page, last in self._heard.items() if now - last > OPEN_FOR]:
-            self.closed(page)
-        return len(self._heard)
+        return len(self._open())
 
     @property
     def untold(self) -> int:
         """Number of open pages that don't know yet that labelling is over."""
-        return self.open - len(self._told)
+        return sum(not page.told for page in self._open())
 
     def unseen(self, episode: str) -> int:
         """Return the number of open pages that have not fetched the film ``episode``."""
-        return self.open - sum(seen == episode for seen in self._saw.values())
+        return sum(page.episode != episode for page in self._open())

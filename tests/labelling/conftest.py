@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, 
 
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.settings import LabellingSettings
 from tests.browsers import chromium
 from tests.labelling.at_the_app import enter
 from tests.labelling.at_the_page import wait_for_pair
@@ -103,7 +104,7 @@ def sessions() -> Sessions:
 
 @pytest.fixture
 def app(desk: FakeDesk, sessions: Sessions) -> Any:
-    return create_app(desk, sessions, hosts=["label.example.org"], title="T", instructions="<script>alert(1)</script>")
+    return create_app(desk, sessions, LabellingSettings(hosts=("label.example.org",), instructions="<script>alert(1)</script>"), "T")
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from rlhf_ray.labelling.messages import AnswerRequest, Question
 from rlhf_ray.labelling.second_looks import Doubt
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
+from rlhf_ray.settings import LabellingSettings
 
 LEASE_S = 60.0
 TOO_SOON_MS = 50
@@ -104,6 +105,7 @@ class FakeDesk:
     heard_the_end: set[str | None] = field(default_factory=set)
     doubled: int = 0
     calls: int = 0
+    texts: Texts = IN_ENGLISH
     doubted: list[Doubt] = field(default_factory=list)
     reviews: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -315,7 +317,8 @@ def served(
 ) -> Iterator[Served]:
     """The page on a free port, until the block ends."""
     sessions = Sessions.create(names)
-    app = create_app(desk, sessions, title=title, instructions=instructions, texts=texts)
+    desk.texts = texts
+    app = create_app(desk, sessions, LabellingSettings(instructions=instructions), title)
     listening = socket.socket()
     listening.bind(("127.0.0.1", port))
     site = Served(f"http://127.0.0.1:{listening.getsockname()[1]}", desk, sessions)

@@ -12,7 +12,7 @@ from rlhf_ray.labelling.collect import LocalStore
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Film, film
 from rlhf_ray.labelling.messages import AnswerRequest, Question
-from rlhf_ray.labelling.questions import QuestionQueue
+from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import PreferenceStore
 from tests.made_up import IMAGES, VECTORS, some_fragments
 
@@ -52,8 +52,9 @@ class Office:
     def __init__(self, path: Path, **options: Any):
         self.store = PreferenceStore(path)
         self.local = Broken(self.store)
-        self.queue = QuestionQueue(seed=0, **options)
-        self.desk = Desk(self.local, self.queue, SECRET, fps=30, run_id="run")
+        settings = LabellingSettings(**{"overlap_share": 0.0, "catch_share": 0.0} | options)
+        self.desk = Desk(self.local, SECRET, settings, fps=30, run_id="run", seed=0)
+        self.queue = self.desk.queue
 
     async def ask(self, number: int, pairs: Pairs) -> None:
         """Ask about clips that were filmed, unless they are of images."""

@@ -7,7 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rlhf_ray.data.comparisons import pair_id
 from rlhf_ray.labelling.question import Shown
-from rlhf_ray.labelling.questions import ACTIVE, CATCH_AFTER, QUIET, HeldUp, QuestionQueue
+from rlhf_ray.labelling.questions import ACTIVE, CATCH_AFTER, QUIET, QuestionQueue
+from rlhf_ray.settings import LabellingSettings
 
 PAIRS = [(f"a{i}", f"b{i}") for i in range(6)]
 
@@ -25,7 +26,7 @@ def clock() -> Clock:
 
 
 def queue_of(clock: Clock, pairs: list[tuple[str, str]] = PAIRS, **options: float) -> QuestionQueue:
-    queue = QuestionQueue(lease_seconds=100, seed=0, clock=clock, **options)
+    queue = QuestionQueue(LabellingSettings(**{"lease_seconds": 100, "overlap_share": 0, "catch_share": 0} | options), 0, clock)
     queue.add(0, pairs)
     return queue
 

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.settings import LabellingSettings
 from tests.labelling.fake_desk import FakeDesk
 
 URL = "http://127.0.0.1:8000"
@@ -30,7 +31,7 @@ class Boundless:
 
 
 def make_app() -> FastAPI:
-    return create_app(FakeDesk(pairs=3), SESSIONS, title="T", instructions="I")
+    return create_app(FakeDesk(pairs=3), SESSIONS, LabellingSettings(), "T")
 
 
 class AtOnce:

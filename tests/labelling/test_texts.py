@@ -14,7 +14,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling import texts as module
-from rlhf_ray.labelling.situation import ENDINGS, about
+from rlhf_ray.labelling.situation import BLOCKED, ENDINGS, about
 from rlhf_ray.labelling.static_files import page_files
 from rlhf_ray.labelling.texts import Texts, checked, english, languages, load_texts
 from tests.labelling.at_the_page import wait_for_pair
@@ -34,7 +34,7 @@ def of_the_pages() -> set[str]:
 
 def of_the_server() -> set[str]:
     """What the server passes to `Texts`, and what it waits for."""
-    found = set(ENDINGS.values())
+    found = {*ENDINGS.values(), *BLOCKED.values()}
     for file in [*(PACKAGE / "labelling").glob("*.py"), *(PACKAGE / "actors").glob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call):
