@@ -22,7 +22,6 @@ from rlhf_ray.store import exchange
 from rlhf_ray.store.answers import Presses
 from rlhf_ray.store.files import open_files, store_of
 from rlhf_ray.store.merges import check_one_family
-from rlhf_ray.store.sharing import WRITERS
 from rlhf_ray.store.store import PreferenceStore
 
 USAGE = Usage(
@@ -33,8 +32,7 @@ USAGE = Usage(
         ("compact PATH", "join small files into larger ones"),
         (
             "export PATH OUT",
-            "write everything to one file: .parquet (with fragments), .csv or .jsonl; or the comparisons to a data set's "
-            "folder, or to imitation's .pkl",
+            "write everything to one file: .parquet (with fragments), .csv or .jsonl; or the comparisons to imitation's .pkl",
         ),
         ("show PATH OUT.html", "write the latest answered pairs and their answers to a page"),
         ("weigh PATH WHO WEIGHT", "set the weight of an annotator's labels: 1 is the default, 0 excludes them"),
@@ -140,12 +138,11 @@ class Compact(_Action):
 
 @dataclass(frozen=True)
 class Export(_Action):
-    """Write everything in a preference store to one file, or its comparisons to a data set."""
+    """Write everything in a preference store to one file, or its comparisons to imitation's."""
 
     out: tyro.conf.Positional[Path]
-    """The output. .parquet (with the fragments), .csv, .jsonl: all events. Without a suffix: a folder with the active comparisons
-    and a data set card, which Hugging Face's datasets.load_dataset opens; annotators' names are left out. .pkl: the active
-    comparisons, as imitation's PreferenceDataset.load opens them."""
+    """The output. .parquet (with the fragments), .csv, .jsonl: all events. .pkl: the active comparisons, as imitation's
+    PreferenceDataset.load opens them."""
     overwrite: bool = False
     """Replace an existing file."""
 
@@ -154,7 +151,7 @@ class Export(_Action):
             raise SettingError(f"{self.out} already exists; give another file, or add --overwrite to replace it.")
         with Lock(self.out):
             count = exchange.export(self._open(), self.out)
-        print(f"{self.out}: {count} {'comparisons' if self.out.suffix in WRITERS else 'events'}")
+        print(f"{self.out}: {count} {'comparisons' if self.out.suffix == '.pkl' else 'events'}")
 
 
 @dataclass(frozen=True)
