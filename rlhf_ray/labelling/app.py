@@ -284,9 +284,7 @@ async def weigh(weight: Weight, desk: TheDesk, request: Request) -> dict[str, bo
     return {"saved": True}
 
 
-def create_app(
-    desk: Desk,
-    sessions: Sessions, settings: LabellingSettings, title: str) -> FastAPI:
+def create_app(desk: Desk, sessions: Sessions, settings: LabellingSettings, title: str) -> FastAPI:
     """The labelling page.
 
     Args:

@@ -55,9 +55,7 @@ class Person:
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > LONGEST_NAME or not self.name.isprintable():
-            raise ValueError(
-                f"annotator {self.name!r} is invalid; a name has 1 to {LONGEST_NAME} printable characters"
-            )
+            raise ValueError(f"annotator {self.name!r} is invalid; a name has 1 to {LONGEST_NAME} printable characters")
 
 
 class Sessions:
@@ -124,9 +122,7 @@ class Sessions:
         for name in names:
             if name not in self._everybody or 0 < self._everybody[name].until < time.time():
                 self.renew(name)
-        self._everybody = {
-            name: replace(person, owner=name == names[0]) for name, person in self._everybody.items()
-        }
+        self._everybody = {name: replace(person, owner=name == names[0]) for name, person in self._everybody.items()}
         self._names = names
 
     @classmethod

@@ -104,7 +104,9 @@ def sessions() -> Sessions:
 
 @pytest.fixture
 def app(desk: FakeDesk, sessions: Sessions) -> Any:
-    return create_app(desk, sessions, LabellingSettings(hosts=("label.example.org",), instructions="<script>alert(1)</script>"), "T")
+    return create_app(
+        desk, sessions, LabellingSettings(hosts=("label.example.org",), instructions="<script>alert(1)</script>"), "T"
+    )
 
 
 @pytest.fixture

@@ -26,7 +26,9 @@ def clock() -> Clock:
 
 
 def queue_of(clock: Clock, pairs: list[tuple[str, str]] = PAIRS, **options: float) -> QuestionQueue:
-    queue = QuestionQueue(LabellingSettings(**{"lease_seconds": 100, "overlap_share": 0, "catch_share": 0} | options), 0, clock)
+    queue = QuestionQueue(
+        LabellingSettings(**{"lease_seconds": 100, "overlap_share": 0, "catch_share": 0} | options), 0, clock
+    )
     queue.add(0, pairs)
     return queue
 

@@ -29,7 +29,9 @@ def of_the_pages() -> set[str]:
     files = "".join(file.read_text() for kind in ("html", "js") for file in STATIC.glob(f"*.{kind}"))
     found = {json.loads(f'"{text}"') for text in re.findall(r'\bt\(\s*"((?:[^"\\]|\\.)*)"', files)}
     buttons = {words for kind in ANSWERS.values() for words in re.split(r" <i>|</i>", kind.button)}
-    return (found | buttons | {text for kind in ANSWERS.values() for text in (kind.text, kind.title, kind.means)}) - {""}
+    return (found | buttons | {text for kind in ANSWERS.values() for text in (kind.text, kind.title, kind.means)}) - {
+        ""
+    }
 
 
 def of_the_server() -> set[str]:
@@ -210,7 +212,9 @@ def test_the_page_in_german(context: BrowserContext, desk: FakeDesk) -> None:
 
 
 def test_texts_of_a_file_are_text_and_not_code() -> None:
-    texts = checked({"language": "fr", "texts": {"Undo": "<img src=x onerror=alert(1)>", "Pause": '"</script><b>'}}, "x")
+    texts = checked(
+        {"language": "fr", "texts": {"Undo": "<img src=x onerror=alert(1)>", "Pause": '"</script><b>'}}, "x"
+    )
     html = page_files(texts)["/"].decode()
     assert "<img" not in html
     assert 'aria-label="&#34;&lt;/script&gt;&lt;b&gt;"' in html

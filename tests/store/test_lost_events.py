@@ -306,20 +306,6 @@ def test_it_is_so_at_a_url_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         assert others_answers(PreferenceStore(url)).items() <= right.items()
 
 
-def test_a_deleted_clip_pack_and_the_newest_events_are_missed(tmp_path: Path) -> None:
-    store = PreferenceStore(tmp_path / "store")
-    for seed in range(3):
-        store.commit(some_comparisons(2, 4, seed=seed), annotator="ada")
-    assert store.problems == []
-    for folder, said in (("clips", "fragments of stored events are missing"), ("labels", "events 5 to 6 are missing")):
-        for at in (0, 2) if folder == "clips" else (2,):
-            shutil.copytree(tmp_path / "store", tmp_path / f"{folder}{at}")
-            sorted((tmp_path / f"{folder}{at}" / folder).iterdir())[at].unlink()
-            damaged = PreferenceStore(tmp_path / f"{folder}{at}", create=False)
-            assert any(said in problem for problem in damaged.problems)
-            assert len(damaged) == 4
-
-
 def test_a_file_of_weights_that_is_gone_or_changed_is_refused_until_they_are_set_again(tmp_path: Path) -> None:
     store = PreferenceStore(tmp_path / "store")
     given = some_comparisons(4, 4)

@@ -118,7 +118,9 @@ class Store(RuleBasedStateMachine):
         for number, kind, pair, by, preference, target in drawn:
             values: dict[str, Any] = {"preference": preference} if kind in ("label", "supersede", "check") else {}
             if kind in ("supersede", "retract"):
-                values["target"] = f"e{target if target != number else target + 1}"  # maybe one that comes later, or never
+                values["target"] = (
+                    f"e{target if target != number else target + 1}"  # maybe one that comes later, or never
+                )
             if kind == "skip":
                 values["extra"] = {"answer": "incomparable" if preference else "skip"}
             self.now -= timedelta(hours=1)
@@ -178,9 +180,7 @@ class Store(RuleBasedStateMachine):
         number, added = self.model.merges.popitem()
         self.store.undo()
         self.model.events = {name: one for name, one in self.model.events.items() if one[1] != number}
-        self.model.weights = {
-            who: weight for who, weight in self.model.weights.items() if added.get(who) != weight
-        }
+        self.model.weights = {who: weight for who, weight in self.model.weights.items() if added.get(who) != weight}
 
     @rule()
     def compact(self) -> None:
