@@ -137,9 +137,8 @@ class Sessions:
         stamp = _stamp(path)
         try:
             kept = json.loads(path.read_text("utf-8"))
-            new = time.time() + LASTS_S  # for older files, without expiry
             people = {
-                name: Person(name, str(values["token"]), bool(values["owner"]), float(values.get("until", new)))
+                name: Person(name, str(values["token"]), bool(values["owner"]), float(values["until"]))
                 for name, values in kept["people"].items()
             }
             sessions = cls(bytes.fromhex(kept["secret"]), people)

@@ -12,9 +12,8 @@ from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling import second_looks
 from rlhf_ray.labelling.desk import Desk
-from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.settings import RewardModelSettings
+from rlhf_ray.settings import LabellingSettings, RewardModelSettings
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.answers import doubtful
 from tests.labelling.office import SECRET, Office, films_of, pairs_of
@@ -180,7 +179,7 @@ def test_only_peoples_answers_whose_clips_can_be_shown_are_listed(
         office.desk.suspect(suspicions)
         assert len(await office.desk.doubts()) == second_looks.MOST
         assert {one.annotator for one in await office.desk.doubts()} == {"bob"}
-        restarted = Desk(office.local, QuestionQueue(), SECRET, fps=30)
+        restarted = Desk(office.local, SECRET, LabellingSettings(), fps=30)
         restarted.suspect(suspicions)
         assert await restarted.doubts() == []  # films of vectors are lost
         restarted.show(films_of(pairs)[:1] + films_of(pairs)[30:31])
@@ -195,7 +194,7 @@ def test_clips_of_images_are_filmed_again(office: Office) -> None:
 
     async def session() -> None:
         await answer_all(office, pairs)
-        restarted = Desk(office.local, QuestionQueue(), SECRET, fps=30)
+        restarted = Desk(office.local, SECRET, LabellingSettings(), fps=30)
         restarted.suspect({(pair, "bob"): 0.8 for pair in pairs.ids})
         doubts = await restarted.doubts()
         assert len(doubts) == 2
@@ -250,7 +249,7 @@ def test_without_suspicions_no_event_is_read() -> None:
 
             return read
 
-    desk = Desk(Unread(), QuestionQueue(), SECRET, fps=30)  # type: ignore[arg-type]
+    desk = Desk(Unread(), SECRET, LabellingSettings(), fps=30)  # type: ignore[arg-type]
     assert asyncio.run(desk.doubts()) == []
     desk.suspect({})
     assert asyncio.run(desk.doubts()) == []

@@ -21,10 +21,8 @@ from rlhf_ray.queries.selection import SELECTIONS, Candidates
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.regularisation import AdaptiveL2, PassLosses
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
-from rlhf_ray.store import PreferenceStore
-from rlhf_ray.store.exchange import export, import_file
 from rlhf_ray.teachers import TEACHERS
-from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, same_comparisons, some_comparisons, some_fragments
+from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons, some_fragments
 
 pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
 nets = pytest.importorskip("imitation.rewards.reward_nets")
@@ -179,39 +177,6 @@ def test_preference_dataset_queue() -> None:
         fits.append({name: value for name, value in trainer.ensemble.state().items() if name.startswith("networks")})
     for name, value in fits[0].items():
         np.testing.assert_allclose(value, fits[1][name], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "spaces", [(VECTORS, FORCES), (VECTORS, CHOICES), (IMAGES, CHOICES)], ids=["forces", "choices", "images"]
-)
-def test_store_and_load_preference_dataset(spaces: Any, tmp_path: Path) -> None:
-    """Theirs to ours, ours to theirs, and back: the same fragments and answers."""
-    batch = some_comparisons(5, observations=spaces[0], actions=spaces[1])
-    answers = np.array([1, 0, 0.5, 0.25, 1], np.float32)
-    theirs = pc.PreferenceDataset()
-    theirs.push(pairs_of(batch.pairs), answers)
-    theirs.save(tmp_path / "preferences.pkl")
-    store = PreferenceStore(tmp_path / "store")
-    import_file(store, tmp_path / "preferences.pkl")
-    found = store.load()
-    assert found is not None
-    np.testing.assert_array_equal(found.preferences, answers)
-    assert found.pairs.left.ids() == batch.pairs.left.ids()
-    assert found.pairs.right.ids() == batch.pairs.right.ids()
-    export(store, tmp_path / "back.pkl")
-    loaded = pc.PreferenceDataset.load(tmp_path / "back.pkl")
-    assert len(loaded) == len(theirs) == 5
-    for (ours, answer), (wanted, given) in zip(loaded, theirs, strict=True):
-        assert answer == given
-        for one, other in zip(ours, wanted, strict=True):
-            for name in ("obs", "acts", "rews"):
-                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-            assert one.terminal == other.terminal
-    again = PreferenceStore(tmp_path / "again")
-    import_file(again, tmp_path / "back.pkl")
-    once_more = again.load()
-    assert once_more is not None
-    assert same_comparisons(once_more, found)
 
 
 # Preference model and trainers, on our reward
