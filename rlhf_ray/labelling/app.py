@@ -10,12 +10,19 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Request, R
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyCookie, APIKeyHeader
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from rlhf_ray.data.answers import ANSWERS, answer_of
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.guard import Guard, Limiter, parse_hosts, too_fast
-from rlhf_ray.labelling.messages import AnswerRequest
+from rlhf_ray.labelling.messages import (
+    AnswerRequest,
+    LeasesRequest,
+    PageId,
+    QuestionsRequest,
+    ReviewRequest,
+    TokenRequest,
+    UndoRequest,
+    WeightRequest,
+)
 from rlhf_ray.labelling.serve import allowed_hosts
 from rlhf_ray.labelling.sessions import HEADER, LASTS_S, Person, Sessions
 from rlhf_ray.labelling.static_files import add_pages
@@ -24,95 +31,6 @@ from rlhf_ray.settings import LabellingSettings
 
 OPEN = frozenset({("POST", "/api/session")})
 """Calls under /api that need no session."""
-Token = Annotated[str, Field(min_length=1, max_length=200)]
-Lease = Annotated[str, Field(min_length=1, max_length=400)]
-HOLDING = 36
-"""Maximum number of leases in one request: on screen, prefetched, and answered but not stored yet."""
-EventId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-PageId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-"""Made by each page when it opens: one annotator may have several pages open."""
-Count = Annotated[int, Field(ge=0, le=2**31)]
-
-
-def declared(name: str) -> str:
-    """Check that there is such an answer."""
-    if name not in ANSWERS:
-        raise ValueError(f"the answers are {', '.join(ANSWERS)}")
-    return name
-
-
-def trains(name: str) -> str:
-    """Check that fits learn from this answer."""
-    if answer_of(name).preference is None:
-        raise ValueError(f"{name} trains nothing")
-    return name
-
-
-Answer = Annotated[str, AfterValidator(declared), Field(json_schema_extra={"enum": list(ANSWERS)})]
-TrainedAnswer = Annotated[str, AfterValidator(trains)]
-
-
-class Body(BaseModel):
-    """A request's JSON. Unknown fields are rejected: they mean a bug in the client."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class Entry(Body):
-    """``POST /api/session``."""
-
-    token: Token
-
-
-class Wish(Body):
-    """``POST /api/questions``."""
-
-    count: int = Field(3, ge=1, le=8)
-    holding: list[Lease] = Field([], max_length=HOLDING)
-    page: PageId | None = None
-
-
-class Answered(Body):
-    """``POST /api/answers``: see `AnswerRequest`."""
-
-    event_id: EventId
-    lease: Lease
-    answer: Answer
-    view_ms: Count = 0
-    hidden_ms: Count = 0
-    loops_left: Count = 0
-    loops_right: Count = 0
-    key: Annotated[str, Field(max_length=32)] | None = None
-
-
-class TakenBack(Body):
-    """``POST /api/undo``."""
-
-    event_id: EventId
-    target: EventId | None = None
-    page: PageId | None = None
-
-
-class LeaseNames(Body):
-    """``POST /api/leases/renew`` and ``/release``."""
-
-    leases: list[Lease] = Field(max_length=HOLDING)
-    page: PageId | None = None
-
-
-class Review(Body):
-    """``POST /api/reviews``: ``answer`` by screen side; the same as before keeps the answer ``target``."""
-
-    event_id: EventId
-    target: Annotated[str, Field(min_length=1, max_length=200)]
-    answer: TrainedAnswer
-
-
-class Weight(Body):
-    """``POST /api/weights``."""
-
-    annotator: str = Field(min_length=1, max_length=200)
-    weight: float = Field(ge=0, le=1, allow_inf_nan=False)
 
 
 async def the_desk(request: Request) -> Desk:
@@ -151,13 +69,13 @@ entrance, api = APIRouter(prefix="/api"), APIRouter(prefix="/api")
 
 
 @entrance.post("/session")
-async def enter(entry: Entry, request: Request, response: Response) -> dict[str, Any]:
+async def enter(body: TokenRequest, request: Request, response: Response) -> dict[str, Any]:
     """Exchange a token for a session, which is also set as a cookie for new tabs.
 
     Rate-limits wrong tokens only: behind a proxy, all clients may share one address.
     """
     state, caller = request.app.state, request.client.host if request.client else ""
-    if (person := state.sessions.exchange(entry.token)) is None:
+    if (person := state.sessions.exchange(body.token)) is None:
         if seconds := state.failures.wait(caller):
             raise too_fast(seconds)
         raise HTTPException(
@@ -192,36 +110,36 @@ async def who_am_i(me: Me, request: Request) -> dict[str, Any]:
 
 
 @api.post("/questions")
-async def questions(wish: Wish, me: Me, desk: TheDesk) -> dict[str, Any]:
+async def questions(body: QuestionsRequest, me: Me, desk: TheDesk) -> dict[str, Any]:
     """The next questions, and the labelling progress."""
-    shown = await desk.next(me.name, wish.count, wish.holding, wish.page)
-    over = await desk.over(wish.page, len(wish.holding) + len(shown))
+    shown = await desk.next(me.name, body.count, body.holding, body.page)
+    over = await desk.over(body.page, len(body.holding) + len(shown))
     return {"questions": [asdict(question) for question in shown], "progress": await progress_of(me, desk) | over}
 
 
 @api.post("/answers")
-async def answer(answered: Answered, me: Answering, desk: TheDesk) -> dict[str, bool]:
+async def answer(body: AnswerRequest, me: Answering, desk: TheDesk) -> dict[str, bool]:
     """Store an answer; responds once it is durable."""
-    await desk.answer(me.name, AnswerRequest(**answered.model_dump()))
+    await desk.answer(me.name, body)
     return {"saved": True}
 
 
 @api.post("/undo")
-async def undo(taken_back: TakenBack, me: Answering, desk: TheDesk) -> dict[str, Any]:
+async def undo(body: UndoRequest, me: Answering, desk: TheDesk) -> dict[str, Any]:
     """Undo an answer; returns the pair to show again, or null."""
-    question = await desk.undo(me.name, taken_back.event_id, taken_back.target, taken_back.page)
+    question = await desk.undo(me.name, body.event_id, body.target, body.page)
     return {"question": asdict(question) if question else None}
 
 
 @api.post("/leases/renew")
-async def renew(body: LeaseNames, me: Me, desk: TheDesk) -> dict[str, Any]:
+async def renew(body: LeasesRequest, me: Me, desk: TheDesk) -> dict[str, Any]:
     """Renew leases and report that the page is open; returns the leases that this page has lost, and whether labelling is over."""
     lost = await desk.renew(me.name, body.leases, body.page)
     return {"lost": lost} | await desk.over(body.page, len(body.leases))
 
 
 @api.post("/leases/release")
-async def release(body: LeaseNames, me: Me, desk: TheDesk) -> dict[str, bool]:
+async def release(body: LeasesRequest, me: Me, desk: TheDesk) -> dict[str, bool]:
     """Release leases; a page that closes sends its id."""
     await desk.release(me.name, body.leases, body.page)
     return {"released": True}
@@ -262,7 +180,7 @@ async def doubts(desk: TheDesk) -> dict[str, Any]:
 
 
 @api.post("/reviews", dependencies=[Depends(owner)])
-async def review(body: Review, me: Answering, desk: TheDesk) -> dict[str, bool]:
+async def review(body: ReviewRequest, me: Answering, desk: TheDesk) -> dict[str, bool]:
     """Keep or change an answer; owner only. Responds once it is durable."""
     await desk.review(me.name, body.event_id, body.target, body.answer)
     return {"saved": True}
@@ -276,11 +194,11 @@ async def statistics(me: Me, desk: TheDesk) -> dict[str, Any]:
 
 
 @api.post("/weights", dependencies=[Depends(owner)])
-async def weigh(weight: Weight, desk: TheDesk, request: Request) -> dict[str, bool]:
+async def weigh(body: WeightRequest, desk: TheDesk, request: Request) -> dict[str, bool]:
     """Set the weight of an annotator's labels; owner only."""
-    if weight.annotator not in request.app.state.sessions.people and not await desk.knows(weight.annotator):
-        raise HTTPException(404, f"there is no annotator {weight.annotator!r}")
-    await desk.weigh(weight.annotator, weight.weight)
+    if body.annotator not in request.app.state.sessions.people and not await desk.knows(body.annotator):
+        raise HTTPException(404, f"there is no annotator {body.annotator!r}")
+    await desk.weigh(body.annotator, body.weight)
     return {"saved": True}
 
 

@@ -19,9 +19,9 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.films import Episode, Film, FilmInfo
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.leases import Lease, Leases
-from rlhf_ray.labelling.messages import AnswerRequest, Meaning, Question
+from rlhf_ray.labelling.messages import AnswerRequest, Question
 from rlhf_ray.labelling.open_pages import OpenPages
-from rlhf_ray.labelling.past import USED_ID, Past
+from rlhf_ray.labelling.past import USED_ID, Meaning, Past
 from rlhf_ray.labelling.question import Shown
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.recorder import GroupCommit, Store

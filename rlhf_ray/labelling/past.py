@@ -8,11 +8,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from rlhf_ray.data.answers import ANSWERS
-from rlhf_ray.labelling.messages import Meaning
 from rlhf_ray.labelling.question import Shown
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.recorder import Store
@@ -23,6 +23,15 @@ USED_ID = "This answer is not saved: its event id belongs to another event. Relo
 
 ANSWERED = ("label", "check", "skip", "flag")
 """The event kinds that answer a question."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What makes two events the same: who said what about which lease, or took which event back."""
+
+    annotator: str
+    about: str | None
+    said: str
 
 
 class Past:

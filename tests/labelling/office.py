@@ -64,7 +64,9 @@ class Office:
 
     async def give(self, who: str, shown: Question, answer: str, event: str | None = None) -> str:
         event = event or secrets.token_hex(16)
-        await self.desk.answer(who, AnswerRequest(event, shown.lease, answer, view_ms=700, key="ArrowLeft"))
+        await self.desk.answer(
+            who, AnswerRequest(event_id=event, lease=shown.lease, answer=answer, view_ms=700, key="ArrowLeft")
+        )
         return event
 
     def rows(self) -> list[dict[str, Any]]:

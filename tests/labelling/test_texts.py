@@ -110,7 +110,7 @@ def test_what_a_file_lacks_or_has_too_much_is_named(tmp_path: Path, caplog: pyte
         ({"language": "fr"}, "copy .*en.json and translate"),
         ({"language": "fr", "texts": {"Skip": 1}}, "copy .*en.json and translate"),
         ({"language": "français!", "texts": {}}, "a code as in HTML"),
-        ({"texts": {}}, "whose language is None"),
+        ({"texts": {}}, "its language is None"),
         ({"language": "fr", "texts": {"{count} answers": "réponses"}}, r"the same names in braces: {count} differs"),
         ({"language": "fr", "texts": {"Skip": "Passer {count}"}}, r"the same names in braces: {count} differs"),
     ],
