@@ -184,7 +184,7 @@ class Desk:
             self.queue.not_stored(annotator, shown.held)
             raise
         self._past.meanings[request.event_id] = meaning
-        self._past.answered(annotator, shown, request.answer, request.event_id)
+        self.queue.answered(annotator, shown, request.answer, request.event_id)
         self._stored()
 
     async def undo(
@@ -217,7 +217,6 @@ class Desk:
             raise
         if self.queue.undone(annotator, event, page) is None:  # another page of theirs was faster
             return None
-        self._past.undone(annotator)
         self._stored()
         return self._question(annotator, shown)
 
@@ -303,8 +302,8 @@ class Desk:
         return {
             "labels": labels,
             "wanted": situation.wanted,
-            "own": self._past.total(annotator),
-            "per_minute": float(self._past.per_minute(annotator)),
+            "own": self.queue.total(annotator),
+            "per_minute": float(self.queue.per_minute(annotator)),
             "queue": queue,
             "env_steps": situation.env_steps,
             "total_env_steps": situation.total_env_steps,

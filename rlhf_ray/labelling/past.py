@@ -1,12 +1,10 @@
-"""What people did at the page so far: counts per person, and what their events say. After a restart it is read from the store."""
+"""What the events of people at the page say. After a restart it is read from the store, and the queue gets their answers again."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
-import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,7 +33,7 @@ class Meaning:
 
 
 class Past:
-    """Keeps the counts and takes the answers to the queue.
+    """Knows each event, so that none is stored twice.
 
     Args:
         store: the answers.
@@ -50,8 +48,6 @@ class Past:
         """What each stored event says: an id is good for one event."""
         self._recalled = False
         self._recalling = asyncio.Lock()
-        self._own: dict[str, deque[float]] = {}
-        self._totals: dict[str, int] = {}
 
     async def recall(self) -> None:
         """Repeat, once, what people did before this start of the page: nobody gets those pairs again, and undo goes on."""
@@ -89,29 +85,8 @@ class Past:
                 when = row["t_answered"]
                 # An event from before this start that is later than now: the clock was set back.
                 age = math.inf if when is None or when > now else (now - when).total_seconds()
-                self.answered(annotator, shown, answer, event, age)
+                self._queue.answered(annotator, shown, answer, event, age)
             elif row["kind"] == "supersede":
                 self._queue.replaced(annotator, row["target"], event)
-            elif row["kind"] == "retract" and self._queue.taken_back(annotator, row["target"]) is not None:
-                self.undone(annotator)
-
-    def answered(self, annotator: str, shown: Shown, answer: str, event: str, age: float = 0.0) -> None:
-        """Take a stored answer, given ``age`` seconds ago."""
-        self._queue.answered(annotator, shown, answer, event, age)
-        self._own.setdefault(annotator, deque(maxlen=1000)).append(time.monotonic() - age)
-        self._totals[annotator] = self.total(annotator) + 1
-
-    def undone(self, annotator: str) -> None:
-        """Count the latest answer of ``annotator`` no more."""
-        if self._own.get(annotator):
-            self._own[annotator].pop()
-        self._totals[annotator] = max(0, self.total(annotator) - 1)
-
-    def total(self, annotator: str) -> int:
-        """Number of answers of ``annotator``."""
-        return self._totals.get(annotator, 0)
-
-    def per_minute(self, annotator: str) -> int:
-        """Number of answers of ``annotator`` within the last minute."""
-        now = time.monotonic()
-        return sum(now - moment < 60 for moment in self._own.get(annotator, ()))
+            elif row["kind"] == "retract":
+                self._queue.taken_back(annotator, row["target"])

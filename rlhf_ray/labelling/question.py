@@ -68,6 +68,8 @@ class StoredAnswer:
     """The event that stands for it: its own, or that of the owner's second look."""
     shown: Shown
     answer: str
+    at: float
+    """When it was given, in seconds of the queue's clock."""
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, get_args
 
@@ -55,6 +55,8 @@ class QuestionQueue:
         """First and last time of a request, by annotator and page."""
         self._answers: dict[str, deque[StoredAnswer]] = {}
         """Per annotator: the latest answers that were not undone."""
+        self._totals = Counter[str]()
+        """Number of answers that were not undone, by annotator."""
         self._since_catch: dict[str, int] = {}
         self._under_way: set[tuple[str, str]] = set()
         """(annotator, `Shown.held`) of answers received but not stored yet."""
@@ -142,11 +144,13 @@ class QuestionQueue:
         ``age``: how long ago they answered, in seconds; for answers from before a restart.
         """
         self._under_way.discard((annotator, shown.held))
-        self._seen[annotator] = max(self._clock() - age, self._seen.get(annotator, -math.inf))
+        at = self._clock() - age
+        self._seen[annotator] = max(at, self._seen.get(annotator, -math.inf))
         answers = self._answers.setdefault(annotator, deque(maxlen=UNDOABLE))
         if any(event == known.event for known in answers):
             return
-        answers.append(StoredAnswer(event, event, shown, answer))
+        answers.append(StoredAnswer(event, event, shown, answer, at))
+        self._totals[annotator] += 1
         if shown.catch is not None:
             self._since_catch[annotator] = 0
             return
@@ -184,6 +188,7 @@ class QuestionQueue:
             if one.stands != event:
                 continue
             self._answers[annotator].remove(one)
+            self._totals[annotator] -= 1
             if one.shown.catch is None:
                 self._asked(one.shown.left, one.shown.right).said.pop(one.event, None)
             return one.shown
@@ -194,6 +199,15 @@ class QuestionQueue:
         for one in self._answers.get(annotator, ()):
             if one.stands == event:
                 one.stands = by
+
+    def total(self, annotator: str) -> int:
+        """Number of answers of ``annotator``."""
+        return self._totals[annotator]
+
+    def per_minute(self, annotator: str) -> int:
+        """Number of answers of ``annotator`` within the last minute, up to `UNDOABLE`."""
+        now = self._clock()
+        return sum(now - one.at < 60 for one in self._answers.get(annotator, ()))
 
     def left(self, number: int | None = None) -> int:
         """Number of unanswered questions; with ``number``, only those of this round."""

@@ -5,6 +5,7 @@ import io
 import json
 import random
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.office import Office, pairs_of
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -49,77 +52,61 @@ def test_an_answer_is_on_the_disk_when_it_is_acknowledged(office: Office) -> Non
 @pytest.mark.parametrize(
     ("answer", "kind"), [("incomparable", "skip"), ("skip", "skip"), ("flag", "flag"), ("equal", "label")]
 )
-def test_each_answer_is_stored_as_what_it_is(office: Office, answer: str, kind: str) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        await office.give("ada", (await office.desk.next("ada", 1, []))[0], answer)
-
-    asyncio.run(session())
+async def test_each_answer_is_stored_as_what_it_is(office: Office, answer: str, kind: str) -> None:
+    await office.ask(0, pairs_of(1))
+    await office.give("ada", (await office.desk.next("ada", 1, []))[0], answer)
     assert [row["kind"] for row in office.rows()] == [kind]
     assert office.queue.open() == int(answer == "skip")
     assert len(office.store) == int(answer == "equal")
 
 
-def test_an_answer_sent_again_is_stored_once_also_while_the_first_is_under_way(office: Office) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        shown = (await office.desk.next("ada", 1, []))[0]
-        await asyncio.gather(*(office.give("ada", shown, "left", "e" * 32) for _ in range(5)))
-        await office.give("ada", shown, "left", "e" * 32)
-
-    asyncio.run(session())
+async def test_an_answer_sent_again_is_stored_once_also_while_the_first_is_under_way(office: Office) -> None:
+    await office.ask(0, pairs_of(1))
+    shown = (await office.desk.next("ada", 1, []))[0]
+    await asyncio.gather(*(office.give("ada", shown, "left", "e" * 32) for _ in range(5)))
+    await office.give("ada", shown, "left", "e" * 32)
     assert len(office.rows()) == 1
 
 
-def test_what_the_disk_does_not_take_is_not_acknowledged_and_may_be_sent_again(office: Office) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        shown = (await office.desk.next("ada", 1, []))[0]
-        office.local.broken = True
-        with pytest.raises(OSError, match="no space"):
-            await office.give("ada", shown, "left", "e" * 32)
-        assert office.queue.open() == 1
-        assert await office.desk.next("ada", 1, []) == []  # whoever gave it sends it again
-        office.local.broken = False
+async def test_what_the_disk_does_not_take_is_not_acknowledged_and_may_be_sent_again(office: Office) -> None:
+    await office.ask(0, pairs_of(1))
+    shown = (await office.desk.next("ada", 1, []))[0]
+    office.local.broken = True
+    with pytest.raises(OSError, match="no space"):
         await office.give("ada", shown, "left", "e" * 32)
-
-    asyncio.run(session())
+    assert office.queue.open() == 1
+    assert await office.desk.next("ada", 1, []) == []  # whoever gave it sends it again
+    office.local.broken = False
+    await office.give("ada", shown, "left", "e" * 32)
     assert len(office.rows()) == 1
 
 
-def test_who_does_not_wait_for_acknowledgements_is_asked_nothing_twice(office: Office) -> None:
+async def test_who_does_not_wait_for_acknowledgements_is_asked_nothing_twice(office: Office) -> None:
     """As the page does: it posts an answer and at once asks for more, while the disk takes its time."""
-
-    async def session() -> None:
-        await office.ask(0, pairs_of(40))
-        office.local.delay = 0.02
-        ahead = await office.desk.next("ada", 4, [])
-        answers = []
-        while ahead:
-            answers.append(asyncio.create_task(office.give("ada", ahead.pop(0), "left")))
-            await asyncio.sleep(0)
-            ahead += await office.desk.next("ada", 1, [shown.lease for shown in ahead])
-            assert (await office.desk.progress("ada"))["queue"] <= 40 - len(answers)
-        await asyncio.gather(*answers)
-
-    asyncio.run(session())
+    await office.ask(0, pairs_of(40))
+    office.local.delay = 0.02
+    ahead = await office.desk.next("ada", 4, [])
+    answers = []
+    while ahead:
+        answers.append(asyncio.create_task(office.give("ada", ahead.pop(0), "left")))
+        await asyncio.sleep(0)
+        ahead += await office.desk.next("ada", 1, [shown.lease for shown in ahead])
+        assert (await office.desk.progress("ada"))["queue"] <= 40 - len(answers)
+    await asyncio.gather(*answers)
     rows = office.rows()
     assert len(rows) == len({row["pair_id"] for row in rows}) == 40
 
 
-def test_an_answer_that_is_not_stored_yet_is_asked_for_on_no_other_page_of_theirs(office: Office) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(2))
-        first, second = await office.desk.next("ada", 2, [])
-        office.local.broken = True
-        with pytest.raises(OSError, match="no space"):
-            await office.give("ada", first, "left", "e" * 32)
-        await office.desk.release("ada", [second.lease])  # the page is reloaded; the answer is in its outbox
-        assert await office.desk.next("bob", 2, []) != []  # what was given back
-        assert await office.desk.next("ada", 2, []) == []
-        assert "on another page of yours" in (await office.desk.progress("ada"))["reason"]
-
-    asyncio.run(session())
+async def test_an_answer_that_is_not_stored_yet_is_asked_for_on_no_other_page_of_theirs(office: Office) -> None:
+    await office.ask(0, pairs_of(2))
+    first, second = await office.desk.next("ada", 2, [])
+    office.local.broken = True
+    with pytest.raises(OSError, match="no space"):
+        await office.give("ada", first, "left", "e" * 32)
+    await office.desk.release("ada", [second.lease])  # the page is reloaded; the answer is in its outbox
+    assert await office.desk.next("bob", 2, []) != []  # what was given back
+    assert await office.desk.next("ada", 2, []) == []
+    assert "on another page of yours" in (await office.desk.progress("ada"))["reason"]
 
 
 def test_a_restarted_page_asks_not_for_what_it_is_being_told(office: Office, tmp_path: Path) -> None:
@@ -218,45 +205,36 @@ def test_two_answers_at_once_under_one_event_id_are_one(office: Office) -> None:
     assert len(office.store) == 1
 
 
-def test_an_undo_that_was_not_stored_can_be_sent_again(office: Office) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
-        office.local.broken = True
-        with pytest.raises(OSError, match="no space"):
-            await office.desk.undo("ada", "u" * 32)
-        office.local.broken = False
-        assert await office.desk.undo("ada", "u" * 32) is not None
-
-    asyncio.run(session())
+async def test_an_undo_that_was_not_stored_can_be_sent_again(office: Office) -> None:
+    await office.ask(0, pairs_of(1))
+    await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+    office.local.broken = True
+    with pytest.raises(OSError, match="no space"):
+        await office.desk.undo("ada", "u" * 32)
+    office.local.broken = False
+    assert await office.desk.undo("ada", "u" * 32) is not None
     assert len(office.store) == 0
 
 
-def test_answers_that_come_together_are_stored_together(office: Office) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(12))
-        shown = await office.desk.next("ada", 12, [])
-        office.local.recorded = 0
-        await asyncio.gather(*(office.give("ada", one, "left") for one in shown))
-
-    asyncio.run(session())
+async def test_answers_that_come_together_are_stored_together(office: Office) -> None:
+    await office.ask(0, pairs_of(12))
+    shown = await office.desk.next("ada", 12, [])
+    office.local.recorded = 0
+    await asyncio.gather(*(office.give("ada", one, "left") for one in shown))
     assert office.local.recorded <= 3
     assert len(office.store) == 12
 
 
-def test_taking_back_shows_the_pair_again_and_the_store_forgets_nothing(office: Office) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(2))
-        shown = (await office.desk.next("ada", 1, []))[0]
-        await office.give("ada", shown, "left")
-        again = await office.desk.undo("ada", "u" * 32)
-        assert again is not None
-        assert (again.left, again.right) == (shown.left, shown.right)
-        assert len(office.store) == 0
-        await office.give("ada", again, "right")
-        assert await office.desk.undo("bob", "v" * 32) is None
-
-    asyncio.run(session())
+async def test_taking_back_shows_the_pair_again_and_the_store_forgets_nothing(office: Office) -> None:
+    await office.ask(0, pairs_of(2))
+    shown = (await office.desk.next("ada", 1, []))[0]
+    await office.give("ada", shown, "left")
+    again = await office.desk.undo("ada", "u" * 32)
+    assert again is not None
+    assert (again.left, again.right) == (shown.left, shown.right)
+    assert len(office.store) == 0
+    await office.give("ada", again, "right")
+    assert await office.desk.undo("bob", "v" * 32) is None
     assert [row["kind"] for row in office.rows()] == ["label", "retract", "label"]
     assert len(office.store) == 1
 
@@ -272,7 +250,9 @@ def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, see
         progress = [await of.desk.progress(name) for name in ("ada", "bob")]
         counts = [{key: one[key] for key in ("own", "per_minute", "labels")} for one in progress]
         asked = {key: one.said for key, one in of.queue._questions.items()}
-        given = {name: list(answers) for name, answers in of.queue._answers.items() if answers}
+        given = {
+            name: [replace(one, at=0.0) for one in answers] for name, answers in of.queue._answers.items() if answers
+        }
         return {"counts": counts, "undo": given, "checks": of.queue._since_catch, "asked": asked}
 
     async def session() -> None:
@@ -310,24 +290,21 @@ def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, see
 
 
 @pytest.mark.parametrize("images", [True, False])
-def test_an_answer_from_before_a_restart_is_undone_although_its_pair_is_not_asked_again(
+async def test_an_answer_from_before_a_restart_is_undone_although_its_pair_is_not_asked_again(
     office: Office, tmp_path: Path, images: bool
 ) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(1, images=images))
-        await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
-        restarted = Office(tmp_path / "store")
-        if not images:  # films of other clips can't be made again from the store
-            with pytest.raises(ValueError, match="can’t be shown again"):
-                await restarted.desk.undo("ada", "u" * 32)
-            return
-        again = await restarted.desk.undo("ada", "u" * 32)
-        assert again is not None
-        assert await restarted.desk.film(again.left.id)
-        await restarted.give("ada", again, "right")
-        assert await restarted.desk.undo("ada", "v" * 32) is not None
-
-    asyncio.run(session())
+    await office.ask(0, pairs_of(1, images=images))
+    await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+    restarted = Office(tmp_path / "store")
+    if not images:  # films of other clips can't be made again from the store
+        with pytest.raises(ValueError, match="can’t be shown again"):
+            await restarted.desk.undo("ada", "u" * 32)
+        return
+    again = await restarted.desk.undo("ada", "u" * 32)
+    assert again is not None
+    assert await restarted.desk.film(again.left.id)
+    await restarted.give("ada", again, "right")
+    assert await restarted.desk.undo("ada", "v" * 32) is not None
     assert [row["kind"] for row in office.rows()] == ["label", "retract", "label", "retract"][: 4 if images else 1]
 
 
@@ -358,17 +335,13 @@ def test_short_clips_are_played_slowly_enough_to_see_something(office: Office) -
     assert asyncio.run(session()) == 6 / 1.5
 
 
-def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> None:
+async def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> None:
     office = Office(tmp_path / "store", catch_share=1.0)
-
-    async def session() -> None:
-        await office.ask(0, pairs_of(30))
-        for _ in range(20):
-            (shown,) = await office.desk.next("ada", 1, [], "page")
-            assert await office.desk.renew("ada", [shown.lease], "page") == []
-            await office.give("ada", shown, "left")
-
-    asyncio.run(session())
+    await office.ask(0, pairs_of(30))
+    for _ in range(20):
+        (shown,) = await office.desk.next("ada", 1, [], "page")
+        assert await office.desk.renew("ada", [shown.lease], "page") == []
+        await office.give("ada", shown, "left")
     checks = [row for row in office.rows() if row["kind"] == "check"]
     assert checks
     assert {json.loads(row["extra"])["catch"] for row in checks} == {"same", "repeat"}

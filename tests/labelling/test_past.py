@@ -24,6 +24,6 @@ def test_answers_that_are_later_than_a_clock_that_was_set_back_are_not_of_this_m
         ],
         Fragments.concatenate([pairs.left, pairs.right]),
     )
-    past = Past(LocalStore(store), QuestionQueue(LabellingSettings()))
-    asyncio.run(past.recall())
-    assert (past.total("ada"), past.per_minute("ada")) == (3, 1)
+    queue = QuestionQueue(LabellingSettings())
+    asyncio.run(Past(LocalStore(store), queue).recall())
+    assert (queue.total("ada"), queue.per_minute("ada")) == (3, 1)
