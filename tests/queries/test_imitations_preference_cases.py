@@ -19,7 +19,6 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.queries.offline import label_recorded, load_recorded
 from rlhf_ray.queries.selection import SELECTIONS, Candidates
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
-from rlhf_ray.reward.regularisation import AdaptiveL2, PassLosses
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.teachers import TEACHERS
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons, some_fragments
@@ -274,28 +273,6 @@ ZERO_STEPS = (
     np.zeros((2, 3), np.float32),
     np.zeros(2, bool),
 )
-
-
-@pytest.mark.parametrize("factor", [0.1, 0.5])
-@pytest.mark.parametrize("interval", [(0.9, 1.0), (0.01, 10.0)])
-@pytest.mark.parametrize("train", [10.0, 0.1])
-def test_interval_param_scaler(factor: float, interval: tuple[float, float], train: float) -> None:
-    """The same decisions, up to their step down: 1 - s there, 1 / (1 + s) here, which a step up undoes."""
-    theirs = updaters.IntervalParamScaler(factor, interval)
-    for ratio in (interval[1] * 2, interval[0] / 2, sum(interval) / 2):
-        ours = AdaptiveL2(0.01, interval, 1 + factor)
-        ours.adapt(PassLosses(1, train, train * ratio, 1.0, 1.0), held_out=20)
-        wanted = theirs(0.01, train, train * ratio)
-        if wanted < 0.01:
-            assert ours.coefficient == pytest.approx(0.01 / (1 + factor))
-        else:
-            assert ours.coefficient == pytest.approx(wanted)
-    ours = AdaptiveL2(0.01, interval, 1 + factor)
-    ours.adapt(PassLosses(1, 0.0, 1.0, 1.0, 1.0), held_out=20)
-    assert ours.coefficient == pytest.approx(theirs(0.01, 0.0, 1.0))
-    ours = AdaptiveL2(0.01, interval, 1 + factor)
-    ours.adapt(PassLosses(1, 0.0, 0.0, 1.0, 1.0), held_out=20)
-    assert ours.coefficient == theirs(0.01, 0.0, 0.0) == 0.01
 
 
 def test_the_trainer_uses_the_interval_and_the_factor() -> None:
