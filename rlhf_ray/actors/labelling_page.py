@@ -151,7 +151,7 @@ class LabellingPage:
 
     async def untold(self) -> int:
         """Return the number of open pages that don't show yet that labelling is over."""
-        return self.desk.pages.untold
+        return self.desk.pages.uninformed
 
     async def unseen(self) -> int:
         """Return the number of open pages that have not fetched the agent's latest episode."""

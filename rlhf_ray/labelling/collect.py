@@ -113,7 +113,7 @@ def collect(
             await work(lambda: server.serving and not stop())
             if stop() and server.serving:
                 desk.tell(Situation(wanted=comparisons, ending="stopped"))
-                await _until(lambda: not desk.pages.untold, STOPPED_WITHIN)
+                await _until(lambda: not desk.pages.uninformed, STOPPED_WITHIN)
         finally:
             await server.stop()
 
@@ -121,8 +121,8 @@ def collect(
         asking, waiting = _Asking(desk, propose, comparisons), Waiting(on_wait)
         filmed, deadline = False, math.inf
         while wanted():
-            held = await desk.store.call(PreferenceStore.__len__)
-            ended = held >= comparisons or not (asking.more or desk.queue.open())
+            stored = await desk.store.call(PreferenceStore.__len__)
+            ended = stored >= comparisons or not (asking.more or desk.queue.open())
             desk.tell(
                 Situation(
                     wanted=comparisons,
@@ -132,14 +132,14 @@ def collect(
             )
             if ended:  # until every open page shows it, or somebody takes an answer back
                 deadline = min(deadline, time.monotonic() + OPEN_FOR)
-                untold = desk.pages.untold
-                if not untold or time.monotonic() > deadline:
+                uninformed = desk.pages.uninformed
+                if not uninformed or time.monotonic() > deadline:
                     return
-                on_end(untold)
+                on_end(uninformed)
             else:
                 deadline = math.inf
-                waiting.look(held, comparisons, desk.pages.open)
-                if await asking.ask(held):
+                waiting.look(stored, comparisons, desk.pages.open)
+                if await asking.ask(stored):
                     continue
                 if not filmed:
                     desk.tell(None, await asyncio.to_thread(film_episode))
@@ -160,15 +160,15 @@ class _Asking:
         self._desk, self._propose, self._comparisons = desk, propose, comparisons
         self._number, self.more = 0, True
 
-    async def ask(self, held: int) -> bool:
-        """Ask the next round if few questions are unanswered and, with ``held`` comparisons, more are wanted.
+    async def ask(self, stored: int) -> bool:
+        """Ask the next round if few questions are unanswered and, with ``stored`` comparisons, more are wanted.
 
         Returns:
             Whether it looked for questions.
         """
         unanswered = self._desk.queue.left()
         # Start with one pair, which needs two clips only, then make more each time: the first pair shows up soon.
-        wanted = min(AT_A_TIME, 2 ** min(self._number, 5), self._comparisons - held - unanswered)
+        wanted = min(AT_A_TIME, 2 ** min(self._number, 5), self._comparisons - stored - unanswered)
         if not self.more or wanted <= 0 or unanswered >= AT_A_TIME // 2:
             return False
         made = await asyncio.to_thread(self._propose, wanted, self._number)

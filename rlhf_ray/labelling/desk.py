@@ -144,11 +144,11 @@ class Desk:
         ``holding`` are the leases that the page keeps: on screen, prefetched, or answered and not stored yet. Invalid leases are
         ignored. Questions held by a page of theirs that is gone move to this page.
         """
-        held = self._keys(annotator, holding)
+        keys = self._keys(annotator, holding)
         if self._situation.ending is not None:
-            self.queue.release(annotator, held)
+            self.queue.release(annotator, keys)
             return []
-        return [self._question(annotator, shown) for shown in self.queue.next(annotator, count, list(held), page)]
+        return [self._question(annotator, shown) for shown in self.queue.next(annotator, count, list(keys), page)]
 
     async def answer(self, annotator: str, request: AnswerRequest) -> None:
         """Store an answer durably. Idempotent per event id.
@@ -161,7 +161,7 @@ class Desk:
         meaning = Meaning(annotator, lease.id, request.answer)
         if request.event_id not in self._under_way:
             # Before the first await, because the page asks for more questions at once.
-            self.queue.answering(annotator, lease.shown.held)
+            self.queue.answering(annotator, lease.shown.lease_key)
             task = asyncio.create_task(self._answer(annotator, request, lease, meaning))
             self._under_way[request.event_id] = meaning, task
             task.add_done_callback(lambda _: self._under_way.pop(request.event_id))
@@ -175,13 +175,13 @@ class Desk:
         try:
             await self._past.recall()
             if self._past.knows(request.event_id, meaning):
-                self.queue.stored_before(annotator, shown.held)
+                self.queue.stored_before(annotator, shown.lease_key)
                 return
             if self._past.leases.setdefault(lease.id, request.event_id) != request.event_id:
                 raise ValueError("This pair is already answered.")
             await self._record(request.event_id, annotator, **self._answer_values(request, lease))
         except BaseException:
-            self.queue.not_stored(annotator, shown.held)
+            self.queue.not_stored(annotator, shown.lease_key)
             raise
         self._past.meanings[request.event_id] = meaning
         self.queue.answered(annotator, shown, request.answer, request.event_id)
@@ -251,8 +251,8 @@ class Desk:
 
     async def renew(self, annotator: str, leases: Sequence[str], page: str | None = None) -> list[str]:
         """Renew the leases of ``annotator`` on this ``page``; returns those that the page has lost."""
-        held = self._keys(annotator, leases)
-        return [held[key] for key in self.queue.renew(annotator, held, page)]
+        keys = self._keys(annotator, leases)
+        return [keys[key] for key in self.queue.renew(annotator, keys, page)]
 
     async def release(self, annotator: str, leases: Sequence[str], page: str | None = None) -> None:
         """Release leases of ``annotator``, so that others may get the pairs; ``page`` is closed."""
@@ -290,7 +290,7 @@ class Desk:
         """
         ended = self._situation.ending is not None
         over = self._situation.over(await self._labels(), self.texts)
-        self.pages.heard(page, told=ended or (over is not None and not holding))
+        self.pages.heard(page, informed=ended or (over is not None and not holding))
         return {"ended": ended, "over": over}
 
     async def progress(self, annotator: str) -> dict[str, Any]:
@@ -370,11 +370,11 @@ class Desk:
         await self._recorder.store(Event(event_id, annotator=annotator, t_answered=now, run_id=self.run_id, **values))
 
     def _keys(self, annotator: str, leases: Sequence[str]) -> dict[str, str]:
-        """The valid leases, by `Shown.held`."""
+        """The valid leases, by `Shown.lease_key`."""
         keys = {}
         for lease in leases:
             with contextlib.suppress(ValueError):
-                keys[self._leases.read(lease, annotator).shown.held] = lease
+                keys[self._leases.read(lease, annotator).shown.lease_key] = lease
         return keys
 
     def _question(self, annotator: str, shown: Shown) -> Question:

@@ -14,7 +14,7 @@ OPEN_FOR = 75.0
 class _Page:
     heard: float
     """Time of its last request."""
-    told: bool = False
+    informed: bool = False
     """Whether it shows that labelling is over."""
     episode: str | None = None
     """The film of an episode that it fetched last."""
@@ -31,11 +31,11 @@ class OpenPages:
         self._clock = clock
         self._pages: dict[str, _Page] = {}
 
-    def heard(self, page: str | None, *, told: bool) -> None:
-        """Note a request of ``page``; ``told``: the response says that labelling is over. Clients without an id don't count."""
+    def heard(self, page: str | None, *, informed: bool) -> None:
+        """Note a request of ``page``; ``informed``: the response says that labelling is over. Clients without an id don't count."""
         if page is not None:
             known = self._pages.setdefault(page, _Page(0.0))
-            known.heard, known.told = self._clock(), told
+            known.heard, known.informed = self._clock(), informed
 
     def closed(self, page: str | None) -> None:
         """Note that ``page`` was closed."""
@@ -57,9 +57,9 @@ class OpenPages:
         return len(self._open())
 
     @property
-    def untold(self) -> int:
+    def uninformed(self) -> int:
         """Number of open pages that don't know yet that labelling is over."""
-        return sum(not page.told for page in self._open())
+        return sum(not page.informed for page in self._open())
 
     def unseen(self, episode: str) -> int:
         """Return the number of open pages that have not fetched the film ``episode``."""

@@ -39,7 +39,7 @@ class Shown:
         return pair_id(self.left, self.right)
 
     @property
-    def held(self) -> str:
+    def lease_key(self) -> str:
         """What a page holds: the question, by the pair's id; or a catch pair, which is no question, also if its pair is one."""
         return self.key if self.catch is None else f"{self.catch} {self.key}"
 

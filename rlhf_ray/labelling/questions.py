@@ -59,7 +59,7 @@ class QuestionQueue:
         """Number of answers that were not undone, by annotator."""
         self._since_catch: dict[str, int] = {}
         self._under_way: set[tuple[str, str]] = set()
-        """(annotator, `Shown.held`) of answers received but not stored yet."""
+        """(annotator, `Shown.lease_key`) of answers received but not stored yet."""
         self._apart: dict[str, AskedPair] = {}
         """Answered questions that were not added: after a restart, answers arrive before their pairs. Nobody gets them."""
 
@@ -80,7 +80,7 @@ class QuestionQueue:
             self._numbers[number].append(question.key)
 
     def next(self, annotator: str, count: int, holding: Sequence[str] = (), page: str | None = None) -> list[Shown]:
-        """Hold up to ``count`` more pairs to ``annotator`` on this ``page``; renews those in ``holding`` (`Shown.held`).
+        """Hold up to ``count`` more pairs to ``annotator`` on this ``page``; renews those in ``holding`` (`Shown.lease_key`).
 
         Annotators never get a pair that they already hold, on any of their pages, or whose answer is being stored. Pairs of a
         page that is gone (its browser crashed, for example) move to the page they open next.
@@ -97,7 +97,7 @@ class QuestionQueue:
         return shown
 
     def renew(self, annotator: str, keys: Iterable[str], page: str | None = None) -> list[str]:
-        """Extend the leases of ``annotator`` on this ``page`` to these pairs (`Shown.held`), if they hold or could get them.
+        """Extend the leases of ``annotator`` on this ``page`` to these pairs (`Shown.lease_key`), if they hold or could get them.
 
         Returns:
             The pairs this page has lost: already answered, or shown on another page of theirs.
@@ -125,7 +125,7 @@ class QuestionQueue:
                 self._questions[key].leases.pop(annotator, None)
 
     def answering(self, annotator: str, key: str) -> None:
-        """The answer of ``annotator`` to this pair (`Shown.held`) is being stored; `answered` or `not_stored` follows."""
+        """The answer of ``annotator`` to this pair (`Shown.lease_key`) is being stored; `answered` or `not_stored` follows."""
         self._under_way.add((annotator, key))
 
     def not_stored(self, annotator: str, key: str) -> None:
@@ -143,7 +143,7 @@ class QuestionQueue:
 
         ``age``: how long ago they answered, in seconds; for answers from before a restart.
         """
-        self._under_way.discard((annotator, shown.held))
+        self._under_way.discard((annotator, shown.lease_key))
         at = self._clock() - age
         self._seen[annotator] = max(at, self._seen.get(annotator, -math.inf))
         answers = self._answers.setdefault(annotator, deque(maxlen=UNDOABLE))
@@ -311,7 +311,7 @@ class QuestionQueue:
         self._random.shuffle(kinds)
         for kind in kinds:
             shown = kind(annotator)
-            if shown is not None and shown.held not in holding:
+            if shown is not None and shown.lease_key not in holding:
                 self._since_catch[annotator] = 0
                 return shown
         return None

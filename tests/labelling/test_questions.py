@@ -79,7 +79,7 @@ def test_catch_pairs_of_each_kind_come_and_are_no_questions(clock: Clock) -> Non
     for i in range(300):
         shown = queue.next("ada", 1, page="page")[0]
         clock.now += 2
-        assert queue.renew("ada", [shown.held], "page") == []  # also those of pairs answered before
+        assert queue.renew("ada", [shown.lease_key], "page") == []  # also those of pairs answered before
         queue.answered("ada", shown, "left", f"e{i}")
         if shown.catch is None:
             answered[f"e{i}"] = shown
@@ -100,9 +100,9 @@ def test_catch_pairs_of_each_kind_come_and_are_no_questions(clock: Clock) -> Non
 def test_a_catch_pair_is_no_question_although_its_clips_are_one(clock: Clock) -> None:
     queue = queue_of(clock)
     catch = Shown(*PAIRS[0], False, "repeat", 1.0)
-    queue.renew("ada", [catch.held])
+    queue.renew("ada", [catch.lease_key])
     assert len(queue.next("bob", 6)) == 6  # ada's takes none of them
-    queue.answering("ada", catch.held)
+    queue.answering("ada", catch.lease_key)
     queue.answered("ada", catch, "left", "e")
     assert queue.left() == 6
 
@@ -195,7 +195,7 @@ class Queue(RuleBasedStateMachine):
     def leave(self, who: str) -> None:
         for shown in self.held[who]:
             self.leased.pop((who, shown.key), None)
-        self.queue.release(who, [shown.held for shown in self.held[who]])
+        self.queue.release(who, [shown.lease_key for shown in self.held[who]])
         self.held[who] = []
 
     @rule(who=PEOPLE)

@@ -86,39 +86,39 @@ async def test_pages_are_told_that_labelling_is_over_and_counted_until_they_are(
     other = (await desk.next("bob", 1, [], two))[0]
     for page in (one, two):
         assert await desk.over(page, 1) == {"ended": False, "over": None}
-    assert (desk.pages.open, desk.pages.untold) == (2, 2)
+    assert (desk.pages.open, desk.pages.uninformed) == (2, 2)
     await office.give("ada", shown, "left")
     desk._count = None
     desk.tell(Situation(wanted=1, env_steps=100))
     said = await desk.over(one)
     assert (said["ended"], "All 1 labels are in, and training continues" in said["over"]) == (False, True)
     await desk.over(two, 1)  # it has a question on screen, whose answer still counts
-    assert desk.pages.untold == 1
+    assert desk.pages.uninformed == 1
     await office.give("bob", other, "left")
     desk.tell(Situation(wanted=1, env_steps=100, ending="over"))
     assert (await desk.progress("ada"))["labels"] == 2  # counted anew, although counted a moment ago
     assert await desk.next("bob", 3, [other.lease], two) == []
     assert (await desk.progress("bob"))["queue"] == 0  # although a pair is left
     assert "training is over" in (await desk.over(two))["over"]
-    assert (desk.pages.open, desk.pages.untold) == (2, 0)
+    assert (desk.pages.open, desk.pages.uninformed) == (2, 0)
     await desk.release("bob", [], two)
     assert desk.pages.open == 1
     desk.tell(Situation(wanted=3))  # an answer was taken back: more is to do
     assert await desk.over(one) == {"ended": False, "over": None}
-    assert desk.pages.untold == 1
+    assert desk.pages.uninformed == 1
 
 
 def test_a_page_in_the_background_is_open_for_longer_than_browsers_let_it_sleep() -> None:
     now = 0.0
     pages = OpenPages(clock=lambda: now)
-    pages.heard("a", told=False)
-    pages.heard(None, told=False)  # a program without an id
+    pages.heard("a", informed=False)
+    pages.heard(None, informed=False)  # a program without an id
     now = 61.0  # a tab in the background may ask once a minute
-    assert (pages.open, pages.untold) == (1, 1)
+    assert (pages.open, pages.uninformed) == (1, 1)
     pages.saw("a", "film")
     assert (pages.unseen("film"), pages.unseen("a newer one")) == (0, 1)
     now = 61.0 + OPEN_FOR
-    assert (pages.open, pages.untold, pages.unseen("a newer one")) == (0, 0, 0)
+    assert (pages.open, pages.uninformed, pages.unseen("a newer one")) == (0, 0, 0)
 
 
 async def test_pages_that_have_not_fetched_the_latest_episode_are_counted(office: Office) -> None:
