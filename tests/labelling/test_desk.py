@@ -28,15 +28,11 @@ def office(tmp_path: Path) -> Office:
     return Office(tmp_path / "store")
 
 
-def test_an_answer_is_on_the_disk_when_it_is_acknowledged(office: Office) -> None:
+async def test_an_answer_is_on_the_disk_when_it_is_acknowledged(office: Office) -> None:
     pairs = pairs_of(3)
-
-    async def session() -> tuple[Question, str]:
-        await office.ask(0, pairs)
-        shown = (await office.desk.next("ada", 1, []))[0]
-        return shown, await office.give("ada", shown, "left")
-
-    shown, event = asyncio.run(session())
+    await office.ask(0, pairs)
+    shown = (await office.desk.next("ada", 1, []))[0]
+    event = await office.give("ada", shown, "left")
     row = office.rows()[0]
     assert (row["event_id"], row["kind"], row["annotator"], row["annotator_type"]) == (event, "label", "ada", "human")
     assert row["pair_id"] == pairs.ids[0]
@@ -191,15 +187,12 @@ def test_an_event_id_is_good_for_one_event(office: Office, tmp_path: Path, resta
     assert sorted(row["event_id"][0] for row in at.rows()) == ["a", "b", "e", "f", "u"]
 
 
-def test_two_answers_at_once_under_one_event_id_are_one(office: Office) -> None:
-    async def session() -> list[Any]:
-        await office.ask(0, pairs_of(2))
-        shown = await office.desk.next("ada", 2, [])
-        office.local.delay = 0.02
-        both = [office.give("ada", one, "left", "e" * 32) for one in shown]
-        return await asyncio.gather(*both, return_exceptions=True)
-
-    first, second = asyncio.run(session())
+async def test_two_answers_at_once_under_one_event_id_are_one(office: Office) -> None:
+    await office.ask(0, pairs_of(2))
+    shown = await office.desk.next("ada", 2, [])
+    office.local.delay = 0.02
+    both = [office.give("ada", one, "left", "e" * 32) for one in shown]
+    first, second = await asyncio.gather(*both, return_exceptions=True)
     assert first == "e" * 32
     assert "not saved" in str(second)
     assert len(office.store) == 1
@@ -308,16 +301,12 @@ async def test_an_answer_from_before_a_restart_is_undone_although_its_pair_is_no
     assert [row["kind"] for row in office.rows()] == ["label", "retract", "label", "retract"][: 4 if images else 1]
 
 
-def test_images_are_shown_pixel_by_pixel(office: Office) -> None:
+async def test_images_are_shown_pixel_by_pixel(office: Office) -> None:
     pairs = pairs_of(1, images=True)
-
-    async def session() -> tuple[Question, bytes | None]:
-        await office.ask(0, pairs)
-        shown = (await office.desk.next("ada", 1, []))[0]
-        assert await office.desk.film("0" * 64) is None
-        return shown, await office.desk.film(pairs.left.ids()[0])
-
-    shown, sheet = asyncio.run(session())
+    await office.ask(0, pairs)
+    shown = (await office.desk.next("ada", 1, []))[0]
+    assert await office.desk.film("0" * 64) is None
+    sheet = await office.desk.film(pairs.left.ids()[0])
     info = shown.left
     assert (info.frames, info.columns, info.width, info.height, info.pixelated) == (7, 3, 20, 20, True)
     assert sheet is not None
@@ -327,12 +316,9 @@ def test_images_are_shown_pixel_by_pixel(office: Office) -> None:
         np.testing.assert_array_equal(pixels[y : y + 20, x : x + 20], pairs.left.observations[0, k])
 
 
-def test_short_clips_are_played_slowly_enough_to_see_something(office: Office) -> None:
-    async def session() -> float:
-        await office.ask(0, pairs_of(1))
-        return (await office.desk.next("ada", 1, []))[0].fps
-
-    assert asyncio.run(session()) == 6 / 1.5
+async def test_short_clips_are_played_slowly_enough_to_see_something(office: Office) -> None:
+    await office.ask(0, pairs_of(1))
+    assert (await office.desk.next("ada", 1, []))[0].fps == 6 / 1.5
 
 
 async def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> None:
@@ -348,19 +334,16 @@ async def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path
     assert len(office.store) == 20 - len(checks)
 
 
-def test_statistics_and_weights_are_the_stores(office: Office) -> None:
-    async def session() -> dict[str, Any]:
-        await office.ask(0, pairs_of(2))
-        await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
-        before = office.desk.changes
-        await office.desk.weigh("ada", 0.5)
-        assert office.desk.changes == before + 1
-        with pytest.raises(ValueError, match="weight"):
-            await office.desk.weigh("ada", -1.0)
-        office.desk.tell(Situation(error_rates={"ada": ErrorRate(0.12, 0.08, 0.17, 40)}))
-        return await office.desk.statistics()
-
-    values = asyncio.run(session())
+async def test_statistics_and_weights_are_the_stores(office: Office) -> None:
+    await office.ask(0, pairs_of(2))
+    await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+    before = office.desk.changes
+    await office.desk.weigh("ada", 0.5)
+    assert office.desk.changes == before + 1
+    with pytest.raises(ValueError, match="weight"):
+        await office.desk.weigh("ada", -1.0)
+    office.desk.tell(Situation(error_rates={"ada": ErrorRate(0.12, 0.08, 0.17, 40)}))
+    values = await office.desk.statistics()
     assert values["labels"] == 1
     assert [(one["error_rate"], one["error_rate_kind"]) for one in values["annotators"]] == [(0.12, "some")]
     assert [(one["name"], one["labels"], one["weight"]) for one in values["annotators"]] == [("ada", 1, 0.5)]
