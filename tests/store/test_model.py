@@ -220,4 +220,4 @@ class Store(RuleBasedStateMachine):
 
 
 TestStore = pytest.mark.slow(Store.TestCase)
-TestStore.settings = settings(max_examples=max(1, settings().max_examples // 4), stateful_step_count=20)
+TestStore.settings = settings(stateful_step_count=20)
