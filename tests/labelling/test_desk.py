@@ -322,16 +322,16 @@ async def test_short_clips_are_played_slowly_enough_to_see_something(office: Off
 
 
 async def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> None:
-    office = Office(tmp_path / "store", catch_share=1.0)
-    await office.ask(0, pairs_of(30))
-    for _ in range(20):
+    office = Office(tmp_path / "store", catch_share=0.5)
+    await office.ask(0, pairs_of(80))
+    for _ in range(80):
         (shown,) = await office.desk.next("ada", 1, [], "page")
         assert await office.desk.renew("ada", [shown.lease], "page") == []
         await office.give("ada", shown, "left")
     checks = [row for row in office.rows() if row["kind"] == "check"]
     assert checks
     assert {json.loads(row["extra"])["catch"] for row in checks} == {"same", "repeat"}
-    assert len(office.store) == 20 - len(checks)
+    assert len(office.store) == 80 - len(checks)
 
 
 async def test_statistics_and_weights_are_the_stores(office: Office) -> None:
