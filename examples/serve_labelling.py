@@ -20,13 +20,13 @@ from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.collect import LocalStore
 from rlhf_ray.labelling.desk import Desk
-from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.queries.pool import FragmentPool
-from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
+from rlhf_ray.settings import LabellingSettings, PreferenceSettings, ResolvedFragments, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 
-QUESTIONS, ASKED = 50, "Which dot keeps nearer to the middle?"
+QUESTIONS = 50
+PAGE = LabellingSettings(instructions="Which dot keeps nearer to the middle?")
 
 
 @serve.deployment(num_replicas=1, max_ongoing_requests=100)
@@ -36,7 +36,7 @@ class Page:
 
     async def __init__(self, store: str, sessions: Path):
         self.sessions = Sessions.load(sessions)
-        self.desk = Desk(LocalStore(PreferenceStore(store)), QuestionQueue(), self.sessions.key("leases"), fps=15.0)
+        self.desk = Desk(LocalStore(PreferenceStore(store)), self.sessions.key("leases"), PAGE, fps=15.0)
         make_env = functools.partial(envs.make_env, "rlhf_ray/MovingDot-v0")
         fragments, spaces = ResolvedFragments(length=20), (make_env().observation_space, make_env().action_space)
         pool = FragmentPool(fragments, PreferenceSettings(), RewardModelSettings(), *spaces, seed=0)
@@ -44,7 +44,7 @@ class Page:
         await self.desk.ask(0, pool.propose(QUESTIONS, 0, None)[1])
 
     def __serve_build_asgi_app__(self) -> Any:
-        return create_app(self.desk, self.sessions, hosts=["127.0.0.1"], title="Moving dot", instructions=ASKED)
+        return create_app(self.desk, self.sessions, PAGE, "Moving dot")
 
 
 if __name__ == "__main__":

@@ -10,22 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-
 from rlhf_ray.actors.gatherer import PATIENCE, GathererProgress
 from rlhf_ray.actors.handles import Actor
-from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Pairs
-from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Episode, Film
-from rlhf_ray.labelling.questions import QuestionQueue
-from rlhf_ray.labelling.serve import Server, allowed_hosts, links, listen_at
+from rlhf_ray.labelling.serve import Server, links, listen_at
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 from rlhf_ray.settings import LabellingSettings
-from rlhf_ray.store import Event, PreferenceStore
+from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.answers import Suspicions
 
 TRY_EVERY = 0.1
@@ -58,37 +53,6 @@ class PageSettings:
     texts: Texts = IN_ENGLISH
 
 
-class ActorStore:
-    """Adapts the preference store's actor to a `Desk`."""
-
-    def __init__(self, store: Actor[PreferenceStore]):
-        self._store = store
-
-    async def record(self, events: Sequence[Event], fragments: Fragments | None = None) -> int:
-        """See `PreferenceStore.record`."""
-        return await self._store.call(PreferenceStore.record, list(events), fragments)
-
-    async def events(self) -> pa.Table:
-        """See `PreferenceStore.events`."""
-        return await self._store.call(PreferenceStore.events)
-
-    async def fragments(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
-        """See `PreferenceStore.fragments`."""
-        return await self._store.call(PreferenceStore.fragments, list(names))
-
-    async def count(self) -> int:
-        """Return the number of active comparisons."""
-        return await self._store.call(PreferenceStore.__len__)
-
-    async def weights(self) -> dict[str, float]:
-        """See `PreferenceStore.weights`."""
-        return await self._store.call(PreferenceStore.weights)
-
-    async def weigh(self, annotator: str, weight: float) -> None:
-        """See `PreferenceStore.weigh`."""
-        await self._store.call(PreferenceStore.weigh, annotator, weight)
-
-
 class LabellingPage:
     """Serves the page from the run's node. Answers go directly to the store, and are acknowledged once stored.
 
@@ -100,25 +64,16 @@ class LabellingPage:
     """
 
     def __init__(self, page: PageSettings, store: Callable[[], Actor[PreferenceStore]]):
-        self.page = page
-        self.sessions = Sessions.load(page.sessions)
-        settings = page.settings
-        queue = QuestionQueue(
-            lease_seconds=settings.lease_seconds,
-            overlap_share=settings.overlap_share,
-            catch_share=settings.catch_share,
-            catch_by_reward=settings.catch_by_reward,
-            seed=page.seed,
-        )
+        self.settings = page.settings
+        self.title, self.sessions = page.title, Sessions.load(page.sessions)
         self.desk = Desk(
-            ActorStore(store()),
-            queue,
+            store(),
             self.sessions.key("leases"),
+            page.settings,
             fps=page.fps,
             run_id=page.run_id,
             films=page.sessions.with_suffix(".films"),
-            channels=settings.channels,
-            zoom=settings.zoom,
+            seed=page.seed,
             texts=page.texts,
         )
         self._server: Server | None = None
@@ -140,28 +95,20 @@ class LabellingPage:
 
         async with self._starting:
             if self._server is None:
-                settings = self.page.settings
-                app = create_app(
-                    self.desk,
-                    self.sessions,
-                    hosts=allowed_hosts(settings),
-                    title=self.page.title,
-                    instructions=settings.instructions,
-                    texts=self.page.texts,
-                )
                 listening = None if port is None else await self._listen_at(port)
                 if port is not None and listening is None:
                     return None
-                server = Server(app, settings, listening)
+                app = create_app(self.desk, self.sessions, self.settings, self.title)
+                server = Server(app, self.settings, listening)
                 await server.start()
                 self._server = server
-        return links(self.sessions, self.page.settings, self._server.port)
+        return links(self.sessions, self.settings, self._server.port)
 
     async def _listen_at(self, port: int) -> socket.socket | None:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
-                return listen_at(self.page.settings.host, port)
+                return listen_at(self.settings.host, port)
             await asyncio.sleep(TRY_EVERY)
         return None
 
@@ -204,4 +151,4 @@ class LabellingPage:
 
     async def untold(self) -> int:
         """Return the number of open pages that don't show yet that labelling is over."""
-        return self.desk.pages.untold
+        return self.desk.pages.uninformed

@@ -22,7 +22,6 @@ from rlhf_ray.store import exchange
 from rlhf_ray.store.answers import Presses
 from rlhf_ray.store.files import open_files, store_of
 from rlhf_ray.store.merges import check_one_family
-from rlhf_ray.store.sharing import WRITERS
 from rlhf_ray.store.store import PreferenceStore
 
 
@@ -123,12 +122,11 @@ def _check_new(out: Path, overwrite: bool) -> None:
 
 @dataclass(frozen=True)
 class Export(_Action):
-    """Write everything in a preference store to one file, or its comparisons to a data set."""
+    """Write everything in a preference store to one file, or its comparisons to imitation's."""
 
     out: tyro.conf.Positional[Path]
-    """The output. .parquet (with the fragments), .csv, .jsonl: all events. Without a suffix: a folder with the active comparisons
-    and a data set card, which Hugging Face's datasets.load_dataset opens; annotators' names are left out. .pkl: the active
-    comparisons, as imitation's PreferenceDataset.load opens them."""
+    """The output. .parquet (with the fragments), .csv, .jsonl: all events. .pkl: the active comparisons, as imitation's
+    PreferenceDataset.load opens them."""
     overwrite: bool = False
     """Replace an existing file."""
 
@@ -136,7 +134,7 @@ class Export(_Action):
         _check_new(self.out, self.overwrite)
         with Lock(self.out):
             count = exchange.export(self._open(), self.out)
-        print(f"{self.out}: {count} {'comparisons' if self.out.suffix in WRITERS else 'events'}")
+        print(f"{self.out}: {count} {'comparisons' if self.out.suffix == '.pkl' else 'events'}")
 
 
 @dataclass(frozen=True)

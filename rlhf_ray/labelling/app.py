@@ -2,126 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyCookie, APIKeyHeader
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from rlhf_ray.data.answers import ANSWERS
-from rlhf_ray.data.strays import stray
-from rlhf_ray.labelling.buttons import answers_script, with_buttons
 from rlhf_ray.labelling.desk import Desk
-from rlhf_ray.labelling.guard import Guard, Limiter, RefusedError, parse_hosts, too_fast
+from rlhf_ray.labelling.guard import Guard, Limiter, parse_hosts, too_fast
+from rlhf_ray.labelling.messages import (
+    AnswerRequest,
+    LeasesRequest,
+    PageId,
+    QuestionsRequest,
+    ReviewRequest,
+    TokenRequest,
+    UndoRequest,
+    WeightRequest,
+)
+from rlhf_ray.labelling.serve import allowed_hosts
 from rlhf_ray.labelling.sessions import HEADER, LASTS_S, Person, Sessions
-from rlhf_ray.labelling.showing import Given
+from rlhf_ray.labelling.static_files import add_pages
 from rlhf_ray.labelling.statistics import of_one
-from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
+from rlhf_ray.settings import LabellingSettings
 
 OPEN = frozenset({("POST", "/api/session")})
 """Calls under /api that need no session."""
-TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-Token = Annotated[str, Field(min_length=1, max_length=200)]
-Lease = Annotated[str, Field(min_length=1, max_length=400)]
-HOLDING = 36
-"""Maximum number of leases in one request: on screen, prefetched, and answered but not stored yet."""
-EventId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-PageId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-"""Made by each page when it opens: one annotator may have several pages open."""
-ONLY_THE_OWNER = "Only the owner (the first annotator) looks at answers again."
-Count = Annotated[int, Field(ge=0, le=2**31)]
-
-
-def declared(name: str) -> str:
-    """Check that there is such an answer."""
-    if name not in ANSWERS:
-        raise ValueError(f"the answers are {', '.join(ANSWERS)}")
-    return name
-
-
-def trains(name: str) -> str:
-    """Check that there is such an answer, and that fits learn from it."""
-    if ANSWERS[declared(name)].preference is None:
-        raise ValueError(f"{name} trains nothing")
-    return name
-
-
-Answer = Annotated[str, AfterValidator(declared), Field(json_schema_extra={"enum": list(ANSWERS)})]
-TrainedAnswer = Annotated[
-    str,
-    AfterValidator(trains),
-    Field(json_schema_extra={"enum": [name for name, kind in ANSWERS.items() if kind.preference is not None]}),
-]
-
-
-class Body(BaseModel):
-    """A request's JSON. Unknown fields are rejected: they mean a bug in the client."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class Entry(Body):
-    """``POST /api/session``."""
-
-    token: Token
-
-
-class Wish(Body):
-    """``POST /api/questions``."""
-
-    count: int = Field(3, ge=1, le=8)
-    holding: list[Lease] = Field([], max_length=HOLDING)
-    page: PageId | None = None
-
-
-class Answered(Body):
-    """``POST /api/answers``: see `Given`."""
-
-    event_id: EventId
-    lease: Lease
-    answer: Answer
-    view_ms: Count = 0
-    hidden_ms: Count = 0
-    loops_left: Count = 0
-    loops_right: Count = 0
-    key: Annotated[str, Field(max_length=32)] | None = None
-
-
-class TakenBack(Body):
-    """``POST /api/undo``."""
-
-    event_id: EventId
-    target: EventId | None = None
-    page: PageId | None = None
-
-
-class LeaseNames(Body):
-    """``POST /api/leases/renew`` and ``/release``."""
-
-    leases: list[Lease] = Field(max_length=HOLDING)
-    page: PageId | None = None
-
-
-class Review(Body):
-    """``POST /api/reviews``: ``answer`` by screen side; the same as before keeps the answer ``target``."""
-
-    event_id: EventId
-    target: Annotated[str, Field(min_length=1, max_length=200)]
-    answer: TrainedAnswer
-
-
-class Weight(Body):
-    """``POST /api/weights``."""
-
-    annotator: str = Field(min_length=1, max_length=200)
-    weight: float = Field(ge=0, le=1, allow_inf_nan=False)
 
 
 async def the_desk(request: Request) -> Desk:
@@ -138,28 +47,35 @@ async def signed_in(request: Request) -> Person:
     return person
 
 
-async def answering(request: Request) -> Person:
+Me = Annotated[Person, Depends(signed_in)]
+
+
+async def owner(me: Me) -> None:
+    """Reject anyone but the owner of the run."""
+    if not me.owner:
+        raise HTTPException(403, "Only the owner (the first annotator) may do that.")
+
+
+async def answering(request: Request, me: Me) -> Person:
     """Like `signed_in`, with a rate limit for calls that a person can't make faster."""
-    person = await signed_in(request)
-    if seconds := request.app.state.answers.wait(person.name):
+    if seconds := request.app.state.answers.wait(me.name):
         raise too_fast(seconds)
-    return person
+    return me
 
 
 TheDesk = Annotated[Desk, Depends(the_desk)]
-Me = Annotated[Person, Depends(signed_in)]
 Answering = Annotated[Person, Depends(answering)]
 entrance, api = APIRouter(prefix="/api"), APIRouter(prefix="/api")
 
 
 @entrance.post("/session")
-async def enter(entry: Entry, request: Request, response: Response) -> dict[str, Any]:
+async def enter(body: TokenRequest, request: Request, response: Response) -> dict[str, Any]:
     """Exchange a token for a session, which is also set as a cookie for new tabs.
 
     Rate-limits wrong tokens only: behind a proxy, all clients may share one address.
     """
     state, caller = request.app.state, request.client.host if request.client else ""
-    if (person := state.sessions.exchange(entry.token)) is None:
+    if (person := state.sessions.exchange(body.token)) is None:
         if seconds := state.failures.wait(caller):
             raise too_fast(seconds)
         raise HTTPException(
@@ -194,36 +110,36 @@ async def who_am_i(me: Me, request: Request) -> dict[str, Any]:
 
 
 @api.post("/questions")
-async def questions(wish: Wish, me: Me, desk: TheDesk) -> dict[str, Any]:
+async def questions(body: QuestionsRequest, me: Me, desk: TheDesk) -> dict[str, Any]:
     """The next questions, and the labelling progress."""
-    shown = await desk.next(me.name, wish.count, wish.holding, wish.page)
-    over = await desk.over(wish.page, len(wish.holding) + len(shown))
-    return {"questions": [asdict(showing) for showing in shown], "progress": await progress_of(me, desk) | over}
+    shown = await desk.next(me.name, body.count, body.holding, body.page)
+    over = await desk.over(body.page, len(body.holding) + len(shown))
+    return {"questions": [asdict(question) for question in shown], "progress": await progress_of(me, desk) | over}
 
 
 @api.post("/answers")
-async def answer(answered: Answered, me: Answering, desk: TheDesk) -> dict[str, bool]:
+async def answer(body: AnswerRequest, me: Answering, desk: TheDesk) -> dict[str, bool]:
     """Store an answer; responds once it is durable."""
-    await desk.answer(me.name, Given(**answered.model_dump()))
+    await desk.answer(me.name, body)
     return {"saved": True}
 
 
 @api.post("/undo")
-async def undo(taken_back: TakenBack, me: Answering, desk: TheDesk) -> dict[str, Any]:
+async def undo(body: UndoRequest, me: Answering, desk: TheDesk) -> dict[str, Any]:
     """Undo an answer; returns the pair to show again, or null."""
-    showing = await desk.undo(me.name, taken_back.event_id, taken_back.target, taken_back.page)
-    return {"question": asdict(showing) if showing else None}
+    question = await desk.undo(me.name, body.event_id, body.target, body.page)
+    return {"question": asdict(question) if question else None}
 
 
 @api.post("/leases/renew")
-async def renew(body: LeaseNames, me: Me, desk: TheDesk) -> dict[str, Any]:
+async def renew(body: LeasesRequest, me: Me, desk: TheDesk) -> dict[str, Any]:
     """Renew leases and report that the page is open; returns the leases that this page has lost, and whether labelling is over."""
     lost = await desk.renew(me.name, body.leases, body.page)
     return {"lost": lost} | await desk.over(body.page, len(body.leases))
 
 
 @api.post("/leases/release")
-async def release(body: LeaseNames, me: Me, desk: TheDesk) -> dict[str, bool]:
+async def release(body: LeasesRequest, me: Me, desk: TheDesk) -> dict[str, bool]:
     """Release leases; a page that closes sends its id."""
     await desk.release(me.name, body.leases, body.page)
     return {"released": True}
@@ -255,20 +171,16 @@ async def progress_of(me: Person, desk: Desk) -> dict[str, Any]:
     return await desk.progress(me.name) | {"doubts": len(await desk.doubts()) if me.owner else 0}
 
 
-@api.get("/doubts")
-async def doubts(me: Me, desk: TheDesk) -> dict[str, Any]:
+@api.get("/doubts", dependencies=[Depends(owner)])
+async def doubts(desk: TheDesk) -> dict[str, Any]:
     """The answers that are more likely wrong than right; owner only."""
-    if not me.owner:
-        raise HTTPException(403, ONLY_THE_OWNER)
     return {"doubts": [asdict(doubt) for doubt in await desk.doubts()]}
 
 
-@api.post("/reviews")
-async def review(given: Review, me: Answering, desk: TheDesk) -> dict[str, bool]:
+@api.post("/reviews", dependencies=[Depends(owner)])
+async def review(body: ReviewRequest, me: Answering, desk: TheDesk) -> dict[str, bool]:
     """Keep or change an answer; owner only. Responds once it is durable."""
-    if not me.owner:
-        raise HTTPException(403, ONLY_THE_OWNER)
-    await desk.review(me.name, given.event_id, given.target, given.answer)
+    await desk.review(me.name, body.event_id, body.target, body.answer)
     return {"saved": True}
 
 
@@ -279,47 +191,34 @@ async def statistics(me: Me, desk: TheDesk) -> dict[str, Any]:
     return values if me.owner else of_one(values, me.name)
 
 
-@api.post("/weights")
-async def weigh(weight: Weight, me: Me, desk: TheDesk, request: Request) -> dict[str, bool]:
+@api.post("/weights", dependencies=[Depends(owner)])
+async def weigh(body: WeightRequest, desk: TheDesk, request: Request) -> dict[str, bool]:
     """Set the weight of an annotator's labels; owner only."""
-    if not me.owner:
-        raise HTTPException(403, "only the owner of the run sets weights")
-    if weight.annotator not in request.app.state.sessions.people and not await desk.knows(weight.annotator):
-        raise HTTPException(404, f"there is no annotator {weight.annotator!r}")
-    await desk.weigh(weight.annotator, weight.weight)
+    if body.annotator not in request.app.state.sessions.people and not await desk.knows(body.annotator):
+        raise HTTPException(404, f"there is no annotator {body.annotator!r}")
+    await desk.weigh(body.annotator, body.weight)
     return {"saved": True}
 
 
-def create_app(
-    desk: Desk,
-    sessions: Sessions,
-    *,
-    hosts: Sequence[str] = (),
-    title: str,
-    instructions: str,
-    texts: Texts = IN_ENGLISH,
-) -> FastAPI:
+def create_app(desk: Desk, sessions: Sessions, settings: LabellingSettings, title: str) -> FastAPI:
     """The labelling page.
 
     Args:
         desk: serves questions and takes answers.
         sessions: who may label.
-        hosts: host names under which browsers reach the page, besides this machine's own: ``name`` or ``name:port``.
+        settings: settings of the page.
         title: title of the task, shown at the top of the page.
-        instructions: tell annotators what to prefer; shown above the clips. Plain text.
-        texts: the page's texts, in its language.
 
     Raises:
-        ValueError: an entry of ``hosts`` is not a valid host name.
+        ValueError: an entry of ``labelling.hosts`` is not a valid host name.
     """
     # Off, because the schema would be served without a session; `app.openapi()` still makes it.
     app = FastAPI(title="rlhf_ray labelling", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.desk, app.state.sessions = desk, sessions
-    app.state.task = {"title": title, "instructions": instructions}
+    app.state.task = {"title": title, "instructions": settings.instructions}
     app.state.answers, app.state.failures = Limiter(rate=10, burst=20), Limiter(rate=0.5, burst=10)
-    app.add_middleware(Guard, sessions=sessions, hosts=parse_hosts(hosts), open_calls=OPEN)
+    app.add_middleware(Guard, sessions=sessions, hosts=parse_hosts(allowed_hosts(settings)), open_calls=OPEN)
     app.add_exception_handler(RequestValidationError, explain)
-    app.add_exception_handler(RefusedError, on_refusal)
     app.add_exception_handler(ValueError, on_mistake)
     app.add_exception_handler(OSError, on_failure)
     app.include_router(entrance)
@@ -329,53 +228,8 @@ def create_app(
     ]
     # The keys are for the schema.
     app.include_router(api, dependencies=[Depends(signed_in), *(Security(key) for key in keys)])
-    add_pages(app, texts)
+    add_pages(app, desk.texts)
     return app
-
-
-def add_pages(app: FastAPI, texts: Texts) -> None:
-    """Serve the pages and their files. Files are read once and looked up by name in a dict: no request can name a path."""
-    own = files("rlhf_ray.labelling").joinpath("static").iterdir()
-    static = {
-        file.name: (file.read_bytes(), TYPES[file.name.rpartition(".")[2]])
-        for file in [*own, files("rlhf_ray.pages").joinpath("keyboard.js")]
-        if file.name.rpartition(".")[2] in TYPES and not stray(file.name)
-    }
-    static |= {
-        name: (texts.page(with_buttons(content.decode())).encode(), kind)
-        for name, (content, kind) in static.items()
-        if name.endswith(".html")
-    }
-    # The same page with other scripts: for answers that were given before.
-    static["again.html"] = (static["index.html"][0].replace(b"static/main.js", b"static/again.js"), TYPES["html"])
-    static["texts.js"] = (texts.script().encode(), TYPES["js"])
-    static["answers.js"] = (answers_script().encode(), TYPES["js"])
-
-    def send(name: str, request: Request) -> Response:
-        if name not in static:
-            raise HTTPException(404, "no such file")
-        content, media_type = static[name]
-        # Browsers revalidate each time (mostly a 304), so that after an update no browser mixes old and new modules.
-        headers = {"etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"', "cache-control": "no-cache"}
-        if request.headers.get("if-none-match") == headers["etag"]:
-            return Response(status_code=304, headers=headers)
-        return Response(content, media_type=media_type, headers=headers)
-
-    @app.get("/", include_in_schema=False)
-    async def page(request: Request) -> Response:
-        return send("index.html", request)
-
-    @app.get("/statistics", include_in_schema=False)
-    async def statistics_page(request: Request) -> Response:
-        return send("statistics.html", request)
-
-    @app.get("/again", include_in_schema=False)
-    async def again_page(request: Request) -> Response:
-        return send("again.html", request)
-
-    @app.get("/static/{name}", include_in_schema=False)
-    async def static_file(name: str, request: Request) -> Response:
-        return send(name, request)
 
 
 async def explain(request: Request, error: Exception) -> Response:
@@ -386,12 +240,6 @@ async def explain(request: Request, error: Exception) -> Response:
     ]
     content = json.dumps({"detail": "; ".join(problems)})  # ASCII, so that no lone surrogate can break it
     return Response(content, 422, media_type="application/json")
-
-
-async def on_refusal(request: Request, error: Exception) -> Response:
-    """Respond to a `RefusedError` raised within the app."""
-    assert isinstance(error, RefusedError)
-    return JSONResponse({"detail": error.detail}, error.status, error.headers)
 
 
 async def on_mistake(request: Request, error: Exception) -> Response:

@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from PIL import Image, ImageMode
+from PIL import Image
 
 from rlhf_ray.data import system
 from rlhf_ray.data.arrays import Array
@@ -114,48 +114,35 @@ class Camera:
 
 
 def _shown(rendered: Any) -> Array:
-    """Return what an environment rendered as a new image ``[height, width, 3]`` uint8, where that is beyond doubt.
+    """Return what an environment rendered as a new image ``[height, width, 3]`` uint8.
 
-    A list of one picture, grey, whole numbers from 0 to 255 of any dtype, and RGBA without transparency are.
+    Grey images, whole numbers from 0 to 255 of any dtype, RGBA without transparency and a batch or list of one image are converted.
 
     Raises:
-        ValueError: it isn't; says what the picture is.
+        ValueError: it is anything else; says what.
     """
-    if rendered is None:
-        raise ValueError("None; return a picture at each step")
-    if isinstance(rendered, list | tuple) and len(rendered) == 1:
-        return _shown(rendered[0])
-    if isinstance(rendered, Image.Image):
-        whole = ImageMode.getmode(rendered.mode).typestr in ("|u1", "|b1")  # colours, whatever the palette
-        rendered = rendered.convert("RGBA") if whole else np.asarray(rendered)
-    image = _array(rendered)
-    if image.ndim == 4 and len(image) == 1:
-        return _shown(image[0])
-    of = f"{image.dtype} of shape {list(image.shape)}"
+    if isinstance(rendered, Image.Image) and rendered.mode not in ("L", "RGB", "RGBA"):
+        raise ValueError(f"an image of mode {rendered.mode}; convert it to RGB")
+    try:
+        image = np.asarray(rendered)
+    except (ValueError, TypeError, RuntimeError):  # pictures of different sizes, a tensor with a gradient, …
+        raise ValueError(f"a {type(rendered).__name__} that is no array") from None
     if image.dtype.kind not in "biufc":
-        raise ValueError(f"a {type(rendered).__name__}")
-    listed = isinstance(rendered, list | tuple) and not (rendered and isinstance(rendered[0], list | tuple))
-    if image.ndim == 4 or listed:
-        raise ValueError(f"{len(rendered)} pictures; return one, the current one")
-    if image.dtype.kind not in "iu":
-        raise ValueError(f"{of}; convert it to uint8{', times 255 if white is 1' if image.dtype.kind == 'f' else ''}")
+        raise ValueError("None; return a picture at each step" if rendered is None else f"a {type(rendered).__name__}")
+    of = f"{image.dtype} of shape {list(image.shape)}"
+    if image.ndim == 4 and len(image) == 1:
+        image = image[0]
     if image.ndim == 2:
         image = image[..., None]
     if image.ndim != 3 or not image.size or image.shape[2] not in (1, 3, 4):
-        first = image.ndim == 3 and image.shape[0] in (1, 3, 4)
-        raise ValueError(f"{of}{'; move the channels last (numpy.moveaxis(image, 0, -1))' if first else ''}")
+        raise ValueError(of)
+    if image.dtype.kind not in "iu":
+        raise ValueError(f"{of}; convert it to uint8{', times 255 if white is 1' if image.dtype.kind == 'f' else ''}")
     if image.min() < 0 or image.max() > 255:
         raise ValueError(f"{of} with values from {image.min()} to {image.max()}; scale them to 0 to 255")
     if image.shape[2] == 4 and (image[..., 3] != 255).any():
         raise ValueError(f"{of} with transparent pixels; draw it on a background")
     return np.array(np.broadcast_to(image[..., :3], (*image.shape[:2], 3)), np.uint8)
-
-
-def _array(rendered: Any) -> Array:
-    try:
-        return np.asarray(rendered)
-    except (ValueError, TypeError, RuntimeError):  # pictures of different sizes, a tensor with a gradient, …
-        raise ValueError(f"a {type(rendered).__name__} that is no array") from None
 
 
 def fps_of(env: Any, name: str) -> float:
@@ -164,14 +151,14 @@ def fps_of(env: Any, name: str) -> float:
     Raises:
         FaultyEnvironmentError: its ``render_fps`` is no number above 0.
     """
-    told = env.metadata.get("render_fps") or FPS
+    declared = env.metadata.get("render_fps") or FPS
     try:
-        fps = float(told)
+        fps = float(declared)
         if not 0 < fps < math.inf:
             raise ValueError
     except (TypeError, ValueError):
         raise FaultyEnvironmentError(
-            f"Environment {name}: metadata['render_fps'] is {told!r}; it must be a number above 0. Fix the environment."
+            f"Environment {name}: metadata['render_fps'] is {declared!r}; it must be a number above 0. Fix the environment."
         ) from None
     return fps
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import os
 import shutil
 import time
@@ -12,26 +13,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
-import pyarrow as pa
-
-from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Pairs
-from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.strays import is_empty
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.open_pages import OPEN_FOR
-from rlhf_ray.labelling.questions import QuestionQueue
-from rlhf_ray.labelling.serve import Server, allowed_hosts, links, listen_as_before, warn_of_readers
+from rlhf_ray.labelling.serve import Server, links, listen_as_before, warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.labelling.texts import load_texts
 from rlhf_ray.labelling.waiting import PeopleWait, Waiting
 from rlhf_ray.settings import LabellingSettings
-from rlhf_ray.store import Event, PreferenceStore
+from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.files import lock_store
 
 AT_A_TIME = 20
@@ -43,46 +39,28 @@ LOOK_EVERY = 0.5
 STOPPED_WITHIN = 3.0
 """Seconds in which open pages are told that labelling was stopped: those in the foreground ask every two seconds."""
 
-_T = TypeVar("_T")
+P = ParamSpec("P")
+T = TypeVar("T")
+Propose = Callable[[int, int], tuple[Pairs, Sequence[Film]] | None]
 
 
 class LocalStore:
-    """An async preference store for a `Desk`, in this process. One thread executes the calls one by one."""
+    """A preference store for a `Desk`, in this process. One thread executes the calls one by one."""
 
     def __init__(self, store: PreferenceStore):
         self.store = store
         self._thread = ThreadPoolExecutor(1, "store")
 
-    async def record(self, events: Sequence[Event], fragments: Fragments | None = None) -> int:
-        """See `PreferenceStore.record`."""
-        return await self._do(self.store.record, events, fragments)
-
-    async def events(self) -> pa.Table:
-        """See `PreferenceStore.events`."""
-        return await self._do(self.store.events)
-
-    async def fragments(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
-        """See `PreferenceStore.fragments`."""
-        return await self._do(self.store.fragments, names)
-
-    async def count(self) -> int:
-        """Number of valid comparisons."""
-        return await self._do(self.store.__len__)
-
-    async def weights(self) -> dict[str, float]:
-        """See `PreferenceStore.weights`."""
-        return await self._do(self.store.weights)
-
-    async def weigh(self, annotator: str, weight: float) -> None:
-        """See `PreferenceStore.weigh`."""
-        await self._do(self.store.weigh, annotator, weight)
-
-    async def _do(self, what: Callable[..., _T], *arguments: Any) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(what, *arguments))
+    async def call(
+        self, method: Callable[Concatenate[PreferenceStore, P], T], *arguments: P.args, **keywords: P.kwargs
+    ) -> T:
+        """Call a method of the store in its thread."""
+        call = partial(method, self.store, *arguments, **keywords)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
 def collect(
-    propose: Callable[[int, int], tuple[Pairs, Sequence[Film]] | None],
+    propose: Propose,
     store: PreferenceStore | Path | str,
     settings: LabellingSettings,
     *,
@@ -121,88 +99,85 @@ def collect(
     """
     kept = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
     file = sessions_file(kept)
-    texts = load_texts(settings.language)
-    sessions = Sessions.keep(file, settings.annotators)
     films = file.with_suffix(".films")  # for undo after a restart
+    texts, sessions = load_texts(settings.language), Sessions.keep(file, settings.annotators)
+    desk = Desk(LocalStore(kept), sessions.key("leases"), settings, fps=fps, films=films, texts=texts)
+    app = create_app(desk, sessions, settings, title)
 
     async def serve() -> None:
-        queue = QuestionQueue(
-            lease_seconds=settings.lease_seconds,
-            overlap_share=settings.overlap_share,
-            catch_share=settings.catch_share,
-            catch_by_reward=settings.catch_by_reward,
-        )
-        local = LocalStore(kept)
-        desk = Desk(
-            local,
-            queue,
-            sessions.key("leases"),
-            fps=fps,
-            films=films,
-            channels=settings.channels,
-            zoom=settings.zoom,
-            texts=texts,
-        )
-        app = create_app(
-            desk,
-            sessions,
-            hosts=allowed_hosts(settings),
-            title=title,
-            instructions=settings.instructions,
-            texts=texts,
-        )
         warn_of_readers(settings)
         server = Server(app, settings, listen_as_before(settings, file.with_suffix(".port")))
         await server.start()
         invite(links(sessions, settings, server.port))
-        number, more, filmed = 0, True, False
-        waiting, ended_at = Waiting(on_wait), 0.0
         try:
-            while not stop() and server.serving:
-                held = await local.count()
-                unanswered = queue.left()
-                ended = held >= comparisons or not (more or queue.open())
-                situation = Situation(
+            await work(lambda: server.serving and not stop())
+            if stop() and server.serving:
+                desk.tell(Situation(wanted=comparisons, ending="stopped"))
+                await _until(lambda: not desk.pages.uninformed, STOPPED_WITHIN)
+        finally:
+            await server.stop()
+
+    async def work(wanted: Callable[[], bool]) -> None:
+        asking, waiting = _Asking(desk, propose, comparisons), Waiting(on_wait)
+        filmed, deadline = False, math.inf
+        while wanted():
+            stored = await desk.store.call(PreferenceStore.__len__)
+            ended = stored >= comparisons or not (asking.more or desk.queue.open())
+            desk.tell(
+                Situation(
                     wanted=comparisons,
                     ending="complete" if ended else None,
                     waiting_for="new clips, which are being recorded",
                 )
-                desk.tell(situation)
-                if ended:  # until every open page shows it, or somebody takes an answer back
-                    ended_at = ended_at or time.monotonic()
-                    left = desk.pages.untold
-                    if not left or time.monotonic() - ended_at > OPEN_FOR:
-                        break
-                    on_end(left)
-                    await asyncio.sleep(LOOK_EVERY)
-                    continue
-                ended_at = 0.0
-                waiting.look(held, comparisons, desk.pages.open)
-                # Start with one pair, which needs two clips only, then make more each time: the first pair shows up soon.
-                wanted = min(AT_A_TIME, 2 ** min(number, 5), comparisons - held - unanswered)
-                if more and wanted > 0 and unanswered < AT_A_TIME // 2:
-                    made = await asyncio.to_thread(propose, wanted, number)
-                    more = made is not None
-                    if made is not None:
-                        desk.show(made[1])
-                        await desk.ask(number, made[0])
-                    number += 1
+            )
+            if ended:  # until every open page shows it, or somebody takes an answer back
+                deadline = min(deadline, time.monotonic() + OPEN_FOR)
+                uninformed = desk.pages.uninformed
+                if not uninformed or time.monotonic() > deadline:
+                    return
+                on_end(uninformed)
+            else:
+                deadline = math.inf
+                waiting.look(stored, comparisons, desk.pages.open)
+                if await asking.ask(stored):
                     continue
                 if not filmed:
-                    desk.tell(situation, await asyncio.to_thread(film_episode))
+                    desk.tell(None, await asyncio.to_thread(film_episode))
                     filmed = True
-                await asyncio.sleep(LOOK_EVERY)
-            if stop() and server.serving:
-                desk.tell(Situation(wanted=comparisons, ending="stopped"))
-                await _until(lambda: not desk.pages.untold, STOPPED_WITHIN)
-        finally:
-            await server.stop()
+            await asyncio.sleep(LOOK_EVERY)
 
     with lock_store(kept.path), contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve())
     if len(kept) >= comparisons or is_empty(films):
         shutil.rmtree(films, ignore_errors=True)
     return len(kept)
+
+
+class _Asking:
+    """Asks questions, round by round. ``more``: whether there are more to ask."""
+
+    def __init__(self, desk: Desk, propose: Propose, comparisons: int):
+        self._desk, self._propose, self._comparisons = desk, propose, comparisons
+        self._number, self.more = 0, True
+
+    async def ask(self, stored: int) -> bool:
+        """Ask the next round if few questions are unanswered and, with ``stored`` comparisons, more are wanted.
+
+        Returns:
+            Whether it looked for questions.
+        """
+        unanswered = self._desk.queue.left()
+        # Start with one pair, which needs two clips only, then make more each time: the first pair shows up soon.
+        wanted = min(AT_A_TIME, 2 ** min(self._number, 5), self._comparisons - stored - unanswered)
+        if not self.more or wanted <= 0 or unanswered >= AT_A_TIME // 2:
+            return False
+        made = await asyncio.to_thread(self._propose, wanted, self._number)
+        if made is not None:
+            pairs, films = made
+            self._desk.show(films)
+            await self._desk.ask(self._number, pairs)
+        self._number, self.more = self._number + 1, made is not None
+        return True
 
 
 async def _until(true: Callable[[], bool], within: float) -> None:

@@ -16,30 +16,27 @@ from rlhf_ray.data.answers import answer_of
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
-from rlhf_ray.data.returns import settled
 from rlhf_ray.labelling.films import Episode, Film, FilmInfo
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.leases import Lease, Leases
+from rlhf_ray.labelling.messages import AnswerRequest, Question
 from rlhf_ray.labelling.open_pages import OpenPages
-from rlhf_ray.labelling.past import Past
+from rlhf_ray.labelling.past import USED_ID, Meaning, Past
 from rlhf_ray.labelling.question import Shown
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.recorder import GroupCommit, Store
 from rlhf_ray.labelling.second_looks import Doubt, SecondLooks, replacing
-from rlhf_ray.labelling.showing import Given, Meaning, Showing
 from rlhf_ray.labelling.situation import Situation, why_nothing
 from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
-from rlhf_ray.settings.labelling import Channels, Zoom
-from rlhf_ray.store import Event
+from rlhf_ray.settings import LabellingSettings
+from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.answers import Suspicions
 
 logger = logging.getLogger(__name__)
 
 SHORTEST_CLIP = 1.5
 """Minimum duration of a clip at speed 1, in seconds. Shorter clips play slower than the environment, so that people can follow."""
-
-USED_ID = "This answer is not saved: its event id belongs to another event. Reload the page and answer again."
 
 LOST = "The answer stays: its clips can’t be shown again."
 
@@ -52,42 +49,41 @@ class Desk:
 
     Args:
         store: receives the answers.
-        queue: the questions.
         secret: key that encrypts leases.
+        settings: settings of the page.
         fps: frames per second of the environment.
         run_id: id of the training run, stored with each event.
         films: folder for films; with None, films are lost when the page restarts.
-        channels: of image clips, the channels to show.
-        zoom: see `rlhf_ray.settings.LabellingSettings.zoom`.
+        seed: seeds sides and catch pairs.
         texts: the page's texts.
     """
 
     def __init__(
         self,
         store: Store,
-        queue: QuestionQueue,
         secret: bytes,
+        settings: LabellingSettings,
         *,
         fps: float,
         run_id: str | None = None,
         films: Path | None = None,
-        channels: Channels = "auto",
-        zoom: Zoom = "auto",
+        seed: int | None = None,
         texts: Texts = IN_ENGLISH,
     ):
-        self.store, self.queue, self.fps, self.run_id = store, queue, fps, run_id
+        self.store, self.fps, self.run_id = store, fps, run_id
+        self.queue = QuestionQueue(settings, seed)
         self.texts = texts
         self.changes = 0
         """Number of changes to the store so far."""
         self.changed = asyncio.Event()
         """Set on each change to the store; the waiter clears it."""
         self._leases = Leases(secret)
-        self._past = Past(store.events, queue)
-        self._recorder = GroupCommit(store.record)
+        self._past = Past(store, self.queue)
+        self._recorder = GroupCommit(store)
         self._about: dict[str, tuple[int, int, float]] = {}
         """Per pair: its newest policy version, its reward version, and its frames per second at speed 1."""
-        self._films = Films(films, channels, zoom)
-        self._looks = SecondLooks(store.events, store.fragments, self._films, self._screen)
+        self._films = Films(films, settings.channels, settings.zoom)
+        self._looks = SecondLooks(store, self._films, self._screen)
         self._reviewing = asyncio.Lock()
         self._under_way: dict[str, tuple[Meaning, asyncio.Task[None]]] = {}
         self._situation = Situation()
@@ -113,7 +109,7 @@ class Desk:
             OSError: the clips could not be stored.
         """
         left, right = pairs.left.ids(), pairs.right.ids()
-        await self.store.record([], Fragments.concatenate([pairs.left, pairs.right]))
+        await self.store.call(PreferenceStore.record, [], Fragments.concatenate([pairs.left, pairs.right]))
         fps = min(self.fps, pairs.left.length / SHORTEST_CLIP)
         for i, key in enumerate(pairs.ids):
             policy = max(int(pairs.left.policy_versions[i]), int(pairs.right.policy_versions[i]))
@@ -123,12 +119,10 @@ class Desk:
                 if name not in self._films and is_image(side.observations[i, 0]):
                     self._films.put_images(name, side.observations[i])
         await self._past.recall()
-        returns = {name: float(value) for names, side in ((left, pairs.left), (right, pairs.right))
-                   for name, value in zip(names, settled(side.rewards), strict=True)}  # fmt: skip
         shown = [pair for pair in zip(left, right, strict=True) if pair[0] in self._films and pair[1] in self._films]
         if len(shown) < len(pairs):
             logger.warning("Skipping %d pairs whose films are lost.", len(pairs) - len(shown))
-        self.queue.add(number, shown, returns)
+        self.queue.add(number, shown)
 
     def tell(self, situation: Situation | None, episode: Episode | None = None) -> None:
         """Update the training progress and the agent's latest episode; None leaves either unchanged."""
@@ -144,42 +138,58 @@ class Desk:
 
     # Called by the page.
 
-    async def next(self, annotator: str, count: int, holding: Sequence[str], page: str | None = None) -> list[Showing]:
+    async def next(self, annotator: str, count: int, holding: Sequence[str], page: str | None = None) -> list[Question]:
         """Lease up to ``count`` more questions to ``annotator`` on this ``page``.
 
         ``holding`` are the leases that the page keeps: on screen, prefetched, or answered and not stored yet. Invalid leases are
         ignored. Questions held by a page of theirs that is gone move to this page.
         """
-        held = self._keys(annotator, holding)
+        keys = self._keys(annotator, holding)
         if self._situation.ending is not None:
-            self.queue.release(annotator, held)
+            self.queue.release(annotator, keys)
             return []
-        return [self._showing(annotator, shown) for shown in self.queue.next(annotator, count, list(held), page)]
+        return [self._question(annotator, shown) for shown in self.queue.next(annotator, count, list(keys), page)]
 
-    async def answer(self, annotator: str, given: Given) -> None:
+    async def answer(self, annotator: str, request: AnswerRequest) -> None:
         """Store an answer durably. Idempotent per event id.
 
         Raises:
             ValueError: the lease is not this annotator's, has expired, or is already answered; or the event id is another event's.
             OSError: the answer could not be stored; retry.
         """
-        lease = self._leases.read(given.lease, annotator)
-        meaning = Meaning(annotator, lease.id, given.answer)
-        stored = self._past.meanings.get(given.event_id, meaning)
-        known, task = self._under_way.get(given.event_id, (stored, None))
+        lease = self._leases.read(request.lease, annotator)
+        meaning = Meaning(annotator, lease.id, request.answer)
+        if request.event_id not in self._under_way:
+            # Before the first await, because the page asks for more questions at once.
+            self.queue.answering(annotator, lease.shown.lease_key)
+            task = asyncio.create_task(self._answer(annotator, request, lease, meaning))
+            self._under_way[request.event_id] = meaning, task
+            task.add_done_callback(lambda _: self._under_way.pop(request.event_id))
+        known, task = self._under_way[request.event_id]
         if known != meaning:
             raise ValueError(USED_ID)
-        if task is None:
-            # Before the first await, because the page asks for more questions at once.
-            self.queue.answering(annotator, lease.shown.held)
-            task = asyncio.create_task(self._answer(annotator, given, lease, meaning))
-            self._under_way[given.event_id] = meaning, task
-            task.add_done_callback(lambda done: self._settled(given.event_id, done))
         await asyncio.shield(task)
+
+    async def _answer(self, annotator: str, request: AnswerRequest, lease: Lease, meaning: Meaning) -> None:
+        shown = lease.shown
+        try:
+            await self._past.recall()
+            if self._past.knows(request.event_id, meaning):
+                self.queue.stored_before(annotator, shown.lease_key)
+                return
+            if self._past.leases.setdefault(lease.id, request.event_id) != request.event_id:
+                raise ValueError("This pair is already answered.")
+            await self._record(request.event_id, annotator, **self._answer_values(request, lease))
+        except BaseException:
+            self.queue.not_stored(annotator, shown.lease_key)
+            raise
+        self._past.meanings[request.event_id] = meaning
+        self.queue.answered(annotator, shown, request.answer, request.event_id)
+        self._stored()
 
     async def undo(
         self, annotator: str, event_id: str, target: str | None = None, page: str | None = None
-    ) -> Showing | None:
+    ) -> Question | None:
         """Undo the latest answer of ``annotator``, or their answer with event id ``target``, also if it was changed since.
 
         Returns:
@@ -201,15 +211,14 @@ class Desk:
             raise ValueError(USED_ID)
         self._past.meanings[event_id] = Meaning(annotator, event, "undo")
         try:
-            await self._recorder.store(self._event(annotator, event_id, "retract", None, target=event))
+            await self._record(event_id, annotator, kind="retract", target=event)
         except BaseException:
             del self._past.meanings[event_id]
             raise
         if self.queue.undone(annotator, event, page) is None:  # another page of theirs was faster
             return None
-        self._past.undone(annotator)
         self._stored()
-        return self._showing(annotator, shown)
+        return self._question(annotator, shown)
 
     async def doubts(self) -> list[Doubt]:
         """The answers to look at again, the likeliest wrong first; see `rlhf_ray.labelling.second_looks`."""
@@ -228,23 +237,22 @@ class Desk:
         async with self._reviewing:
             await self._past.recall()
             meaning = Meaning(owner, target, answer)
-            if (stored := self._past.meanings.get(event_id)) is not None or event_id in self._under_way:
-                if stored != meaning:
-                    raise ValueError(USED_ID)
+            if event_id in self._under_way:
+                raise ValueError(USED_ID)
+            if self._past.knows(event_id, meaning):
                 return
             row = await self._looks.find(target)
             if row is None:
                 raise ValueError("This answer was changed meanwhile, or is no longer in doubt.")
-            values = replacing(row, owner, answer)
-            await self._recorder.store(self._event(row["annotator"], event_id, "supersede", None, **values))
+            await self._record(event_id, row["annotator"], kind="supersede", **replacing(row, owner, answer))
             self._past.meanings[event_id] = meaning
             self.queue.replaced(row["annotator"], target, event_id)
             self._stored()
 
     async def renew(self, annotator: str, leases: Sequence[str], page: str | None = None) -> list[str]:
         """Renew the leases of ``annotator`` on this ``page``; returns those that the page has lost."""
-        held = self._keys(annotator, leases)
-        return [held[key] for key in self.queue.renew(annotator, held, page)]
+        keys = self._keys(annotator, leases)
+        return [keys[key] for key in self.queue.renew(annotator, keys, page)]
 
     async def release(self, annotator: str, leases: Sequence[str], page: str | None = None) -> None:
         """Release leases of ``annotator``, so that others may get the pairs; ``page`` is closed."""
@@ -276,7 +284,7 @@ class Desk:
         """
         ended = self._situation.ending is not None
         over = self._situation.over(await self._labels(), self.texts)
-        self.pages.heard(page, told=ended or (over is not None and not holding))
+        self.pages.heard(page, informed=ended or (over is not None and not holding))
         return {"ended": ended, "over": over}
 
     async def progress(self, annotator: str) -> dict[str, Any]:
@@ -288,8 +296,8 @@ class Desk:
         return {
             "labels": labels,
             "wanted": situation.wanted,
-            "own": self._past.total(annotator),
-            "per_minute": float(self._past.per_minute(annotator)),
+            "own": self.queue.total(annotator),
+            "per_minute": float(self.queue.per_minute(annotator)),
             "queue": queue,
             "env_steps": situation.env_steps,
             "total_env_steps": situation.total_env_steps,
@@ -301,12 +309,13 @@ class Desk:
 
     async def statistics(self) -> dict[str, Any]:
         """Statistics of all annotators; see `rlhf_ray.labelling.statistics.statistics`."""
-        events, weights = await self.store.events(), await self.store.weights()
+        events = await self.store.call(PreferenceStore.events)
+        weights = await self.store.call(PreferenceStore.weights)
         return await asyncio.to_thread(statistics, events, weights, self._situation.error_rates)
 
     async def knows(self, annotator: str) -> bool:
         """Whether the store has events of ``annotator``."""
-        return annotator in (await self.store.events())["annotator"].unique().to_pylist()
+        return annotator in (await self.store.call(PreferenceStore.events))["annotator"].unique().to_pylist()
 
     async def weigh(self, annotator: str, weight: float) -> None:
         """Set the weight of the labels of ``annotator``; 0 excludes them. Nothing is deleted.
@@ -314,81 +323,57 @@ class Desk:
         Raises:
             ValueError: the weight is invalid.
         """
-        await self.store.weigh(annotator, weight)
+        await self.store.call(PreferenceStore.weigh, annotator, weight)
         self._stored()
 
     # Internal.
 
-    async def _answer(self, annotator: str, given: Given, lease: Lease, meaning: Meaning) -> None:
-        try:
-            await self._past.recall()
-            if (stored := self._past.meanings.get(given.event_id)) is not None:
-                if stored != meaning:
-                    raise ValueError(USED_ID)
-                self.queue.stored_before(annotator, lease.shown.held)
-                return
-            if self._past.leases.setdefault(lease.id, given.event_id) != given.event_id:
-                raise ValueError("This pair is already answered.")
-            await self._recorder.store(self._answer_event(annotator, given, lease))
-        except BaseException:
-            self.queue.not_stored(annotator, lease.shown.held)
-            raise
-        self._past.meanings[given.event_id] = meaning
-        self._past.answered(annotator, lease.shown, given.answer, given.event_id)
-        self._stored()
-
-    def _answer_event(self, annotator: str, given: Given, lease: Lease) -> Event:
+    def _answer_values(self, request: AnswerRequest, lease: Lease) -> dict[str, Any]:
+        """The values of an answer's event."""
         shown = lease.shown
-        preference, broken = shown.preference(given.answer), answer_of(given.answer).broken
-        kind = "flag" if broken else "skip" if preference is None else "check" if shown.catch else "label"
+        preference, broken = shown.preference(request.answer), answer_of(request.answer).broken
+        policy, reward, _ = self._about.get(shown.key, (None, 0, 0))
         extra = {
-            "answer": given.answer,
+            "answer": request.answer,
             "catch": shown.catch,
             "expected": shown.expected,
             "repeats": shown.repeats,
             "overlap": shown.overlap,
             "lease": lease.id,
-            "hidden_ms": given.hidden_ms,
-            "loops_left": given.loops_left,
-            "loops_right": given.loops_right,
-            "key": given.key,
+            "hidden_ms": request.hidden_ms,
+            "loops_left": request.loops_left,
+            "loops_right": request.loops_right,
+            "key": request.key,
             "ui": UI,
         }
-        return self._event(
-            annotator, given.event_id, kind, lease, preference=preference, view_ms=given.view_ms, extra=extra
-        )
+        return {
+            "kind": "flag" if broken else "skip" if preference is None else "check" if shown.catch else "label",
+            "left_id": shown.left,
+            "right_id": shown.right,
+            "presented_swapped": shown.swapped,
+            "preference": preference,
+            "t_shown": lease.time,
+            "view_ms": request.view_ms,
+            "policy_version": policy,
+            "reward_version": reward,
+            "extra": extra,
+        }
 
-    def _event(self, annotator: str, event_id: str, kind: Any, lease: Lease | None, **values: Any) -> Event:
-        if lease is not None:
-            policy, reward, _ = self._about.get(lease.shown.key, (None, 0, 0))
-            values |= {
-                "left_id": lease.shown.left,
-                "right_id": lease.shown.right,
-                "presented_swapped": lease.shown.swapped,
-                "t_shown": lease.time,
-                "policy_version": policy,
-                "reward_version": reward,
-            }
-        return Event(event_id, kind, annotator, t_answered=datetime.now(UTC), run_id=self.run_id, **values)
-
-    def _settled(self, event_id: str, task: asyncio.Task[None]) -> None:
-        """Forget a failed answer, so that it can be sent again; remember stored ones for a while."""
-        if task.cancelled() or task.exception() is not None:
-            self._under_way.pop(event_id, None)
-        while len(self._under_way) > 10_000:
-            self._under_way.pop(next(iter(self._under_way)))
+    async def _record(self, event_id: str, annotator: str, **values: Any) -> None:
+        now = datetime.now(UTC)
+        await self._recorder.store(Event(event_id, annotator=annotator, t_answered=now, run_id=self.run_id, **values))
 
     def _keys(self, annotator: str, leases: Sequence[str]) -> dict[str, str]:
-        """The valid leases, by `Shown.held`."""
+        """The valid leases, by `Shown.lease_key`."""
         keys = {}
         for lease in leases:
             with contextlib.suppress(ValueError):
-                keys[self._leases.read(lease, annotator).shown.held] = lease
+                keys[self._leases.read(lease, annotator).shown.lease_key] = lease
         return keys
 
-    def _showing(self, annotator: str, shown: Shown) -> Showing:
+    def _question(self, annotator: str, shown: Shown) -> Question:
         lease = self._leases.write(Lease(annotator, shown, time.time()))
-        return Showing(lease, *self._screen(shown), self.queue.lease_seconds)
+        return Question(lease, *self._screen(shown), self.queue.lease_seconds)
 
     def _screen(self, shown: Shown) -> tuple[FilmInfo, FilmInfo, float]:
         """The films by screen side, and their frames per second at speed 1."""
@@ -408,5 +393,5 @@ class Desk:
         if self._count is None or time.monotonic() - self._count[0] > 1.0:
             known = self._count[1] if self._count else 0
             self._count = (time.monotonic(), known)  # concurrent calls don't count again
-            self._count = (time.monotonic(), await self.store.count())
+            self._count = (time.monotonic(), await self.store.call(PreferenceStore.__len__))
         return self._count[1]

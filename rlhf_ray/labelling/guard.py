@@ -8,18 +8,18 @@ The page runs on a researcher's machine, beside browsers that visit hostile page
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from http.cookies import CookieError, SimpleCookie
-from typing import Any
-from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from fastapi import HTTPException
+from starlette.datastructures import Headers
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
 
 from rlhf_ray.labelling.sessions import HEADER, Sessions
 
@@ -61,19 +61,10 @@ class Limiter:
         return max(0.0, missing / self._rate)
 
 
-class RefusedError(Exception):
-    """A request was rejected."""
-
-    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None):
-        super().__init__(detail)
-        self.status, self.detail, self.headers = status, detail, headers or {}
-
-
-def too_fast(seconds: float) -> RefusedError:
+def too_fast(seconds: float) -> HTTPException:
     """The rejection (429) of a request above the rate limit; `seconds` until a retry."""
-    return RefusedError(
-        429, "too many requests; the page retries automatically", {"retry-after": str(math.ceil(seconds))}
-    )
+    detail = "too many requests; the page retries automatically"
+    return HTTPException(429, detail, {"retry-after": str(math.ceil(seconds))})
 
 
 def parse_host(value: str) -> tuple[str, str] | None:
@@ -96,8 +87,8 @@ def parse_hosts(names: Sequence[str]) -> frozenset[tuple[str, str]]:
     return frozenset(host for host in hosts.values() if host)
 
 
-class Guard:
-    """ASGI middleware with the checks above. Puts the annotator and their session into ``request.state``.
+class Guard(BaseHTTPMiddleware):
+    """Middleware with the checks above. Puts the annotator and their session into ``request.state``.
 
     Args:
         app: the app to guard.
@@ -113,153 +104,97 @@ class Guard:
         hosts: frozenset[tuple[str, str]],
         open_calls: frozenset[tuple[str, str]],
     ):
-        self._app, self._sessions, self._open = app, sessions, open_calls
+        super().__init__(app)
+        self._sessions, self._open = sessions, open_calls
         loopback = {(name, "") for name in LOOPBACK}
         self._hosts = hosts | loopback
         # Without loopback, or any program on this machine would be trusted.
-        self._given = hosts - loopback
+        self._configured = hosts - loopback
         self._calls = Limiter(rate=50, burst=200)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         """Reject the request or pass it on."""
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("cache-control", "no-store")
-            await send(message)
-
         try:
-            received = await self._check(scope, receive)
-        except RefusedError as refusal:
-            await refuse(refusal, with_headers)
-            return
-        if received is not None:
-            await self._app(scope, received, with_headers)
+            await self._check(request)
+            response = await call_next(request)
+        except HTTPException as refusal:
+            response = JSONResponse({"detail": refusal.detail}, refusal.status_code, refusal.headers)
+        response.headers.update(HEADERS)
+        response.headers.setdefault("cache-control", "no-store")
+        return response
 
-    async def _check(self, scope: Scope, receive: Receive) -> Receive | None:
-        """Check the request; returns the app's `receive`, or None if the client has disconnected."""
-        headers, method = Headers(scope=scope), scope["method"]
-        self._check_host(headers)
-        if method in ("GET", "HEAD"):
-            self._check_session(scope, headers)
-            return receive
-        if method not in ("POST", "DELETE"):
-            raise RefusedError(405, "method not allowed", {"allow": "GET, POST, DELETE"})
-        self._check_origin(headers)
-        if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-            raise RefusedError(415, "send application/json")
-        self._check_session(scope, headers)
+    async def _check(self, request: Request) -> None:
+        self._check_host(request.headers)
+        if request.method in ("GET", "HEAD"):
+            self._check_session(request)
+            return
+        if request.method not in ("POST", "DELETE"):
+            raise HTTPException(405, "method not allowed", {"allow": "GET, POST, DELETE"})
+        self._check_origin(request.headers)
+        if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+            raise HTTPException(415, "send application/json")
+        self._check_session(request)
+        await self._receive(request)
+
+    async def _receive(self, request: Request) -> None:
+        """Wait for the body, which the app gets from the request."""
+        length = request.headers.get("content-length", "")
+        if not re.fullmatch("[0-9]{1,20}", length):
+            raise HTTPException(411, "the request has no valid Content-Length")
+        if int(length) > LARGEST_BODY:
+            raise HTTPException(413, f"a request body may have at most {LARGEST_BODY} bytes")
         try:
-            body = await asyncio.wait_for(read_body(headers, receive), BODY_WITHIN_S)
+            await asyncio.wait_for(request.body(), BODY_WITHIN_S)
         except TimeoutError:
-            raise RefusedError(408, f"the request body did not arrive within {BODY_WITHIN_S:g} s") from None
-        return None if body is None else replay(body, receive)
+            raise HTTPException(408, f"the request body did not arrive within {BODY_WITHIN_S:g} s") from None
+        except ClientDisconnect:
+            raise HTTPException(400, "the connection was closed before the end of the request body") from None
 
     def _check_host(self, headers: Headers) -> None:
         values = headers.getlist("host")
         host = parse_host(values[0]) if len(values) == 1 else None
         if host is None:
-            raise RefusedError(400, "the request has no valid Host header")
-        if host not in self._hosts and (host[0], "") not in self._hosts:
-            raise RefusedError(
+            raise HTTPException(400, "the request has no valid Host header")
+        if not self._hosts & {host, (host[0], "")}:
+            raise HTTPException(
                 421,
                 f"This page is not known as {host[0]}: restart with --labelling.hosts {host[0]}, or open the printed link.",
             )
 
     def _check_origin(self, headers: Headers) -> None:
         """Reject cross-site requests. Browsers send the origin; other programs send none and have no cookies to abuse."""
-        if headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            raise RefusedError(403, "this request comes from another site")
-        if (origin := headers.get("origin")) is None:
+        origin = headers.get("origin")
+        same_site = headers.get("sec-fetch-site", "same-origin") == "same-origin"
+        if same_site and origin is None:
             return
-        try:
-            parts = urlsplit(origin)
-        except ValueError:
-            parts = urlsplit("")
-        host, asked = (
-            parse_host(parts.netloc) if parts.scheme in ("http", "https") else None,
-            parse_host(headers["host"]),
+        scheme, _, netloc = (origin or "").partition("://")
+        host, asked = parse_host(netloc), parse_host(headers["host"])
+        if not same_site or scheme not in ("http", "https") or host is None or asked is None:
+            raise HTTPException(403, "this request comes from another site")
+        if netloc.lower() == headers["host"].lower():
+            return
+        # A proxy may use another name for us than the browser uses for the proxy, or no port; trust configured names for that.
+        # Another port of the same name is another program.
+        if self._configured & {host, (host[0], "")} and not (host[0] == asked[0] and asked[1]):
+            return
+        name = netloc if host[0] in LOOPBACK else host[0]
+        remedy = "" if host[0] == asked[0] else f"restart with --labelling.hosts {name}, or "
+        raise HTTPException(
+            403,
+            f"This request comes from another site, {netloc}. If that is your proxy, {remedy}let it pass on the Host header "
+            "unchanged.",
         )
-        if host is not None and asked is not None:
-            if parts.netloc.lower() == headers["host"].lower():
-                return
-            # A proxy may use another name for us than the browser uses for the proxy, or no port; trust configured names for that.
-            # Another port of the same name is another program.
-            if self._given & {host, (host[0], "")} and not (host[0] == asked[0] and asked[1]):
-                return
-            name = parts.netloc if host[0] in LOOPBACK else host[0]
-            named = "" if host[0] == asked[0] else f"restart with --labelling.hosts {name}, or "
-            raise RefusedError(
-                403,
-                f"This request comes from another site, {parts.netloc}. If that is your proxy, {named}let it pass on the Host "
-                "header unchanged.",
-            )
-        raise RefusedError(403, "this request comes from another site")
 
-    def _check_session(self, scope: Scope, headers: Headers) -> None:
-        path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
-        session = self._session(headers)
+    def _check_session(self, request: Request) -> None:
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", "")) or "/"
+        # The header has the session of the page that sends the request; the cookie, the last one opened in this browser.
+        session = request.headers.get(HEADER, request.cookies.get(self._sessions.cookie_name, ""))
         person = self._sessions.who(session)
-        scope.setdefault("state", {}).update(person=person, session=session)
+        request.state.person, request.state.session = person, session
         if path != "/api" and not path.startswith("/api/"):
             return
         if person is None:
-            if (scope["method"], path) not in self._open:
-                raise RefusedError(401, "this needs a session: open the page with your own link")
+            if (request.method, path) not in self._open:
+                raise HTTPException(401, "this needs a session: open the page with your own link")
         elif seconds := self._calls.wait(person.name):
             raise too_fast(seconds)
-
-    def _session(self, headers: Headers) -> str:
-        """The session of the page that sends the request; without the header, the cookie's: the last one opened in this browser."""
-        if HEADER in headers:
-            return headers[HEADER]
-        try:
-            morsel = SimpleCookie(headers.get("cookie", "")).get(self._sessions.cookie_name)
-        except CookieError:
-            return ""
-        return morsel.value if morsel else ""
-
-
-async def read_body(headers: Headers, receive: Receive) -> bytes | None:
-    """The whole body, chunked or not; None if the client disconnected. Raises RefusedError above `LARGEST_BODY`."""
-    body, more = b"", True
-    declared = headers.get("content-length", "0")
-    if declared.isdecimal() and (len(declared) > 9 or int(declared) > LARGEST_BODY):
-        more, body = False, b" " * (LARGEST_BODY + 1)
-    while more and len(body) <= LARGEST_BODY:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-    if len(body) > LARGEST_BODY:
-        raise RefusedError(413, f"a request body may have at most {LARGEST_BODY} bytes")
-    return body
-
-
-def replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that returns the body already read, then continues with the real one."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def next_message() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return next_message
-
-
-async def refuse(refusal: RefusedError, send: Send) -> None:
-    """Send the rejection as JSON."""
-    body = json.dumps({"detail": refusal.detail}).encode()
-    headers: dict[str, Any] = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})

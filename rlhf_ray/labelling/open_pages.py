@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 OPEN_FOR = 75.0
 """Seconds without a request after which a page counts as closed. Browsers let a page in the background run once a minute."""
+
+
+@dataclass
+class _Page:
+    heard: float
+    """Time of its last request."""
+    informed: bool = False
+    """Whether it shows that labelling is over."""
 
 
 class OpenPages:
@@ -18,31 +27,29 @@ class OpenPages:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._heard: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._pages: dict[str, _Page] = {}
 
-    def heard(self, page: str | None, *, told: bool) -> None:
-        """Note a request of ``page``; ``told``: the response says that labelling is over. Clients without an id don't count."""
-        if page is None:
-            return
-        self._heard[page] = self._clock()
-        (self._told.add if told else self._told.discard)(page)
+    def heard(self, page: str | None, *, informed: bool) -> None:
+        """Note a request of ``page``; ``informed``: the response says that labelling is over. Clients without an id don't count."""
+        if page is not None:
+            known = self._pages.setdefault(page, _Page(0.0))
+            known.heard, known.informed = self._clock(), informed
 
     def closed(self, page: str | None) -> None:
         """Note that ``page`` was closed."""
-        if page is not None:
-            self._heard.pop(page, None)
-            self._told.discard(page)
+        self._pages.pop(page or "", None)
+
+    def _open(self) -> list[_Page]:
+        now = self._clock()
+        self._pages = {name: page for name, page in self._pages.items() if now - page.heard <= OPEN_FOR}
+        return list(self._pages.values())
 
     @property
     def open(self) -> int:
         """Number of open pages."""
-        now = self._clock()
-        for page in [page for page, last in self._heard.items() if now - last > OPEN_FOR]:
-            self.closed(page)
-        return len(self._heard)
+        return len(self._open())
 
     @property
-    def untold(self) -> int:
+    def uninformed(self) -> int:
         """Number of open pages that don't know yet that labelling is over."""
-        return self.open - len(self._told)
+        return sum(not page.informed for page in self._open())

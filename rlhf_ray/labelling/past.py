@@ -1,53 +1,71 @@
-"""What people did at the page so far: counts per person, and what their events say. After a restart it is read from the store."""
+"""What the events of people at the page say. After a restart it is read from the store, and the queue gets their answers again."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
-import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-
-import pyarrow as pa
 
 from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.labelling.question import Shown
 from rlhf_ray.labelling.questions import QuestionQueue
-from rlhf_ray.labelling.showing import Meaning
+from rlhf_ray.labelling.recorder import Store
+from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.answers import REVIEWED_BY
+
+USED_ID = "This answer is not saved: its event id belongs to another event. Reload the page and answer again."
 
 ANSWERED = ("label", "check", "skip", "flag")
 """The event kinds that answer a question."""
 
 
+@dataclass(frozen=True)
+class Meaning:
+    """What makes two events the same: who said what about which lease, or took which event back."""
+
+    annotator: str
+    about: str | None
+    said: str
+
+
 class Past:
-    """Keeps the counts and takes the answers to the queue.
+    """Knows each event, so that none is stored twice.
 
     Args:
-        events: reads the store's events.
+        store: the answers.
         queue: the questions.
     """
 
-    def __init__(self, events: Callable[[], Awaitable[pa.Table]], queue: QuestionQueue):
-        self._events, self._queue = events, queue
+    def __init__(self, store: Store, queue: QuestionQueue):
+        self._store, self._queue = store, queue
         self.leases: dict[str, str] = {}
         """The event that answered each lease: a lease takes one answer."""
         self.meanings: dict[str, Meaning] = {}
         """What each stored event says: an id is good for one event."""
         self._recalled = False
         self._recalling = asyncio.Lock()
-        self._own: dict[str, deque[float]] = {}
-        self._totals: dict[str, int] = {}
 
     async def recall(self) -> None:
         """Repeat, once, what people did before this start of the page: nobody gets those pairs again, and undo goes on."""
         async with self._recalling:
             if not self._recalled:
-                self._repeat((await self._events()).to_pylist())
+                self._repeat((await self._store.call(PreferenceStore.events)).to_pylist())
                 self._recalled = True
+
+    def knows(self, event: str, meaning: Meaning) -> bool:
+        """Whether this event is stored.
+
+        Raises:
+            ValueError: another event is, under its id.
+        """
+        known = self.meanings.get(event)
+        if known not in (None, meaning):
+            raise ValueError(USED_ID)
+        return known is not None
 
     def _repeat(self, rows: Sequence[dict[str, Any]]) -> None:
         now = datetime.now(UTC)
@@ -67,29 +85,8 @@ class Past:
                 when = row["t_answered"]
                 # An event from before this start that is later than now: the clock was set back.
                 age = math.inf if when is None or when > now else (now - when).total_seconds()
-                self.answered(annotator, shown, answer, event, age)
+                self._queue.answered(annotator, shown, answer, event, age)
             elif row["kind"] == "supersede":
                 self._queue.replaced(annotator, row["target"], event)
-            elif row["kind"] == "retract" and self._queue.taken_back(annotator, row["target"]) is not None:
-                self.undone(annotator)
-
-    def answered(self, annotator: str, shown: Shown, answer: str, event: str, age: float = 0.0) -> None:
-        """Take a stored answer, given ``age`` seconds ago."""
-        self._queue.answered(annotator, shown, answer, event, age)
-        self._own.setdefault(annotator, deque(maxlen=1000)).append(time.monotonic() - age)
-        self._totals[annotator] = self.total(annotator) + 1
-
-    def undone(self, annotator: str) -> None:
-        """Count the latest answer of ``annotator`` no more."""
-        if self._own.get(annotator):
-            self._own[annotator].pop()
-        self._totals[annotator] = max(0, self.total(annotator) - 1)
-
-    def total(self, annotator: str) -> int:
-        """Number of answers of ``annotator``."""
-        return self._totals.get(annotator, 0)
-
-    def per_minute(self, annotator: str) -> int:
-        """Number of answers of ``annotator`` within the last minute."""
-        now = time.monotonic()
-        return sum(now - moment < 60 for moment in self._own.get(annotator, ()))
+            elif row["kind"] == "retract":
+                self._queue.taken_back(annotator, row["target"])

@@ -8,7 +8,7 @@ from typing import Literal
 from rlhf_ray.data.answers import AnswerKind, answer_of
 from rlhf_ray.data.comparisons import pair_id
 
-Catch = Literal["same", "repeat", "known"]
+Catch = Literal["same", "repeat"]
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,7 @@ class Shown:
         left, right: the clips' ids, in the pair's own order.
         swapped: whether the left one is shown on the right.
         catch: the kind of catch pair; None for a normal question. ``same``: a clip beside itself. ``repeat``: a pair the
-            annotator has already decided, with swapped sides. ``known``: clips with very different true returns, for tasks where
-            annotators teach the environment's reward.
+            annotator has already decided, with swapped sides. (Stores of earlier versions have others.)
         expected: for a catch pair, the expected preference for the left clip.
         repeats: for ``repeat``, the event id of the first answer.
         overlap: whether this asks for a second opinion.
@@ -40,7 +39,7 @@ class Shown:
         return pair_id(self.left, self.right)
 
     @property
-    def held(self) -> str:
+    def lease_key(self) -> str:
         """What a page holds: the question, by the pair's id; or a catch pair, which is no question, also if its pair is one."""
         return self.key if self.catch is None else f"{self.catch} {self.key}"
 
@@ -60,7 +59,7 @@ class Hold:
 
 
 @dataclass
-class GivenAnswer:
+class StoredAnswer:
     """An answer that its annotator may take back."""
 
     event: str
@@ -69,6 +68,8 @@ class GivenAnswer:
     """The event that stands for it: its own, or that of the owner's second look."""
     shown: Shown
     answer: str
+    at: float
+    """When it was given, in seconds of the queue's clock."""
 
 
 @dataclass

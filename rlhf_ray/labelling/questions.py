@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, get_args
 
 from rlhf_ray.data.answers import answer_of
 from rlhf_ray.data.comparisons import pair_id, stable_uniform
-from rlhf_ray.labelling.question import AskedPair, Catch, GivenAnswer, Hold, Shown
+from rlhf_ray.labelling.question import AskedPair, Hold, Shown, StoredAnswer
+from rlhf_ray.settings import LabellingSettings
 
 UNDOABLE = 50
 """Number of latest answers per annotator that can be undone."""
@@ -22,66 +23,43 @@ ACTIVE = 600.0
 QUIET = 5.0
 """Seconds without a request after which a page counts as gone; an open page sends one every two seconds."""
 
-KNOWN_CLIPS = 200
-"""Number of newest clips used for catch pairs of the kind ``known``."""
-
 CATCH_AFTER = 8
 """Minimum number of answers before an annotator's first catch pair, and between a pair and its repetition."""
 
 
-@dataclass(frozen=True)
-class HeldUp:
-    """Open questions that an annotator can't get now.
-
-    Attributes:
-        saving: their own answer is being stored.
-        answered: they have answered, and a second opinion is wanted.
-        others: on the screens of other annotators.
-    """
-
-    saving: int
-    answered: int
-    others: int
+Blocked = Literal["others", "saving", "answered"]
+"""Why an annotator can't get any of the open questions: on others' screens, or their own answer is being stored, or is stored and a
+second opinion is wanted."""
 
 
 class QuestionQueue:
     """Hands out questions, each to one annotator at a time, oldest first. Only sides and catch pairs are random.
 
     Args:
-        lease_seconds: how long a question is reserved for an annotator; pages renew their leases.
-        overlap_share: fraction of questions put to two annotators, if there are two.
-        catch_share: fraction of shown pairs that are catch pairs.
-        catch_by_reward: whether catch pairs may be of the kind ``known``.
+        settings: settings of the page.
         seed: seed for sides and catch pairs.
         clock: monotonic clock, in seconds.
     """
 
     def __init__(
-        self,
-        *,
-        lease_seconds: float = 120.0,
-        overlap_share: float = 0.0,
-        catch_share: float = 0.0,
-        catch_by_reward: bool = False,
-        seed: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, settings: LabellingSettings, seed: int | None = None, clock: Callable[[], float] = time.monotonic
     ):
-        self.lease_seconds, self.overlap_share, self.catch_share = lease_seconds, overlap_share, catch_share
-        self.catch_by_reward = catch_by_reward
+        self.lease_seconds = settings.lease_seconds
+        self._settings = settings
         self._random = random.Random(seed)
         self._clock = clock
         self._questions: dict[str, AskedPair] = {}
         self._numbers: dict[int, list[str]] = {}
-        self._returns: dict[str, float] = {}
-        """True returns by clip id, where known."""
         self._seen: dict[str, float] = {}
         self._pages: dict[tuple[str, str], tuple[float, float]] = {}
         """First and last time of a request, by annotator and page."""
-        self._given: dict[str, deque[GivenAnswer]] = {}
+        self._answers: dict[str, deque[StoredAnswer]] = {}
         """Per annotator: the latest answers that were not undone."""
+        self._totals = Counter[str]()
+        """Number of answers that were not undone, by annotator."""
         self._since_catch: dict[str, int] = {}
         self._under_way: set[tuple[str, str]] = set()
-        """(annotator, `Shown.held`) of answers received but not stored yet."""
+        """(annotator, `Shown.lease_key`) of answers received but not stored yet."""
         self._apart: dict[str, AskedPair] = {}
         """Answered questions that were not added: after a restart, answers arrive before their pairs. Nobody gets them."""
 
@@ -90,14 +68,8 @@ class QuestionQueue:
         """The rounds added so far."""
         return set(self._numbers)
 
-    def add(self, number: int, pairs: Iterable[tuple[str, str]], returns: Mapping[str, float] | None = None) -> None:
-        """Add the pairs of round ``number``. Idempotent per round.
-
-        Args:
-            number: the round's number.
-            pairs: clip ids, (left, right).
-            returns: true returns of clips, where known, for catch pairs of the kind ``known``.
-        """
+    def add(self, number: int, pairs: Iterable[tuple[str, str]]) -> None:
+        """Add the pairs (ids of the left and the right clip) of round ``number``. Idempotent per round."""
         if number in self._numbers:
             return
         self._numbers[number] = []
@@ -106,12 +78,9 @@ class QuestionQueue:
             self._questions[question.key] = question
             self._apart.pop(question.key, None)
             self._numbers[number].append(question.key)
-        self._returns.update({clip: value for clip, value in (returns or {}).items() if not math.isnan(value)})
-        for clip in list(self._returns)[:-KNOWN_CLIPS]:
-            del self._returns[clip]
 
     def next(self, annotator: str, count: int, holding: Sequence[str] = (), page: str | None = None) -> list[Shown]:
-        """Hold up to ``count`` more pairs to ``annotator`` on this ``page``; renews those in ``holding`` (`Shown.held`).
+        """Hold up to ``count`` more pairs to ``annotator`` on this ``page``; renews those in ``holding`` (`Shown.lease_key`).
 
         Annotators never get a pair that they already hold, on any of their pages, or whose answer is being stored. Pairs of a
         page that is gone (its browser crashed, for example) move to the page they open next.
@@ -128,7 +97,7 @@ class QuestionQueue:
         return shown
 
     def renew(self, annotator: str, keys: Iterable[str], page: str | None = None) -> list[str]:
-        """Extend the leases of ``annotator`` on this ``page`` to these pairs (`Shown.held`), if they hold or could get them.
+        """Extend the leases of ``annotator`` on this ``page`` to these pairs (`Shown.lease_key`), if they hold or could get them.
 
         Returns:
             The pairs this page has lost: already answered, or shown on another page of theirs.
@@ -156,7 +125,7 @@ class QuestionQueue:
                 self._questions[key].leases.pop(annotator, None)
 
     def answering(self, annotator: str, key: str) -> None:
-        """The answer of ``annotator`` to this pair (`Shown.held`) is being stored; `answered` or `not_stored` follows."""
+        """The answer of ``annotator`` to this pair (`Shown.lease_key`) is being stored; `answered` or `not_stored` follows."""
         self._under_way.add((annotator, key))
 
     def not_stored(self, annotator: str, key: str) -> None:
@@ -174,12 +143,14 @@ class QuestionQueue:
 
         ``age``: how long ago they answered, in seconds; for answers from before a restart.
         """
-        self._under_way.discard((annotator, shown.held))
-        self._seen[annotator] = max(self._clock() - age, self._seen.get(annotator, -math.inf))
-        answers = self._given.setdefault(annotator, deque(maxlen=UNDOABLE))
+        self._under_way.discard((annotator, shown.lease_key))
+        at = self._clock() - age
+        self._seen[annotator] = max(at, self._seen.get(annotator, -math.inf))
+        answers = self._answers.setdefault(annotator, deque(maxlen=UNDOABLE))
         if any(event == known.event for known in answers):
             return
-        answers.append(GivenAnswer(event, event, shown, answer))
+        answers.append(StoredAnswer(event, event, shown, answer, at))
+        self._totals[annotator] += 1
         if shown.catch is not None:
             self._since_catch[annotator] = 0
             return
@@ -196,8 +167,10 @@ class QuestionQueue:
         Returns:
             The event that stands for it, which `undone` takes back, and its pair.
         """
-        answers = [one for one in self._given.get(annotator, ()) if event in (None, one.event)]
-        return (answers[-1].stands, answers[-1].shown) if answers else None
+        for one in reversed(self._answers.get(annotator, ())):
+            if event in (None, one.event):
+                return one.stands, one.shown
+        return None
 
     def undone(self, annotator: str, event: str, page: str | None = None) -> Shown | None:
         """Undo the answer of ``annotator`` for which ``event`` stands; returns the pair to show again on this ``page``."""
@@ -211,10 +184,11 @@ class QuestionQueue:
 
     def taken_back(self, annotator: str, event: str) -> Shown | None:
         """Undo the answer of ``annotator`` for which ``event`` stands; returns its pair."""
-        for one in self._given.get(annotator, ()):
+        for one in self._answers.get(annotator, ()):
             if one.stands != event:
                 continue
-            self._given[annotator].remove(one)
+            self._answers[annotator].remove(one)
+            self._totals[annotator] -= 1
             if one.shown.catch is None:
                 self._asked(one.shown.left, one.shown.right).said.pop(one.event, None)
             return one.shown
@@ -222,13 +196,18 @@ class QuestionQueue:
 
     def replaced(self, annotator: str, event: str, by: str) -> None:
         """Event ``by`` replaces ``event`` as what stands for an answer of ``annotator``."""
-        for one in self._given.get(annotator, ()):
+        for one in self._answers.get(annotator, ()):
             if one.stands == event:
                 one.stands = by
 
-    def done(self, number: int) -> int:
-        """Number of answered questions in a round."""
-        return len(self._numbers[number]) - self.left(number)
+    def total(self, annotator: str) -> int:
+        """Number of answers of ``annotator``."""
+        return self._totals[annotator]
+
+    def per_minute(self, annotator: str) -> int:
+        """Number of answers of ``annotator`` within the last minute, up to `UNDOABLE`."""
+        now = self._clock()
+        return sum(now - one.at < 60 for one in self._answers.get(annotator, ()))
 
     def left(self, number: int | None = None) -> int:
         """Number of unanswered questions; with ``number``, only those of this round."""
@@ -243,17 +222,14 @@ class QuestionQueue:
             for question in self._questions.values()
         )
 
-    def held_up(self, annotator: str) -> HeldUp:
-        """Count the open questions that ``annotator`` can't get now, by the reason."""
-        now = self._clock()
-        kept = [
-            question
-            for question in self._questions.values()
-            if self._open(question, now) and not self._open_for(question, annotator, now)
-        ]
-        saving = sum((annotator, question.key) in self._under_way for question in kept)
-        answered = sum(annotator in question.answered for question in kept)
-        return HeldUp(saving, answered, len(kept) - saving - answered)
+    def blocked(self, annotator: str) -> Blocked | None:
+        """The reason why ``annotator`` gets no open question, of several the first in `Blocked`; None if there is none."""
+        now, reasons = self._clock(), set[Blocked]()
+        for question in self._questions.values():
+            if self._open(question, now) and not self._open_for(question, annotator, now):
+                saving = (annotator, question.key) in self._under_way
+                reasons.add("saving" if saving else "answered" if annotator in question.answered else "others")
+        return next((reason for reason in get_args(Blocked) if reason in reasons), None)
 
     def ready(self, annotator: str) -> bool:
         """Whether `next` has another question for ``annotator``."""
@@ -263,7 +239,7 @@ class QuestionQueue:
     def _asked(self, left: str, right: str) -> AskedPair:
         """The question about a pair; a new one if there is none."""
         key = pair_id(left, right)
-        two = bool(stable_uniform([key], "overlap")[0] < self.overlap_share)
+        two = bool(stable_uniform([key], "overlap")[0] < self._settings.overlap_share)
         return self._questions.get(key) or self._apart.get(key) or AskedPair(key, left, right, two)
 
     def _open_for(self, question: AskedPair, annotator: str, now: float) -> bool:
@@ -329,13 +305,13 @@ class QuestionQueue:
 
     def _catch(self, annotator: str, holding: Sequence[str]) -> Shown | None:
         """A catch pair, if one is due."""
-        if self._since_catch.get(annotator, 0) < CATCH_AFTER or self._random.random() >= self.catch_share:
+        if self._since_catch.get(annotator, 0) < CATCH_AFTER or self._random.random() >= self._settings.catch_share:
             return None
-        kinds: list[Catch] = ["same", "repeat", *(("known",) if self.catch_by_reward else ())]
+        kinds = [self._same, self._repeat]
         self._random.shuffle(kinds)
         for kind in kinds:
-            shown: Shown | None = {"same": self._same, "repeat": self._repeat, "known": self._known}[kind](annotator)
-            if shown is not None and shown.held not in holding:
+            shown = kind(annotator)
+            if shown is not None and shown.lease_key not in holding:
                 self._since_catch[annotator] = 0
                 return shown
         return None
@@ -347,7 +323,7 @@ class QuestionQueue:
         return None if clip is None else Shown(clip, clip, False, "same", 0.5)
 
     def _repeat(self, annotator: str) -> Shown | None:
-        answers = list(self._given.get(annotator, ()))
+        answers = list(self._answers.get(annotator, ()))
         repeated = {one.shown.repeats for one in answers}
         for one in answers[:-CATCH_AFTER]:
             here = one.shown.key in self._questions  # else its films may be lost
@@ -355,13 +331,3 @@ class QuestionQueue:
                 shown, expected = one.shown, one.shown.preference(one.answer)
                 return Shown(shown.left, shown.right, not shown.swapped, "repeat", expected, one.event)
         return None
-
-    def _known(self, annotator: str) -> Shown | None:
-        clips = sorted(self._returns, key=lambda clip: self._returns[clip])
-        fifth = len(clips) // 5
-        if fifth == 0:
-            return None
-        worse, better = self._random.choice(clips[:fifth]), self._random.choice(clips[-fifth:])
-        if self._returns[worse] == self._returns[better]:
-            return None
-        return Shown(better, worse, self._random.random() < 0.5, "known", 1.0)

@@ -3,46 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-import pyarrow as pa
+from rlhf_ray.store import Event, PreferenceStore
 
-from rlhf_ray.data.arrays import IntArray
-from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.store import Event
-
-Record = Callable[[Sequence[Event]], Awaitable[object]]
-"""Stores events; returns when they are on disk."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Store(Protocol):
-    """An async `PreferenceStore`."""
+    """A `PreferenceStore` in another thread or process: ``await store.call(PreferenceStore.record, events)``."""
 
-    async def record(self, events: Sequence[Event], fragments: Fragments | None = None) -> int:
-        """See `PreferenceStore.record`."""
-
-    async def events(self) -> pa.Table:
-        """See `PreferenceStore.events`."""
-
-    async def fragments(self, names: Sequence[str]) -> tuple[IntArray, Fragments | None]:
-        """See `PreferenceStore.fragments`."""
-
-    async def count(self) -> int:
-        """Number of valid comparisons."""
-
-    async def weights(self) -> dict[str, float]:
-        """See `PreferenceStore.weights`."""
-
-    async def weigh(self, annotator: str, weight: float) -> None:
-        """See `PreferenceStore.weigh`."""
+    def call(
+        self, method: Callable[Concatenate[PreferenceStore, P], T], *arguments: P.args, **keywords: P.kwargs
+    ) -> Awaitable[T]:
+        """Call a method of the store there."""
 
 
 class GroupCommit:
     """Stores events, one batch at a time."""
 
-    def __init__(self, record: Record):
-        self._record = record
+    def __init__(self, store: Store):
+        self._store = store
         self._waiting: list[tuple[Event, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -62,21 +45,19 @@ class GroupCommit:
     async def _run(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            await self._store(batch)
+            await self._write(batch)
 
-    async def _store(self, batch: list[tuple[Event, asyncio.Future[None]]]) -> None:
-        failure: Exception | None = None
+    async def _write(self, batch: list[tuple[Event, asyncio.Future[None]]]) -> None:
         try:
-            await self._record([event for event, _ in batch])
+            await self._store.call(PreferenceStore.record, [event for event, _ in batch])
         except Exception as error:
             if len(batch) > 1 and isinstance(error, ValueError):  # one of them is bad: find it by storing one by one
                 for one in batch:
-                    await self._store([one])
+                    await self._write([one])
                 return
-            failure = error
-        for stored in (stored for _, stored in batch if not stored.done()):
-            if failure is None:
-                stored.set_result(None)
-            else:
-                stored.set_exception(failure)
+            for _, stored in batch:
+                stored.set_exception(error)
                 stored.exception()  # mark as retrieved, in case the waiter is gone
+        else:
+            for _, stored in batch:
+                stored.set_result(None)

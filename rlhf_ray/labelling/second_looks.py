@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
-from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Side, side_of
-from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.films import FilmInfo
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.question import Shown
+from rlhf_ray.labelling.recorder import Store
+from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.answers import BEFORE, REVIEWED_BY, Suspicions, doubtful, own_preference
 from rlhf_ray.store.schema import holding
 
@@ -52,20 +50,18 @@ class SecondLooks:
     """Which answers to look at again.
 
     Args:
-        events: reads the store's events.
-        fragments: reads fragments from the store (`PreferenceStore.fragments`).
+        store: the answers, and the fragments.
         films: the films that can be shown; those of image clips are made again from the store.
         screen: returns what a pair looks like: the films by screen side, and their frames per second.
     """
 
     def __init__(
         self,
-        events: Callable[[], Awaitable[pa.Table]],
-        fragments: Callable[[Sequence[str]], Awaitable[tuple[IntArray, Fragments | None]]],
+        store: Store,
         films: Films,
         screen: Callable[[Shown], tuple[FilmInfo, FilmInfo, float]],
     ):
-        self._events, self._fragments, self._films, self._screen = events, fragments, films, screen
+        self._store, self._films, self._screen = store, films, screen
         self._suspicions: Suspicions = {}
         self._fits = 0
         self._made: tuple[tuple[int, int], list[Doubt]] = ((-1, 0), [])
@@ -87,7 +83,9 @@ class SecondLooks:
             if self._made[0] != state:
                 rows: list[tuple[float, _Row]] = []
                 if self._suspicions:
-                    rows = await asyncio.to_thread(doubtful, await self._events(), self._suspicions)
+                    rows = await asyncio.to_thread(
+                        doubtful, await self._store.call(PreferenceStore.events), self._suspicions
+                    )
                     rows = await self._showable([one for one in rows if one[1]["annotator_type"] == "human"])
                 self._made = state, [self._doubt(*one) for one in rows]
             return self._made[1]
@@ -99,7 +97,7 @@ class SecondLooks:
 
     async def find(self, event_id: str) -> _Row | None:
         """The active answer with this event id, if it is suspicious or was looked at before."""
-        events = await self._events()
+        events = await self._store.call(PreferenceStore.events)
 
         def find() -> _Row | None:
             ids = events["event_id"].to_pylist()
@@ -115,7 +113,9 @@ class SecondLooks:
     async def film(self, clips: Iterable[str]) -> None:
         """Make the lost films of these image clips again, from the store."""
         names = sorted(name for name in clips if name not in self._films)
-        there, fragments = await self._fragments(names) if names else ((), None)
+        if not names:
+            return
+        there, fragments = await self._store.call(PreferenceStore.fragments, names)
         if fragments is not None and is_image(fragments.observations[0, 0]):
             for i, position in enumerate(there):
                 self._films.put_images(names[position], fragments.observations[i])

@@ -43,12 +43,19 @@ class Person:
         token: the secret in their link; it identifies the annotator.
         owner: whether they may also see everyone's statistics and set weights.
         until: when the link expires, in seconds since 1970; 0: revoked, and the current token was never given out.
+
+    Raises:
+        ValueError: the name is empty, too long or not printable.
     """
 
     name: str
     token: str
     owner: bool = False
     until: float = field(default=math.inf, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.name or len(self.name) > LONGEST_NAME or not self.name.isprintable():
+            raise ValueError(f"annotator {self.name!r} is invalid; a name has 1 to {LONGEST_NAME} printable characters")
 
 
 class Sessions:
@@ -59,15 +66,12 @@ class Sessions:
         people: the annotators by name.
 
     Raises:
-        ValueError: the secret is too short; a name is empty, too long or not printable; or two annotators share a token.
+        ValueError: the secret is too short, or two annotators share a token.
     """
 
     def __init__(self, secret: bytes, people: Mapping[str, Person]):
         if len(secret) < 32:
             raise ValueError(f"the sessions' secret has {len(secret)} bytes; use 32 random bytes (secrets.token_bytes)")
-        for name, person in people.items():
-            if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != person.name:
-                raise ValueError(f"annotator {name!r} is invalid; a name has 1 to {LONGEST_NAME} printable characters")
         if len({person.token for person in people.values()}) < len(people):
             raise ValueError("two annotators have the same token; give each a different one")
         self._secret = secret
@@ -88,13 +92,8 @@ class Sessions:
     @classmethod
     def create(cls, names: Sequence[str]) -> Sessions:
         """Create annotators with new tokens. The first is the owner."""
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"annotators {list(names)} is invalid; give at least one name, each only once")
-        sessions = cls(
-            secrets.token_bytes(32), {name: Person(name, _token(), owner=name == names[0]) for name in names}
-        )
-        for name in names:
-            sessions.renew(name)
+        sessions = cls(secrets.token_bytes(32), {})
+        sessions._admit(names)
         return sessions
 
     @classmethod
@@ -107,22 +106,24 @@ class Sessions:
             ValueError: ``names`` is empty or has duplicates.
             SettingError: the file is not a file of annotators.
         """
-        new = cls.create(names)
         try:
             sessions = cls.load(path)
         except FileNotFoundError:
-            sessions = new
-        everybody = {name: replace(person, owner=False) for name, person in sessions.people.items()}
-        for name in names:
-            everybody[name] = replace(everybody.get(name, new.people[name]), owner=name == names[0])
-        sessions._everybody = everybody
-        for name in names:
-            if 0 < everybody[name].until < time.time():
-                sessions.renew(name)
+            sessions = cls(secrets.token_bytes(32), {})
+        sessions._admit(names)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         sessions.save(path)
-        sessions._names = names
         return sessions
+
+    def _admit(self, names: Sequence[str]) -> None:
+        """Let ``names`` in and nobody else, with new links where theirs have expired; the first is the owner."""
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"annotators {list(names)} is invalid; give at least one name, each only once")
+        for name in names:
+            if name not in self._everybody or 0 < self._everybody[name].until < time.time():
+                self.renew(name)
+        self._everybody = {name: replace(person, owner=name == names[0]) for name, person in self._everybody.items()}
+        self._names = names
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Sessions:
@@ -136,9 +137,8 @@ class Sessions:
         stamp = _stamp(path)
         try:
             kept = json.loads(path.read_text("utf-8"))
-            new = time.time() + LASTS_S  # for older files, without expiry
             people = {
-                name: Person(name, str(values["token"]), bool(values["owner"]), float(values.get("until", new)))
+                name: Person(name, str(values["token"]), bool(values["owner"]), float(values["until"]))
                 for name, values in kept["people"].items()
             }
             sessions = cls(bytes.fromhex(kept["secret"]), people)
@@ -160,11 +160,15 @@ class Sessions:
 
     def renew(self, name: str) -> None:
         """Give `name` a new link. Ends the old link and its sessions."""
-        self._everybody[name] = replace(self._everybody[name], token=_token(), until=time.time() + LASTS_S)
+        self._change(name, time.time() + LASTS_S)
 
     def revoke(self, name: str) -> None:
         """Revoke the link and the sessions of `name` until `renew`."""
-        self._everybody[name] = replace(self._everybody[name], token=_token(), until=0.0)
+        self._change(name, 0.0)
+
+    def _change(self, name: str, until: float) -> None:
+        owner = name in self._everybody and self._everybody[name].owner
+        self._everybody[name] = Person(name, secrets.token_urlsafe(24), owner, until)
 
     def served_at(self, url: str) -> None:
         """Remember the page's URL, also in the file if there is one."""
@@ -228,10 +232,6 @@ class Sessions:
             return
         if kept._secret == self._secret:
             self._everybody, self._file, self.url = kept._everybody, kept._file, kept.url
-
-
-def _token() -> str:
-    return secrets.token_urlsafe(24)
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

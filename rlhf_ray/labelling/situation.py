@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlhf_ray.labelling.questions import QuestionQueue
+from rlhf_ray.labelling.questions import Blocked, QuestionQueue
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 from rlhf_ray.measure.error_rates import ErrorRate
 
@@ -18,6 +18,12 @@ ENDINGS: dict[Ending, str] = {
     "complete": "All labels are in: nothing is left to label. Thank you! You can close this page.",
     "over": "The training is over and needs no more answers. Thank you! You can close this page.",
     "stopped": "The run was stopped, and your answers are saved. This page works again once the run continues.",
+}
+
+BLOCKED: dict[Blocked | None, str] = {
+    "others": "All open pairs are with other annotators or already answered by you. More will come.",
+    "saving": "Your answers are being saved. More pairs will come.",
+    "answered": "You have answered all open pairs; some wait for someone else's second opinion. More will come.",
 }
 
 
@@ -79,18 +85,14 @@ def why_nothing(queue: QuestionQueue, annotator: str, situation: Situation, text
             "The remaining pairs are on another page of yours, or your answers are being saved. "
             "If a page crashed, reload this one."
         )
-    held_up = queue.held_up(annotator)
-    if held_up.others:
-        reason = texts("All open pairs are with other annotators or already answered by you. More will come.")
-    elif held_up.saving:
-        reason = texts("Your answers are being saved. More pairs will come.")
-    elif held_up.answered:
-        reason = texts("You have answered all open pairs; some wait for someone else's second opinion. More will come.")
-    else:
+    reason = BLOCKED.get(queue.blocked(annotator))
+    if reason is None:
         what = texts(situation.waiting_for)
         if situation.gathered is not None:
             what = texts("{what} ({share} done)", what=what, share=f"{situation.gathered:.0%}")
         reason = texts("Nothing to label right now: waiting for {what}.", what=what)
+    else:
+        reason = texts(reason)
     seconds = 0.0 if situation.next_question is None else situation.next_question - time.time()
     # Drop an estimate once it has passed.
     return f"{reason} {texts('Next pair in {time}.', time=about(seconds, texts))}" if seconds > 0 else reason

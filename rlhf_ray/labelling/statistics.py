@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from rlhf_ray.data.answers import ANSWERS, POSTPONED
 from rlhf_ray.data.comparisons import side_of
-from rlhf_ray.measure.agreement import AnnotatorAgreement, agreement
-from rlhf_ray.measure.agreement import alpha as alpha  # re-exported for callers
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.store.answers import Presses, agreement_in, count_presses, own_preference
 from rlhf_ray.store.schema import holding
@@ -58,12 +56,16 @@ def statistics(
           interval; ``error_rate_kind``: see `ErrorRate.kind`;
         - ``weight``.
     """
-    everyone = _Answers(events, weights)
-    return _values(
-        len(everyone.labels),
-        agreement_in(events, weights),
-        [everyone.of(name, (error_rates or {}).get(name)) for name in sorted(everyone.names)],
-    )
+    everyone, agreed = _Answers(events, weights), agreement_in(events, weights)
+    return {
+        "labels": len(everyone.labels),
+        "shared_pairs": agreed.units,
+        "alpha": agreed.alpha,
+        "alpha_words": agreed.words,
+        "raw_agreement": agreed.raw,
+        "chance_agreement": agreed.chance,
+        "annotators": [everyone.of(name, (error_rates or {}).get(name)) for name in sorted(everyone.names)],
+    }
 
 
 class _Answers:
@@ -107,7 +109,10 @@ class _Answers:
             **_share_of("self_consistency", self._repeated(checks, name)),
             **_share_of("agreement", self._agreeing(name, self._people)),
             **_share_of("agreement_with_scripted", self._agreeing(name, self._scripted)),
-            **_errors(error_rate),
+            "error_rate": error_rate and error_rate.rate,
+            "error_rate_low": error_rate and error_rate.low,
+            "error_rate_high": error_rate and error_rate.high,
+            "error_rate_kind": error_rate and error_rate.kind,
             "weight": self._weights.get(name, 1.0),
         }
 
@@ -155,24 +160,7 @@ def _share_of(name: str, values: list[bool]) -> dict[str, Any]:
 def of_one(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The part of `statistics` that one annotator may see: their own values, nothing about the others' quality."""
     own = [one for one in values["annotators"] if one["name"] == name]
-    return _values(values["labels"], agreement([]), own)
-
-
-def _values(labels: int, agreed: AnnotatorAgreement, annotators: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "labels": labels,
-        "shared_pairs": agreed.units,
-        "alpha": agreed.alpha,
-        "alpha_words": agreed.words,
-        "raw_agreement": agreed.raw,
-        "chance_agreement": agreed.chance,
-        "annotators": annotators,
-    }
-
-
-def _errors(of: ErrorRate | None) -> dict[str, Any]:
-    known = (None,) * 4 if of is None else (of.rate, of.low, of.high, of.kind)
-    return dict(zip(("error_rate", "error_rate_low", "error_rate_high", "error_rate_kind"), known, strict=True))
+    return dict.fromkeys(values) | {"labels": values["labels"], "shared_pairs": 0, "annotators": own}
 
 
 TIE = "equal"

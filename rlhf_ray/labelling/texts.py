@@ -7,8 +7,6 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html import escape
-from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,6 @@ FOLDER = files("rlhf_ray.labelling").joinpath("languages")
 ENGLISH = "en"
 """The file with all texts: the template of every other."""
 
-SPOKEN = ("aria-label", "title", "alt", "placeholder")
-"""HTML attributes with texts."""
 _VALUE = re.compile(r"\{(\w+)\}")
 
 
@@ -44,15 +40,6 @@ class Texts:
         text = self.texts.get(english, english)
         return _VALUE.sub(lambda name: str(values.get(name[1], name[0])), text)
 
-    def page(self, html: str) -> str:
-        """Return a page of the server's in this language."""
-        return _Translator(self).translate(html) if self.texts else html
-
-    def script(self) -> str:
-        """Return the texts as a JavaScript module, for those that the page's scripts show."""
-        texts = json.dumps(dict(self.texts), ensure_ascii=True)
-        return f"export const LANGUAGE = {json.dumps(self.language)};\nexport const TEXTS = {texts};\n"
-
 
 IN_ENGLISH = Texts()
 
@@ -66,23 +53,20 @@ def load_texts(name: str) -> Texts:
     if name == ENGLISH:
         return IN_ENGLISH
     own = Path(name).suffix == ".json" or "/" in name
-    if not own and name not in languages():
-        raise SettingError(
-            f"labelling.language is {name!r}; it must be one of {', '.join(languages())}, or a JSON file of texts "
-            "(docs/labelling.md): FILE.json."
-        )
     try:
+        if not own and name not in languages():
+            raise ValueError(
+                f"it must be one of {', '.join(languages())}, or a JSON file of texts (docs/labelling.md): FILE.json"
+            )
         content = Path(name).read_text("utf-8") if own else FOLDER.joinpath(f"{name}.json").read_text("utf-8")
-        texts = json.loads(content)
+        return checked(json.loads(content), name)
     except OSError as error:
-        raise SettingError(
-            f"labelling.language is {name!r}, but the file can't be read ({error.strerror}): correct the path."
-        ) from error
+        why = f"the file can't be read ({error.strerror}): correct the path"
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        why = f"which is not JSON in UTF-8 ({error}): repair it"
     except ValueError as error:
-        raise SettingError(
-            f"labelling.language is {name!r}, which is not JSON in UTF-8 ({error}): repair it."
-        ) from error
-    return checked(texts, name)
+        why = str(error)
+    raise SettingError(f"labelling.language is {name!r}; {why}.")
 
 
 def languages() -> list[str]:
@@ -97,85 +81,32 @@ def english() -> list[str]:
 
 
 def checked(found: Any, name: str) -> Texts:
-    """Check the content of a file of texts: ``{"language": "de", "texts": {"English text": "German text", …}}``.
+    """Check the content of the file ``name``: ``{"language": "de", "texts": {"English text": "German text", …}}``.
 
     Raises:
-        SettingError: it has another form, or a text lacks a value that the page fills in.
+        ValueError: it has another form, or a text lacks a value that the page fills in.
     """
-    form = isinstance(found, dict) and isinstance(found.get("texts"), dict)
-    if not form or not all(isinstance(text, str) for text in found["texts"].values()):
-        raise SettingError(
-            f'labelling.language is {name!r}, which must be {{"language": "CODE", "texts": {{"English": "yours", …}}}}: copy '
-            f"{FOLDER.joinpath('en.json')} and translate the texts after the colons."
+    given = found.get("texts") if isinstance(found, dict) else None
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+        raise ValueError(
+            f'its content must be {{"language": "CODE", "texts": {{"English": "yours", …}}}}: copy '
+            f"{FOLDER.joinpath('en.json')} and translate the texts after the colons"
         )
     language = found.get("language")
     if not isinstance(language, str) or not re.fullmatch(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*", language):
-        raise SettingError(
-            f"labelling.language is {name!r}, whose language is {language!r}: it must be a code as in HTML, such as de or pt-BR."
-        )
+        raise ValueError(f"its language is {language!r}; it must be a code as in HTML, such as de or pt-BR")
     known = english()
-    texts = {text: found["texts"][text] for text in known if found["texts"].get(text, "").strip()}
+    texts = {text: given[text] for text in known if given.get(text, "").strip()}
     for text, translation in texts.items():
-        if wrong := set(_VALUE.findall(text)) ^ set(_VALUE.findall(translation)):
-            raise SettingError(
-                f"labelling.language is {name!r}, whose text {translation!r} for {text!r} must have the same names in braces: "
-                f"{', '.join(f'{{{value}}}' for value in sorted(wrong))} differs."
+        if wrong := sorted(set(_VALUE.findall(text)) ^ set(_VALUE.findall(translation))):
+            raise ValueError(
+                f"its text {translation!r} for {text!r} must have the same names in braces: {{{'}, {'.join(wrong)}}} differs"
             )
     for what, which in (
         ("lacks, so they stay English", [text for text in known if text not in texts]),
-        ("has but the page doesn't", [text for text in found["texts"] if text not in known]),
+        ("has but the page doesn't", [text for text in given if text not in known]),
     ):
         if which:
-            logger.warning(
-                "labelling.language: %d texts that %s %s: %s", len(which), name, what, "; ".join(map(repr, which))
-            )
+            named = "; ".join(map(repr, which))
+            logger.warning("labelling.language: %d texts that %s %s: %s", len(which), name, what, named)
     return Texts(language, texts)
-
-
-class _Translator(HTMLParser):
-    """Copies HTML; translates texts, the texts in attributes, and the language."""
-
-    def __init__(self, texts: Texts):
-        super().__init__(convert_charrefs=True)
-        self._texts = texts
-        self._out: list[str] = []
-
-    def translate(self, html: str) -> str:
-        self.feed(html)
-        self.close()
-        return "".join(self._out)
-
-    def handle_decl(self, decl: str) -> None:
-        self._out.append(f"<!{decl}>")
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        written = []
-        for name, value in attrs:
-            text = value
-            if value is not None and name in SPOKEN:
-                text = self._texts(value)
-            elif (tag, name) == ("html", "lang"):
-                text = self._texts.language
-            written.append(f" {name}" if text is None else f' {name}="{escape(text)}"')
-        self._out.append(f"<{tag}{''.join(written)}>")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self._out[-1] = f"{self._out[-1][:-1]}/>"
-
-    def handle_endtag(self, tag: str) -> None:
-        self._out.append(f"</{tag}>")
-
-    def handle_data(self, data: str) -> None:
-        text = plain(data)
-        if not text:
-            self._out.append(data)
-            return
-        before, after = (data[:1].isspace(), data[-1:].isspace())
-        self._out.append(" " * before + escape(self._texts(text), quote=False) + " " * after)
-
-
-def plain(data: str) -> str:
-    """Return a text of HTML with single spaces; empty if it has no letters."""
-    text = " ".join(data.split())
-    return text if re.search(r"[^\W\d_]", text) else ""

@@ -40,9 +40,6 @@ class LabellingSettings:
     zoom: Zoom = "auto"
     """Factor (a whole number, 1 or more) by which the page enlarges image observations, without smoothing. auto: the largest one
     with which two clips fit into the window, which is the limit of any other too."""
-    catch_by_reward: bool = False
-    """Also use catch pairs with very different true returns, where the clip with the higher return is correct. Only if annotators
-    teach the environment's own reward; otherwise correct answers count as wrong."""
 
     def __post_init__(self) -> None:
         check_values(self, "labelling")

@@ -11,10 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from rlhf_ray.store import foreign, parquet, sharing
+from rlhf_ray.data.atomic import whole_file
+from rlhf_ray.data.by_pip import IMITATION
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.store import foreign, parquet
 from rlhf_ray.store.files import LocalFiles
 from rlhf_ray.store.schema import rows_holding
 from rlhf_ray.store.store import PreferenceStore
+
+AT_ONCE = 64
+"""Comparisons read at once. Bounds the fragments in memory."""
 
 
 def export(store: PreferenceStore, out: Path) -> int:
@@ -23,21 +29,21 @@ def export(store: PreferenceStore, out: Path) -> int:
     ``.parquet``, ``.csv`` and ``.jsonl`` get all events, in order; the column ``holds`` marks active labels. A ``.parquet`` file
     also gets the fragments: arrays as bytes, and in ``left_arrays`` and ``right_arrays`` their dtypes and shapes as JSON.
 
-    ``.pkl`` and a folder get the active comparisons alone: see `rlhf_ray.store.sharing`.
+    ``.pkl`` gets the active comparisons alone: see `write_imitation`.
 
     Args:
         store: the store to export.
-        out: the file, whose suffix selects the format; without one, the folder of a data set.
+        out: the file, whose suffix selects the format.
 
     Returns:
         The number of events, or of comparisons.
 
     Raises:
         ValueError: the suffix is unknown, or the fragments have several shapes.
-        SettingError: there are no comparisons for a data set, or imitation is not installed.
+        SettingError: there are no comparisons for imitation, or it is not installed.
     """
-    if out.suffix in sharing.WRITERS:
-        return sharing.WRITERS[out.suffix](store, out)
+    if out.suffix == ".pkl":
+        return write_imitation(store, out)
     events = store.events()
     holds = np.isin(np.arange(len(events)), rows_holding(events))
     events = events.append_column("holds", pa.array(holds))
@@ -47,9 +53,7 @@ def export(store: PreferenceStore, out: Path) -> int:
         ".jsonl": _write_jsonl,
     }
     if out.suffix not in writers:
-        raise ValueError(
-            f"{out} must end in {', '.join([*writers, *filter(None, sharing.WRITERS)])}, or have no suffix for a data set's folder."
-        )
+        raise ValueError(f"{out} must end in {', '.join([*writers, '.pkl'])}.")
     out.parent.mkdir(parents=True, exist_ok=True)
     LocalFiles(out.parent).write(out.name, lambda sink: writers[out.suffix](store, events, sink))
     return len(events)
@@ -89,6 +93,48 @@ def import_file(store: PreferenceStore | Path | str, file: Path) -> int:
             received.commit(comparisons, annotator=origin, annotator_type="import")
         store = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
         return store.import_from(received.path, source=str(file))
+
+
+def write_imitation(store: PreferenceStore, out: Path) -> int:
+    """Write the active comparisons to the file that imitation's ``PreferenceDataset.load`` opens.
+
+    imitation keeps preferences as a pickle, and has no other format. This is the only pickle that is written here, by imitation
+    itself and for imitation alone. Answers of annotators with weight 0 are left out.
+
+    Returns:
+        The number of comparisons.
+
+    Raises:
+        SettingError: there are none, or imitation is not installed.
+    """
+    try:
+        from imitation.algorithms.preference_comparisons import PreferenceDataset
+        from imitation.data.types import TrajectoryWithRew
+    except ImportError as error:
+        raise SettingError(f"{out} is for imitation, which is not installed. Install it: {IMITATION}") from error
+    dataset, excluded = PreferenceDataset(), {name for name, weight in store.weights().items() if weight == 0}
+    snapshot = store.snapshot()
+    for start in range(0, len(snapshot), AT_ONCE):
+        batch = snapshot.gather(slice(start, start + AT_ONCE))
+        sides = [
+            [
+                TrajectoryWithRew(obs, acts, None, bool(end), rews)
+                for obs, acts, rews, end in zip(
+                    fragments.observations, fragments.actions, fragments.rewards, fragments.terminated, strict=True
+                )
+            ]
+            for fragments in (batch.pairs.left, batch.pairs.right)
+        ]
+        pairs = list(zip(*sides, strict=True))
+        kept = [row for row, name in enumerate(batch.annotators) if name not in excluded]
+        if kept:
+            dataset.push([pairs[row] for row in kept], batch.preferences[kept])
+    if not len(dataset):
+        raise SettingError(f"{store.path} has no comparisons to export; collect some first.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(out) as sink:
+        dataset.save(sink.name)
+    return len(dataset)
 
 
 def _write_jsonl(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> None:

@@ -62,9 +62,9 @@ def wait_fetched_ahead(page: Page, desk: FakeDesk, ahead: int = 3) -> None:
 
     def all_are_here() -> bool:
         names = {name.rpartition("/")[2] for name in page.evaluate(fetched)}
-        leased = [lease.showing for lease in desk.leases.values()]
+        leased = [lease.question for lease in desk.leases.values()]
         return len(leased) > ahead and names >= {
-            film.id for showing in leased for film in (showing.left, showing.right)
+            film.id for question in leased for film in (question.left, question.right)
         }
 
     wait_until(all_are_here, page)

@@ -10,10 +10,17 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, 
 
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.settings import LabellingSettings
 from tests.browsers import chromium
 from tests.labelling.at_the_app import enter
 from tests.labelling.at_the_page import wait_for_pair
 from tests.labelling.fake_desk import FakeDesk, Served, served
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The event loop of tests that are coroutines."""
+    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +110,9 @@ def sessions() -> Sessions:
 
 @pytest.fixture
 def app(desk: FakeDesk, sessions: Sessions) -> Any:
-    return create_app(desk, sessions, hosts=["label.example.org"], title="T", instructions="<script>alert(1)</script>")
+    return create_app(
+        desk, sessions, LabellingSettings(hosts=("label.example.org",), instructions="<script>alert(1)</script>"), "T"
+    )
 
 
 @pytest.fixture

@@ -27,10 +27,11 @@ from starlette.types import Receive, Scope, Send
 from rlhf_ray.data.comparisons import Side
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.films import FilmInfo
+from rlhf_ray.labelling.messages import AnswerRequest, Question
 from rlhf_ray.labelling.second_looks import Doubt
 from rlhf_ray.labelling.sessions import Sessions
-from rlhf_ray.labelling.showing import Given, Showing
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
+from rlhf_ray.settings import LabellingSettings
 
 LEASE_S = 60.0
 TOO_SOON_MS = 50
@@ -66,7 +67,7 @@ def sheet(frames: np.ndarray, columns: int) -> bytes:
 @dataclass
 class Leased:
     annotator: str
-    showing: Showing
+    question: Question
     pair: int
     until: float
 
@@ -90,7 +91,7 @@ class FakeDesk:
     size: int = 32
     zoom: int | None = None
     told: dict[str, Any] = field(default_factory=dict)
-    answers: list[tuple[str, Given, int]] = field(default_factory=list)
+    answers: list[tuple[str, AnswerRequest, int]] = field(default_factory=list)
     undone: list[str] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
     renewed: list[str] = field(default_factory=list)
@@ -104,6 +105,7 @@ class FakeDesk:
     heard_the_end: set[str | None] = field(default_factory=set)
     doubled: int = 0
     calls: int = 0
+    texts: Texts = IN_ENGLISH
     doubted: list[Doubt] = field(default_factory=list)
     reviews: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -119,14 +121,14 @@ class FakeDesk:
         self.sheets[film_id], self.arrays[film_id] = content, picture
         return FilmInfo(film_id, frames, columns, self.size, self.size, self.pixelated, self.zoom)
 
-    def show(self, annotator: str, pair: int) -> Showing:
+    def show(self, annotator: str, pair: int) -> Question:
         films = self.make_film(2 * pair, 24), self.make_film(2 * pair + 1, 24 if pair % 3 else 18)
-        showing = Showing(secrets.token_urlsafe(24), *films, fps=15.0, expires_in=LEASE_S)
-        self.known.add(showing.lease)
-        self.leases[showing.lease] = Leased(annotator, showing, pair, time.monotonic() + LEASE_S)
-        return showing
+        question = Question(secrets.token_urlsafe(24), *films, fps=15.0, expires_in=LEASE_S)
+        self.known.add(question.lease)
+        self.leases[question.lease] = Leased(annotator, question, pair, time.monotonic() + LEASE_S)
+        return question
 
-    async def next(self, annotator: str, count: int, holding: Sequence[str], page: str | None = None) -> list[Showing]:
+    async def next(self, annotator: str, count: int, holding: Sequence[str], page: str | None = None) -> list[Question]:
         self.calls += 1
         await self.renew(annotator, [lease for lease in holding if lease in self.known])
         most = 0 if self.ended else min(count, len(self.open))
@@ -135,7 +137,7 @@ class FakeDesk:
         self.doubled += len(held) - len(set(held))
         return shown
 
-    async def answer(self, annotator: str, given: Given) -> None:
+    async def answer(self, annotator: str, given: AnswerRequest) -> None:
         if self.fail_answers:
             self.fail_answers -= 1
             raise OSError("disk full")
@@ -148,7 +150,7 @@ class FakeDesk:
         if given.answer == "skip":
             self.open.append(leased.pair)
 
-    async def undo(self, annotator: str, event_id: str, target: str | None, page: str | None = None) -> Showing | None:
+    async def undo(self, annotator: str, event_id: str, target: str | None, page: str | None = None) -> Question | None:
         for k in range(len(self.answers) - 1, -1, -1):
             name, given, pair = self.answers[k]
             if name == annotator and target in (None, given.event_id):
@@ -315,7 +317,8 @@ def served(
 ) -> Iterator[Served]:
     """The page on a free port, until the block ends."""
     sessions = Sessions.create(names)
-    app = create_app(desk, sessions, title=title, instructions=instructions, texts=texts)
+    desk.texts = texts
+    app = create_app(desk, sessions, LabellingSettings(instructions=instructions), title)
     listening = socket.socket()
     listening.bind(("127.0.0.1", port))
     site = Served(f"http://127.0.0.1:{listening.getsockname()[1]}", desk, sessions)

@@ -2,20 +2,18 @@
 
 import asyncio
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlhf_ray.data.comparisons import Pairs
-from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.collect import LocalStore
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Film, film
-from rlhf_ray.labelling.questions import QuestionQueue
-from rlhf_ray.labelling.showing import Given, Showing
-from rlhf_ray.store import Event, PreferenceStore
+from rlhf_ray.labelling.messages import AnswerRequest, Question
+from rlhf_ray.settings import LabellingSettings
+from rlhf_ray.store import PreferenceStore
 from tests.made_up import IMAGES, VECTORS, some_fragments
 
 SECRET = b"s" * 32
@@ -39,12 +37,13 @@ class Broken(LocalStore):
     recorded = 0
     delay = 0.0
 
-    async def record(self, events: Sequence[Event], fragments: Fragments | None = None) -> int:
-        self.recorded += 1
-        await asyncio.sleep(self.delay)
-        if self.broken:
-            raise OSError("no space left on device")
-        return await super().record(events, fragments)
+    async def call(self, method: Any, *arguments: Any, **keywords: Any) -> Any:
+        if method is PreferenceStore.record:
+            self.recorded += 1
+            await asyncio.sleep(self.delay)
+            if self.broken:
+                raise OSError("no space left on device")
+        return await super().call(method, *arguments, **keywords)
 
 
 class Office:
@@ -53,8 +52,9 @@ class Office:
     def __init__(self, path: Path, **options: Any):
         self.store = PreferenceStore(path)
         self.local = Broken(self.store)
-        self.queue = QuestionQueue(seed=0, **options)
-        self.desk = Desk(self.local, self.queue, SECRET, fps=30, run_id="run")
+        settings = LabellingSettings(**{"overlap_share": 0.0, "catch_share": 0.0} | options)
+        self.desk = Desk(self.local, SECRET, settings, fps=30, run_id="run", seed=0)
+        self.queue = self.desk.queue
 
     async def ask(self, number: int, pairs: Pairs) -> None:
         """Ask about clips that were filmed, unless they are of images."""
@@ -62,9 +62,11 @@ class Office:
             self.desk.show(films_of(pairs))
         await self.desk.ask(number, pairs)
 
-    async def give(self, who: str, shown: Showing, answer: str, event: str | None = None) -> str:
+    async def give(self, who: str, shown: Question, answer: str, event: str | None = None) -> str:
         event = event or secrets.token_hex(16)
-        await self.desk.answer(who, Given(event, shown.lease, answer, view_ms=700, key="ArrowLeft"))
+        await self.desk.answer(
+            who, AnswerRequest(event_id=event, lease=shown.lease, answer=answer, view_ms=700, key="ArrowLeft")
+        )
         return event
 
     def rows(self) -> list[dict[str, Any]]:

@@ -133,18 +133,6 @@ def test_a_page_whose_port_is_taken_moves_and_says_so(tmp_path: Path, caplog: py
     assert gather(tmp_path / "labels", 0, look)["ada"] == after  # where it was last
 
 
-def test_further_people_leave_the_links_of_the_others_as_they_are(tmp_path: Path) -> None:
-    store = tmp_path / "labels"
-
-    def label(link: str) -> None:
-        person = Person(link, store)
-        person.answer(ask(person), "left")
-
-    first = gather(store, 1, label)
-    both = gather(store, 2, label, ("ada", "bob"))
-    assert token(both["ada"]) == token(first["ada"]) != token(both["bob"])
-
-
 def test_where_nothing_can_be_kept_beside_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     store = PreferenceStore("memory://bucket/labels")

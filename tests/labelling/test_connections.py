@@ -29,7 +29,7 @@ def port() -> Iterator[int]:
     ready, stop, ports = threading.Event(), threading.Event(), list[int]()
 
     async def serve() -> None:
-        server = Server(create_app(FakeDesk(), SESSIONS, title="", instructions=""), LabellingSettings(port=0))
+        server = Server(create_app(FakeDesk(), SESSIONS, LabellingSettings(), ""), LabellingSettings(port=0))
         await server.start()
         ports.append(server.port)
         ready.set()

@@ -5,7 +5,7 @@ import io
 import json
 import random
 import secrets
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ import pytest
 from PIL import Image
 
 from rlhf_ray.data.answers import ANSWERS
-from rlhf_ray.labelling import leases
-from rlhf_ray.labelling.showing import Given, Showing
+from rlhf_ray.labelling.messages import Question
 from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.office import Office, pairs_of
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -27,15 +28,11 @@ def office(tmp_path: Path) -> Office:
     return Office(tmp_path / "store")
 
 
-def test_an_answer_is_on_the_disk_when_it_is_acknowledged(office: Office) -> None:
+async def test_an_answer_is_on_the_disk_when_it_is_acknowledged(office: Office) -> None:
     pairs = pairs_of(3)
-
-    async def session() -> tuple[Showing, str]:
-        await office.ask(0, pairs)
-        shown = (await office.desk.next("ada", 1, []))[0]
-        return shown, await office.give("ada", shown, "left")
-
-    shown, event = asyncio.run(session())
+    await office.ask(0, pairs)
+    shown = (await office.desk.next("ada", 1, []))[0]
+    event = await office.give("ada", shown, "left")
     row = office.rows()[0]
     assert (row["event_id"], row["kind"], row["annotator"], row["annotator_type"]) == (event, "label", "ada", "human")
     assert row["pair_id"] == pairs.ids[0]
@@ -51,88 +48,72 @@ def test_an_answer_is_on_the_disk_when_it_is_acknowledged(office: Office) -> Non
 @pytest.mark.parametrize(
     ("answer", "kind"), [("incomparable", "skip"), ("skip", "skip"), ("flag", "flag"), ("equal", "label")]
 )
-def test_each_answer_is_stored_as_what_it_is(office: Office, answer: str, kind: str) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        await office.give("ada", (await office.desk.next("ada", 1, []))[0], answer)
-
-    asyncio.run(session())
+async def test_each_answer_is_stored_as_what_it_is(office: Office, answer: str, kind: str) -> None:
+    await office.ask(0, pairs_of(1))
+    await office.give("ada", (await office.desk.next("ada", 1, []))[0], answer)
     assert [row["kind"] for row in office.rows()] == [kind]
     assert office.queue.open() == int(answer == "skip")
     assert len(office.store) == int(answer == "equal")
 
 
-def test_an_answer_sent_again_is_stored_once_also_while_the_first_is_under_way(office: Office) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        shown = (await office.desk.next("ada", 1, []))[0]
-        await asyncio.gather(*(office.give("ada", shown, "left", "e" * 32) for _ in range(5)))
-        await office.give("ada", shown, "left", "e" * 32)
-
-    asyncio.run(session())
+async def test_an_answer_sent_again_is_stored_once_also_while_the_first_is_under_way(office: Office) -> None:
+    await office.ask(0, pairs_of(1))
+    shown = (await office.desk.next("ada", 1, []))[0]
+    await asyncio.gather(*(office.give("ada", shown, "left", "e" * 32) for _ in range(5)))
+    await office.give("ada", shown, "left", "e" * 32)
     assert len(office.rows()) == 1
 
 
-def test_what_the_disk_does_not_take_is_not_acknowledged_and_may_be_sent_again(office: Office) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        shown = (await office.desk.next("ada", 1, []))[0]
-        office.local.broken = True
-        with pytest.raises(OSError, match="no space"):
-            await office.give("ada", shown, "left", "e" * 32)
-        assert office.queue.open() == 1
-        assert await office.desk.next("ada", 1, []) == []  # whoever gave it sends it again
-        office.local.broken = False
+async def test_what_the_disk_does_not_take_is_not_acknowledged_and_may_be_sent_again(office: Office) -> None:
+    await office.ask(0, pairs_of(1))
+    shown = (await office.desk.next("ada", 1, []))[0]
+    office.local.broken = True
+    with pytest.raises(OSError, match="no space"):
         await office.give("ada", shown, "left", "e" * 32)
-
-    asyncio.run(session())
+    assert office.queue.open() == 1
+    assert await office.desk.next("ada", 1, []) == []  # whoever gave it sends it again
+    office.local.broken = False
+    await office.give("ada", shown, "left", "e" * 32)
     assert len(office.rows()) == 1
 
 
-def test_who_does_not_wait_for_acknowledgements_is_asked_nothing_twice(office: Office) -> None:
+async def test_who_does_not_wait_for_acknowledgements_is_asked_nothing_twice(office: Office) -> None:
     """As the page does: it posts an answer and at once asks for more, while the disk takes its time."""
-
-    async def session() -> None:
-        await office.ask(0, pairs_of(40))
-        office.local.delay = 0.02
-        ahead = await office.desk.next("ada", 4, [])
-        answers = []
-        while ahead:
-            answers.append(asyncio.create_task(office.give("ada", ahead.pop(0), "left")))
-            await asyncio.sleep(0)
-            ahead += await office.desk.next("ada", 1, [shown.lease for shown in ahead])
-            assert (await office.desk.progress("ada"))["queue"] <= 40 - len(answers)
-        await asyncio.gather(*answers)
-
-    asyncio.run(session())
+    await office.ask(0, pairs_of(40))
+    office.local.delay = 0.02
+    ahead = await office.desk.next("ada", 4, [])
+    answers = []
+    while ahead:
+        answers.append(asyncio.create_task(office.give("ada", ahead.pop(0), "left")))
+        await asyncio.sleep(0)
+        ahead += await office.desk.next("ada", 1, [shown.lease for shown in ahead])
+        assert (await office.desk.progress("ada"))["queue"] <= 40 - len(answers)
+    await asyncio.gather(*answers)
     rows = office.rows()
     assert len(rows) == len({row["pair_id"] for row in rows}) == 40
 
 
-def test_an_answer_that_is_not_stored_yet_is_asked_for_on_no_other_page_of_theirs(office: Office) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(2))
-        first, second = await office.desk.next("ada", 2, [])
-        office.local.broken = True
-        with pytest.raises(OSError, match="no space"):
-            await office.give("ada", first, "left", "e" * 32)
-        await office.desk.release("ada", [second.lease])  # the page is reloaded; the answer is in its outbox
-        assert await office.desk.next("bob", 2, []) != []  # what was given back
-        assert await office.desk.next("ada", 2, []) == []
-        assert "on another page of yours" in (await office.desk.progress("ada"))["reason"]
-
-    asyncio.run(session())
+async def test_an_answer_that_is_not_stored_yet_is_asked_for_on_no_other_page_of_theirs(office: Office) -> None:
+    await office.ask(0, pairs_of(2))
+    first, second = await office.desk.next("ada", 2, [])
+    office.local.broken = True
+    with pytest.raises(OSError, match="no space"):
+        await office.give("ada", first, "left", "e" * 32)
+    await office.desk.release("ada", [second.lease])  # the page is reloaded; the answer is in its outbox
+    assert await office.desk.next("bob", 2, []) != []  # what was given back
+    assert await office.desk.next("ada", 2, []) == []
+    assert "on another page of yours" in (await office.desk.progress("ada"))["reason"]
 
 
 def test_a_restarted_page_asks_not_for_what_it_is_being_told(office: Office, tmp_path: Path) -> None:
     """Kept answers come before the questions are there again."""
     pairs = pairs_of(3)
 
-    async def before() -> list[Showing]:
+    async def before() -> list[Question]:
         await office.ask(0, pairs)
         return await office.desk.next("ada", 2, [])
 
-    async def after(stored: Showing, under_way: Showing) -> None:
+    async def after(stored: Question, under_way: Question) -> None:
         restarted = Office(tmp_path / "store")
         await restarted.give("ada", stored, "left")
         restarted.local.delay = 0.2
@@ -142,20 +123,20 @@ def test_a_restarted_page_asks_not_for_what_it_is_being_told(office: Office, tmp
         await restarted.ask(0, pairs)
         assert len(await restarted.desk.next("ada", 3, [])) == 1
         await answer
-        assert restarted.queue.done(0) == 2
+        assert restarted.queue.left(0) == 1
 
     asyncio.run(after(*asyncio.run(before())))
 
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_lease_takes_one_answer(office: Office, tmp_path: Path, restart: bool) -> None:
-    async def before() -> Showing:
+    async def before() -> Question:
         await office.ask(0, pairs_of(1))
         shown = (await office.desk.next("ada", 1, []))[0]
         await office.give("ada", shown, "left", "e" * 32)
         return shown
 
-    async def after(at: Office, shown: Showing) -> None:
+    async def after(at: Office, shown: Question) -> None:
         with pytest.raises(ValueError, match="already answered"):
             await at.give("ada", shown, "right")
         await at.give("ada", shown, "left", "e" * 32)  # the same one, sent again
@@ -170,7 +151,7 @@ def test_an_event_id_is_good_for_one_event(office: Office, tmp_path: Path, resta
     """What is acknowledged is stored: nothing is, under the id of something else."""
     pairs = pairs_of(4)
 
-    async def before() -> list[Showing]:
+    async def before() -> list[Question]:
         await office.ask(0, pairs)
         shown = await office.desk.next("ada", 2, [])
         await office.give("ada", shown[0], "left", "e" * 32)
@@ -178,7 +159,7 @@ def test_an_event_id_is_good_for_one_event(office: Office, tmp_path: Path, resta
         assert await office.desk.undo("ada", "u" * 32) is not None
         return shown
 
-    async def after(at: Office, shown: list[Showing]) -> None:
+    async def after(at: Office, shown: list[Question]) -> None:
         await at.ask(0, pairs)
         other = (await at.desk.next("ada", 1, []))[0]
         others = (await at.desk.next("bob", 1, []))[0]
@@ -197,7 +178,7 @@ def test_an_event_id_is_good_for_one_event(office: Office, tmp_path: Path, resta
         await at.give("ada", shown[1], "left", "f" * 32)  # sent again, and still taken back
         await at.give("ada", other, "right", "a" * 32)  # the refused ones took nothing
         await at.give("bob", others, "right", "b" * 32)
-        assert at.queue.done(0) == 3
+        assert at.queue.left(0) == 1
 
     shown = asyncio.run(before())
     at = Office(tmp_path / "store") if restart else office
@@ -206,101 +187,49 @@ def test_an_event_id_is_good_for_one_event(office: Office, tmp_path: Path, resta
     assert sorted(row["event_id"][0] for row in at.rows()) == ["a", "b", "e", "f", "u"]
 
 
-def test_two_answers_at_once_under_one_event_id_are_one(office: Office) -> None:
-    async def session() -> list[Any]:
-        await office.ask(0, pairs_of(2))
-        shown = await office.desk.next("ada", 2, [])
-        office.local.delay = 0.02
-        both = [office.give("ada", one, "left", "e" * 32) for one in shown]
-        return await asyncio.gather(*both, return_exceptions=True)
-
-    first, second = asyncio.run(session())
+async def test_two_answers_at_once_under_one_event_id_are_one(office: Office) -> None:
+    await office.ask(0, pairs_of(2))
+    shown = await office.desk.next("ada", 2, [])
+    office.local.delay = 0.02
+    both = [office.give("ada", one, "left", "e" * 32) for one in shown]
+    first, second = await asyncio.gather(*both, return_exceptions=True)
     assert first == "e" * 32
     assert "not saved" in str(second)
     assert len(office.store) == 1
 
 
-def test_an_undo_that_was_not_stored_can_be_sent_again(office: Office) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
-        office.local.broken = True
-        with pytest.raises(OSError, match="no space"):
-            await office.desk.undo("ada", "u" * 32)
-        office.local.broken = False
-        assert await office.desk.undo("ada", "u" * 32) is not None
-
-    asyncio.run(session())
+async def test_an_undo_that_was_not_stored_can_be_sent_again(office: Office) -> None:
+    await office.ask(0, pairs_of(1))
+    await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+    office.local.broken = True
+    with pytest.raises(OSError, match="no space"):
+        await office.desk.undo("ada", "u" * 32)
+    office.local.broken = False
+    assert await office.desk.undo("ada", "u" * 32) is not None
     assert len(office.store) == 0
 
 
-def test_a_replayed_check_does_not_raise_the_score(tmp_path: Path) -> None:
-    office = Office(tmp_path / "store", catch_share=0.5)
-
-    async def session() -> None:
-        await office.ask(0, pairs_of(60))
-        shown = []
-        while not any(row["kind"] == "check" for row in office.rows()):
-            shown = await office.desk.next("ada", 1, [])
-            await office.give("ada", shown[0], "equal")
-        for _ in range(5):
-            with pytest.raises(ValueError, match="already answered"):
-                await office.give("ada", shown[0], "equal")
-        assert [one["catches"] for one in (await office.desk.statistics())["annotators"]] == [1]
-
-    asyncio.run(session())
-
-
-def test_an_old_lease_takes_no_answer(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        shown = (await office.desk.next("ada", 1, []))[0]
-        later = time.time() + leases.GOOD_FOR + 1
-        monkeypatch.setattr(leases.time, "time", lambda: later)
-        with pytest.raises(ValueError, match="7 days ago"):
-            await office.give("ada", shown, "left")
-
-    asyncio.run(session())
-
-
-def test_answers_that_come_together_are_stored_together(office: Office) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(12))
-        shown = await office.desk.next("ada", 12, [])
-        office.local.recorded = 0
-        await asyncio.gather(*(office.give("ada", one, "left") for one in shown))
-
-    asyncio.run(session())
+async def test_answers_that_come_together_are_stored_together(office: Office) -> None:
+    await office.ask(0, pairs_of(12))
+    shown = await office.desk.next("ada", 12, [])
+    office.local.recorded = 0
+    await asyncio.gather(*(office.give("ada", one, "left") for one in shown))
     assert office.local.recorded <= 3
     assert len(office.store) == 12
 
 
-def test_taking_back_shows_the_pair_again_and_the_store_forgets_nothing(office: Office) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(2))
-        shown = (await office.desk.next("ada", 1, []))[0]
-        await office.give("ada", shown, "left")
-        again = await office.desk.undo("ada", "u" * 32)
-        assert again is not None
-        assert (again.left, again.right) == (shown.left, shown.right)
-        assert len(office.store) == 0
-        await office.give("ada", again, "right")
-        assert await office.desk.undo("bob", "v" * 32) is None
-
-    asyncio.run(session())
+async def test_taking_back_shows_the_pair_again_and_the_store_forgets_nothing(office: Office) -> None:
+    await office.ask(0, pairs_of(2))
+    shown = (await office.desk.next("ada", 1, []))[0]
+    await office.give("ada", shown, "left")
+    again = await office.desk.undo("ada", "u" * 32)
+    assert again is not None
+    assert (again.left, again.right) == (shown.left, shown.right)
+    assert len(office.store) == 0
+    await office.give("ada", again, "right")
+    assert await office.desk.undo("bob", "v" * 32) is None
     assert [row["kind"] for row in office.rows()] == ["label", "retract", "label"]
     assert len(office.store) == 1
-
-
-def test_a_lease_from_before_a_restart_is_still_good(office: Office, tmp_path: Path) -> None:
-    async def before() -> Showing:
-        await office.ask(0, pairs_of(1))
-        return (await office.desk.next("ada", 1, []))[0]
-
-    shown = asyncio.run(before())
-    restarted = Office(tmp_path / "store")
-    asyncio.run(restarted.give("ada", shown, "right"))
-    assert [row["kind"] for row in restarted.rows()] == ["label"]
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -314,7 +243,9 @@ def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, see
         progress = [await of.desk.progress(name) for name in ("ada", "bob")]
         counts = [{key: one[key] for key in ("own", "per_minute", "labels")} for one in progress]
         asked = {key: one.said for key, one in of.queue._questions.items()}
-        given = {name: list(answers) for name, answers in of.queue._given.items() if answers}
+        given = {
+            name: [replace(one, at=0.0) for one in answers] for name, answers in of.queue._answers.items() if answers
+        }
         return {"counts": counts, "undo": given, "checks": of.queue._since_catch, "asked": asked}
 
     async def session() -> None:
@@ -352,50 +283,30 @@ def test_a_restarted_page_knows_all_that_the_one_before_knew(tmp_path: Path, see
 
 
 @pytest.mark.parametrize("images", [True, False])
-def test_an_answer_from_before_a_restart_is_undone_although_its_pair_is_not_asked_again(
+async def test_an_answer_from_before_a_restart_is_undone_although_its_pair_is_not_asked_again(
     office: Office, tmp_path: Path, images: bool
 ) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(1, images=images))
-        await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
-        restarted = Office(tmp_path / "store")
-        if not images:  # films of other clips can't be made again from the store
-            with pytest.raises(ValueError, match="can’t be shown again"):
-                await restarted.desk.undo("ada", "u" * 32)
-            return
-        again = await restarted.desk.undo("ada", "u" * 32)
-        assert again is not None
-        assert await restarted.desk.film(again.left.id)
-        await restarted.give("ada", again, "right")
-        assert await restarted.desk.undo("ada", "v" * 32) is not None
-
-    asyncio.run(session())
+    await office.ask(0, pairs_of(1, images=images))
+    await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+    restarted = Office(tmp_path / "store")
+    if not images:  # films of other clips can't be made again from the store
+        with pytest.raises(ValueError, match="can’t be shown again"):
+            await restarted.desk.undo("ada", "u" * 32)
+        return
+    again = await restarted.desk.undo("ada", "u" * 32)
+    assert again is not None
+    assert await restarted.desk.film(again.left.id)
+    await restarted.give("ada", again, "right")
+    assert await restarted.desk.undo("ada", "v" * 32) is not None
     assert [row["kind"] for row in office.rows()] == ["label", "retract", "label", "retract"][: 4 if images else 1]
 
 
-def test_somebody_elses_or_a_made_up_lease_is_refused(office: Office) -> None:
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        shown = (await office.desk.next("ada", 1, []))[0]
-        with pytest.raises(ValueError, match="another page or annotator"):
-            await office.give("bob", shown, "left")
-        with pytest.raises(ValueError, match="another page or annotator"):
-            await office.desk.answer("ada", Given("e" * 32, "A" * 80, "left"))
-
-    asyncio.run(session())
-    assert office.rows() == []
-
-
-def test_images_are_shown_pixel_by_pixel(office: Office) -> None:
+async def test_images_are_shown_pixel_by_pixel(office: Office) -> None:
     pairs = pairs_of(1, images=True)
-
-    async def session() -> tuple[Showing, bytes | None]:
-        await office.ask(0, pairs)
-        shown = (await office.desk.next("ada", 1, []))[0]
-        assert await office.desk.film("0" * 64) is None
-        return shown, await office.desk.film(pairs.left.ids()[0])
-
-    shown, sheet = asyncio.run(session())
+    await office.ask(0, pairs)
+    shown = (await office.desk.next("ada", 1, []))[0]
+    assert await office.desk.film("0" * 64) is None
+    sheet = await office.desk.film(pairs.left.ids()[0])
     info = shown.left
     assert (info.frames, info.columns, info.width, info.height, info.pixelated) == (7, 3, 20, 20, True)
     assert sheet is not None
@@ -405,44 +316,34 @@ def test_images_are_shown_pixel_by_pixel(office: Office) -> None:
         np.testing.assert_array_equal(pixels[y : y + 20, x : x + 20], pairs.left.observations[0, k])
 
 
-def test_short_clips_are_played_slowly_enough_to_see_something(office: Office) -> None:
-    async def session() -> float:
-        await office.ask(0, pairs_of(1))
-        return (await office.desk.next("ada", 1, []))[0].fps
-
-    assert asyncio.run(session()) == 6 / 1.5
+async def test_short_clips_are_played_slowly_enough_to_see_something(office: Office) -> None:
+    await office.ask(0, pairs_of(1))
+    assert (await office.desk.next("ada", 1, []))[0].fps == 6 / 1.5
 
 
-def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> None:
-    office = Office(tmp_path / "store", catch_share=1.0)
-
-    async def session() -> None:
-        await office.ask(0, pairs_of(30))
-        for _ in range(20):
-            (shown,) = await office.desk.next("ada", 1, [], "page")
-            assert await office.desk.renew("ada", [shown.lease], "page") == []
-            await office.give("ada", shown, "left")
-
-    asyncio.run(session())
+async def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> None:
+    office = Office(tmp_path / "store", catch_share=0.5)
+    await office.ask(0, pairs_of(80))
+    for _ in range(80):
+        (shown,) = await office.desk.next("ada", 1, [], "page")
+        assert await office.desk.renew("ada", [shown.lease], "page") == []
+        await office.give("ada", shown, "left")
     checks = [row for row in office.rows() if row["kind"] == "check"]
     assert checks
     assert {json.loads(row["extra"])["catch"] for row in checks} == {"same", "repeat"}
-    assert len(office.store) == 20 - len(checks)
+    assert len(office.store) == 80 - len(checks)
 
 
-def test_statistics_and_weights_are_the_stores(office: Office) -> None:
-    async def session() -> dict[str, Any]:
-        await office.ask(0, pairs_of(2))
-        await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
-        before = office.desk.changes
-        await office.desk.weigh("ada", 0.5)
-        assert office.desk.changes == before + 1
-        with pytest.raises(ValueError, match="weight"):
-            await office.desk.weigh("ada", -1.0)
-        office.desk.tell(Situation(error_rates={"ada": ErrorRate(0.12, 0.08, 0.17, 40)}))
-        return await office.desk.statistics()
-
-    values = asyncio.run(session())
+async def test_statistics_and_weights_are_the_stores(office: Office) -> None:
+    await office.ask(0, pairs_of(2))
+    await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+    before = office.desk.changes
+    await office.desk.weigh("ada", 0.5)
+    assert office.desk.changes == before + 1
+    with pytest.raises(ValueError, match="weight"):
+        await office.desk.weigh("ada", -1.0)
+    office.desk.tell(Situation(error_rates={"ada": ErrorRate(0.12, 0.08, 0.17, 40)}))
+    values = await office.desk.statistics()
     assert values["labels"] == 1
     assert [(one["error_rate"], one["error_rate_kind"]) for one in values["annotators"]] == [(0.12, "some")]
     assert [(one["name"], one["labels"], one["weight"]) for one in values["annotators"]] == [("ada", 1, 0.5)]

@@ -81,17 +81,17 @@ def test_every_frame_is_exact_and_both_clips_are_on_it(visit, desk):
     page = visit()
     page.keyboard.press(" ")
     page.keyboard.press("r")
-    showing = desk.leases[lease_of(page)].showing
-    for k in range(showing.left.frames):
-        for (side, shown), film in zip(pixels(page).items(), (showing.left, showing.right), strict=True):
+    question = desk.leases[lease_of(page)].question
+    for k in range(question.left.frames):
+        for (side, shown), film in zip(pixels(page).items(), (question.left, question.right), strict=True):
             wanted = desk.arrays[film.id][min(k, film.frames - 1)]  # the shorter one holds its last frame
             np.testing.assert_array_equal(shown, wanted, err_msg=f"frame {k} on the {side}")
-        assert page.locator("#frame").inner_text() == f"{k + 1} / {showing.left.frames}"
+        assert page.locator("#frame").inner_text() == f"{k + 1} / {question.left.frames}"
         page.keyboard.press(".")
     assert frames(page) == [0, 0]
     page.keyboard.press(",")
-    assert frames(page) == [showing.left.frames - 1, showing.right.frames - 1]
-    assert showing.left.frames != showing.right.frames
+    assert frames(page) == [question.left.frames - 1, question.right.frames - 1]
+    assert question.left.frames != question.right.frames
     page.locator("#scrub").fill("7")
     assert frames(page) == [7, 7]
 
@@ -140,8 +140,8 @@ def test_clips_loop_on_one_clock_and_loops_are_counted(visit, desk):
             return seen;
         }"""
     )
-    showing = desk.leases[lease_of(page)].showing
-    assert all(right == min(left, showing.right.frames - 1) for left, right in seen)
+    question = desk.leases[lease_of(page)].question
+    assert all(right == min(left, question.right.frames - 1) for left, right in seen)
     assert max(left for left, _ in seen) == 23
     assert sum(after[0] < before[0] for before, after in pairwise(seen)) == 2
     press(page, "ArrowLeft")
@@ -153,7 +153,7 @@ def test_clips_loop_on_one_clock_and_loops_are_counted(visit, desk):
     for given in (first, second):  # of each pair anew: no more than fit into the time that it was seen
         for loops in (given.loops_left, given.loops_right):
             assert loops <= max(
-                0, 1 + (given.view_ms / 1000 - min(showing.left.frames, showing.right.frames) / 30) / 1.1
+                0, 1 + (given.view_ms / 1000 - min(question.left.frames, question.right.frames) / 30) / 1.1
             )
 
 

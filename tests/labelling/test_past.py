@@ -5,8 +5,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.labelling.collect import LocalStore
 from rlhf_ray.labelling.past import Past
 from rlhf_ray.labelling.questions import QuestionQueue
+from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event, PreferenceStore
 from tests.labelling.office import pairs_of
 
@@ -22,10 +24,6 @@ def test_answers_that_are_later_than_a_clock_that_was_set_back_are_not_of_this_m
         ],
         Fragments.concatenate([pairs.left, pairs.right]),
     )
-
-    async def events() -> object:
-        return store.events()
-
-    past = Past(events, QuestionQueue())  # type: ignore[arg-type]
-    asyncio.run(past.recall())
-    assert (past.total("ada"), past.per_minute("ada")) == (3, 1)
+    queue = QuestionQueue(LabellingSettings())
+    asyncio.run(Past(LocalStore(store), queue).recall())
+    assert (queue.total("ada"), queue.per_minute("ada")) == (3, 1)

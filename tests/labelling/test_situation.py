@@ -10,6 +10,8 @@ from rlhf_ray.labelling.open_pages import OPEN_FOR, OpenPages
 from rlhf_ray.labelling.situation import Situation, about
 from tests.labelling.office import Office, pairs_of
 
+pytestmark = pytest.mark.anyio
+
 
 @pytest.fixture
 def office(tmp_path: Path) -> Office:
@@ -31,37 +33,27 @@ def test_an_estimate_is_as_exact_as_it_is(seconds: float, words: str) -> None:
     assert about(seconds) == words
 
 
-def test_somebody_alone_does_not_read_of_others(tmp_path: Path) -> None:
+async def test_somebody_alone_does_not_read_of_others(tmp_path: Path) -> None:
     office = Office(tmp_path / "store", overlap_share=1.0)
-
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        shown = (await office.desk.next("ada", 1, []))[0]
-        office.local.delay = 0.05
-        saving = asyncio.create_task(office.give("ada", shown, "left"))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert (await office.desk.progress("ada"))["reason"] == "Your answers are being saved. More pairs will come."
-        await saving
-        assert "waiting for" in str(
-            (await office.desk.progress("ada"))["reason"]
-        )  # nobody is there for a second opinion
-
-    asyncio.run(session())
+    await office.ask(0, pairs_of(1))
+    shown = (await office.desk.next("ada", 1, []))[0]
+    office.local.delay = 0.05
+    saving = asyncio.create_task(office.give("ada", shown, "left"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (await office.desk.progress("ada"))["reason"] == "Your answers are being saved. More pairs will come."
+    await saving
+    assert "waiting for" in str((await office.desk.progress("ada"))["reason"])  # nobody is there for a second opinion
 
 
-def test_who_waits_for_a_second_opinion_is_told_so(tmp_path: Path) -> None:
+async def test_who_waits_for_a_second_opinion_is_told_so(tmp_path: Path) -> None:
     office = Office(tmp_path / "store", overlap_share=1.0)
-
-    async def session() -> None:
-        await office.ask(0, pairs_of(1))
-        await office.desk.next("bob", 0, [])  # bob is there, and holds nothing
-        await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
-        assert "You have answered all open pairs" in str((await office.desk.progress("ada"))["reason"])
-        await office.desk.next("bob", 1, [])
-        assert "with other annotators" in str((await office.desk.progress("cora"))["reason"])
-
-    asyncio.run(session())
+    await office.ask(0, pairs_of(1))
+    await office.desk.next("bob", 0, [])  # bob is there, and holds nothing
+    await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+    assert "You have answered all open pairs" in str((await office.desk.progress("ada"))["reason"])
+    await office.desk.next("bob", 1, [])
+    assert "with other annotators" in str((await office.desk.progress("cora"))["reason"])
 
 
 def test_why_there_is_nothing_to_label_is_said_in_words(office: Office) -> None:
@@ -85,44 +77,41 @@ def test_why_there_is_nothing_to_label_is_said_in_words(office: Office) -> None:
     asyncio.run(session())
 
 
-def test_pages_are_told_that_labelling_is_over_and_counted_until_they_are(office: Office) -> None:
-    async def session() -> None:
-        desk, one, two = office.desk, "1" * 32, "2" * 32
-        await office.ask(0, pairs_of(3))
-        shown = (await desk.next("ada", 1, [], one))[0]
-        other = (await desk.next("bob", 1, [], two))[0]
-        for page in (one, two):
-            assert await desk.over(page, 1) == {"ended": False, "over": None}
-        assert (desk.pages.open, desk.pages.untold) == (2, 2)
-        await office.give("ada", shown, "left")
-        desk._count = None
-        desk.tell(Situation(wanted=1, env_steps=100))
-        said = await desk.over(one)
-        assert (said["ended"], "All 1 labels are in, and training continues" in said["over"]) == (False, True)
-        await desk.over(two, 1)  # it has a question on screen, whose answer still counts
-        assert desk.pages.untold == 1
-        await office.give("bob", other, "left")
-        desk.tell(Situation(wanted=1, env_steps=100, ending="over"))
-        assert (await desk.progress("ada"))["labels"] == 2  # counted anew, although counted a moment ago
-        assert await desk.next("bob", 3, [other.lease], two) == []
-        assert (await desk.progress("bob"))["queue"] == 0  # although a pair is left
-        assert "training is over" in (await desk.over(two))["over"]
-        assert (desk.pages.open, desk.pages.untold) == (2, 0)
-        await desk.release("bob", [], two)
-        assert desk.pages.open == 1
-        desk.tell(Situation(wanted=3))  # an answer was taken back: more is to do
-        assert await desk.over(one) == {"ended": False, "over": None}
-        assert desk.pages.untold == 1
-
-    asyncio.run(session())
+async def test_pages_are_told_that_labelling_is_over_and_counted_until_they_are(office: Office) -> None:
+    desk, one, two = office.desk, "1" * 32, "2" * 32
+    await office.ask(0, pairs_of(3))
+    shown = (await desk.next("ada", 1, [], one))[0]
+    other = (await desk.next("bob", 1, [], two))[0]
+    for page in (one, two):
+        assert await desk.over(page, 1) == {"ended": False, "over": None}
+    assert (desk.pages.open, desk.pages.uninformed) == (2, 2)
+    await office.give("ada", shown, "left")
+    desk._count = None
+    desk.tell(Situation(wanted=1, env_steps=100))
+    said = await desk.over(one)
+    assert (said["ended"], "All 1 labels are in, and training continues" in said["over"]) == (False, True)
+    await desk.over(two, 1)  # it has a question on screen, whose answer still counts
+    assert desk.pages.uninformed == 1
+    await office.give("bob", other, "left")
+    desk.tell(Situation(wanted=1, env_steps=100, ending="over"))
+    assert (await desk.progress("ada"))["labels"] == 2  # counted anew, although counted a moment ago
+    assert await desk.next("bob", 3, [other.lease], two) == []
+    assert (await desk.progress("bob"))["queue"] == 0  # although a pair is left
+    assert "training is over" in (await desk.over(two))["over"]
+    assert (desk.pages.open, desk.pages.uninformed) == (2, 0)
+    await desk.release("bob", [], two)
+    assert desk.pages.open == 1
+    desk.tell(Situation(wanted=3))  # an answer was taken back: more is to do
+    assert await desk.over(one) == {"ended": False, "over": None}
+    assert desk.pages.uninformed == 1
 
 
 def test_a_page_in_the_background_is_open_for_longer_than_browsers_let_it_sleep() -> None:
     now = 0.0
     pages = OpenPages(clock=lambda: now)
-    pages.heard("a", told=False)
-    pages.heard(None, told=False)  # a program without an id
+    pages.heard("a", informed=False)
+    pages.heard(None, informed=False)  # a program without an id
     now = 61.0  # a tab in the background may ask once a minute
-    assert (pages.open, pages.untold) == (1, 1)
+    assert (pages.open, pages.uninformed) == (1, 1)
     now = 61.0 + OPEN_FOR
-    assert (pages.open, pages.untold) == (0, 0)
+    assert (pages.open, pages.uninformed) == (0, 0)

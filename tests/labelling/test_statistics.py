@@ -91,23 +91,6 @@ def test_the_side_bias_is_of_the_sides_as_shown_and_the_pace_the_median(tmp_path
     assert each["anna"]["seconds_per_label"] == 2.0
 
 
-def test_one_button_is_odd_whichever_side_the_store_calls_left(tmp_path: Path) -> None:
-    pairs = [(i, j) for i in range(7) for j in range(i + 1, 7)][:20]
-    sides = [i % 2 == 0 for i in range(20)]  # every other pair was shown the other way round
-    events = [
-        *(
-            label(f"l{i}", "lefty", float(not swapped), pair, presented_swapped=swapped)
-            for i, (pair, swapped) in enumerate(zip(pairs, sides, strict=True))
-        ),
-        *(label(f"f{i}", "first", 1.0, pair, presented_swapped=i % 2 == 0) for i, pair in enumerate(pairs)),
-        *(label(f"e{i}", "evan", 0.5, pair) for i, pair in enumerate(pairs)),
-    ]
-    _, each = of(tmp_path, events)
-    assert [each[name]["left_share"] for name in ("lefty", "first", "evan")] == [1.0, 0.5, None]
-    assert [each[name]["one_sided"] for name in ("lefty", "first", "evan")] == [True, False, False]
-    assert [each[name]["mostly_equal"] for name in ("lefty", "first", "evan")] == [False, False, True]
-
-
 def test_answers_of_stores_without_the_shown_side_are_as_stored(tmp_path: Path) -> None:
     store = PreferenceStore(tmp_path)
     store.record([label("a", "anna", 1.0), label("b", "anna", 0.0, (2, 3))], CLIPS)

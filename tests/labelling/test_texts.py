@@ -5,7 +5,6 @@ import json
 import logging
 import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from playwright.sync_api import BrowserContext, Page, expect
 from rlhf_ray.data.answers import ANSWERS
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling import texts as module
-from rlhf_ray.labelling.buttons import OTHERS, SIDES, with_buttons
-from rlhf_ray.labelling.situation import ENDINGS, about
-from rlhf_ray.labelling.texts import SPOKEN, Texts, checked, english, languages, load_texts, plain
+from rlhf_ray.labelling.situation import BLOCKED, ENDINGS, about
+from rlhf_ray.labelling.static_files import page_files
+from rlhf_ray.labelling.texts import Texts, checked, english, languages, load_texts
 from tests.labelling.at_the_page import wait_for_pair
 from tests.labelling.fake_desk import FakeDesk, served
 
@@ -25,36 +24,19 @@ PACKAGE = Path(module.__file__).parents[1]
 STATIC = PACKAGE / "labelling" / "static"
 
 
-class Shown(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.texts |= {value for name, value in attrs if name in SPOKEN and value and plain(value)}
-
-    def handle_data(self, data: str) -> None:
-        self.texts |= {plain(data)} - {""}
-
-
 def of_the_pages() -> set[str]:
-    """Of HTML, and what scripts pass to `t`."""
-    shown = Shown()
-    for file in STATIC.glob("*.html"):
-        shown.feed(file.read_text())
-    shown.feed(with_buttons(f"{SIDES}{OTHERS}"))
-    scripts = "".join(file.read_text() for file in STATIC.glob("*.js"))
-    of_answers = {text for kind in ANSWERS.values() for text in (kind.text, kind.title, kind.means) if text}
-    return (
-        shown.texts
-        | of_answers
-        | {json.loads(f'"{text}"') for text in re.findall(r'\bt\(\s*"((?:[^"\\]|\\.)*)"', scripts)}
-    )
+    """Those that HTML and scripts pass to `t`, and those of the answers."""
+    files = "".join(file.read_text() for kind in ("html", "js") for file in STATIC.glob(f"*.{kind}"))
+    found = {json.loads(f'"{text}"') for text in re.findall(r'\bt\(\s*"((?:[^"\\]|\\.)*)"', files)}
+    buttons = {words for kind in ANSWERS.values() for words in re.split(r" <i>|</i>", kind.button)}
+    return (found | buttons | {text for kind in ANSWERS.values() for text in (kind.text, kind.title, kind.means)}) - {
+        ""
+    }
 
 
 def of_the_server() -> set[str]:
     """What the server passes to `Texts`, and what it waits for."""
-    found = set(ENDINGS.values())
+    found = {*ENDINGS.values(), *BLOCKED.values()}
     for file in [*(PACKAGE / "labelling").glob("*.py"), *(PACKAGE / "actors").glob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call):
@@ -128,7 +110,7 @@ def test_what_a_file_lacks_or_has_too_much_is_named(tmp_path: Path, caplog: pyte
         ({"language": "fr"}, "copy .*en.json and translate"),
         ({"language": "fr", "texts": {"Skip": 1}}, "copy .*en.json and translate"),
         ({"language": "français!", "texts": {}}, "a code as in HTML"),
-        ({"texts": {}}, "whose language is None"),
+        ({"texts": {}}, "its language is None"),
         ({"language": "fr", "texts": {"{count} answers": "réponses"}}, r"the same names in braces: {count} differs"),
         ({"language": "fr", "texts": {"Skip": "Passer {count}"}}, r"the same names in braces: {count} differs"),
     ],
@@ -158,6 +140,8 @@ def test_the_server_speaks_the_language_too() -> None:
 
 MARKED = Texts("x-marked", {text: f"⟦{text}⟧" for text in english()})
 """A language in which every text of the file is easy to tell from one that is not."""
+SPOKEN = ("aria-label", "title", "alt", "placeholder")
+"""HTML attributes with texts."""
 FOUND = """(spoken) => {
     const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     const others = "script, noscript, kbd, #instructions, #name, #people th";
@@ -227,12 +211,16 @@ def test_the_page_in_german(context: BrowserContext, desk: FakeDesk) -> None:
         page.goto("about:blank")
 
 
-def test_texts_of_a_file_are_text_and_not_code(context: BrowserContext, desk: FakeDesk) -> None:
+def test_texts_of_a_file_are_text_and_not_code() -> None:
     texts = checked(
-        {"language": "fr", "texts": {"Skip": "<img src=x onerror=alert(1)>", "Close": '"</script><b>'}}, "x"
+        {"language": "fr", "texts": {"Undo": "<img src=x onerror=alert(1)>", "Pause": '"</script><b>'}}, "x"
     )
-    assert "<img" not in texts.page("<button>Skip</button>")
-    assert (
-        texts.page('<a title="Close">Close</a>')
-        == '<a title="&quot;&lt;/script&gt;&lt;b&gt;">"&lt;/script&gt;&lt;b&gt;</a>'
-    )
+    html = page_files(texts)["/"].decode()
+    assert "<img" not in html
+    assert 'aria-label="&#34;&lt;/script&gt;&lt;b&gt;"' in html
+
+
+def test_the_page_has_a_button_for_each_answer() -> None:
+    html = page_files(Texts())["/"].decode()
+    buttons = dict(re.findall(r'data-answer="(\w+)"><span>(.*)</span>', html))
+    assert buttons == {kind.name: kind.button for kind in ANSWERS.values()}

@@ -217,10 +217,3 @@ def test_a_store_by_itself_has_no_environment_and_one_can_be_given(
     cli.main(["fit", str(store), "--out", str(out), "--environment", "Pendulum-v1", "--updates", "6"])  # once more
     assert "is not a reward model" in fails_with(capsys, store, "--out", tmp_path, "--environment", "Pendulum-v1")
     assert int(RewardEnsemble.load(out).version) == 1
-
-
-def test_without_a_store_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "needs STORE" in fails_with(capsys)
-    with pytest.raises(SystemExit) as error:
-        cli.main(["fit", "--help"])
-    assert error.value.code == 0

@@ -19,12 +19,9 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.queries.offline import label_recorded, load_recorded
 from rlhf_ray.queries.selection import SELECTIONS, Candidates
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
-from rlhf_ray.reward.regularisation import AdaptiveL2, PassLosses
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
-from rlhf_ray.store import PreferenceStore
-from rlhf_ray.store.exchange import export, import_file
 from rlhf_ray.teachers import TEACHERS
-from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, same_comparisons, some_comparisons, some_fragments
+from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons, some_fragments
 
 pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
 nets = pytest.importorskip("imitation.rewards.reward_nets")
@@ -181,39 +178,6 @@ def test_preference_dataset_queue() -> None:
         np.testing.assert_allclose(value, fits[1][name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "spaces", [(VECTORS, FORCES), (VECTORS, CHOICES), (IMAGES, CHOICES)], ids=["forces", "choices", "images"]
-)
-def test_store_and_load_preference_dataset(spaces: Any, tmp_path: Path) -> None:
-    """Theirs to ours, ours to theirs, and back: the same fragments and answers."""
-    batch = some_comparisons(5, observations=spaces[0], actions=spaces[1])
-    answers = np.array([1, 0, 0.5, 0.25, 1], np.float32)
-    theirs = pc.PreferenceDataset()
-    theirs.push(pairs_of(batch.pairs), answers)
-    theirs.save(tmp_path / "preferences.pkl")
-    store = PreferenceStore(tmp_path / "store")
-    import_file(store, tmp_path / "preferences.pkl")
-    found = store.load()
-    assert found is not None
-    np.testing.assert_array_equal(found.preferences, answers)
-    assert found.pairs.left.ids() == batch.pairs.left.ids()
-    assert found.pairs.right.ids() == batch.pairs.right.ids()
-    export(store, tmp_path / "back.pkl")
-    loaded = pc.PreferenceDataset.load(tmp_path / "back.pkl")
-    assert len(loaded) == len(theirs) == 5
-    for (ours, answer), (wanted, given) in zip(loaded, theirs, strict=True):
-        assert answer == given
-        for one, other in zip(ours, wanted, strict=True):
-            for name in ("obs", "acts", "rews"):
-                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-            assert one.terminal == other.terminal
-    again = PreferenceStore(tmp_path / "again")
-    import_file(again, tmp_path / "back.pkl")
-    once_more = again.load()
-    assert once_more is not None
-    assert same_comparisons(once_more, found)
-
-
 # Preference model and trainers, on our reward
 
 
@@ -309,28 +273,6 @@ ZERO_STEPS = (
     np.zeros((2, 3), np.float32),
     np.zeros(2, bool),
 )
-
-
-@pytest.mark.parametrize("factor", [0.1, 0.5])
-@pytest.mark.parametrize("interval", [(0.9, 1.0), (0.01, 10.0)])
-@pytest.mark.parametrize("train", [10.0, 0.1])
-def test_interval_param_scaler(factor: float, interval: tuple[float, float], train: float) -> None:
-    """The same decisions, up to their step down: 1 - s there, 1 / (1 + s) here, which a step up undoes."""
-    theirs = updaters.IntervalParamScaler(factor, interval)
-    for ratio in (interval[1] * 2, interval[0] / 2, sum(interval) / 2):
-        ours = AdaptiveL2(0.01, interval, 1 + factor)
-        ours.adapt(PassLosses(1, train, train * ratio, 1.0, 1.0), held_out=20)
-        wanted = theirs(0.01, train, train * ratio)
-        if wanted < 0.01:
-            assert ours.coefficient == pytest.approx(0.01 / (1 + factor))
-        else:
-            assert ours.coefficient == pytest.approx(wanted)
-    ours = AdaptiveL2(0.01, interval, 1 + factor)
-    ours.adapt(PassLosses(1, 0.0, 1.0, 1.0, 1.0), held_out=20)
-    assert ours.coefficient == pytest.approx(theirs(0.01, 0.0, 1.0))
-    ours = AdaptiveL2(0.01, interval, 1 + factor)
-    ours.adapt(PassLosses(1, 0.0, 0.0, 1.0, 1.0), held_out=20)
-    assert ours.coefficient == theirs(0.01, 0.0, 0.0) == 0.01
 
 
 def test_the_trainer_uses_the_interval_and_the_factor() -> None:

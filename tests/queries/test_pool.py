@@ -142,13 +142,6 @@ def test_proposals_depend_on_round_and_seed_only() -> None:
     assert propose(1, 0).ids != propose(1, 1).ids
 
 
-def test_asking_again_for_the_same_round_gives_the_same_pairs() -> None:
-    pool = _pool()
-    pool.add(_clips(0, n=6))
-    pool.propose(5, 0, None)
-    assert _same(_pairs(pool.propose(7, 1, None)), _pairs(pool.propose(7, 1, None)))
-
-
 def test_no_round_asks_what_an_earlier_one_asked_so_that_every_answer_is_worth_its_price() -> None:
     pool = _pool()
     pool.add(_clips(0, n=6))
@@ -160,20 +153,6 @@ def test_no_round_asks_what_an_earlier_one_asked_so_that_every_answer_is_worth_i
         asked |= questions
     assert len(asked) == 6 * 5 // 2
     assert pool.propose(3, 5, None) == (0, None)
-
-
-def test_fewer_pairs_are_proposed_where_there_are_no_more() -> None:
-    pool = _pool()
-    pool.add(_clips(0, n=3))
-    assert pool.propose(10, 0, None)[0] == 3
-
-
-def test_of_clips_that_are_the_same_one_is_asked_about() -> None:
-    pool = _pool()
-    one, other = some_fragments(1, seed=1), some_fragments(1, seed=2)
-    pool.add(_clips(0, fragments=Fragments.concatenate([one, one, other, one])))
-    pool.add(_clips(1, fragments=other))
-    assert _questions(_pairs(pool.propose(10, 0, None))) == {frozenset(one.ids() + other.ids())}
 
 
 def test_random_selection_needs_no_reward_and_says_which_was_there() -> None:

@@ -193,23 +193,6 @@ def test_each_stage_keeps_the_better_half_for_the_next() -> None:
     assert {tuple(pair) for pair in chosen.tolist()} == {tuple(pair) for pair in best.tolist()}
 
 
-def test_stages_keep_as_many_as_are_wanted_and_the_rest_follows_last() -> None:
-    of = _candidates(m=8, count=7)
-    order = choose(_made("entropy+disagreement+k_center"), of, 8, _rng())
-    assert sorted(map(tuple, order.tolist())) == sorted(map(tuple, of.index.tolist()))
-    out = choose(_made("entropy"), of, 8, _rng())[-1]
-    assert order[-1].tolist() == out.tolist()
-
-
-def test_k_center_chooses_among_the_most_uncertain() -> None:
-    of = _candidates(fragments=30, m=100, count=10)
-    chosen = choose(_made("entropy+k_center"), of, 10, _rng())
-    half = {tuple(pair) for pair in choose(_made("entropy"), of, 50, _rng()).tolist()}
-    assert {tuple(pair) for pair in chosen.tolist()} <= half
-    alone = choose(_made("k_center"), of, 10, _rng())
-    assert chosen.tolist() != alone.tolist()
-
-
 @pytest.mark.parametrize("names", list(itertools.permutations(["near_on_policy", "disagreement"])))
 def test_stages_need_a_reward_if_one_of_them_does(names: tuple[str, ...]) -> None:
     assert _made("+".join(names)).needs_reward

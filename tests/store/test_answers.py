@@ -60,16 +60,6 @@ def test_errors_lower_agreement_as_much_as_the_package_says(wrong: float, turned
     assert (found.units, found.raw) == (200, np.mean(ada == bob))
 
 
-def test_coins_agree_by_chance_and_opposites_less(tmp_path: Path) -> None:
-    coins = np.random.default_rng(5).integers(2, size=(2, 200))
-    store = asked(tmp_path / "coins", {"ada": coins[0], "bob": coins[1]})
-    assert store.agreement().alpha == pytest.approx(0.0, abs=0.15)
-    store = asked(tmp_path / "opposite", {"ada": coins[0], "bob": 1 - coins[0]})
-    assert store.agreement().alpha == pytest.approx(-1.0, abs=0.05)
-    store = asked(tmp_path / "ties", {"ada": np.full(30, 0.5), "bob": np.full(30, 0.5)})
-    assert store.agreement().words == "undefined: nothing varies, every answer is “equal”"
-
-
 def test_answers_that_the_owner_changed_count_as_their_annotators_gave_them(tmp_path: Path) -> None:
     coins, sides = np.random.default_rng(5).integers(2, size=(2, 100)), ("left", "right")
     run = RunFolder(tmp_path)
@@ -102,18 +92,6 @@ def test_fits_and_counts_of_ties_see_what_annotators_chose_not_what_the_owner_ma
     fitted = ComparisonSet(RewardEnsemble(VECTORS, FORCES, RewardModelSettings(hidden=(8,))), 0.0)
     fitted.apply(store.since(0))
     assert fitted.presses(torch.arange(6)) == store.presses() == before
-
-
-def test_an_annotators_own_correction_counts(tmp_path: Path) -> None:
-    store = asked(tmp_path, {"ada": np.array([1.0]), "bob": np.array([0.0])})
-    assert store.agreement().raw == 0
-    row = next(row for row in store.snapshot().labels.to_pylist() if row["annotator"] == "bob")
-    store.record([Event("back", "retract", "bob", target=row["event_id"])])
-    again = Event(
-        "again", "label", "bob", row["left_id"], row["right_id"], 1.0, presented_swapped=False, annotator_type="human"
-    )
-    store.record([again])
-    assert store.agreement().raw == 1
 
 
 def test_scripted_and_excluded_answers_are_no_opinions_of_people(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 
 from rlhf_ray.store import PreferenceStore, store, upkeep
 from tests.made_up import joined, same_comparisons, some_comparisons
-from tests.store.faulty import FaultyDisk, PowerCutError
+from tests.store.faulty import FaultyDisk
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCHES = [some_comparisons(n, 2, seed=seed) for seed, n in enumerate((1, 2, 1, 3, 1, 2, 1))]
@@ -48,40 +47,6 @@ def check(path: Path, acknowledged: list[int], seen: int) -> int:
         events = opened.events()["event_id"].to_pylist()
         assert len(events) == len(set(events)) == len(held)
     return batches
-
-
-def cut_power(path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int) -> None:
-    """In one store after the other: the power goes at some operation, comes back, goes again, and at last stays."""
-    monkeypatch.setattr(store, "COMPACT_AT", 3)
-    counter = FaultyDisk(-1, random.Random(0))
-    with monkeypatch.context() as patch:
-        counter.install(patch)
-        work(path / "whole", [])
-    assert counter.done > 80
-    rng, done = random.Random(cuts), 0
-    while done < cuts:
-        folder, seen = path / "cut", 0
-        for _ in range(2):
-            acknowledged: list[int] = []
-            disk = FaultyDisk(rng.randrange(1, counter.done), rng)
-            with monkeypatch.context() as patch:
-                disk.install(patch)
-                try:
-                    work(folder, acknowledged)
-                except PowerCutError:
-                    disk.lose()
-                    done += 1
-            seen = check(folder, acknowledged, seen)
-        work(folder, [])
-        assert check(folder, list(range(len(BATCHES))), 0) == len(BATCHES)
-        shutil.rmtree(folder)
-
-
-@pytest.mark.slow
-def test_whenever_the_power_goes_what_was_acknowledged_is_there_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut_power(tmp_path, monkeypatch, 20)
 
 
 @pytest.mark.slow

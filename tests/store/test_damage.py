@@ -67,20 +67,6 @@ def test_of_300_flipped_bits_none_gives_a_wrong_answer(stored: Path, folder: str
     assert noticed == 300 if folder == "labels" else noticed > 100
 
 
-def test_a_flipped_bit_in_a_segment_costs_that_segment_and_is_named(
-    stored: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = only(stored, 0, "labels")
-    flip_in(file, FIRST.pairs.ids[3].encode())
-    opened = PreferenceStore(stored)
-    assert file.name in caplog.text
-    assert any(file.name in problem for problem in opened.problems)
-    held = opened.load()
-    assert held is not None
-    assert same_comparisons(held, SECOND)
-    assert file.exists()  # a reader moves nothing
-
-
 @pytest.mark.parametrize("folder", ["labels", "clips"])
 def test_a_torn_file_is_left_out_and_put_away_by_the_writer(stored: Path, folder: str) -> None:
     for size in (0, 7, 200, -1):

@@ -1,8 +1,8 @@
-"""What people say: events of all kinds, which of them hold, and in which order."""
+"""What people say: events of all kinds, which of them hold, what has changed since some moment, and what each annotator's count."""
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,60 +10,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from rlhf_ray.data.comparisons import pair_id
-from rlhf_ray.store import Event, PreferenceStore
+from rlhf_ray.data.comparisons import Changes, pair_id
+from rlhf_ray.store import Event, PreferenceStore, Tally
 from rlhf_ray.store import store as store_module
-from tests.made_up import some_fragments
+from tests.made_up import some_comparisons, some_fragments
+from tests.store.test_model import CLIPS, IDS, event, held
 
-CLIPS = some_fragments(4)
-IDS = CLIPS.ids()
-NUMBERS = itertools.count()
-
-
-def event(name: str, kind: Any = "label", *, pair: tuple[int, int] = (0, 1), by: str = "anna", **values: Any) -> Event:
-    """An event about a pair of `CLIPS`; a label for the left one unless told."""
-    if kind in ("label", "supersede"):
-        values = {"preference": 1.0, **values}
-    return Event(name, kind, by, IDS[pair[0]], IDS[pair[1]], **values)
+FIRST, SECOND = pair_id(IDS[0], IDS[1]), pair_id(IDS[2], IDS[3])
 
 
-def held(path: Path) -> list[tuple[str, float]]:
+def active(path: Path) -> list[tuple[str, float]]:
     labels = PreferenceStore(path).snapshot().labels
     return list(zip(labels["event_id"].to_pylist(), labels["preference"].to_pylist(), strict=True))
 
 
 def test_an_answer_is_stored_with_all_that_was_told_about_it(tmp_path: Path) -> None:
     shown = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
-    answer = event(
-        "e1",
-        by="anna",
-        preference=0.5,
-        presented_swapped=True,
-        t_shown=shown,
-        t_answered=shown + timedelta(seconds=3),
-        view_ms=2800,
-        session="s7",
-        run_id="run-1",
-        policy_version=12,
-        reward_version=3,
-        extra={"key": "="},
-    )
-    assert PreferenceStore(tmp_path).record([answer], CLIPS) == 1
-    (row,) = PreferenceStore(tmp_path).events().to_pylist()
-    assert row == {
-        "sequence": 1,
-        "event_id": "e1",
-        "kind": "label",
-        "target": None,
-        "pair_id": pair_id(IDS[0], IDS[1]),
-        "left_id": IDS[0],
-        "right_id": IDS[1],
+    told: dict[str, Any] = {
         "preference": 0.5,
-        "annotator": "anna",
-        "annotator_type": "human",
         "presented_swapped": True,
         "t_shown": shown,
         "t_answered": shown + timedelta(seconds=3),
@@ -72,70 +37,37 @@ def test_an_answer_is_stored_with_all_that_was_told_about_it(tmp_path: Path) -> 
         "run_id": "run-1",
         "policy_version": 12,
         "reward_version": 3,
-        "extra": json.dumps({"key": "="}),
-        "merge": None,
     }
+    assert PreferenceStore(tmp_path).record([event("e1", extra={"key": "="}, **told)], CLIPS) == 1
+    (row,) = PreferenceStore(tmp_path).events().to_pylist()
+    about = {"sequence": 1, "event_id": "e1", "kind": "label", "target": None, "pair_id": FIRST, "merge": None}
+    who = {"left_id": IDS[0], "right_id": IDS[1], "annotator": "ada", "annotator_type": "human"}
+    assert row == about | who | told | {"extra": json.dumps({"key": "="})}
     loaded = PreferenceStore(tmp_path).load()
     assert loaded is not None
     assert np.array_equal(loaded.pairs.left.observations[0], CLIPS.observations[0])
-    assert loaded.pairs.reward_version == 3
+    assert (loaded.pairs.reward_version, loaded.annotators, loaded.keys) == (3, ("ada",), [(FIRST, "ada")])
 
 
-def test_a_retraction_cancels_what_it_names_and_an_older_answer_holds_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("said", "holds"),
+    [
+        ([event("a"), event("b", preference=0.0)], [("b", 0.0)]),  # the latest answer
+        ([event("a"), event("b", preference=0.0), Event("c", "retract", "ada", target="b")], [("a", 1.0)]),
+        ([event("a"), event("b", "supersede", target="a"), Event("c", "retract", "ada", target="b")], []),
+        ([event("a"), event("b", by="ben"), event("c", pair=(1, 0))], [("a", 1.0), ("b", 1.0), ("c", 1.0)]),
+        ([event("a"), event("a", preference=0.0)], [("a", 1.0)]),  # sent again: its first content holds
+        ([Event("r", "retract", "ada", target="late"), event("late")], []),  # taken back before it came
+        ([event("a", "skip"), event("b", "flag"), event("c", "check")], []),
+        ([event("a", pair=(0, 0))], []),  # a clip beside itself is no pair
+    ],
+)
+def test_which_answers_hold(tmp_path: Path, said: list[Event], holds: list[tuple[str, float]]) -> None:
     store = PreferenceStore(tmp_path)
-    store.record([event("a"), event("b", preference=0.0)], CLIPS)
-    assert held(tmp_path) == [("b", 0.0)]
-    store.record([Event("c", "retract", "anna", target="b")])
-    assert held(tmp_path) == [("a", 1.0)]
-    store.record([Event("d", "retract", "anna", target="a")])
-    assert held(tmp_path) == []
-    assert store.load() is None
-    assert len(store) == 0
-    assert len(store.events()) == 4
-
-
-def test_a_correction_replaces_what_it_names(tmp_path: Path) -> None:
-    store = PreferenceStore(tmp_path)
-    store.record([event("a"), event("other", pair=(2, 3))], CLIPS)
-    store.record([event("b", "supersede", target="a", preference=0.0)])
-    assert held(tmp_path) == [("other", 1.0), ("b", 0.0)]
-    store.record([Event("c", "retract", "anna", target="b")])
-    assert held(tmp_path) == [("other", 1.0)]  # what was replaced stays replaced
-
-
-def test_each_annotators_latest_answer_to_a_pair_holds(tmp_path: Path) -> None:
-    store = PreferenceStore(tmp_path)
-    store.record([event("a"), event("b", by="bert"), event("c", preference=0.0), event("d", pair=(1, 0))], CLIPS)
-    assert held(tmp_path) == [("b", 1.0), ("c", 0.0), ("d", 1.0)]
-
-
-def test_skips_and_flags_are_kept_but_are_no_comparisons(tmp_path: Path) -> None:
-    store = PreferenceStore(tmp_path)
-    assert store.record([event("a", "skip"), event("b", "flag", extra={"why": "black"})], CLIPS) == 2
-    assert len(store) == 0
-    assert store.events()["kind"].to_pylist() == ["skip", "flag"]
-
-
-def test_an_answer_that_comes_twice_or_late_does_no_harm(tmp_path: Path) -> None:
-    store = PreferenceStore(tmp_path)
-    assert store.record([event("a"), event("a", preference=0.0)], CLIPS) == 1  # its first content holds
-    assert store.record([event("a", preference=0.0), event("b", pair=(2, 3))]) == 1
-    assert store.record([Event("r", "retract", "anna", target="late")]) == 1
-    assert store.record([event("late", pair=(1, 2))]) == 1  # was taken back before it came
-    assert held(tmp_path) == [("a", 1.0), ("b", 1.0)]
-
-
-def test_the_clock_decides_nothing(tmp_path: Path) -> None:
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    store = PreferenceStore(tmp_path)
-    for hour in range(5):
-        # Each answer an hour before the last; the fourth corrects the first.
-        when, pair = now - timedelta(hours=hour), [(0, 1), (1, 2), (2, 3), (0, 1), (3, 0)][hour]
-        store.record([event(f"e{hour}", pair=pair, t_answered=when, preference=0.0 if hour == 3 else 1.0)], CLIPS)
-    expected = [("e1", 1.0), ("e2", 1.0), ("e3", 0.0), ("e4", 1.0)]
-    assert held(tmp_path) == expected
-    store.compact()
-    assert held(tmp_path) == expected
+    store.record(said, CLIPS)
+    assert active(tmp_path) == holds
+    assert (len(store), store.load() is None) == (len(holds), not holds)
+    assert len(store.events()) == len({one.event_id for one in said})
 
 
 def test_clips_must_be_stored_or_come_along(tmp_path: Path) -> None:
@@ -163,44 +95,9 @@ def test_clips_must_be_stored_or_come_along(tmp_path: Path) -> None:
     ],
 )
 def test_an_event_that_cannot_be_is_refused(values: dict[str, Any], rule: str) -> None:
-    right = {"event_id": "a", "kind": "label", "annotator": "anna", "left_id": "l", "right_id": "r", "preference": 1.0}
+    right = {"event_id": "a", "kind": "label", "annotator": "ada", "left_id": "l", "right_id": "r", "preference": 1.0}
     with pytest.raises(ValueError, match=rule):
         Event(**{**right, **values})
-
-
-@pytest.mark.slow
-@given(st.data())
-def test_what_holds_does_not_depend_on_commits_compactions_and_repetitions(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    """Against the rules, written down once more as a loop over events."""
-    count = data.draw(st.integers(1, 12))
-    events = []
-    for number in range(count):
-        kind = data.draw(st.sampled_from(["label", "supersede", "retract", "skip", "flag"]))
-        options: dict[str, Any] = {"pair": data.draw(st.sampled_from([(0, 1), (2, 3)]))}
-        if kind in ("retract", "supersede"):
-            options["target"] = f"e{data.draw(st.integers(0, 12).filter(lambda n, own=number: n != own))}"
-        if kind in ("label", "supersede"):
-            options["preference"] = data.draw(st.sampled_from([0.0, 0.5, 1.0]))
-        events.append(event(f"e{number}", kind, by=data.draw(st.sampled_from(["anna", "bert"])), **options))
-    cancelled, expected = {one.target for one in events}, dict[tuple[Any, ...], Event]()
-    for one in events:
-        if one.kind in ("label", "supersede") and one.event_id not in cancelled:
-            key = (one.left_id, one.right_id, one.annotator)
-            expected.pop(key, None)
-            expected[key] = one
-    path = tmp_path_factory.mktemp("store")
-    store = PreferenceStore(path)
-    store.record([], CLIPS)
-    at = 0
-    while at < count:
-        step = data.draw(st.integers(1, 4))
-        store.record(events[max(0, at - data.draw(st.integers(0, 3))) : at + step])
-        at += step
-        if data.draw(st.booleans()):
-            store.compact()
-    assert held(path) == [(one.event_id, one.preference) for one in expected.values()]
 
 
 def test_many_small_commits_are_joined_by_the_writer_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,8 +106,73 @@ def test_many_small_commits_are_joined_by_the_writer_itself(tmp_path: Path, monk
     for number in range(10):
         clips = some_fragments(2, seed=number)
         left, right = clips.ids()
-        store.record([Event(f"e{number}", "label", "anna", left, right, 1.0)], clips)
+        store.record([Event(f"e{number}", "label", "ada", left, right, 1.0)], clips)
         for folder in ("labels", "clips"):
             assert len(list((tmp_path / folder).iterdir())) < 4
-    assert [name for name, _ in held(tmp_path)] == [f"e{number}" for number in range(10)]
-    assert store.verify().problems == ()
+    assert [name for name, _ in active(tmp_path)] == [f"e{number}" for number in range(10)]
+
+
+def test_changes_are_what_holds_now_of_what_was_touched(tmp_path: Path) -> None:
+    store = PreferenceStore(tmp_path)
+    assert store.since(0) == Changes(0, None)
+    store.record([event("a"), event("b", by="ben"), event("c", pair=(2, 3)), event("skipped", "skip")], CLIPS)
+    all_of_it = store.since(0)
+    assert held(all_of_it) == {(FIRST, "ada"): 1.0, (FIRST, "ben"): 1.0, (SECOND, "ada"): 1.0}
+    assert (all_of_it.last, all_of_it.withdrawn) == (4, ())
+    assert store.since(3) == Changes(4, None)
+    store.record([event("d", preference=0.0), Event("e", "retract", "ben", target="b")])
+    changes = store.since(4)
+    assert (held(changes), changes.withdrawn) == ({(FIRST, "ada"): 0.0}, ((FIRST, "ben"),))
+    store.record([event("g", "supersede", pair=(2, 3), target="a")])  # takes back the answer to another pair
+    assert held(store.since(6)) == {(FIRST, "ada"): 0.0, (SECOND, "ada"): 1.0}
+    assert store.since(99) == Changes(99, None)
+
+
+def test_a_pair_whose_clip_is_lost_is_left_out_and_not_withdrawn(tmp_path: Path) -> None:
+    store, other = PreferenceStore(tmp_path), some_fragments(2, seed=7)
+    store.record([event("a")], CLIPS)
+    store.record([Event("b", "label", "ada", *other.ids(), 0.0)], other)
+    newest = max((tmp_path / "clips").iterdir())
+    content = bytearray(newest.read_bytes())
+    content[content.find(other.observations[0].tobytes())] ^= 1
+    newest.write_bytes(bytes(content))
+    changes = PreferenceStore(tmp_path).since(0)
+    assert (held(changes), changes.withdrawn) == ({(FIRST, "ada"): 1.0}, ())
+
+
+def test_skips_are_counted_apart_from_labels_and_stored_once(tmp_path: Path) -> None:
+    store, some = PreferenceStore(tmp_path / "store"), some_comparisons(6)
+    store.commit(some[:2], annotator="ada")
+    assert [store.skip(some.pairs[2:5], annotator="ada") for _ in range(2)] == [3, 0]
+    assert store.skip(some.pairs[2:3], annotator="ben") == 1
+    assert store.tally() == Tally(last=6, held=2, ties=0, by_annotator={"ada": 2}, skipped=4)
+    assert store.tally(until=3).skipped == 1
+    assert store.last_answer(some.pairs.ids[2:4], "ada") == 4
+    assert (store.since(2).held, store.since(2).last) == (None, 6)
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_a_weight_that_cannot_be_is_refused(tmp_path: Path, weight: float) -> None:
+    store = PreferenceStore(tmp_path)
+    store.weigh("ada", 0.5)
+    with pytest.raises(ValueError, match=r"weight of 'ada' is .*; it must be a finite number, 0 "):
+        store.weigh("ada", weight)
+    with pytest.raises(ValueError, match="name is empty"):
+        store.weigh("", 1.0)
+    assert store.weights() == store.describe()["weights"] == {"ada": 0.5}
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"weights": {"ada": -1}}', '{"weights": {"ada": "x"}}'])
+def test_damaged_weights_are_named_and_not_guessed(tmp_path: Path, content: str) -> None:
+    store = PreferenceStore(tmp_path)
+    (tmp_path / "annotators.json").write_text(content)
+    for reading in (store.weights, lambda: store.since(0), lambda: store.weigh("ada", 1.0)):
+        with pytest.raises(ValueError, match=r"annotators\.json is damaged .* repair it, or delete it"):
+            reading()
+    assert "annotators.json is damaged" in store.verify().problems[0]
+
+
+def test_the_weights_file_is_plain(tmp_path: Path) -> None:
+    PreferenceStore(tmp_path).weigh("ada", 0.5)
+    content = json.loads((tmp_path / "annotators.json").read_text())
+    assert content == {"weights": {"ada": 0.5}, "sha256": hashlib.sha256(b'{"ada": 0.5}').hexdigest()}

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf_ray.data import pickles
+from rlhf_ray.settings import SettingError
 from rlhf_ray.store import Event, PreferenceStore, foreign
 from rlhf_ray.store.exchange import export, import_file
 from tests.made_up import CHOICES, IMAGES, same_comparisons, some_comparisons
@@ -79,17 +80,6 @@ def test_an_exported_parquet_can_be_imported(tmp_path: Path, spaces: dict[str, g
     assert loaded is not None
     assert same_comparisons(loaded, batch)
     assert other.verify().problems == ()
-
-
-def test_all_events_come_back_from_an_export_and_a_merge(tmp_path: Path, stored: PreferenceStore) -> None:
-    export(stored, tmp_path / "out.parquet")
-    imported, merged = PreferenceStore(tmp_path / "imported"), PreferenceStore(tmp_path / "merged")
-    import_file(imported, tmp_path / "out.parquet")
-    assert merged.import_from(tmp_path / "store") == 71
-    for other in (imported, merged):
-        assert everything(other) == everything(stored)
-        assert other.snapshot().ids == stored.snapshot().ids
-        assert other.verify().problems == ()
 
 
 def _pandas(file: Path) -> None:
@@ -201,11 +191,6 @@ def test_answers_whose_clips_are_lost_are_exported_and_not_imported(tmp_path: Pa
     assert len(other.events()) == 73
 
 
-def test_an_export_of_nothing_can_be_imported(tmp_path: Path) -> None:
-    export(PreferenceStore(tmp_path / "empty"), tmp_path / "out.parquet")
-    assert import_file(PreferenceStore(tmp_path / "other"), tmp_path / "out.parquet") == 0
-
-
 def test_other_files_are_refused(tmp_path: Path, stored: PreferenceStore) -> None:
     with pytest.raises(ValueError, match=r"out.xlsx must end in .parquet, .csv, .jsonl"):
         export(stored, tmp_path / "out.xlsx")
@@ -224,6 +209,37 @@ def test_other_files_are_refused(tmp_path: Path, stored: PreferenceStore) -> Non
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"a": 1}))
     with pytest.raises(ValueError, match="neither imitation's PreferenceDataset nor a PrefDB"):
         import_file(stored, tmp_path / "a.pkl")
+
+
+@pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}])
+def test_imitation_opens_an_exported_file_and_it_comes_back(tmp_path: Path, spaces: Any) -> None:
+    pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
+    batch = some_comparisons(5, **spaces)
+    store = PreferenceStore(tmp_path / "store")
+    store.commit(batch, annotator="oracle")
+    store.commit(some_comparisons(2, seed=1, **spaces), annotator="careless")
+    store.weigh("careless", 0.0)
+    assert export(store, tmp_path / "out" / "preferences.pkl") == 5
+    dataset = pc.PreferenceDataset.load(tmp_path / "out" / "preferences.pkl")
+    assert len(dataset) == 5
+    (left, right), preference = dataset[3]
+    np.testing.assert_array_equal(left.obs, batch.pairs.left.observations[3])
+    np.testing.assert_array_equal(right.rews, batch.pairs.right.rewards[3])
+    assert (preference, right.terminal) == (batch.preferences[3], batch.pairs.right.terminated[3])
+    other = PreferenceStore(tmp_path / "other")
+    assert import_file(other, tmp_path / "out" / "preferences.pkl") == 5
+    loaded = other.load()
+    assert loaded is not None
+    assert loaded.pairs.ids == batch.pairs.ids
+    del loaded, dataset
+    assert same_comparisons(store.snapshot().gather(slice(5)), batch)
+
+
+def test_there_is_nothing_to_export_for_imitation_in_an_empty_store(tmp_path: Path) -> None:
+    pytest.importorskip("imitation", reason="the extra 'imitation'")
+    with pytest.raises(SettingError, match="no comparisons to export"):
+        export(PreferenceStore(tmp_path / "store"), tmp_path / "out.pkl")
+    assert not (tmp_path / "out.pkl").exists()
 
 
 @pytest.mark.parametrize("actions", [gym.spaces.Box(-1, 1, (2,), np.float32), CHOICES])

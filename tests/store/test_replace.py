@@ -10,7 +10,7 @@ from rlhf_ray.store import PreferenceStore
 from tests.made_up import same_comparisons, some_comparisons
 
 
-def test_it_holds_what_the_other_holds_and_nothing_else(tmp_path: Path) -> None:
+def test_it_holds_what_the_other_holds_and_its_own_content_is_kept_beside_it(tmp_path: Path) -> None:
     own, donor = some_comparisons(3, seed=1), some_comparisons(5, seed=2)
     store, other = PreferenceStore(tmp_path / "own"), PreferenceStore(tmp_path / "donor")
     store.commit(own, annotator="oracle")
@@ -24,34 +24,14 @@ def test_it_holds_what_the_other_holds_and_nothing_else(tmp_path: Path) -> None:
         assert now.weights() == {"oracle": 0.5}
         assert now.verify().problems == ()
         assert now.tally() == other.tally()
-
-
-def test_what_was_there_is_kept_beside_it(tmp_path: Path) -> None:
-    own, donor = some_comparisons(3, seed=1), some_comparisons(5, seed=2)
-    store = PreferenceStore(tmp_path / "own")
-    store.commit(own, annotator="oracle")
-    PreferenceStore(tmp_path / "donor").commit(donor, annotator="oracle")
-    for _ in range(2):
-        store.replace_with(tmp_path / "donor")
+    store.replace_with(tmp_path / "donor")
     for number, comparisons in ((1, own), (2, donor)):
         kept = PreferenceStore(tmp_path / f"own.replaced-{number}", create=False).load()
         assert kept is not None
         assert same_comparisons(kept, comparisons)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["donor", "own", "own.replaced-1", "own.replaced-2"]
-
-
-def test_the_two_go_their_own_ways_afterwards(tmp_path: Path) -> None:
-    donor, later, others = (some_comparisons(4, seed=seed) for seed in (2, 3, 4))
-    store, other = PreferenceStore(tmp_path / "own"), PreferenceStore(tmp_path / "donor")
-    other.commit(donor, annotator="oracle")
-    store.replace_with(tmp_path / "donor")
-    assert store.commit(later, annotator="oracle") == 4
-    other.commit(others, annotator="oracle")
-    store.compact()
-    for path, ids in (("own", [*donor.pairs.ids, *later.pairs.ids]), ("donor", [*donor.pairs.ids, *others.pairs.ids])):
-        held = PreferenceStore(tmp_path / path).load()
-        assert held is not None
-        assert list(held.pairs.ids) == ids
+    store.commit(own, annotator="oracle")
+    assert (len(store), len(other)) == (8, 5)
 
 
 def test_without_another_store_nothing_happens(tmp_path: Path) -> None:

@@ -48,20 +48,6 @@ def test_what_was_committed_is_there_in_order_when_the_store_is_opened_again(tmp
     assert len(PreferenceStore(tmp_path / "store")) == 16
 
 
-def test_the_order_holds_beyond_ten_commits(tmp_path: Path) -> None:
-    store = PreferenceStore(tmp_path)
-    batches = [some_comparisons(1, 2, seed=seed) for seed in range(12)]
-    for batch in batches:
-        _commit(store, batch)
-    assert _load(tmp_path).pairs.ids == joined(batches).pairs.ids
-
-
-def test_an_empty_store_has_no_comparisons(tmp_path: Path) -> None:
-    store = PreferenceStore(tmp_path / "not" / "there" / "yet")
-    assert store.load() is None
-    assert len(store) == 0
-
-
 @pytest.mark.parametrize("actions", [CHOICES, gym.spaces.Box(-1, 1, (2, 3), np.float32)])
 @pytest.mark.parametrize("observations", [IMAGES, gym.spaces.Box(-1, 1, (4,), np.float32)])
 def test_shapes_and_dtypes_are_kept(tmp_path: Path, observations: gym.spaces.Box, actions: gym.Space[Any]) -> None:
@@ -73,13 +59,6 @@ def test_shapes_and_dtypes_are_kept(tmp_path: Path, observations: gym.spaces.Box
     assert loaded.pairs.left.actions.dtype == (np.int64 if actions is CHOICES else np.float32)
     assert loaded.preferences.dtype == np.float32
     assert loaded.pairs.left.ids() == comparisons.pairs.left.ids()
-
-
-def test_unknown_true_rewards_stay_unknown(tmp_path: Path) -> None:
-    comparisons = some_comparisons(1)
-    comparisons.pairs.left.rewards[:] = np.nan
-    _commit(PreferenceStore(tmp_path), comparisons)
-    assert np.isnan(_load(tmp_path).pairs.left.rewards).all()
 
 
 def test_a_commit_may_be_repeated(tmp_path: Path) -> None:
@@ -99,15 +78,6 @@ def test_a_pair_that_is_twice_in_a_commit_is_stored_once_with_its_first_answer(t
     assert _commit(store, twice) == 2
     assert len(store) == 2
     assert _load(tmp_path).preferences.tolist() == [1, 0]
-
-
-def test_another_annotator_may_answer_the_same_pair(tmp_path: Path) -> None:
-    store, batch = PreferenceStore(tmp_path), some_comparisons(1)
-    assert _commit(store, batch, "anna") == 1
-    assert _commit(store, Comparisons(batch.pairs, 1 - batch.preferences), "bert") == 1
-    loaded = _load(tmp_path)
-    assert loaded.pairs.ids == batch.pairs.ids * 2
-    assert loaded.preferences.tolist() == [batch.preferences[0], 1 - batch.preferences[0]]
 
 
 def test_each_clip_is_stored_once_however_often_it_is_asked_about(tmp_path: Path) -> None:
@@ -276,14 +246,6 @@ def test_a_copy_is_a_store_of_its_own(tmp_path: Path) -> None:
     assert same_comparisons(_load(tmp_path / "two"), joined([first, second]))
 
 
-def test_a_copy_can_be_brought_up_to_date(tmp_path: Path) -> None:
-    store = PreferenceStore(tmp_path / "one")
-    for seed in range(3):
-        _commit(store, some_comparisons(2, seed=seed))
-        store.copy_to(tmp_path / "two")
-    assert same_comparisons(_load(tmp_path / "two"), _load(tmp_path / "one"))
-
-
 def test_where_files_cannot_be_linked_they_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def link(source: Path, target: Path) -> None:
         raise OSError(18, "Invalid cross-device link")
@@ -302,11 +264,6 @@ def test_copying_a_store_onto_itself_loses_nothing(tmp_path: Path) -> None:
     assert same_comparisons(_load(tmp_path), some_comparisons(2))
 
 
-def test_the_copy_of_an_empty_store_is_an_empty_store(tmp_path: Path) -> None:
-    PreferenceStore(tmp_path / "one").copy_to(tmp_path / "two")
-    assert PreferenceStore(tmp_path / "two").load() is None
-
-
 def test_import_adds_what_is_missing_after_what_is_there_and_in_order(tmp_path: Path) -> None:
     a, b, c = (some_comparisons(2, seed=seed) for seed in range(3))
     mine, theirs = PreferenceStore(tmp_path / "mine"), PreferenceStore(tmp_path / "theirs")
@@ -322,25 +279,6 @@ def test_import_adds_what_is_missing_after_what_is_there_and_in_order(tmp_path: 
     assert same_comparisons(_load(tmp_path / "mine"), everything)
     assert _commit(mine, a) == 0
     assert len(_load(tmp_path / "theirs")) == 4
-
-
-def test_import_of_a_copy_that_went_on_adds_only_what_is_new(tmp_path: Path) -> None:
-    mine = PreferenceStore(tmp_path / "mine")
-    _commit(mine, some_comparisons(2, seed=1))
-    mine.copy_to(tmp_path / "theirs")
-    _commit(PreferenceStore(tmp_path / "theirs"), some_comparisons(3, seed=2))
-    assert mine.import_from(tmp_path / "theirs") == 3
-    assert len(_load(tmp_path / "mine")) == 5
-
-
-def test_answers_that_both_stores_hold_in_different_commits_are_there_once(tmp_path: Path) -> None:
-    batch = some_comparisons(4)
-    mine, theirs = PreferenceStore(tmp_path / "mine"), PreferenceStore(tmp_path / "theirs")
-    _commit(mine, batch[:3])
-    _commit(theirs, batch[2:])
-    assert mine.import_from(tmp_path / "theirs") == 1
-    assert len(mine) == 4
-    assert same_comparisons(_load(tmp_path / "mine"), batch)
 
 
 def test_import_from_a_folder_that_is_no_store_is_an_error_and_makes_none(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings import PreferenceSettings
-from rlhf_ray.teachers import TEACHERS, Guessing, HumanLike, Inverted, Oracle, SimulatedTeacher, Systematic
+from rlhf_ray.teachers import TEACHERS, Guessing, HumanLike, Inverted, SimulatedTeacher, Systematic
 from tests.made_up import IMAGES, some_fragments
 from tests.teachers.pairs import near, pairs_of
 
@@ -109,8 +109,3 @@ def test_a_clip_without_true_rewards_is_an_error(teacher: SimulatedTeacher) -> N
 def test_they_cannot_be_joined(name: str) -> None:
     with pytest.raises(SettingError, match=f"'{name}' can't be joined by"):
         TEACHERS.make(f"stochastic+{name}", settings=PreferenceSettings())
-
-
-def test_the_default_of_inverted_is_the_oracle() -> None:
-    pairs = pairs_of(list(np.linspace(-1, 1, 50)))
-    assert np.array_equal(Inverted().answer(pairs, _rng()), 1 - Oracle().answer(pairs, _rng()))
