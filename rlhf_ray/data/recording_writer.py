@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import left_over, whole_file, whole_folder, write_text
 from rlhf_ray.data.columns import to_column
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.recorded_episode import GAMMA, STATE, RecordedEpisode, RewardNormaliser, rows_of
+from rlhf_ray.data.recorded_episode import GAMMA, STATE, RecordedEpisode, RewardNormaliser, episodes_of, rows_of
 from rlhf_ray.data.recordings import FORMAT, FORMAT_INSIDE, MANIFEST, Recording, is_inside
 from rlhf_ray.data.spaces import space_to_json
 from rlhf_ray.data.strays import is_empty, without_strays
@@ -187,35 +186,3 @@ def save(
         for episode in episodes_of(transitions):
             writer.add(episode)
         writer.finish()
-
-
-def episodes_of(transitions: Transitions) -> Iterator[RecordedEpisode]:
-    """Split into episodes.
-
-    Raises:
-        ValueError: a step is missing within an episode.
-    """
-    bounds = np.flatnonzero(np.diff(transitions.episodes)) + 1
-    for begin, end in zip([0, *bounds], [*bounds, len(transitions)], strict=True):
-        part = transitions[int(begin) : int(end)]
-        if (np.diff(part.steps) != 1).any():
-            raise ValueError(f"Episode {part.episodes[0]} lacks steps; save transitions before sampling them.")
-        states = {
-            name.removeprefix(STATE): np.concatenate([values, part.columns[f"next_{name}"][-1:]])
-            for name, values in part.columns.items()
-            if name.startswith(STATE) and f"next_{name}" in part.columns
-        }
-        truncated = part.columns.get("truncated")
-        yield RecordedEpisode(
-            Trajectory(
-                np.concatenate([part.observations, part.next_observations[-1:]]),
-                part.actions,
-                part.rewards,
-                bool(part.terminated[-1]),
-                int(part.steps[0]),
-            ),
-            truncated=bool(truncated is not None and truncated[-1]),
-            policy=str(part.columns["policy"][0]) if "policy" in part.columns else "",
-            level_seed=int(part.columns["level_seed"][0]) if "level_seed" in part.columns else 0,
-            states=states,
-        )

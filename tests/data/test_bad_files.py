@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from rlhf_ray.cli.convert import run as convert
-from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.feedback import read_demonstrations, read_feedback
 from rlhf_ray.data.minari_files import MinariFolder
@@ -47,8 +46,8 @@ def test_a_relative_path_is_a_minari_data_set_too(tmp_path: Path, monkeypatch: p
 def test_empty_files_are_one_line(tmp_path: Path) -> None:
     for name in ("zero.npz", "zero.pkl"):
         (tmp_path / name).write_bytes(b"")
-        with pytest.raises(SettingError, match=rf"{name} holds no demonstrations"):
-            Demonstrations.load(tmp_path / name)
+        with pytest.raises(SettingError, match=rf"{name} holds no recorded steps"):
+            load_demonstrations(tmp_path / name)
         with pytest.raises(SettingError, match=rf"{name} holds no rated or ranked"):
             read_feedback(tmp_path / name, np.random.default_rng(0))
 

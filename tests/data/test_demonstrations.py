@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.demonstrations import Demonstrations, spaces_of_file
+from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.settings import SettingError
 from tests.made_up import CHOICES, FORCES, VECTORS
 
@@ -40,27 +41,6 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(loaded, name), value)
         assert getattr(loaded, name).dtype == value.dtype
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["demos.npz"]
-
-
-def test_d4rls_hdf5_is_read_like_an_npz_of_the_same_arrays(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    demonstrations = made_up()
-    with h5py.File(tmp_path / "d.hdf5", "w") as file:
-        for name, value in vars(demonstrations).items():
-            file[name] = value
-        file["metadata/algorithm"] = "SAC"
-        file["infos/qpos"] = np.zeros((7, 3))
-    loaded = Demonstrations.load(tmp_path / "d.hdf5")
-    for name, value in vars(demonstrations).items():
-        np.testing.assert_array_equal(getattr(loaded, name), value)
-    with h5py.File(tmp_path / "d.hdf5", "a") as file:
-        del file["actions"]
-    with pytest.raises(SettingError, match=r"no array actions, but infos, metadata, next_observations, observations"):
-        Demonstrations.load(tmp_path / "d.hdf5")
-    content = (tmp_path / "d.hdf5").read_bytes()
-    (tmp_path / "cut.hdf5").write_bytes(content[: len(content) // 2])
-    with pytest.raises(SettingError, match=r"cut\.hdf5 holds no demonstrations"):
-        Demonstrations.load(tmp_path / "cut.hdf5")
 
 
 def test_spaces_are_kept_with_the_arrays(tmp_path: Path) -> None:
@@ -137,8 +117,8 @@ def test_what_is_no_file_of_demonstrations_is_an_error_that_says_what_it_should_
     others = ("one.npy", "text.npz", "code.py")
     for name in ("lacking.npz", "uneven.npz", "empty.npz", "objects.npz", *others, "folder", "nothing"):
         why = r"\(it is no .npz file\)" if name in others else ".*"
-        with pytest.raises(SettingError, match=rf"{name} holds no demonstrations {why}: .* with the arrays"):
-            Demonstrations.load(tmp_path / name)
+        with pytest.raises(SettingError, match=rf"{name} holds no recorded steps {why}: .* with the arrays"):
+            load_demonstrations(tmp_path / name)
 
 
 def test_those_of_another_environment_are_refused() -> None:
@@ -178,7 +158,7 @@ def test_trajectories_that_imitation_saved_are_read(tmp_path: Path) -> None:
         for n, over in ((4, False), (3, True))
     ]
     serialize.save(tmp_path / "theirs", episodes)
-    loaded = Demonstrations.load(tmp_path / "theirs")
+    loaded = load_demonstrations(tmp_path / "theirs")
     loaded.checked(VECTORS, FORCES, "theirs")
     for ours, theirs in zip(loaded.trajectories(), episodes, strict=True):
         np.testing.assert_allclose(ours.observations, theirs.obs)

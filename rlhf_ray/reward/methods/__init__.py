@@ -10,7 +10,6 @@ from rlhf_ray.reward.methods.method import FitMethod as FitMethod
 from rlhf_ray.reward.methods.rime import Rime
 from rlhf_ray.reward.methods.rune import Rune
 from rlhf_ray.reward.methods.surf import Surf
-from rlhf_ray.reward.methods.trial import try_out
 from rlhf_ray.settings import RewardModelSettings
 
 UNLABELLED_PAIRS = 512
@@ -26,11 +25,7 @@ def make_methods(settings: RewardModelSettings) -> Sequence[FitMethod]:
     Raises:
         SettingError: no method has such a name, or it doesn't behave like a `FitMethod`.
     """
-    methods = [METHODS.make(name, settings=settings) for name in settings.methods]
-    for name, method in zip(settings.methods, methods, strict=True):
-        if name not in METHODS.parts:
-            try_out(name, method, settings.ensemble_size)
-    return methods
+    return [METHODS.make(name, settings=settings) for name in settings.methods]
 
 
 def unlabelled_pairs(settings: RewardModelSettings) -> int:
