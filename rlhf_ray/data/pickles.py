@@ -1,6 +1,6 @@
 """Reads other projects' pickles without running code from them.
 
-Objects become `Stored`, which holds their attributes; arrays become plain arrays of numbers. Whatever else a pickle names, or calls,
+Objects become `Stored`, which holds their attributes; arrays become plain arrays of numbers. Whatever else a pickle names or calls
 is a stand-in that does nothing.
 """
 
