@@ -143,8 +143,8 @@ def _why(error: Exception) -> str:
     named = re.search(r"(?:GLOBAL|class|function) ['`<]*([A-Za-z_][\w.]*\.[\w.]*\w)", message)
     if named is not None:
         return (
-            f"names {named.group(1)}, which is not one of imitation's reward networks, torch's layers, spaces or arrays, so it is not "
-            "loaded: its code would run. If you trust the file, load it in a module of your own and name it module:Name."
+            f"names {named.group(1)}, which is not one of imitation's reward networks, torch's layers, spaces or arrays, so it is "
+            "not loaded: its code would run. If you trust the file, load it in a module of your own and name it module:Name."
         )
     lines = [line for line in message.splitlines() if re.search("[A-Za-z]", line) and "orch.load" not in line]
     return (
