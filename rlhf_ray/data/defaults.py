@@ -1,8 +1,8 @@
 """The process's defaults, such as torch's default dtype, as the product needs them and as environments leave them.
 
 A simulator written in torch may set float64 as the default dtype, or switch gradients off, for the whole process: networks
-made later would be float64, or not learn. So an environment's code runs with torch's dtype, gradients, device and number of threads,
-numpy's handling of errors and the current folder as it has set them, and everything else without them.
+made later would be float64, or not learn. So an environment's code runs with torch's dtype, gradients, device and number of
+threads, numpy's handling of errors and the current folder as it has set them, and everything else without them.
 """
 
 from __future__ import annotations

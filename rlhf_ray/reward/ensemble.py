@@ -31,8 +31,6 @@ from rlhf_ray.settings import RewardModelSettings, from_json, own_parts, to_json
 FORMAT = "rlhf_ray.reward/1"
 MOST_STEPS = 4096
 """Most steps of a forward pass without gradients: bounds its memory."""
-LATER = ("deviation_weight", "window", "label_noise")
-"""Scalar buffers that older saved reward models lack; `RewardEnsemble` gives them their defaults."""
 
 _P = TypeVar("_P")
 _R = TypeVar("_R")
