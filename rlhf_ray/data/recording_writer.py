@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import left_over, whole_file, whole_folder, write_text
 from rlhf_ray.data.columns import to_column
 from rlhf_ray.data.errors import SettingError
@@ -127,7 +125,6 @@ class RecordingWriter:
         columns = rows_of(episodes, first, self._normaliser, names)
         for name, values in list(columns.items()):
             if name.startswith(STATE) or is_inside(name):
-                values = columns[name] = _as_before(values, self._manifest["columns"].get(name))
                 kind = [str(values.dtype), list(values.shape[1:])]
                 if self._manifest["columns"].setdefault(name, kind) != kind:
                     raise SettingError(
@@ -157,12 +154,6 @@ class RecordingWriter:
 
     def _write_manifest(self) -> None:
         write_text(self.path / MANIFEST, json.dumps(self._manifest) + "\n")
-
-
-def _as_before(values: Array, kind: Sequence[Any] | None) -> Array:
-    """Return numbers as the dtype that a recording has of them, where that loses nothing: earlier versions kept ints as ints."""
-    cast = values if kind is None else np.nan_to_num(values).astype(kind[0])
-    return cast if np.array_equal(cast, values) else values
 
 
 def save(
