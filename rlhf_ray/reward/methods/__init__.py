@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.reward.methods.method import FitLabels as FitLabels
 from rlhf_ray.reward.methods.method import FitMethod as FitMethod
@@ -23,9 +24,18 @@ def make_methods(settings: RewardModelSettings) -> Sequence[FitMethod]:
     """Make the methods that ``settings.methods`` names, in this order.
 
     Raises:
-        SettingError: no method has such a name, or it doesn't behave like a `FitMethod`.
+        SettingError: no method has such a name, it doesn't behave like a `FitMethod`, or it has a hook that is never called.
     """
-    return [METHODS.make(name, settings=settings) for name in settings.methods]
+    methods = [METHODS.make(name, settings=settings) for name in settings.methods]
+    for name, method in zip(settings.methods, methods, strict=True):
+        for switch, hook in (("revises", "revise"), ("unlabelled_ratio", "unlabelled_loss")):
+            own = getattr(type(method), hook, None) is not getattr(FitMethod, hook)
+            if bool(getattr(method, switch)) != own:
+                raise SettingError(
+                    f"reward_model.methods has {name!r}, whose {switch} is {getattr(method, switch)!r} although it has "
+                    f"{'a' if own else 'no'} {hook}() of its own: it is called only if {switch} is set."
+                )
+    return methods
 
 
 def unlabelled_pairs(settings: RewardModelSettings) -> int:
