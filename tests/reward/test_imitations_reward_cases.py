@@ -23,7 +23,6 @@ from tests.made_up import CHOICES, FORCES, some_comparisons
 nets = pytest.importorskip("imitation.rewards.reward_nets", reason="the extra 'imitation'")
 norms = pytest.importorskip("imitation.util.networks")
 serialize = pytest.importorskip("imitation.rewards.serialize")
-theirs = pytest.importorskip("imitation.testing.reward_nets")
 
 from rlhf_ray.reward.functions.reward_net import LearnedRewardNet  # noqa: E402 (needs imitation)
 
