@@ -65,9 +65,8 @@ def _of_function(obj: Any) -> tuple[Any, ...]:
     """What tells a function from others of the same name in its file."""
     if not isinstance(obj, types.FunctionType):
         return ()
-    place = next(iter(obj.__code__.co_positions()), None), obj.__code__.co_code, obj.__code__.co_firstlineno
     cells = [_content(cell) for cell in obj.__closure__ or ()]
-    return place, cells, obj.__defaults__, obj.__kwdefaults__, vars(obj)
+    return tuple(obj.__code__.co_positions()), cells, obj.__defaults__, obj.__kwdefaults__, vars(obj)
 
 
 def _content(cell: types.CellType) -> Any:
