@@ -2,8 +2,8 @@
 
 A result may be kept as long as what it was made from has the same identity. It is a hash of a pickle that nobody reads:
 functions and classes of users' own modules are in it by their file's content, what they closed over and their defaults; tensors and
-arrays by their bytes; what an installed package defines by its name. What can't be pickled, such as a handle of a C library, gets a
-new identity each time, so that nothing made from it is kept.
+arrays by their bytes; what an installed package defines by its name. What can't be pickled, such as a handle of a C library or
+a function of a notebook, gets a new identity each time, so that nothing made from it is kept.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+import pickle
 import site
 import sys
 import sysconfig
@@ -20,7 +21,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import gymnasium as gym
 
 import rlhf_ray
@@ -39,7 +39,7 @@ def identify(*values: Any) -> str:
     return hashlib.sha256(content.getvalue()).hexdigest()[:32]
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
+class _Pickler(pickle.Pickler):
     """Pickles an identity: what it writes can't be loaded."""
 
     def reducer_override(self, obj: Any) -> Any:
@@ -51,14 +51,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         if isinstance(obj, gym.Space):  # without its generator, which sampling moves
             return tuple, (type(obj), {name: part for name, part in vars(obj).items() if name != "_np_random"})
         if isinstance(obj, types.ModuleType | types.FunctionType | type):
-            file = _own_file(obj if isinstance(obj, types.ModuleType) else sys.modules.get(obj.__module__))
-            if file is not None and file.is_file():
-                return tuple, (_name(obj), _read(file)[0], *_of_function(obj))
-        return super().reducer_override(obj)
-
-
-def _name(obj: Any) -> str:
-    return str(obj.__name__ if isinstance(obj, types.ModuleType) else f"{obj.__module__}:{obj.__qualname__}")
+            module = obj.__name__ if isinstance(obj, types.ModuleType) else obj.__module__
+            file = getattr(sys.modules.get(module), "__file__", None)
+            if isinstance(file, str) and Path(file).is_file():
+                version = getattr(sys.modules.get(module.partition(".")[0]), "__version__", "")
+                content = version if _in_packages(file) else _read(Path(file))[0]
+                return tuple, (module, getattr(obj, "__qualname__", ""), content, *_of_function(obj))
+        return NotImplemented
 
 
 def _of_function(obj: Any) -> tuple[Any, ...]:
