@@ -93,8 +93,7 @@ class MinariFolder:
                 read = read_episode.episode(
                     number, self._see(episode["observations"]), actions, episode["rewards"], *ends
                 )
-                what = f"the observations and actions of episode {number}"
-                check_recorded(read.observations, read.actions, spaces, what, own=True)
+                check_recorded(read.observations, read.actions, spaces, f"the steps of episode {number}", own=True)
                 yield RecordedEpisode(read, truncated=bool(read_episode.flags(ends[1], "truncations")[-1]))
         except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
             why = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
