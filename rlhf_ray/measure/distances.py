@@ -1,4 +1,4 @@
-"""Distances between two reward tables, exact: EPIC, STARC. `sampled_distances` measures any two reward functions, also by DARD.
+"""The exact EPIC distance of two reward tables, and what DARD and STARC are. `sampled_distances` measures any two reward functions.
 
 All are 0 for rewards that differ by potential shaping and a positive factor, and 1 for a reward and its negation.
 
@@ -84,25 +84,6 @@ def epic(first: Array, second: Array, mdp: TabularMDP, coverage: Array | None = 
         means = np.einsum("sat,a,t->s", reward, actions, nexts)
         canonical.append(reward + mdp.gamma * means[None, None, :] - means[:, None, None])
     return _distance(canonical, first, second, weights)
-
-
-def starc(first: Array, second: Array, mdp: TabularMDP) -> float:
-    """Compute the STARC distance (VAL, L2) of two reward tables that broadcast to ``[states, actions, states]``, 0 to 1."""
-    directions = []
-    for table in (first, second):
-        canonical = advantages(table, mdp)
-        norm = float(np.linalg.norm(canonical))
-        is_constant = norm <= CONSTANT * float(np.abs(table).max()) * np.sqrt(canonical.size)
-        directions.append(canonical * 0 if is_constant else canonical / norm)
-    return min(1.0, float(np.linalg.norm(directions[0] - directions[1])) / 2)
-
-
-def advantages(reward: Array, mdp: TabularMDP) -> FloatArray:
-    """Compute the advantages of the uniform policy, ``[states, actions]``, 0 in terminal states: STARC's canonical reward."""
-    values = mdp.values(reward, mdp.uniform())
-    result = mdp.action_values(reward, values) - values[:, None]
-    result[mdp.terminal] = 0
-    return result
 
 
 def closed(reward: Array, mdp: TabularMDP, states: FloatArray) -> FloatArray:

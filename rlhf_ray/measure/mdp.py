@@ -126,11 +126,3 @@ class TabularMDP:
         step: FloatArray = np.einsum("sa,sat->st", policy, self.transitions)
         step[self.terminal] = 0
         return step
-
-
-def random_mdp(states: int, actions: int, gamma: float, rng: np.random.Generator, terminals: int = 0) -> TabularMDP:
-    """Draw an MDP: next states from flat Dirichlets, a uniform first state, the last ``terminals`` states terminal."""
-    transitions = rng.dirichlet(np.ones(states), (states, actions))
-    terminal = np.arange(states) >= states - terminals
-    initial = np.where(terminal, 0, 1.0)
-    return TabularMDP(transitions, initial / initial.sum(), gamma, terminal)

@@ -1,11 +1,11 @@
-"""The exact DARD distance of reward tables, which the sampled one is compared with."""
+"""The exact DARD and STARC distances of reward tables, which the sampled ones are compared with, and random MDPs."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array
-from rlhf_ray.measure.distances import _coverage, _distance, closed
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.measure.distances import CONSTANT, _coverage, _distance, closed
 from rlhf_ray.measure.mdp import TabularMDP
 
 
@@ -29,3 +29,30 @@ def dard(first: Array, second: Array, mdp: TabularMDP, coverage: Array | None = 
             reward + mdp.gamma * means[None, None, :] - means[:, None, None] - mdp.gamma * crossed[:, None, :]
         )
     return _distance(canonical, first, second, weights)
+
+
+def starc(first: Array, second: Array, mdp: TabularMDP) -> float:
+    """Compute the STARC distance (VAL, L2) of two reward tables that broadcast to ``[states, actions, states]``, 0 to 1."""
+    directions = []
+    for table in (first, second):
+        canonical = advantages(table, mdp)
+        norm = float(np.linalg.norm(canonical))
+        is_constant = norm <= CONSTANT * float(np.abs(table).max()) * np.sqrt(canonical.size)
+        directions.append(canonical * 0 if is_constant else canonical / norm)
+    return min(1.0, float(np.linalg.norm(directions[0] - directions[1])) / 2)
+
+
+def advantages(reward: Array, mdp: TabularMDP) -> FloatArray:
+    """Compute the advantages of the uniform policy, ``[states, actions]``, 0 in terminal states: STARC's canonical reward."""
+    values = mdp.values(reward, mdp.uniform())
+    result = mdp.action_values(reward, values) - values[:, None]
+    result[mdp.terminal] = 0
+    return result
+
+
+def random_mdp(states: int, actions: int, gamma: float, rng: np.random.Generator, terminals: int = 0) -> TabularMDP:
+    """Draw an MDP: next states from flat Dirichlets, a uniform first state, the last ``terminals`` states terminal."""
+    transitions = rng.dirichlet(np.ones(states), (states, actions))
+    terminal = np.arange(states) >= states - terminals
+    initial = np.where(terminal, 0, 1.0)
+    return TabularMDP(transitions, initial / initial.sum(), gamma, terminal)
