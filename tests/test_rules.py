@@ -31,9 +31,6 @@ READS_PICKLES = (
 """Read other projects' files, by unpicklers that build only what they list (tests/store/test_exchange.py,
 tests/reward/test_loading.py)."""
 
-HASHES_PICKLES = ("rlhf_ray/data/identity.py",)
-"""Makes pickles in memory and keeps their hashes alone."""
-
 
 CHOOSES_DEVICE = ("rlhf_ray/reward/ensemble.py", "rlhf_ray/interpret/agent/steps/world_model.py")
 """The only files that name a GPU, if there is one or the user asks for it; everywhere else the device is an argument."""
@@ -112,7 +109,7 @@ def test_the_actors_and_what_lies_below_import_no_rllib_and_no_tune() -> None:
 @pytest.mark.slow
 def test_nothing_is_pickled() -> None:
     found = {path: pickles(ast.parse(text)) for path, text in sources(PRODUCT)}
-    assert all(found.pop(path) for path in (*READS_PICKLES, *HASHES_PICKLES))
+    assert all(found.pop(path) for path in READS_PICKLES)
     assert not {path: names for path, names in found.items() if names}
 
 

@@ -1,29 +1,39 @@
 """Identify objects by their code and their data: of the same identity, they do the same.
 
-A result may be kept as long as what it was made from has the same identity. It is a hash of a pickle that nobody reads:
-functions and classes of users' own modules are in it by their file's content, what they closed over and their defaults; tensors and
-arrays by their bytes; what an installed package defines by its name. What can't be pickled, such as a handle of a C library or
-a function of a notebook, gets a new identity each time, so that nothing made from it is kept.
+A result may be kept as long as what it was made from has the same identity. Functions and classes of users' own modules are
+identified by their bytecode, by what they closed over and by the globals that they read; tensors and arrays by their bytes; what an
+installed package defines by its name and the package's version. What can't be identified, such as a handle of a C library, gets a
+new identity each time, so that nothing made from it is kept.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import io
-import pickle
 import site
 import sys
 import sysconfig
 import types
 import uuid
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 import rlhf_ray
+
+ATOMS = (type(None), type(...), type(NotImplemented), bool, int, float, complex, str, bytes)
+NO_CODE = {
+    *("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__", "_abc_impl"),
+    *("__annotations__", "__annotate_func__", "__annotations_cache__"),
+}
+"""Attributes of a class that don't change what it does."""
+
+
+class _UnknownError(Exception):
+    """Something can't be identified."""
 
 
 def identify(*values: Any) -> str:
@@ -31,48 +41,12 @@ def identify(*values: Any) -> str:
 
     If a part can't be identified, the hash is a new one each time.
     """
-    content = io.BytesIO()
+    walk = _Walk()
     try:
-        _Pickler(content, protocol=5).dump(values)
-    except Exception:  # objects raise what they like
+        walk.add(values)
+    except (_UnknownError, RecursionError):
         return uuid.uuid4().hex
-    return hashlib.sha256(content.getvalue()).hexdigest()[:32]
-
-
-class _Pickler(pickle.Pickler):
-    """Pickles an identity: what it writes can't be loaded."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        """Return what identifies ``obj``, as a call that nobody makes."""
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(obj, torch.Tensor):
-            flat = obj.detach().cpu().contiguous().reshape(-1)
-            return tuple, (str(obj.dtype), tuple(obj.shape), flat.view(torch.uint8).numpy().tobytes())
-        if isinstance(obj, gym.Space):  # without its generator, which sampling moves
-            return tuple, (type(obj), {name: part for name, part in vars(obj).items() if name != "_np_random"})
-        if isinstance(obj, types.ModuleType | types.FunctionType | type):
-            module = obj.__name__ if isinstance(obj, types.ModuleType) else obj.__module__
-            file = getattr(sys.modules.get(module), "__file__", None)
-            if isinstance(file, str) and Path(file).is_file():
-                version = getattr(sys.modules.get(module.partition(".")[0]), "__version__", "")
-                content = version if _in_packages(file) else _read(Path(file))[0]
-                return tuple, (module, getattr(obj, "__qualname__", ""), content, *_of_function(obj))
-        return NotImplemented
-
-
-def _of_function(obj: Any) -> tuple[Any, ...]:
-    """What tells a function from others of the same name in its file."""
-    if not isinstance(obj, types.FunctionType):
-        return ()
-    cells = [_content(cell) for cell in obj.__closure__ or ()]
-    return tuple(obj.__code__.co_positions()), cells, obj.__defaults__, obj.__kwdefaults__, vars(obj)
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return "empty"
+    return walk.hash.hexdigest()[:32]
 
 
 def own_code() -> str:
@@ -99,6 +73,132 @@ def _read(file: Path) -> tuple[bytes, list[Path]]:
 def _read_at(file: Path, *version: int) -> tuple[bytes, list[Path]]:
     content = file.read_bytes()
     return hashlib.sha256(content).digest(), _beside(file, content)
+
+
+class _Walk:
+    """Hashes values, each object once."""
+
+    def __init__(self) -> None:
+        self.hash = hashlib.sha256()
+        self._seen: dict[int, int] = {}
+        self._alive: list[Any] = []
+        """Keeps what was seen, so that no other object gets its id."""
+
+    def put(self, *texts: Any) -> None:
+        """Hash texts or bytes."""
+        for text in texts:
+            data = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogatepass")
+            self.hash.update(len(data).to_bytes(8, "little") + data)
+
+    def add(self, value: Any) -> None:
+        """Hash ``value`` and all that it does depends on."""
+        kind = type(value)
+        if kind in ATOMS:
+            self.put(kind.__name__, repr(value))
+        elif kind is tuple:
+            self.put("tuple", len(value))
+            for each in value:
+                self.add(each)
+        elif kind in (set, frozenset):
+            self.put("set", *sorted(identify(each) for each in value))
+        elif id(value) in self._seen:
+            self.put("again", self._seen[id(value)])
+        else:
+            self._seen[id(value)] = len(self._seen)
+            self._alive.append(value)
+            self._object(value)
+
+    def _object(self, value: Any) -> None:
+        if isinstance(value, types.FunctionType):
+            self._function(value)
+        elif isinstance(value, types.CodeType):
+            self._code(value)
+        elif isinstance(value, type):
+            self._class(value)
+        elif isinstance(value, types.ModuleType):
+            self._module(value)
+        elif isinstance(value, types.MethodType):
+            self.add((value.__func__, value.__self__))
+        elif isinstance(value, property | staticmethod | classmethod | cached_property):
+            self.add(tuple(getattr(value, name, None) for name in ("fget", "fset", "fdel", "__func__", "func")))
+        elif isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType):
+            self.put("slot", value.__name__)
+        else:
+            self._data(value)
+
+    def _data(self, value: Any) -> None:
+        torch = sys.modules.get("torch")
+        if type(value) in (list, dict, types.MappingProxyType):
+            self.put(type(value).__name__)
+            self.add(tuple(value if isinstance(value, list) else value.items()))
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            self.put("array", value.dtype.str, value.shape, np.ascontiguousarray(value).tobytes())
+        elif torch is not None and isinstance(value, torch.Tensor):
+            flat = value.detach().cpu().contiguous().reshape(-1)
+            self.put("tensor", value.dtype, tuple(value.shape), flat.view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, gym.Space):  # without its generator, which sampling moves
+            self.add(type(value))
+            self.add({name: part for name, part in vars(value).items() if name != "_np_random"})
+        else:
+            self._reduced(value)
+
+    def _module(self, module: types.ModuleType) -> None:
+        self._name(module.__name__, "module")
+        file = _own_file(module)
+        self.put(file.read_bytes() if file is not None and file.is_file() else "")
+
+    def _function(self, function: types.FunctionType) -> None:
+        if installed(function.__module__):
+            self._name(function.__module__, function.__qualname__)
+        else:
+            self.add(function.__code__)
+            names = _names(function.__code__)
+            known = function.__globals__
+            self.add({name: known[name] for name in sorted(names & known.keys())})
+        cells = function.__closure__ or ()
+        self.add((function.__defaults__, function.__kwdefaults__, tuple(map(_content, cells))))
+        self.add({name: part for name, part in vars(function).items() if name != "__wrapped__"})
+
+    def _code(self, code: types.CodeType) -> None:
+        self.put(code.co_code, code.co_flags, code.co_argcount, getattr(code, "co_exceptiontable", b""))
+        self.add((code.co_names, code.co_consts, code.co_freevars))
+
+    def _class(self, kind: type) -> None:
+        self._name(kind.__module__ if installed(kind.__module__) else "", kind.__qualname__)
+        if not installed(kind.__module__):
+            self.add(kind.__bases__)
+            self.add({name: part for name, part in sorted(vars(kind).items()) if name not in NO_CODE})
+
+    def _name(self, module: str, name: str) -> None:
+        version = getattr(sys.modules.get(module.partition(".")[0]), "__version__", "")
+        self.put("name", module, name, version)
+
+    def _reduced(self, value: Any) -> None:
+        """Hash an object by what pickle would save of it."""
+        try:
+            parts = value.__reduce_ex__(4)
+        except Exception as error:
+            raise _UnknownError(type(value).__name__) from error
+        self.add(type(value))
+        if isinstance(parts, str):  # its name in its module
+            self._name(str(getattr(value, "__module__", "")), parts)
+            self.add(getattr(value, "__wrapped__", None))  # of a cached function
+            return
+        made, arguments, state, *items = (*parts, None, None, None)[:5]
+        self.add((made, arguments, state, *(None if each is None else list(each) for each in items)))
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return "empty"
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Return the names that code, and the functions in it, may read from the globals."""
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return set(code.co_names).union(*map(_names, inner))
 
 
 def _own_file(module: Any) -> Path | None:

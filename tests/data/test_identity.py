@@ -63,7 +63,7 @@ def closed(sign):
 
 PARTS = closed({sign}), Own(), Own, functools.partial(closed({sign}), most=4), torch.arange({scale} + 1.0)
 """
-CHANGES = ({}, {"scale": 2}, {"gain": 3.0}, {"weight": 0.25}, {"cached": 2}, {"sign": -1})
+CHANGES = ({}, {"scale": 2}, {"gain": 3.0}, {"weight": 0.25}, {"cached": 2}, {"sign": -1}, {"helper": "x + 1"})
 SAID = """
 import sys
 from rlhf_ray.data.identity import identify
