@@ -9,26 +9,25 @@ import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.spaces import spaces_of
-from rlhf_ray.data.conversion import EpisodeSource, Format, open_episodes, write_episodes
+from rlhf_ray.data.conversion import Format, write_episodes
 from rlhf_ray.data.inputs import check_recorded
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.recorded_episode import RecordedEpisode
-from rlhf_ray.data.recordings import recorded_in
+from rlhf_ray.data.recordings import EpisodeSource, open_episodes, recorded_in
 from rlhf_ray.data.spaces import shaped
 
 
 @dataclass(frozen=True)
 class Convert:
-    """Convert recorded episodes: ours, those of imitation (also its legacy files), and Minari data sets. Runs no code from them."""
+    """Convert recorded episodes: ours, those of imitation, and Minari data sets. Runs no code from them."""
 
     source: tyro.conf.Positional[Path]
-    """A recording; an .npz from `rlhf-ray record`; trajectories saved by imitation: a folder, or a legacy .npz or pickle; or a
-    Minari data set."""
+    """A recording; an .npz from `rlhf-ray record`; a folder of trajectories saved by imitation; or a Minari data set."""
     out: tyro.conf.Positional[Path]
     """The new folder, or .npz file."""
     to: Format = "recording"
-    """recording: what every command reads. demonstrations: an .npz of plain arrays. imitation: what imitation.data.serialize.load
-    opens, a folder or, if OUT ends in .npz, its legacy file. minari: a Minari data set."""
+    """recording: what every command reads. demonstrations: an .npz of plain arrays. imitation: a folder that
+    imitation.data.serialize.load opens. minari: a Minari data set."""
     environment: str | None = None
     """Environment of the episodes. Needed if the source doesn't say its spaces, for a recording and for Minari."""
 

@@ -31,7 +31,7 @@ class Evaluate:
     The policy takes its most probable action, or with --sample-actions draws each action, as in training.
 
     The reward model's scores are on the comparisons that its fits held out: accuracy, log-likelihood, Brier score and calibration
-    error, by annotator, by age and by policy version, and its correlation with the true reward where that is known.
+    error, also by annotator, and its correlation with the true reward where that is known.
     """
 
     run: tyro.conf.Positional[Path]

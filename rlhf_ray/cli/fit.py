@@ -36,7 +36,7 @@ USAGE = Usage(
         ("STORE", "a preference store's folder or URL, or a run folder"),
         (
             "DATA",
-            "a recording, an .npz or HDF5 file of steps, trajectories of imitation, or a Minari data set, whose true rewards the "
+            "a recording, an .npz of steps, trajectories of imitation, or a Minari data set, whose true rewards the "
             "reward model is fitted to; "
             "`rlhf-ray fit --from-rewards DATA --help` lists the options",
         ),

@@ -165,7 +165,7 @@ def _spaces(data: str, environment: str | None) -> tuple[Any, Any]:
     Raises:
         SettingError: neither is known, or the reward model doesn't support them.
     """
-    from rlhf_ray.data.conversion import open_episodes
+    from rlhf_ray.data.recordings import open_episodes
     from rlhf_ray.envs.spaces import check_spaces
 
     if environment is not None:

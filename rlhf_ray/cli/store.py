@@ -8,13 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.help import Usage
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.feedback import read_demonstrations, read_feedback
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.nearest import did_you_mean
 from rlhf_ray.measure.agreement import AnnotatorAgreement
@@ -220,40 +218,9 @@ class Import(_Action):
         print(f"{self.path}: {count} new comparisons from {self.file}")
 
 
-@dataclass(frozen=True)
-class AddFeedback(_Action):
-    """Add other feedback as comparisons: rated or ranked fragments, or demonstrations against other behaviour."""
-
-    path: tyro.conf.Positional[str]
-    """The store's folder or URL; created if it does not exist."""
-    file: tyro.conf.Positional[Path]
-    """An .npz with observations, actions, and ratings or ranks of fragments; with --against, recorded demonstrations."""
-    against: Path | None = None
-    """Recorded behaviour that is worse than the demonstrations in FILE."""
-    length: int = 25
-    """With --against: steps per fragment."""
-    count: int = 50
-    """With --against: number of comparisons."""
-    annotator: str | None = None
-    """Name of the annotator. None: ratings, rankings or demonstrations."""
-    seed: int = 0
-    """Random seed for the choice of pairs."""
-
-    def _run(self) -> None:
-        rng = np.random.default_rng(self.seed)
-        if self.against is None:
-            kind, all_comparisons = read_feedback(self.file, rng)
-        else:
-            kind = "demonstrations"
-            all_comparisons = [read_demonstrations(self.file, self.against, self.length, self.count, rng)]
-        store, annotator = PreferenceStore(store_of(self.path)), self.annotator or kind
-        counts = [store.commit(of, annotator=annotator, annotator_type=kind) for of in all_comparisons]
-        print(f"{self.path}: {sum(counts)} new comparisons from {self.file}, as answers of {annotator}")
-
-
 ACTIONS: dict[str, type[_Action]] = {
     kind.__name__.lower(): kind for kind in (Info, Verify, Compact, Export, Show, Weigh, Merge, Undo, Import)
-} | {"add": AddFeedback}
+}
 
 
 USAGE = Usage(

@@ -1,11 +1,11 @@
 """Demonstrations: recorded steps of a person or a policy, in one file.
 
-The file is numpy's ``.npz``, or HDF5 as D4RL's, with one flat array per name, over the steps of all episodes in order::
+The file is numpy's ``.npz``, with one flat array per name, over the steps of all episodes in order, as in D4RL::
 
     observations  actions  next_observations  rewards  terminals  timeouts
 
 Behaviour cloning needs only the first two. An ``.npz`` of ours also holds the environment's spaces, as JSON texts
-``observation_space`` and ``action_space``. Trajectories saved by imitation and Minari data sets work too.
+``observation_space`` and ``action_space``. `rlhf_ray.data.recordings` reads other formats.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import pyarrow as pa
 
-from rlhf_ray.data import imitation_files, minari_files, read_episode
+from rlhf_ray.data import read_episode
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.inputs import check_observations, check_recorded
+from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.spaces import shaped, space_from_json, space_to_json
 from rlhf_ray.data.transitions import Transitions
 
@@ -91,37 +91,19 @@ class Demonstrations:
 
     @staticmethod
     def load(path: Path | str) -> Demonstrations:
-        """Load demonstrations from an ``.npz`` or HDF5 file, trajectories of imitation or a Minari data set. Runs no code from it.
-
-        Args:
-            path: the file or folder.
+        """Load demonstrations from an ``.npz`` file, or from the arrays of one in HDF5, as D4RL's. Runs no code from it.
 
         Raises:
             SettingError: ``path`` holds no demonstrations; the message says what is missing.
         """
-        path = Path(path)
         try:
-            if minari_files.is_minari(path):
-                return Demonstrations.of([episode.trajectory for episode in minari_files.MinariFolder(path)])
-            if path.is_dir():
-                return Demonstrations.of(imitation_files.read_folder(path))
-            if imitation_files.is_pickle(path):
-                return Demonstrations.of(imitation_files.read_pickle(path))
-            if imitation_files.is_legacy(path):
-                return Demonstrations.of(imitation_files.read_npz(path))
             with open_hdf5(path) if is_hdf5(path) else open_npz(path) as arrays:
                 for name in ("observations", "actions"):
                     if name not in arrays:
                         raise ValueError(f"it has no array {name}, but {', '.join(arrays) or 'none'}")
                 return Demonstrations(**{name: arrays[name][()] for name in _CHECKS if name in arrays})
-        except SettingError:
-            raise
-        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise SettingError(
-                f"{path} holds no demonstrations ({reason}): it must be an .npz or HDF5 file with the arrays observations and "
-                "actions, as `rlhf-ray record` writes it, a recording, trajectories saved by imitation, or a Minari data set."
-            ) from error
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise read_episode.unreadable(path, error) from error
 
     @staticmethod
     def of(trajectories: Sequence[Trajectory]) -> Demonstrations:
@@ -172,7 +154,11 @@ class Demonstrations:
         return made
 
     def trajectories(self) -> list[Trajectory]:
-        """Split into episodes, for `rlhf_ray.data.fragments.cut_fragments`. The last one may be unfinished.
+        """Split into `episodes`, for `rlhf_ray.data.fragments.cut_fragments`."""
+        return [episode.trajectory for episode in self.episodes()]
+
+    def episodes(self) -> list[RecordedEpisode]:
+        """Split into episodes. The last one may be unfinished.
 
         Without ``next_observations``, each episode loses its last step. Without ``rewards``, rewards are NaN. Where a step's next
         observation is not the next row's observation, the rows between are missing or in another order: they are cut there, which
@@ -186,7 +172,7 @@ class Demonstrations:
                 "The demonstrations don't mark where episodes end; add the array terminals, timeouts or both."
             )
         terminals, timeouts = (
-            np.zeros(len(self), bool) if e is None else e.astype(bool) for e in (self.terminals, self.timeouts)
+            np.zeros(len(self), bool) if ends is None else ends for ends in (self.terminals, self.timeouts)
         )
         rewards = np.full(len(self), np.nan) if self.rewards is None else self.rewards.astype(np.float64)
         ended = terminals | timeouts
@@ -207,7 +193,10 @@ class Demonstrations:
                 last -= 1
             if last > begin:
                 whole = bool(last == end and terminals[end - 1])
-                pieces.append(Trajectory(observations, self.actions[begin:last], rewards[begin:last], whole))
+                known = self.timeouts is not None and self.next_observations is not None
+                truncated = bool(timeouts[end - 1]) if known else not whole
+                piece = Trajectory(observations, self.actions[begin:last], rewards[begin:last], whole)
+                pieces.append(RecordedEpisode(piece, truncated))
         return pieces
 
     def _cut(self) -> BoolArray:
@@ -232,13 +221,13 @@ def open_npz(path: Path | str) -> Any:
     return np.load(path, allow_pickle=False)
 
 
-def is_hdf5(path: Path) -> bool:
+def is_hdf5(path: Path | str) -> bool:
     """Return whether ``path`` is a file that begins as HDF5 does."""
-    with path.open("rb") as content:
+    with open(path, "rb") as content:
         return content.read(8) == b"\x89HDF\r\n\x1a\n"
 
 
-def open_hdf5(path: Path) -> Any:
+def open_hdf5(path: Path | str) -> Any:
     """Open an HDF5 file.
 
     Raises:

@@ -1,26 +1,20 @@
 """Other feedback as comparisons: ratings, ranked lists and demonstrations, learned from in the same likelihood.
 
 Each function returns `Comparisons`. Commit them to a store under a name of their own (`PreferenceStore.commit`), and they are
-fitted, weighed, withdrawn and exported like answers to questions. `rlhf-ray store add` does it from files.
+fitted, weighed, withdrawn and exported like answers to questions.
 """
 
 from __future__ import annotations
 
 import itertools
-import zipfile
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, FloatArray, IntArray, numbers_of
+from rlhf_ray.data.arrays import FloatArray, IntArray, numbers_of
 from rlhf_ray.data.comparisons import Comparisons, Pairs
-from rlhf_ray.data.demonstrations import open_npz
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
-from rlhf_ray.data.recordings import load_demonstrations
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.returns import differences
-from rlhf_ray.data.spaces import of_one_choice
 
 PAIRS_PER_RATING = 2
 """Comparisons per rating: each rated fragment is compared with about four others."""
@@ -108,94 +102,6 @@ def from_demonstrations(
     return Comparisons(pairs, (~swapped).astype(np.float32))
 
 
-def read_feedback(file: Path | str, rng: np.random.Generator) -> tuple[str, list[Comparisons]]:
-    """Read rated or ranked fragments from an ``.npz``.
-
-    The arrays are ``observations`` ``[n, length + 1, …]`` and ``actions`` ``[n, length, …]``; optionally ``rewards``
-    ``[n, length]`` and ``terminated`` ``[n]``; and ``ratings`` ``[n]``, or ``ranks`` ``[n]`` with ``lists`` ``[n]``, the number of
-    the list that a fragment is in (one list, if it is missing).
-
-    Args:
-        file: the file. No code in it is run.
-        rng: source of randomness.
-
-    Returns:
-        ``"ratings"`` or ``"rankings"``, and the comparisons, one item for each list.
-
-    Raises:
-        SettingError: the file can't be read, or lacks an array; the message says which.
-    """
-    try:
-        with open_npz(file) as archive:
-            arrays: dict[str, Array] = {name: archive[name] for name in archive}
-        fragments = _fragments(arrays)
-    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise SettingError(
-            f"{file} holds no rated or ranked fragments ({getattr(error, 'strerror', None) or error}): it must be an .npz with the "
-            "arrays observations [n, length + 1, …], actions [n, length, …], and ratings [n] or ranks [n]. Recorded demonstrations "
-            "need --against."
-        ) from error
-    if {"ratings", "ranks"} <= set(arrays):
-        raise SettingError(f"{file} has both ratings and ranks: leave one of them out.")
-    try:
-        return _read_numbers(arrays, fragments, rng)
-    except SettingError as error:
-        raise SettingError(f"{file}: {error}") from error
-
-
-def _read_numbers(
-    arrays: dict[str, Array], fragments: Fragments, rng: np.random.Generator
-) -> tuple[str, list[Comparisons]]:
-    if "ratings" in arrays:
-        return "ratings", [from_ratings(fragments, arrays["ratings"], rng)]
-    if "ranks" not in arrays:
-        raise SettingError(f"it has neither ratings nor ranks, only {', '.join(arrays)}: add one of them.")
-    ranks = _scores(fragments, arrays["ranks"], "ranks")
-    lists = arrays.get("lists", np.zeros(len(fragments), np.int64))
-    if lists.shape != (len(fragments),):
-        raise SettingError(f"it has lists of shape {lists.shape} for {len(fragments)} fragments: give one number each.")
-    feedback = []
-    for number in np.unique(lists):
-        inside = lists == number
-        if inside.sum() < 2:
-            raise SettingError(f"its list {number} has one fragment only: leave it out, or rank others beside it.")
-        feedback.append(from_ranking(fragments[inside], ranks[inside]))
-    return "rankings", feedback
-
-
-def read_demonstrations(
-    file: Path | str, against: Path | str, length: int, count: int, rng: np.random.Generator
-) -> Comparisons:
-    """Compare fragments of recorded demonstrations with fragments of other recorded behaviour (`from_demonstrations`).
-
-    Args:
-        file: the demonstrations (`load_demonstrations`).
-        against: the other behaviour, in the same format.
-        length: steps per fragment.
-        count: number of comparisons wanted.
-        rng: source of randomness.
-
-    Raises:
-        SettingError: a file holds no episode of ``length`` steps.
-    """
-    if count < 1:
-        raise SettingError(f"--count is {count}; it must be 1 or more.")
-    cut = []
-    for path in (file, against):
-        fragments = cut_fragments(
-            load_demonstrations(path).trajectories(),
-            length=length,
-            count=count,
-            start_share=0.0,
-            policy_version=RANDOM_POLICY,
-            rng=rng,
-        )
-        if fragments is None:
-            raise SettingError(f"{path} has no episode of {length} steps; choose shorter fragments (--length).")
-        cut.append(fragments)
-    return from_demonstrations(cut[0], cut[1], count, rng)
-
-
 def _some_pairs(n: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     drawn = {tuple(sorted(rng.choice(n, size=2, replace=False).tolist())) for _ in range(PAIRS_PER_RATING * n)}
     return sorted(drawn)
@@ -242,15 +148,3 @@ def _scores(fragments: Fragments, given: object, what: str) -> FloatArray:
 def _by_score(fragments: Fragments, index: IntArray, scores: FloatArray) -> Comparisons:
     left, right = scores[index[:, :1]], scores[index[:, 1:]]
     return Comparisons(Pairs.of(fragments, index), ((np.sign(differences(left, right)) + 1) / 2).astype(np.float32))
-
-
-def _fragments(arrays: dict[str, Any]) -> Fragments:
-    n, length = arrays["actions"].shape[:2]
-    return Fragments(
-        observations=arrays["observations"],
-        actions=of_one_choice(arrays["actions"], axes=2),
-        rewards=np.asarray(arrays.get("rewards", np.full((n, length), np.nan)), np.float64),
-        terminated=np.asarray(arrays.get("terminated", np.zeros(n, bool)), bool),
-        starts=np.zeros(n, np.int64),
-        policy_versions=np.full(n, RANDOM_POLICY, np.int64),
-    )

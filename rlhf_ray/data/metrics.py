@@ -65,28 +65,12 @@ GROUPS = ("run", "returns", "agent", "fragments", "labels", "reward model", "sta
 METRICS: dict[str, Metric] = {}
 """The metrics that the modules imported so far have declared, by name."""
 
-RENAMED = {
-    "clips_dropped": "fragments_dropped",
-    "clips_failed": "fragments_failed",
-    "clips_policy_version": "fragments_policy_version",
-    "distinct_clips": "distinct_fragments",
-    "first_clips_env_steps": "first_fragments_env_steps",
-    "first_clips_gathered": "first_fragments_gathered",
-    "ppo_seconds": "iteration_seconds",
-}
-"""Today's names of metrics that earlier run folders have under other names."""
-
 strict = False
 """Whether a number that nobody declared is an error, as in this package's tests, or is left out with a warning."""
 
 
 class UndeclaredMetricError(Exception):
     """A number is reported that nobody declared."""
-
-
-def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of metrics under today's names."""
-    return {RENAMED.get(name, name): value for name, value in row.items()}
 
 
 def declare(group: str, *metrics: Metric) -> None:

@@ -21,6 +21,7 @@ from rlhf_ray.data import read_episode
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.inputs import check_recorded
 from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.spaces import one_line, shaped
 from rlhf_ray.data.views import action_view_of, view_of
@@ -82,23 +83,17 @@ class MinariFolder:
         """Yield the episodes.
 
         Raises:
-            SettingError: the files are damaged.
+            SettingError: the files are damaged, or an episode does not fit the data set's own spaces.
         """
+        spaces = self.observation_space, self.action_space
         try:
             for number, episode in enumerate(self._storage.get_episodes(range(self._storage.total_episodes))):
-                actions = self._acted(read_episode.numbers(episode["actions"], "actions"))
-                actions = shaped(actions, self.action_space)
-                count = len(actions) + 1
-                for name, part in _parts(episode["observations"]):
-                    if len(part) != count:
-                        raise ValueError(
-                            f"episode {number} has {len(part)} observations{name} for {count - 1} actions; it must have {count}"
-                        )
+                actions = shaped(self._acted(read_episode.numbers(episode["actions"], "actions")), self.action_space)
                 ends = episode["terminations"], episode["truncations"]
                 read = read_episode.episode(
                     number, self._see(episode["observations"]), actions, episode["rewards"], *ends
                 )
-                read_episode.check_in(read, number, self.observation_space, self.action_space)
+                check_recorded(read.observations, read.actions, spaces, f"the steps of episode {number}", own=True)
                 yield RecordedEpisode(read, truncated=bool(read_episode.flags(ends[1], "truncations")[-1]))
         except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
             why = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
@@ -178,16 +173,6 @@ def _in_order(space: gym.Space[Any], declared: dict[str, Any]) -> gym.Space[Any]
     if isinstance(space, gym.spaces.Tuple):
         return gym.spaces.Tuple([_in_order(*pair) for pair in zip(space, declared["subspaces"], strict=True)])
     return space
-
-
-def _parts(observations: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the arrays of observations, with their place in a Dict or Tuple."""
-    if not isinstance(observations, dict | tuple):
-        yield (f" of {name}" if name else ""), read_episode.numbers(observations, "observations")
-        return
-    items = observations.items() if isinstance(observations, dict) else enumerate(observations)
-    for key, value in items:
-        yield from _parts(value, f"{name}/{key}" if name else str(key))
 
 
 def _data(path: Path) -> Path | None:

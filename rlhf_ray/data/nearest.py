@@ -9,8 +9,6 @@ LEAST = 0.7
 """Likeness below which a name is no suggestion."""
 CLOSE = 0.06
 """How much less alike than the best a further suggestion may be."""
-ELSEWHERE = 0.05
-"""What a name loses if it is in another group than the one asked for."""
 
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
@@ -22,7 +20,8 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
         known: the names that exist.
         most: how many names to return at most.
     """
-    scores = {each: _likeness(_plain(name), _plain(each)) for each in known}
+    plain = name.lower().replace("-", "_")
+    scores = {each: _likeness(plain, each.lower().replace("-", "_")) for each in known}
     least = max(LEAST, max(scores.values(), default=0.0) - CLOSE)
     close = sorted((each for each, score in scores.items() if score >= least), key=lambda each: -scores[each])
     return close[:most]
@@ -34,33 +33,15 @@ def did_you_mean(name: str, known: Iterable[str], form: str = "{}") -> str:
     return f"did you mean {', '.join(names[:-1])}{' or ' if names[1:] else ''}{names[-1]}?" if names else ""
 
 
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "_")
-
-
 def _likeness(name: str, known: str) -> float:
-    """A number from 0 to 1."""
-    group, _, last = name.rpartition(".")
-    their_group, _, their_last = known.rpartition(".")
-    score = _alike(last, their_last)
-    if group == their_group:
-        return score
-    if not group or not their_group:
-        return score - ELSEWHERE
-    return min(score, _alike(group, their_group)) - ELSEWHERE
-
-
-def _alike(word: str, known: str) -> float:
     """A number from 0 to 1: the share of letters in common; high too if one abbreviates the other."""
-    letters = difflib.SequenceMatcher(None, word, known).ratio()
-    initials = "".join(part[:1] for part in known.split("_"))
-    of_last_words = 0.8 if len(word) > 1 and initials.endswith(word) else 0.0
-    return max(
-        letters,
-        0.9 if len(word) > 1 and initials == word else of_last_words,
-        0.9 * _abbreviates(word, known),
-        0.8 * _abbreviates(known, word),
-    )
+    (group, _, last), (other, _, full) = name.rpartition("."), known.rpartition(".")
+    initials = len(last) > 1 and "".join(part[:1] for part in full.split("_")).endswith(last)
+    short = 0.8 if initials or _abbreviates(last, full) or _abbreviates(full, last) else 0.0
+    alike = max(short, difflib.SequenceMatcher(None, last, full).ratio())
+    if group and other:
+        alike = min(alike, max(_abbreviates(group, other), difflib.SequenceMatcher(None, group, other).ratio()))
+    return alike if group == other else alike - CLOSE / 2
 
 
 def _abbreviates(name: str, known: str) -> bool:

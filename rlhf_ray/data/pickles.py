@@ -1,7 +1,7 @@
-"""Reads other projects' pickles without running code from them: only what is listed here is built.
+"""Reads other projects' pickles without running code from them.
 
-Objects become `Stored`, which holds their attributes; arrays become plain arrays of numbers. Any other class or function that a
-pickle names is refused.
+Objects become `Stored`, which holds their attributes; arrays become plain arrays of numbers. Whatever else a pickle names or calls
+is a stand-in that does nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from rlhf_ray.data.arrays import Array
 
 LARGEST = 8 << 30
 """Limit on a file's size in memory, in bytes, unpacked and with all its fragments. A few kB can claim any number."""
-
-CLASSES = ("PreferenceDataset", "TrajectoryWithRew", "Trajectory", "PrefDB", "CompressedDict")
-"""Classes whose attributes are read. The class name suffices, since their code is not used."""
 
 ERRORS = (
     pickle.UnpicklingError,
@@ -41,12 +38,20 @@ def reason(error: BaseException) -> str:
 
 
 class Stored:
-    """Stands in for an object of another project: holds its attributes, runs no code."""
+    """Stands in for an object of another project, or for what a function returns: holds its attributes, runs no code.
+
+    Attributes:
+        kind: the name of its class.
+    """
 
     kind = ""
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+    def __init__(self, *_: Any, **__: Any):
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, dict):
+            vars(self).update(state)
 
 
 class _Dtype:
@@ -80,10 +85,6 @@ class _Array:
         return self
 
 
-def _latin(text: str, encoding: str) -> bytes:
-    return str(text).encode("latin1")  # how old pickles store bytes
-
-
 def _frombuffer(content: Any, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
     return _Array()._fill(content, dtype.value, shape, order)
 
@@ -92,38 +93,26 @@ def _scalar(dtype: _Dtype, content: Any) -> Any:
     return np.frombuffer(content, dtype.value)[0]
 
 
-_NUMPY = {"ndarray": _Array, "_reconstruct": _Array, "dtype": _Dtype, "_frombuffer": _frombuffer, "scalar": _scalar}
+def _latin(text: str, encoding: str) -> bytes:
+    return str(text).encode("latin1")  # how old pickles store bytes
 
 
-class _Anything(Stored):
-    """Stands in for an object of any class, or for what a function returns: holds its attributes, if it has some."""
-
-    def __init__(self, *_: Any, **__: Any):
-        pass
-
-    def __setstate__(self, state: Any) -> None:
-        if isinstance(state, dict):
-            vars(self).update(state)
-
-
-class _Lenient(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a harmless stand-in for any name in the pickle."""
-        if module.partition(".")[0] == "numpy" and name in _NUMPY:
-            return _NUMPY[name]
-        return type("Other", (_Anything,), {"kind": name})
+_KNOWN = {
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "_reconstruct"): _Array,
+    ("numpy", "dtype"): _Dtype,
+    ("numpy", "_frombuffer"): _frombuffer,
+    ("numpy", "scalar"): _scalar,
+    ("_codecs", "encode"): _latin,
+}
+"""What is built, by its package and name."""
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Return a harmless stand-in for a name in the pickle."""
-        if module.partition(".")[0] == "numpy" and name in _NUMPY:
-            return _NUMPY[name]
-        if (module, name) == ("_codecs", "encode"):
-            return _latin
-        if name in CLASSES:
-            return type(name, (Stored,), {"kind": name})  # a new class each time: a pickle may set attributes on it
-        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which doesn't belong in such a file")
+        """Return what stands in for a name in the pickle: a new class each time, since a pickle may set attributes on it."""
+        known = _KNOWN.get((module.partition(".")[0], name))
+        return known or type("Stored", (Stored,), {"kind": name})
 
 
 def load(content: bytes) -> Any:
@@ -133,18 +122,6 @@ def load(content: bytes) -> Any:
         Exception: one of `ERRORS`.
     """
     return _Unpickler(io.BytesIO(content)).load()
-
-
-def attributes(content: bytes) -> dict[str, Any]:
-    """Unpickle an object of another project and return its attributes; stand-ins take the place of whatever it refers to.
-
-    Raises:
-        Exception: one of `ERRORS`.
-    """
-    found = _Lenient(io.BytesIO(content)).load()
-    if not isinstance(found, Stored):
-        raise ValueError(f"expected an object, found a {type(found).__name__}")
-    return vars(found)
 
 
 def frames_of(segment: Any) -> Any:

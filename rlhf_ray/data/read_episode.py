@@ -1,17 +1,18 @@
 """Episodes that other programs wrote: what every reader checks before it hands them on.
 
-All functions raise a ValueError that names the array and the shapes; the reader adds the file.
+All checks raise a ValueError that names the array and the shapes; the reader adds the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.spaces import of_one_choice
 
@@ -96,24 +97,10 @@ def check_alike(trajectories: Sequence[Trajectory]) -> None:
                 )
 
 
-def check_in(
-    trajectory: Trajectory, number: int, observation_space: gym.Space[Any], action_space: gym.Space[Any]
-) -> None:
-    """Check that an episode has the shapes of the spaces that its file declares, and no actions outside a Discrete one."""
-    for name, values, space in (
-        ("observations", trajectory.observations, observation_space),
-        ("actions", trajectory.actions, action_space),
-    ):
-        if values.shape[1:] != space.shape:
-            raise ValueError(
-                f"episode {number} has {name} of shape {list(values.shape[1:])}, and the space that the file declares has "
-                f"{list(space.shape or ())}"
-            )
-        if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-            first = np.asarray(space.start)
-            last = first + (space.n if isinstance(space, gym.spaces.Discrete) else space.nvec) - 1
-            whole = values.astype(np.int64)
-            if not np.array_equal(whole, values) or bool(((whole < first) | (whole > last)).any()):
-                raise ValueError(
-                    f"episode {number} has {name} that are not in the space that the file declares, {space}"
-                )
+def unreadable(path: Path | str, error: Exception) -> SettingError:
+    """Build the error of a file or folder without recorded steps."""
+    reason = getattr(error, "strerror", None) or (f"it lacks {error}" if isinstance(error, KeyError) else error)
+    return SettingError(
+        f"{path} holds no recorded steps ({reason}): it must be an .npz file with the arrays observations and actions, as "
+        "`rlhf-ray record` writes it, a recording, trajectories saved by imitation, or a Minari data set."
+    )

@@ -1,9 +1,9 @@
-"""RecordedEpisode: one whole episode of a recording, and the columns that hold episodes."""
+"""RecordedEpisode: one whole episode of a recording, its rows in files, and its steps."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.infos import SUCCESS
+from rlhf_ray.data.transitions import Transitions
 
 STATE = "state."
 """Prefix of the columns with the environment's state."""
@@ -35,8 +36,7 @@ class RecordedEpisode:
         inside: the agent's internals, by column: ``logits``, ``value`` and ``activation.NAME`` at each step,
             ``[steps, …]``; ``memory`` before each step and after the last, ``[steps + 1, …]``.
         env_states: the environment's state at each observation, ``steps + 1`` blobs; empty if not kept.
-        infos: what imitation saved of the environment's infos, ``steps`` texts of jsonpickle, which are passed on and never read;
-            empty if there are none.
+        normalised: ``[steps]``: rewards as `RewardNormaliser` divides them; None if unknown. A writer computes them itself.
     """
 
     trajectory: Trajectory
@@ -47,7 +47,7 @@ class RecordedEpisode:
     cause: str = ""
     inside: Mapping[str, Array] = field(default_factory=dict)
     env_states: Sequence[bytes] = ()
-    infos: Sequence[str] = ()
+    normalised: FloatArray | None = None
 
     @property
     def succeeded(self) -> bool | None:
@@ -141,12 +141,10 @@ def rows_of(
     last = np.cumsum(sizes) - 1
     final = np.zeros(int(sizes.sum()), bool)
     final[last] = True
-    names = list(dict.fromkeys([*policies, *(episode.policy for episode in episodes)]))
-    which = np.repeat(np.array([names.index(episode.policy) for episode in episodes], np.int8), sizes)
 
-    def of_steps(parts: Sequence[Array], blank: Any) -> Array:
+    def of_steps(parts: Sequence[Array], unknown: Any) -> Array:
         values = np.concatenate(parts)
-        rows = np.full((len(final), *values.shape[1:]), blank, values.dtype)
+        rows = np.full((len(final), *values.shape[1:]), unknown, values.dtype)
         rows[~final] = values
         return rows
 
@@ -166,25 +164,36 @@ def rows_of(
         "normalised_reward": of_steps([normalise(episode) for episode in rewards], np.nan),
         "terminated": terminated,
         "truncated": truncated,
-        "policy": pa.DictionaryArray.from_arrays(pa.array(which), pa.array(names, pa.string())),
+        "policy": _texts([episode.policy for episode in episodes], sizes, np.int8, policies),
         "level_seed": np.repeat(np.array([episode.level_seed for episode in episodes], np.int64), sizes),
     }
-    return columns | _states(episodes) | _inside(episodes, of_steps) | _said(episodes, sizes)
-
-
-def _states(episodes: Sequence[RecordedEpisode]) -> dict[str, Array]:
-    """The columns with the environment's state; blank in episodes without one."""
-    columns = {}
-    for name in sorted({name for episode in episodes for name in episode.states}):
-        some = next(episode.states[name] for episode in episodes if name in episode.states)
-        parts = [
-            episode.states[name]
-            if name in episode.states
-            else blank(len(episode.trajectory) + 1, some.dtype, some.shape[1:])
-            for episode in episodes
-        ]
-        columns[STATE + name] = np.concatenate(parts)
+    columns |= {STATE + name: np.concatenate(parts) for name, parts in _states(episodes).items()}
+    columns |= _inside(episodes, of_steps)
+    if any(episode.cause for episode in episodes):
+        columns["cause"] = _texts([episode.cause for episode in episodes], sizes, np.int32)
+    if episodes[0].env_states:
+        blobs = [zlib.compress(blob, 1) for episode in episodes for blob in episode.env_states]
+        columns["env_state"] = pa.array(blobs, pa.large_binary())
     return columns
+
+
+def _texts(of_episodes: Sequence[str], sizes: Array, kind: Any, first: Sequence[str] = ()) -> pa.Array:
+    """Return a column that has each episode's text in all of its rows."""
+    names = list(dict.fromkeys([*first, *of_episodes]))
+    numbers = np.repeat(np.array([names.index(text) for text in of_episodes], kind), sizes)
+    return pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array(names, pa.string()))
+
+
+def _states(episodes: Sequence[RecordedEpisode]) -> dict[str, list[Array]]:
+    """Return the episodes' arrays of each state; blank in episodes without it."""
+    examples = {name: values for episode in reversed(episodes) for name, values in episode.states.items()}
+
+    def of(episode: RecordedEpisode, name: str) -> Array:
+        like = examples[name]
+        found = episode.states.get(name)
+        return blank(len(episode.trajectory) + 1, like.dtype, like.shape[1:]) if found is None else found
+
+    return {name: [of(episode, name) for episode in episodes] for name in sorted(examples)}
 
 
 def _inside(episodes: Sequence[RecordedEpisode], of_steps: Callable[[Sequence[Array], Any], Array]) -> dict[str, Array]:
@@ -197,24 +206,68 @@ def _inside(episodes: Sequence[RecordedEpisode], of_steps: Callable[[Sequence[Ar
     return columns
 
 
-def _said(episodes: Sequence[RecordedEpisode], sizes: Array) -> dict[str, pa.Array]:
-    """The columns of texts and blobs: causes of ends, infos, and the environment's state."""
-    columns: dict[str, pa.Array] = {}
-    if any(episode.cause for episode in episodes):
-        causes = list(dict.fromkeys(episode.cause for episode in episodes))
-        numbers = np.array([causes.index(episode.cause) for episode in episodes], np.int32)
-        columns["cause"] = pa.DictionaryArray.from_arrays(
-            pa.array(np.repeat(numbers, sizes)), pa.array(causes, pa.string())
-        )
-    if any(episode.infos for episode in episodes):
-        empty = ([*(episode.infos or ["{}"] * len(episode.trajectory)), ""] for episode in episodes)
-        columns["infos"] = pa.array([text for texts in empty for text in texts], pa.large_string())
-    if episodes[0].env_states:
-        blobs = [zlib.compress(blob, 1) for episode in episodes for blob in episode.env_states]
-        columns["env_state"] = pa.array(blobs, pa.large_binary())
-    return columns
-
-
 def blank(count: int, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
     """Return values for what is unknown: NaN, or 0 if ``dtype`` has no NaN."""
     return np.full((count, *shape), np.nan if dtype.kind == "f" else 0, dtype)
+
+
+def steps_of(episodes: Iterable[RecordedEpisode], most: int | None = None) -> Transitions:
+    """Join the first ``most`` steps of episodes; all by default. At least one episode.
+
+    Columns: ``truncated``, ``level_seed``, ``policy``, ``normalised_reward`` where known, and ``state.NAME`` and
+    ``next_state.NAME``, which are NaN (0 for integers) where the environment did not say.
+    """
+    taken: list[RecordedEpisode] = []
+    left = most
+    for episode in episodes:
+        if left is not None and left <= 0:
+            break
+        taken.append(episode)
+        left = None if left is None else left - len(episode.trajectory)
+    steps = Transitions.of_trajectories([episode.trajectory for episode in taken])
+    lengths = [len(episode.trajectory) for episode in taken]
+    truncated = np.zeros(len(steps), bool)
+    truncated[np.cumsum(lengths) - 1] = [episode.truncated for episode in taken]
+    columns: dict[str, Array] = {
+        "truncated": truncated,
+        "level_seed": np.repeat([episode.level_seed for episode in taken], lengths),
+        "policy": np.repeat([episode.policy for episode in taken], lengths),
+    }
+    normalised = [episode.normalised for episode in taken if episode.normalised is not None]
+    if len(normalised) == len(taken):
+        columns["normalised_reward"] = np.concatenate(normalised)
+    for name, parts in _states(taken).items():
+        columns[STATE + name] = np.concatenate([part[:-1] for part in parts])
+        columns[f"next_{STATE}{name}"] = np.concatenate([part[1:] for part in parts])
+    return steps.with_(columns=columns)[:most]
+
+
+def episodes_of(transitions: Transitions) -> Iterator[RecordedEpisode]:
+    """Split into episodes: the inverse of `steps_of`.
+
+    Raises:
+        ValueError: a step is missing within an episode.
+    """
+    bounds = np.flatnonzero(np.diff(transitions.episodes)) + 1
+    for begin, end in zip([0, *bounds], [*bounds, len(transitions)], strict=True):
+        part = transitions[int(begin) : int(end)]
+        if (np.diff(part.steps) != 1).any():
+            raise ValueError(f"Episode {part.episodes[0]} lacks steps; save transitions before sampling them.")
+        columns = part.columns
+        yield RecordedEpisode(
+            Trajectory(
+                np.concatenate([part.observations, part.next_observations[-1:]]),
+                part.actions,
+                part.rewards,
+                bool(part.terminated[-1]),
+                int(part.steps[0]),
+            ),
+            truncated="truncated" in columns and bool(columns["truncated"][-1]),
+            policy=str(columns["policy"][0]) if "policy" in columns else "",
+            level_seed=int(columns["level_seed"][0]) if "level_seed" in columns else 0,
+            states={
+                name.removeprefix(STATE): np.concatenate([values, columns[f"next_{name}"][-1:]])
+                for name, values in columns.items()
+                if name.startswith(STATE) and f"next_{name}" in columns
+            },
+        )

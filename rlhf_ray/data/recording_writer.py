@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import left_over, whole_file, whole_folder, write_text
 from rlhf_ray.data.columns import to_column
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.recorded_episode import GAMMA, STATE, RecordedEpisode, RewardNormaliser, rows_of
+from rlhf_ray.data.recorded_episode import GAMMA, STATE, RecordedEpisode, RewardNormaliser, episodes_of, rows_of
 from rlhf_ray.data.recordings import FORMAT, FORMAT_INSIDE, MANIFEST, Recording, is_inside
 from rlhf_ray.data.spaces import space_to_json
 from rlhf_ray.data.strays import is_empty, without_strays
@@ -128,7 +125,6 @@ class RecordingWriter:
         columns = rows_of(episodes, first, self._normaliser, names)
         for name, values in list(columns.items()):
             if name.startswith(STATE) or is_inside(name):
-                values = columns[name] = _as_before(values, self._manifest["columns"].get(name))
                 kind = [str(values.dtype), list(values.shape[1:])]
                 if self._manifest["columns"].setdefault(name, kind) != kind:
                     raise SettingError(
@@ -160,12 +156,6 @@ class RecordingWriter:
         write_text(self.path / MANIFEST, json.dumps(self._manifest) + "\n")
 
 
-def _as_before(values: Array, kind: Sequence[Any] | None) -> Array:
-    """Return numbers as the dtype that a recording has of them, where that loses nothing: earlier versions kept ints as ints."""
-    cast = values if kind is None else np.nan_to_num(values).astype(kind[0])
-    return cast if np.array_equal(cast, values) else values
-
-
 def save(
     transitions: Transitions,
     path: Path | str,
@@ -187,35 +177,3 @@ def save(
         for episode in episodes_of(transitions):
             writer.add(episode)
         writer.finish()
-
-
-def episodes_of(transitions: Transitions) -> Iterator[RecordedEpisode]:
-    """Split into episodes.
-
-    Raises:
-        ValueError: a step is missing within an episode.
-    """
-    bounds = np.flatnonzero(np.diff(transitions.episodes)) + 1
-    for begin, end in zip([0, *bounds], [*bounds, len(transitions)], strict=True):
-        part = transitions[int(begin) : int(end)]
-        if (np.diff(part.steps) != 1).any():
-            raise ValueError(f"Episode {part.episodes[0]} lacks steps; save transitions before sampling them.")
-        states = {
-            name.removeprefix(STATE): np.concatenate([values, part.columns[f"next_{name}"][-1:]])
-            for name, values in part.columns.items()
-            if name.startswith(STATE) and f"next_{name}" in part.columns
-        }
-        truncated = part.columns.get("truncated")
-        yield RecordedEpisode(
-            Trajectory(
-                np.concatenate([part.observations, part.next_observations[-1:]]),
-                part.actions,
-                part.rewards,
-                bool(part.terminated[-1]),
-                int(part.steps[0]),
-            ),
-            truncated=bool(truncated is not None and truncated[-1]),
-            policy=str(part.columns["policy"][0]) if "policy" in part.columns else "",
-            level_seed=int(part.columns["level_seed"][0]) if "level_seed" in part.columns else 0,
-            states=states,
-        )

@@ -1,4 +1,4 @@
-"""Recordings: whole episodes of any size in a folder of Arrow files, for everything that looks at rewards.
+"""Recordings: whole episodes of any size in a folder of Arrow files, and recorded episodes of any other format.
 
 A recording is a folder::
 
@@ -8,8 +8,7 @@ A recording is a folder::
 An episode of ``T`` steps has ``T + 1`` rows: each observation is stored once, and the final one is kept. The row of a final
 observation (``final`` is true) has no step: its ``action`` is 0 and its rewards are NaN. The columns are ``episode``, ``step``,
 ``final``, ``observation``, ``action``, ``reward``, ``normalised_reward``, ``terminated``, ``truncated``, ``policy``,
-``level_seed``, and ``state.NAME`` for what the environment says about its state at this observation. Episodes of imitation
-also have ``infos``, its texts of jsonpickle.
+``level_seed``, and ``state.NAME`` for what the environment says about its state at this observation.
 
 A recording with an agent's internals (`rlhf_ray.agents.recorded`) also has ``logits`` (all inputs of the action
 distribution), ``value``, ``memory`` (before each step; in the final row, after the last one), ``activation.NAME`` of layers,
@@ -28,7 +27,8 @@ import json
 import logging
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +37,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from rlhf_ray.data import minari_files
+from rlhf_ray.data import imitation_files, minari_files
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.columns import to_array
 from rlhf_ray.data.demonstrations import Demonstrations, spaces_of_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.recorded_episode import (
-    ACTIVATION,
-    STATE,
-    RecordedEpisode,
-    StateBlobs,
-    blank,
-)
+from rlhf_ray.data.recorded_episode import ACTIVATION, STATE, RecordedEpisode, StateBlobs, steps_of
 from rlhf_ray.data.spaces import one_line, space_from_json
 from rlhf_ray.data.transitions import Transitions
 
@@ -58,6 +52,9 @@ FORMAT_INSIDE = "rlhf_ray.recording/2"
 """With an agent's internals; otherwise the same."""
 
 MANIFEST = "manifest.json"
+
+BLOBS = "env_state"
+"""The column with the environment's states."""
 
 logger = logging.getLogger(__name__)
 
@@ -126,74 +123,33 @@ class Recording:
             rows = arrays_of(table)
             first = 0
             for length in chunk["lengths"]:
-                frames, steps = slice(first, first + length + 1), slice(first, first + length)
+                frames, steps, last = slice(first, first + length + 1), slice(first, first + length), first + length - 1
                 yield RecordedEpisode(
                     Trajectory(
                         rows["observation"][frames],
                         rows["action"][steps],
                         rows["reward"][steps],
-                        bool(rows["terminated"][steps][-1:].any()),
+                        bool(rows["terminated"][last]),
                         int(rows["step"][first]),
                     ),
-                    truncated=bool(rows["truncated"][steps][-1:].any()),
+                    truncated=bool(rows["truncated"][last]),
                     policy=str(rows["policy"][first]),
                     level_seed=int(rows["level_seed"][first]),
-                    states={
-                        name.removeprefix(STATE): values[frames]
-                        for name, values in rows.items()
-                        if name.startswith(STATE)
-                    },
+                    states={n.removeprefix(STATE): v[frames] for n, v in rows.items() if n.startswith(STATE)},
                     cause=str(rows["cause"][first]) if "cause" in rows else "",
-                    inside={
-                        name: values[frames if name == "memory" else steps]
-                        for name, values in rows.items()
-                        if is_inside(name)
-                    },
-                    infos=table["infos"].slice(first, length).to_pylist() if "infos" in table.column_names else (),
-                    env_states=StateBlobs(table["env_state"], first, length + 1)
-                    if "env_state" in table.column_names
-                    else (),
+                    inside={n: v[frames if n == "memory" else steps] for n, v in rows.items() if is_inside(n)},
+                    env_states=StateBlobs(table[BLOBS], first, length + 1) if BLOBS in table.column_names else (),
+                    normalised=rows["normalised_reward"][steps],
                 )
                 first += length + 1
 
     def transitions(self, most: int | None = None) -> Transitions:
-        """Load the first ``most`` steps; all by default.
-
-        Columns: ``truncated``, ``normalised_reward``, ``level_seed``, ``policy``, and ``state.NAME`` and ``next_state.NAME``, which
-        are NaN (0 for integers) where the environment did not say.
-        """
-        total = len(self) if most is None else min(most, len(self))
-        names = {"rewards": "reward", "terminated": "terminated", "episodes": "episode", "steps": "step"}
-        columns = ("truncated", "normalised_reward", "level_seed", "policy")
-        taken: dict[str, list[Array]] = {name: [] for name in (*names.values(), "action", *columns)}
-        frames: dict[str, Array] = {}
-        begin = 0
-        for chunk in self.chunks:
-            if begin == total:
-                break
-            rows = arrays_of(self.table(chunk))
-            steps = np.flatnonzero(~rows["final"])[: total - begin]
-            for name, parts in taken.items():
-                parts.append(rows[name][steps])
-            for name in ("observation", *(each for each in self.columns if each in rows and each.startswith(STATE))):
-                values = rows[name]
-                for key, rows_wanted in ((name, steps), (f"next_{name}", steps + 1)):
-                    if key not in frames:
-                        frames[key] = blank(total, values.dtype, values.shape[1:])
-                    frames[key][begin : begin + len(steps)] = values[rows_wanted]
-            begin += len(steps)
-        if not frames:
+        """Load the first ``most`` steps (`rlhf_ray.data.recorded_episode.steps_of`); all by default."""
+        if not self.chunks:
             raise SettingError(
                 f"{self.path} has no whole chunk yet; continue the recording with the command that began it."
             )
-        joined = {name: np.concatenate(parts) for name, parts in taken.items()}
-        return Transitions(
-            observations=frames.pop("observation"),
-            actions=joined["action"],
-            next_observations=frames.pop("next_observation"),
-            **{name: joined[column] for name, column in names.items()},
-            columns={name: joined[name] for name in columns} | frames,
-        )
+        return steps_of(self, most)
 
     def _check(self, chunk: Mapping[str, Any], rows: Mapping[str, Array]) -> None:
         """Check a chunk against what the manifest says of it."""
@@ -233,27 +189,71 @@ def is_inside(name: str) -> bool:
 
 
 def arrays_of(table: pa.Table) -> dict[str, Array]:
-    """Return the columns of a chunk as arrays, views of the file if possible; without ``env_state`` and ``infos``."""
-    return {name: to_array(table, name) for name in table.column_names if name not in ("env_state", "infos")}
+    """Return the columns of a chunk as arrays, views of the file if possible; without `BLOBS`."""
+    return {name: to_array(table, name) for name in table.column_names if name != BLOBS}
+
+
+@dataclass(frozen=True)
+class EpisodeSource:
+    """Whole episodes, and what their files say about them.
+
+    Attributes:
+        episodes: the episodes; each iteration may read them anew.
+        observation_space, action_space: the environment's spaces; None if unknown.
+        about: what a recording says about itself, or the name of the ``environment``.
+    """
+
+    episodes: Iterable[RecordedEpisode]
+    observation_space: gym.Space[Any] | None
+    action_space: gym.Space[Any] | None
+    about: Mapping[str, Any]
+
+
+def open_episodes(path: Path | str) -> EpisodeSource:
+    """Open recorded episodes: a recording, an ``.npz``, imitation's folder, or a Minari data set. Runs no code from them.
+
+    Raises:
+        SettingError: ``path`` holds none; the message says what is missing.
+    """
+    path = Path(path)
+    if (path / MANIFEST).exists():
+        recording = Recording(path)
+        return EpisodeSource(recording, recording.observation_space, recording.action_space, recording.about)
+    if (path / "config.json").exists():
+        raise SettingError(
+            f"{path} is a run folder; load its steps with rlhf_ray.runs.steps.load_steps, or record its policy."
+        )
+    if minari_files.is_minari(path):
+        minari = minari_files.MinariFolder(path)
+        about = {} if minari.environment is None else {"environment": minari.environment}
+        return EpisodeSource(minari, minari.observation_space, minari.action_space, about)
+    if path.is_dir():
+        trajectories = imitation_files.read_folder(path)
+        return EpisodeSource([RecordedEpisode(of, not of.terminated) for of in trajectories], None, None, {})
+    episodes = Demonstrations.load(path).episodes()
+    if not episodes:
+        raise SettingError(
+            f"{path} has no step whose next observation is known; add the array next_observations, or give longer episodes."
+        )
+    return EpisodeSource(episodes, *spaces_of_file(path), {})
 
 
 def load_demonstrations(path: Path | str) -> Demonstrations:
-    """Load the steps of a recording, or of anything that `Demonstrations.load` reads.
+    """Load the steps of anything that `open_episodes` reads; of an ``.npz``, observations and actions are enough.
 
     Raises:
         SettingError: ``path`` holds no demonstrations; the message says what is missing.
     """
-    if (Path(path) / MANIFEST).exists():
-        return Demonstrations.of([episode.trajectory for episode in Recording(path)])
-    return Demonstrations.load(path)
+    if not Path(path).is_dir():
+        return Demonstrations.load(path)
+    return Demonstrations.of([episode.trajectory for episode in open_episodes(path).episodes])
 
 
 def load_transitions(path: Path | str, most: int | None = None) -> Transitions:
-    """Load steps from a recording, demonstrations, trajectories saved by imitation, or a Minari data set. Runs no code from them.
+    """Load steps from anything that `open_episodes` reads. For a run folder, use `rlhf_ray.runs.steps.load_steps`.
 
     Args:
-        path: a recording's folder; an ``.npz`` from `Demonstrations.save`; imitation's folder (Hugging Face datasets), its legacy
-            ``.npz`` or its oldest pickle; a Minari data set. For a run folder, use `rlhf_ray.runs.steps.load_steps`.
+        path: the folder or file.
         most: maximum number of steps, taken from the start; None for all.
 
     Returns:
@@ -262,35 +262,10 @@ def load_transitions(path: Path | str, most: int | None = None) -> Transitions:
     Raises:
         SettingError: ``path`` holds nothing of these; the message says what is missing.
     """
-    path = Path(path)
-    if (path / MANIFEST).exists():
-        return Recording(path).transitions(most)
-    if (path / "config.json").exists():
-        raise SettingError(
-            f"{path} is a run folder; load its steps with rlhf_ray.runs.steps.load_steps, or record its policy."
-        )
-    if minari_files.is_minari(path):
-        episodes = list(minari_files.MinariFolder(path))
-        trajectories = [episode.trajectory for episode in episodes]
-        cut = [
-            (np.arange(len(episode.trajectory)) == len(episode.trajectory) - 1) & episode.truncated
-            for episode in episodes
-        ]
-        timeouts: Array | None = np.concatenate(cut)
-    else:
-        demonstrations = Demonstrations.load(path)
-        trajectories, timeouts = demonstrations.trajectories(), demonstrations.timeouts
-    if not any(map(len, trajectories)):
-        raise SettingError(
-            f"{path} has no step whose next observation is known; add the array next_observations, or give longer episodes."
-        )
-    steps = Transitions.of_trajectories(trajectories)
-    last = np.cumsum([len(episode) for episode in trajectories]) - 1
-    truncated = np.zeros(len(steps), bool)
-    truncated[last] = ~steps.terminated[last]
-    if timeouts is not None and len(timeouts) == len(steps):
-        truncated = timeouts.astype(bool)
-    return steps.with_(columns={"truncated": truncated})[: len(steps) if most is None else most]
+    source = open_episodes(path)
+    return (
+        source.episodes.transitions(most) if isinstance(source.episodes, Recording) else steps_of(source.episodes, most)
+    )
 
 
 def environment_of(path: Path | str) -> str | None:

@@ -51,8 +51,8 @@ def view_of(space: gym.Space[Any]) -> View | None:
     MultiDiscrete, MultiBinary                             one-hot vectors (a Discrete alone stays: tables need its numbers)
     Dict and Tuple without images                          all vectors (of Discrete parts too), one after the other
     Dict and Tuple with images of one size                 the channels of all images; numbers come first, each as a channel that is
-                                                           0 for its lower bound and 255 for its upper one; without bounds,
-                                                           or if these are further than 255 apart, also squashed (`_squash`)
+                                                           0 for its lower bound and 255 for its upper one; without bounds, or
+                                                           if these are further than 255 apart, squashed (`_as_bytes`)
     =====================================================  ======================================================================
     """
     if isinstance(space, spaces.Box):
@@ -333,71 +333,22 @@ def _channel_names(space: spaces.Box, name: str) -> list[str]:
 
 
 def _as_bytes(space: gym.Space[Any], name: str) -> tuple[Callable[[Any], Array], list[str]] | None:
-    """Return what makes bytes of the numbers of the part ``name``, and their names: those with bounds, then those squashed."""
+    """Return what makes a byte of each number of the part ``name``, and their names.
+
+    Without a range to scale by, a number x is squashed: s / (1 + |s|) of s = sign(x) log(1 + |x|), finely around 0.
+    """
     if (bounds := _bounds(space)) is None or not len(bounds[0]):
         return None
     if isinstance(space, spaces.Box) and _unclear(space) and not _scalable(space):
         return None
     low, high = (np.asarray(bound, np.float64) for bound in bounds)
-    bounded = np.isfinite(low) & np.isfinite(high)
     squashed = unscaled(low, high)
-    one = np.ones(int(squashed.sum()))
-    box = spaces.Box(np.append(low[bounded], -one), np.append(high[bounded], one), dtype=np.float64)
+    box = spaces.Box(np.where(squashed, -1.0, low), np.where(squashed, 1.0, high), dtype=np.float64)
     to_bytes = _to_bytes(box)
 
     def see(observation: Any) -> Array:
         values = _numbers(space, observation).astype(np.float64)
-        return to_bytes(np.concatenate([values[..., bounded], _squash(values[..., squashed])], -1))
+        logs = np.sign(values) * np.log1p(np.abs(values))
+        return to_bytes(np.where(squashed, logs / (1.0 + np.abs(logs)), values))
 
-    names = np.array(_names(space, name), object)
-    return see, [
-        *names[bounded],
-        *(f"{each}, squashed" if also else each for each, also in zip(names[squashed], bounded[squashed], strict=True)),
-    ]
-
-
-def misfit(space: gym.Space[Any]) -> str | None:
-    """Say which part of a Dict or Tuple keeps it from a view, and why; None if the space is neither or has one."""
-    if (parts := _parts(space)) is None or view_of(space) is not None:
-        return None
-    if not parts:
-        return "It has no parts."
-    sizes = {}
-    for name, part in parts.items():
-        if (inside := misfit(part)) is not None:
-            return f"In its part {name!r}: {inside}"
-        if _has_images(part):
-            view = view_of(part)
-            sizes[name] = part.shape[:2] if view is None else view.space.shape[:2]  # type: ignore[index]
-        elif _as_bytes(part, "") is None:
-            return f"Its part {name!r} is {part}, which is neither an image nor numbers."
-    listed = " and ".join(f"{name!r} of {size[0]}x{size[1]} pixels" for name, size in sizes.items())
-    return f"Its images differ in size: {listed}."
-
-
-def _squash(values: Array) -> Array:
-    """Map any numbers to (-1, 1), finely around 0: s / (1 + |s|) of s = sign(x) log(1 + |x|)."""
-    logs = np.sign(values) * np.log1p(np.abs(values))
-    squashed: Array = logs / (1.0 + np.abs(logs))
-    return squashed
-
-
-def squashed_in_words(space: gym.Space[Any]) -> str | None:
-    """Say which parts beside images have numbers that are squashed; None if none have."""
-    names = _squashed_parts(space)
-    if not names:
-        return None
-    return (
-        f"{', '.join(names)} beside the images: without bounds, or bounds too wide to scale by, so that numbers of any size are "
-        "squashed into their channels"
-    )
-
-
-def _squashed_parts(space: gym.Space[Any], name: str = "") -> list[str]:
-    if _has_images(space):
-        inside = _parts(space) or {}
-        return [
-            squashed for key, part in inside.items() for squashed in _squashed_parts(part, f"{name}.{key}".lstrip("."))
-        ]
-    bounds = _bounds(space)
-    return [name] if bounds is not None and unscaled(*bounds).any() else []
+    return see, [f"{each}, squashed" if of else each for each, of in zip(_names(space, name), squashed, strict=True)]

@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 from rlhf_ray.data.images import LEAST_SIDE, is_image
 from rlhf_ray.data.spaces import one_line
-from rlhf_ray.data.views import misfit, view_of
+from rlhf_ray.data.views import view_of
 
 
 def check_spaces(
@@ -46,9 +46,9 @@ def _observation_problem(space: gymnasium.Space[object]) -> str | None:
         if view_of(space) is not None:
             return "Wrap the environment in rlhf_ray.envs.Viewed, or gymnasium.wrappers.FlattenObservation; both convert it."
         return (
-            f"{misfit(space) or ''} Select or convert parts with gymnasium.wrappers.TransformObservation, for example one image. "
-            "(A Dict works as it is if its parts are images of one size, numbers, Discrete, MultiDiscrete and MultiBinary.)"
-        ).lstrip()
+            "Select or convert parts with gymnasium.wrappers.TransformObservation, for example one image. (A Dict works as it is "
+            "if its parts are images of one size, numbers, Discrete, MultiDiscrete and MultiBinary.)"
+        )
     if is_image(space) or (len(space.shape) == 1 and space.shape[0] >= 1 and np.dtype(space.dtype).kind in "fiu"):
         return None
     if len(space.shape) == 3 and space.shape[0] < LEAST_SIDE <= space.shape[1]:

@@ -8,9 +8,8 @@ from typing import Any
 import gymnasium as gym
 
 from rlhf_ray.data.bounds import without_formal
-from rlhf_ray.data.images import is_image
 from rlhf_ray.data.views import View as View  # where users look for it
-from rlhf_ray.data.views import action_view_of, squashed_in_words
+from rlhf_ray.data.views import action_view_of
 from rlhf_ray.data.views import view_of as view_of
 
 
@@ -26,10 +25,9 @@ class Viewed(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]):
         super().__init__(env)
         self._see: Callable[[Any], Any] = _unchanged
-        self.squashed = self.unscaled = None
+        self.unscaled: str | None = None
         if (view := view_of(env.observation_space)) is not None:
             self.observation_space, self._see = view.space, view.see
-            self.squashed = squashed_in_words(env.observation_space) if is_image(view.space) else None
         self._act: Callable[[Any], Any] = _unchanged
         if (of_actions := action_view_of(env.action_space)) is not None:
             self.action_space, self._act = of_actions.space, of_actions.act
@@ -61,7 +59,7 @@ def notes(env: gym.Env[Any, Any]) -> list[str]:
     layer, lines = env, list[str | None]()
     while isinstance(layer, gym.Wrapper):
         if isinstance(layer, Viewed):
-            lines += [layer.squashed, layer.unscaled]
+            lines.append(layer.unscaled)
         layer = layer.env
     return [note for note in lines if note is not None]
 

@@ -16,7 +16,6 @@ from rlhf_ray.labelling.guard import Guard, Limiter, parse_hosts, too_fast
 from rlhf_ray.labelling.messages import (
     AnswerRequest,
     LeasesRequest,
-    PageId,
     QuestionsRequest,
     ReviewRequest,
     TokenRequest,

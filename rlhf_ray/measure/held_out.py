@@ -221,46 +221,17 @@ def scores(probabilities: Array, preferences: Array) -> PredictionScores:
     )
 
 
-def scores_by(
-    groups: Sequence[str], probabilities: Array, preferences: Array, order: Sequence[str] | None = None
-) -> dict[str, PredictionScores]:
+def scores_by(groups: Sequence[str], probabilities: Array, preferences: Array) -> dict[str, PredictionScores]:
     """Compute the `scores` of each group of answers.
 
     Args:
-        groups: ``n`` names: the group of each answer, for example its annotator, or a band of `bands`.
+        groups: ``n`` names: the group of each answer, for example its annotator.
         probabilities: ``[n]``.
         preferences: ``[n]``.
-        order: order of the groups in the result; alphabetical by default.
     """
     group_of = np.array(groups, dtype=object)
     p, y = np.asarray(probabilities), np.asarray(preferences)
-    there = set(groups)
-    names = sorted(there) if order is None else [name for name in order if name in there]
-    return {name: scores(p[group_of == name], y[group_of == name]) for name in names}
-
-
-def bands(values: IntArray, most: int = 4) -> tuple[list[str], list[str]]:
-    """Divide whole numbers into at most ``most`` bands with about as many values each, such as ages or policy versions.
-
-    Args:
-        values: ``[n]`` int. Equal values are in one band.
-        most: number of bands.
-
-    Returns:
-        The band of each value, named by its ends ("3" or "0–2"); and all bands in ascending order.
-    """
-    known, counts = np.unique(values, return_counts=True)
-    if len(known) <= most:
-        band_of = np.arange(len(known))
-    else:
-        middles = (np.cumsum(counts) - counts / 2) / counts.sum()
-        _, band_of = np.unique((middles * most).astype(np.int64), return_inverse=True)
-    names = {}
-    for band in np.unique(band_of):
-        inside = known[band_of == band]
-        names[band] = f"{inside[0]}" if len(inside) == 1 else f"{inside[0]}–{inside[-1]}"
-    positions = np.searchsorted(known, values)
-    return [names[band_of[position]] for position in positions], list(names.values())
+    return {name: scores(p[group_of == name], y[group_of == name]) for name in sorted(set(groups))}
 
 
 def disagreement_scores(members: Array, preferences: Array) -> DisagreementScores | None:

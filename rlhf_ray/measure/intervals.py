@@ -42,7 +42,7 @@ def mean_interval(values: Sequence[float]) -> list[float] | None:
 
 
 def jackknife_interval(
-    value: float, without: Array, sizes: Array | None = None, bounds: Bounds = ANY, tests: int = 1
+    value: float, without: Array, sizes: Array | None = None, bounds: Bounds = ANY
 ) -> tuple[float, float] | tuple[None, None]:
     """Compute the interval of a figure of groups from the figures without each group.
 
@@ -55,7 +55,6 @@ def jackknife_interval(
         without: the figure without each group, ``[groups]``.
         sizes: steps of each group, ``[groups]``: long groups count for more, so that fewer than all decide. None: all equal.
         bounds: least and largest possible value.
-        tests: how many estimates are looked at together: the interval is wider, so that all of them hold in 95 % (Bonferroni).
 
     Returns:
         Both ends. None, if there are fewer than `FEWEST` groups, or if one group alone defines the figure.
@@ -76,16 +75,16 @@ def jackknife_interval(
     kurtosis = count * float((influence**4).sum()) / float((influence**2).sum()) ** 2
     freedom = max(1.0, min(number - 1, 2 * count / max(kurtosis - 1, 1e-9) - 1))
     deviation = largest * math.sqrt(float((influence**2).sum()) * (count - 1) / count)
-    half = _quantile(freedom, tests) * deviation
+    half = _quantile(freedom) * deviation
     low, high = _bounded(middle + np.array([-half, half]), bounds)
     return min(value, float(low)), max(value, float(high))
 
 
-def _quantile(freedom: float, tests: int = 1) -> float:
+def _quantile(freedom: float) -> float:
     """Return the 97.5 % quantile of Student's t."""
     from scipy.special import stdtrit  # `scipy.stats` takes a second to import
 
-    return float(stdtrit(freedom, 1 - 0.025 / tests))
+    return float(stdtrit(freedom, 0.975))
 
 
 def _unbounded(values: FloatArray, bounds: Bounds) -> FloatArray:
@@ -120,15 +119,6 @@ class MeanEstimate:
         """Whether 0 is inside the interval, or there is no interval."""
         return self.low is None or self.high is None or self.low <= 0.0 <= self.high
 
-    def beyond(self, size: float) -> bool:
-        """Return whether the whole interval is farther from 0 than ``size``, on one side."""
-        return not self.holds_zero and min(abs(self.low or 0.0), abs(self.high or 0.0)) > abs(size)
-
-    def scaled(self, factor: float) -> MeanEstimate:
-        """Return the estimate in other units; ``factor`` is positive."""
-        low, high = (None if end is None else factor * end for end in (self.low, self.high))
-        return MeanEstimate(factor * self.mean, low, high)
-
     def text(self, digits: int = 2) -> str:
         """Return mean and interval, for tables."""
         if self.low is None or self.high is None:
@@ -141,7 +131,6 @@ def jackknife(
     sums: Array,
     bounds: Bounds = ANY,
     sizes: Array | None = None,
-    tests: int = 1,
 ) -> MeanEstimate:
     """Estimate a figure of the sums over groups, with its `jackknife_interval`.
 
@@ -150,13 +139,12 @@ def jackknife(
         sums: of each group, ``[groups, ...]``.
         bounds: least and largest possible value.
         sizes: steps of each group.
-        tests: see `jackknife_interval`.
     """
     total = sums.sum(0)
     with np.errstate(all="ignore"):
         figures = np.asarray(figure(np.concatenate([total[None], total - sums])), np.float64)
     value = float(figures[0])
-    return MeanEstimate(value, *jackknife_interval(value, figures[1:], sizes, bounds, tests))
+    return MeanEstimate(value, *jackknife_interval(value, figures[1:], sizes, bounds))
 
 
 def jackknife_rows(figure: Callable[[IntArray], float], groups: Array, bounds: Bounds = ANY) -> MeanEstimate:
@@ -180,37 +168,7 @@ def blocks(groups: Array) -> IntArray:
     return np.asarray(np.unique(groups, return_inverse=True)[1].ravel() % BLOCKS)
 
 
-def estimate_difference(values: FloatArray, chosen: Array, groups: Array | None = None) -> MeanEstimate:
-    """Estimate how much larger the mean of ``values`` ``[n]`` is where ``chosen`` ``[n]`` than elsewhere: a `weighted_contrast`."""
-    yes = np.asarray(chosen, bool)
-    return weighted_contrast(values, np.stack([yes, ~yes], 1).astype(np.float64), np.array([1.0, -1.0]), groups)
-
-
-def weighted_contrast(
-    values: FloatArray, cells: FloatArray, signs: FloatArray, groups: Array | None = None, *, tests: int = 1
-) -> MeanEstimate:
-    """Estimate a sum of the means of ``values`` in cells, with signs, by a jackknife over groups.
-
-    Args:
-        values: ``[n]``.
-        cells: 1 where a value is in a cell, ``[n, cells]``: two with signs 1 and -1 are a difference, four are an interaction.
-        signs: of the cells' means, ``[cells]``.
-        groups: ``[n]``; None: each value is a group. There is no interval if one group alone has values in some cell.
-        tests: see `jackknife_interval`.
-
-    Returns:
-        The estimate; NaN if a cell is empty.
-    """
-    group = np.arange(len(values)) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()
-    sums = np.zeros((int(group.max(initial=-1)) + 1, 2, len(signs)))
-    np.add.at(sums[:, 0], group, cells * np.asarray(values, np.float64)[:, None])
-    np.add.at(sums[:, 1], group, cells)
-    return jackknife(lambda of: np.where(of[:, 1] > 0.5, of[:, 0] / of[:, 1], math.nan) @ signs, sums, tests=tests)
-
-
-def estimate_mean(
-    values: FloatArray, groups: Array | None = None, bounds: Bounds = ANY, *, tests: int = 1
-) -> MeanEstimate:
+def estimate_mean(values: FloatArray, groups: Array | None = None, bounds: Bounds = ANY) -> MeanEstimate:
     """Estimate the mean of ``values`` ``[n]`` with its interval over groups (Student's t; none for fewer than two groups).
 
     Args:
@@ -218,7 +176,6 @@ def estimate_mean(
         groups: the group of each value, ``[n]``, for example its level: values of one group are averaged first, and groups count
             equally. None: each value is a group.
         bounds: the interval is cut off at the least and largest possible value.
-        tests: see `jackknife_interval`.
     """
     sample = np.asarray(values, np.float64)
     if groups is not None and len(sample):
@@ -227,7 +184,7 @@ def estimate_mean(
     mean = float(sample.mean()) if len(sample) else 0.0
     if len(sample) < 2:
         return MeanEstimate(mean, None, None)
-    half = float(sample.std(ddof=1)) / math.sqrt(len(sample)) * _quantile(len(sample) - 1, tests)
+    half = float(sample.std(ddof=1)) / math.sqrt(len(sample)) * _quantile(len(sample) - 1)
     return MeanEstimate(mean, max(mean - half, min(mean, bounds[0])), min(mean + half, max(mean, bounds[1])))
 
 

@@ -122,23 +122,7 @@ class TabularMDP:
         """Compute the expected discounted return of ``policy`` from the first state."""
         return float(self.initial @ self.values(reward, policy))
 
-    def occupancy(self, policy: FloatArray) -> FloatArray:
-        """Compute the expected discounted number of visits of each state and action, ``[states, actions]``; 0 if terminal."""
-        step = self._steps(policy)
-        visits = np.linalg.solve(np.eye(self.states) - self.gamma * step.T, self.initial)
-        visits = np.where(self.terminal, 0, visits)
-        result: FloatArray = visits[:, None] * policy
-        return result
-
     def _steps(self, policy: FloatArray) -> FloatArray:
         step: FloatArray = np.einsum("sa,sat->st", policy, self.transitions)
         step[self.terminal] = 0
         return step
-
-
-def random_mdp(states: int, actions: int, gamma: float, rng: np.random.Generator, terminals: int = 0) -> TabularMDP:
-    """Draw an MDP: next states from flat Dirichlets, a uniform first state, the last ``terminals`` states terminal."""
-    transitions = rng.dirichlet(np.ones(states), (states, actions))
-    terminal = np.arange(states) >= states - terminals
-    initial = np.where(terminal, 0, 1.0)
-    return TabularMDP(transitions, initial / initial.sum(), gamma, terminal)

@@ -71,17 +71,3 @@ def discoveries(p: FloatArray, rate: float) -> BoolArray:
     if not p.size:
         return np.zeros(p.shape, bool)
     return np.asarray(false_discovery_control(p, axis=None).reshape(p.shape) <= rate)
-
-
-def covariance(values: FloatArray, centred: FloatArray) -> FloatArray:
-    """Return ``values.T @ centred``, where what is only rounding is 0: a reader would read what was removed by it.
-
-    Args:
-        values: ``[n, size]``.
-        centred: ``[n]``, of mean 0.
-
-    Returns:
-        ``[size]``.
-    """
-    found: FloatArray = values.T @ centred
-    return np.where(np.abs(found) > 1e-9 * (np.abs(values).T @ np.abs(centred)), found, 0.0)

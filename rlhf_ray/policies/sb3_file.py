@@ -211,7 +211,7 @@ def statistics_beside(path: Path) -> tuple[Tensor, Tensor, Tensor] | None:
         return None
     try:
         pickles.check_size(file.stat().st_size)
-        stored = pickles.attributes(file.read_bytes())
+        stored = vars(pickles.load(file.read_bytes()))
         if not stored.get("norm_obs", True):
             return None
         seen = vars(stored["obs_rms"])

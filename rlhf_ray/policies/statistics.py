@@ -142,21 +142,6 @@ class TakesVectors(nn.Module):
             if numbers is not None:
                 numbers.observe(observations.flatten(1))
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Load weights (called by torch). Those of before `FormalNumbers` have seen nothing: they act as they did."""
-        for name, value in formal_state(self, prefix).items():
-            state_dict.setdefault(name, value)
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
-
-
-def formal_state(network: TakesVectors, prefix: str = "") -> dict[str, Tensor]:
-    """Return the state of `FormalNumbers` that have seen nothing; empty for a network without."""
-    if network.formal is None:
-        return {}
-    return {
-        f"{prefix}formal.seen.{name}": torch.zeros_like(buffer) for name, buffer in network.formal.seen.named_buffers()
-    }
-
 
 def bounds(space: gym.spaces.Box) -> tuple[Any, Any]:
     """Return middle and half width of each number: 0 and 1 where it is unbounded."""

@@ -13,10 +13,9 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Comparisons, Pairs
-from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
-from rlhf_ray.data.recordings import MANIFEST, Recording
+from rlhf_ray.data.recordings import open_episodes
 from rlhf_ray.data.spaces import spaces_of
 from rlhf_ray.queries.due import Skips
 from rlhf_ray.queries.gatherers import DESERTED, ScriptedGatherer
@@ -34,8 +33,8 @@ def load_recorded(path: Path | str, fragments: FragmentSettings | None = None, s
     """Load recorded behaviour as fragments.
 
     Args:
-        path: an ``.npz`` of recorded steps, a folder of trajectories saved by imitation, a recording (`rlhf_ray.data.recordings`),
-            or a preference store, whose fragments are taken as they are.
+        path: anything that `rlhf_ray.data.recordings.open_episodes` reads, or a preference store, whose fragments are
+            taken as they are.
         fragments: length, number (``pool``) and share of episode starts of the fragments to cut.
         seed: seeds the choice of fragments.
 
@@ -51,10 +50,7 @@ def load_recorded(path: Path | str, fragments: FragmentSettings | None = None, s
         store = PreferenceStore(path, create=False)
         stored = store.fragments(sorted({name for pair in store.pairs() for name in pair}))[1]
     else:
-        if (path / MANIFEST).exists():
-            trajectories = [episode.trajectory for episode in Recording(path)]
-        else:
-            trajectories = Demonstrations.load(path).trajectories()
+        trajectories = [episode.trajectory for episode in open_episodes(path).episodes]
         stored = cut(trajectories, fragments or FragmentSettings(), seed)
     if stored is None or len(stored) < 2:
         raise SettingError(f"{path} has fewer than two fragments of the length asked for; set a smaller length.")

@@ -31,8 +31,6 @@ from rlhf_ray.settings import RewardModelSettings, from_json, own_parts, to_json
 FORMAT = "rlhf_ray.reward/1"
 MOST_STEPS = 4096
 """Most steps of a forward pass without gradients: bounds its memory."""
-LATER = ("deviation_weight", "window", "label_noise")
-"""Scalar buffers that older saved reward models lack; `RewardEnsemble` gives them their defaults."""
 
 _P = TypeVar("_P")
 _R = TypeVar("_R")
@@ -315,13 +313,6 @@ class RewardEnsemble(nn.Module):
             )
         )
         return encoded
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Load a version (called by torch). Versions of before these buffers have the settings' weight, and no history."""
-        state_dict.setdefault(f"{prefix}deviation_weight", torch.tensor(float(self.settings.deviation_weight)))
-        state_dict.setdefault(f"{prefix}window", torch.ones((), dtype=torch.int64))
-        state_dict.setdefault(f"{prefix}label_noise", torch.zeros(()))
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def state(self) -> dict[str, Array]:
         """Return weights, normalisers and version as numpy arrays (copies): one complete version."""

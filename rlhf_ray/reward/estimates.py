@@ -61,24 +61,15 @@ class Estimates:
 
     @staticmethod
     def from_state(state: Mapping[str, Any]) -> Estimates:
-        """Restore what `state` returned.
-
-        Of earlier versions: error rates that are plain numbers are dropped, and without rates for the likelihood, it gets these.
-        """
-        wrong = state.get("wrong")
-        rates = {
-            name: ErrorRate(**values)
-            for name, values in state.get("error_rates", {}).items()
-            if isinstance(values, Mapping)
-        }
+        """Restore what `state` returned."""
         return Estimates(
-            None if wrong is None else ErrorRate(**wrong),
-            rates,
-            dict(state.get("assumed", {name: estimate.rate for name, estimate in rates.items()})),
-            dict(state.get("rationalities", {})),
-            {(pair, who): chance for pair, who, chance in state.get("suspicions", ())},
+            None if state["wrong"] is None else ErrorRate(**state["wrong"]),
+            {name: ErrorRate(**values) for name, values in state["error_rates"].items()},
+            dict(state["assumed"]),
+            dict(state["rationalities"]),
+            {(pair, who): chance for pair, who, chance in state["suspicions"]},
             {
                 name: Drift(ErrorRate(**values["earlier"]), ErrorRate(**values["newest"]), values["rose"])
-                for name, values in state.get("drifts", {}).items()
+                for name, values in state["drifts"].items()
             },
         )

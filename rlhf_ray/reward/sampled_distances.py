@@ -136,7 +136,7 @@ def dard(
     of the recorded steps whose observations are nearest to it (Euclidean, features divided by their deviation; equal numbers for
     Discrete observations). After an observation and an action come the next observations of the steps nearest in both; of
     Discrete actions, in the observation among the steps of the same action. With few data or many dimensions, these may be steps
-    that can't happen there: then use `rlhf_ray.measure.distances.dard` with the environment's own tables, or EPIC.
+    that can't happen there: then use EPIC.
 
     Args:
         first: a reward.

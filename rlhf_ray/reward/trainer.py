@@ -397,8 +397,7 @@ class RewardTrainer:
         }
         self.optimizer.load_state_dict(optimizer)
         self._average.restart()
-        if "average" in state:
-            self._average.load_state(state["average"])
+        self._average.load_state(state["average"])
         self.generator.set_state(torch.as_tensor(np.array(state["generator"])))
         self.annotators = Estimates.from_state(state)
         if self.l2 is not None and state.get("l2"):

@@ -36,7 +36,6 @@ from rlhf_ray.data.checkpoints import all_checkpoints, damaged_files, last_check
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
 from rlhf_ray.data.lock import INSIDE, Lock
-from rlhf_ray.data.metrics import renamed
 from rlhf_ray.data.modules import found_in_all
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.data.places import run_path
@@ -317,12 +316,12 @@ def _said(error: Exception) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ``metrics.jsonl`` file under today's names, without a truncated last line."""
+    """The rows of a ``metrics.jsonl`` file, without a truncated last line."""
     rows: list[dict[str, Any]] = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
             row = json.loads(line)
         except json.JSONDecodeError:
             break
-        rows.append(renamed(row) if isinstance(row, dict) else row)
+        rows.append(row)
     return rows

@@ -12,11 +12,11 @@ import numpy as np
 
 from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.data.comparisons import Pairs
-from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.minari_files import is_minari
+from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.labelling.camera import tried_fps
 from rlhf_ray.labelling.collect import collect
 from rlhf_ray.labelling.films import Episode, Film
@@ -160,7 +160,7 @@ class _Clips:
             )
         fragments: Fragments | None
         if not (path / "store.json").exists():
-            demonstrations = Demonstrations.load(path).checked(*self.spaces, str(path))
+            demonstrations = load_demonstrations(path).checked(*self.spaces, str(path))
             of = self.settings
             fragments = cut_fragments(
                 demonstrations.trajectories(),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.data.atomic import append, write_text
 from rlhf_ray.data.garbage import uncollected
-from rlhf_ray.data.metrics import RENAMED, described
+from rlhf_ray.data.metrics import described
 from rlhf_ray.data.plain import plain
 from rlhf_ray.runs.all_metrics import all_metrics
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
@@ -52,7 +52,7 @@ class CSVFile(Callback):
         self._columns = [metric.name for metric in all_metrics() if not metric.tag or metric.whole]
         if self._path.exists():
             with self._path.open(newline="") as file:
-                self._columns = [RENAMED.get(name, name) for name in next(csv.reader(file), self._columns)]
+                self._columns = next(csv.reader(file), self._columns)
         with carry_on("metrics"):
             self._write_anew()
 

@@ -11,13 +11,12 @@ import numpy as np
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.comparisons import stable_uniform
-from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.measure.correlations import RewardCorrelations, reward_correlations
 from rlhf_ray.measure.held_out import (
     DisagreementScores,
     PredictionScores,
     ReliabilityBin,
-    bands,
     disagreement_scores,
     probabilities_of,
     reliability,
@@ -33,9 +32,6 @@ from rlhf_ray.store import PreferenceStore
 MOST = 2000
 """Most held-out comparisons that are scored, the newest ones: more don't fit into memory if they are images."""
 
-UNKNOWN, RANDOM = "unknown", "random actions"
-"""Groups of answers whose policy the store doesn't know, and about random actions alone."""
-
 
 @dataclass(frozen=True)
 class RewardScores:
@@ -45,8 +41,7 @@ class RewardScores:
         version: the reward model's version.
         overall: scores of all answers.
         curve: reliability curve.
-        groups: scores by ``annotator``, by ``age`` (how many fits ago the comparison was chosen) and by
-            ``policy`` (version of the newer policy of the two fragments), each by name of the group.
+        groups: scores by ``annotator``, by name.
         disagreement: whether members disagree where the model is wrong; None with one member or few answers.
         correlations: with the true reward, on the compared fragments; NaN where it is unknown.
     """
@@ -105,16 +100,7 @@ def score_reward(
     members = probabilities_of(differences, noise)
     predicted = probabilities_of(differences.mean(0), noise)
     version = int(reward.version)
-    chosen_by, acted = (
-        [column[row] for row in chosen]
-        for column in (snapshot.labels[name].to_pylist() for name in ("reward_version", "policy_version"))
-    )
-    grouped = {
-        "annotator": (who, None),
-        "age": _bands([max(0, version - (by or 0)) for by in chosen_by]),
-        "policy": _bands(acted),
-    }
-    groups = {name: scores_by(of, predicted, said, order) for name, (of, order) in grouped.items()}
+    groups = {"annotator": scores_by(who, predicted, said)}
     fragments = Fragments.concatenate(sides)
     return RewardScores(
         version,
@@ -124,15 +110,6 @@ def score_reward(
         disagreement_scores(members, said),
         reward_correlations(learned_rewards(reward, fragments), fragments.rewards),
     )
-
-
-def _bands(values: Sequence[int | None]) -> tuple[list[str], list[str]]:
-    """Divide the numbers into `bands`, with bands of their own for random actions and for what is unknown."""
-    special = {None: UNKNOWN, RANDOM_POLICY: RANDOM}
-    names, order = bands(np.array([value for value in values if value not in special], np.int64))
-    of = iter(names)
-    found = [special[value] if value in special else next(of) for value in values]
-    return found, [RANDOM, *order, UNKNOWN]
 
 
 def scores_of_run(folder: RunFolder) -> tuple[RewardEnsemble, RewardScores | None] | None:

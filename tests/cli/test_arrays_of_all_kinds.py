@@ -17,10 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_ray import cli
-from rlhf_ray.data.conversion import open_episodes, write_episodes
-from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.conversion import write_episodes
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.recordings import load_transitions
+from rlhf_ray.data.recordings import load_demonstrations, load_transitions, open_episodes
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import RewardModelSettings
 
@@ -165,9 +164,9 @@ def test_readers_return_whole_steps_or_one_line(tmp_path: Path, data: st.DataObj
     number = next(n for n in itertools.count() if not (tmp_path / f"{n}").exists())
     try:
         steps = load_transitions(file)
-        whole = Demonstrations.load(file).trajectories()
+        whole = load_demonstrations(file).trajectories()
         write_episodes(open_episodes(file), tmp_path / f"{number}", "imitation")
-        again = Demonstrations.load(tmp_path / f"{number}")
+        again = load_demonstrations(tmp_path / f"{number}")
     except SettingError as refused:
         lines = str(refused).splitlines()
     else:

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PPOSettings, PreferenceSettings, RewardModelSettings
-from tests.made_up import FORCES, VECTORS
 
 DOCS = Path(__file__).parents[2] / "docs"
 IMITATION, DRLHP = PAGES = ("from_imitation.md", "from_drlhp.md")
@@ -77,14 +75,3 @@ def given(name: str, value: Any, **others: Any) -> Any:
     name, _, own = name.partition("=")
     group, _, field = name.partition(".")
     return settings(group, **{field: own or value}, **others)
-
-
-def pool_of(fragments: FragmentSettings, preferences: PreferenceSettings) -> FragmentPool:
-    return FragmentPool(
-        fragments.resolved(horizon=None, total_env_steps=10_000),
-        preferences,
-        RewardModelSettings(),
-        VECTORS,
-        FORCES,
-        seed=0,
-    )

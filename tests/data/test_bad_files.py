@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from rlhf_ray.cli.convert import run as convert
-from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.feedback import read_demonstrations, read_feedback
 from rlhf_ray.data.minari_files import MinariFolder
 from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.queries.fitting import fit
@@ -47,10 +45,8 @@ def test_a_relative_path_is_a_minari_data_set_too(tmp_path: Path, monkeypatch: p
 def test_empty_files_are_one_line(tmp_path: Path) -> None:
     for name in ("zero.npz", "zero.pkl"):
         (tmp_path / name).write_bytes(b"")
-        with pytest.raises(SettingError, match=rf"{name} holds no demonstrations"):
-            Demonstrations.load(tmp_path / name)
-        with pytest.raises(SettingError, match=rf"{name} holds no rated or ranked"):
-            read_feedback(tmp_path / name, np.random.default_rng(0))
+        with pytest.raises(SettingError, match=rf"{name} holds no recorded steps"):
+            load_demonstrations(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +80,6 @@ def test_a_truncated_export_is_named(tmp_path: Path) -> None:
     (tmp_path / "cut.parquet").write_bytes(b"PAR1" + b"x" * 40)
     with pytest.raises(ValueError, match=r"cut\.parquet is damaged"):
         import_file(PreferenceStore(tmp_path / "store"), tmp_path / "cut.parquet")
-
-
-def test_ratings_and_ranks_together_and_no_comparison_at_all_are_refused(tmp_path: Path) -> None:
-    arrays: dict[str, Any] = {"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2))}
-    np.savez(tmp_path / "both.npz", **arrays, ratings=np.arange(3), ranks=np.arange(3))
-    with pytest.raises(SettingError, match=r"both\.npz has both"):
-        read_feedback(tmp_path / "both.npz", np.random.default_rng(0))
-    with pytest.raises(SettingError, match="--count is 0"):
-        read_demonstrations(tmp_path, tmp_path, 5, 0, np.random.default_rng(0))
 
 
 class SkipsAll:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import pytest
 
 from rlhf_ray.cli import fit_rewards
 from rlhf_ray.cli.convert import run
-from rlhf_ray.data.conversion import open_episodes, write_episodes
-from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.conversion import write_episodes
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.recording_writer import RecordingWriter
-from rlhf_ray.data.recordings import Recording, load_transitions
+from rlhf_ray.data.recordings import Recording, load_demonstrations, load_transitions, open_episodes
 from rlhf_ray.settings import SettingError
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS
 
@@ -85,7 +83,7 @@ def test_a_recording_becomes_a_minari_data_set_and_comes_back(
     assert (back.about["environment"], back.observation_space, back.action_space) == ("Pendulum-v1", *spaces)
     steps = load_transitions(out)
     assert steps.columns["truncated"].tolist() == [i == 7 for i in range(10)]
-    assert len(Demonstrations.load(out)) == 10
+    assert len(load_demonstrations(out)) == 10
     assert fit_rewards._spaces(str(out), None) == spaces
 
 
@@ -99,8 +97,8 @@ def test_a_minari_data_set_whose_spaces_are_unknown_makes_no_environment(tmp_pat
         open_episodes(tmp_path)
 
 
-@pytest.mark.parametrize("out", ["folder", "legacy.npz"])
-def test_a_recording_goes_to_imitation_and_back(tmp_path: Path, out: str) -> None:
+def test_a_recording_goes_to_imitation_and_back(tmp_path: Path) -> None:
+    out = "folder"
     serialize = pytest.importorskip("imitation.data.serialize", reason="the extra 'imitation'")
     space = gym.spaces.Box(-np.array([1, 1, 8], np.float32), np.array([1, 1, 8], np.float32))
     episodes = recorded(tmp_path / "r", (space, gym.spaces.Box(-2, 2, (1,))))
@@ -116,26 +114,6 @@ def test_a_recording_goes_to_imitation_and_back(tmp_path: Path, out: str) -> Non
     same_episodes(episodes, Recording(tmp_path / "back"), truncated=False)
 
 
-def test_a_pickle_of_imitations_first_versions_is_read(tmp_path: Path) -> None:
-    types = pytest.importorskip("imitation.data.types", reason="the extra 'imitation'")
-    episodes = some_episodes(VECTORS, CHOICES)
-    of = [
-        types.TrajectoryWithRew(t.observations, t.actions, np.array([{"a": 1}] * len(t)), t.terminated, t.rewards)
-        for t in (each.trajectory for each in episodes)
-    ]
-    (tmp_path / "old.pkl").write_bytes(pickle.dumps(of))
-    same_episodes(episodes, open_episodes(tmp_path / "old.pkl").episodes, truncated=False)
-    assert Demonstrations.load(tmp_path / "old.pkl").rewards is not None
-    (tmp_path / "bad.pkl").write_bytes(pickle.dumps([Path(".")]))
-    with pytest.raises(SettingError, match="refers to pathlib"):
-        load_transitions(tmp_path / "bad.pkl")
-    (tmp_path / "half.pkl").write_bytes(pickle.dumps(of)[:200])
-    (tmp_path / "empty.pkl").write_bytes(pickle.dumps([]))
-    for name in ("half", "empty"):
-        with pytest.raises(SettingError, match=f"{name}.pkl holds no trajectories of imitation"):
-            load_transitions(tmp_path / f"{name}.pkl")
-
-
 def test_outs_that_do_not_fit_the_format_are_refused(tmp_path: Path) -> None:
     recorded(tmp_path / "r", SPACES[0])
     source = open_episodes(tmp_path / "r")
@@ -146,4 +124,4 @@ def test_outs_that_do_not_fit_the_format_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="exists"):
         write_episodes(source, tmp_path / "r", "imitation")
     write_episodes(source, tmp_path / "d.npz", "demonstrations")
-    assert len(Demonstrations.load(tmp_path / "d.npz")) == 10
+    assert len(load_demonstrations(tmp_path / "d.npz")) == 10

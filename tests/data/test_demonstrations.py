@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.demonstrations import Demonstrations, spaces_of_file
+from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.settings import SettingError
 from tests.made_up import CHOICES, FORCES, VECTORS
 
@@ -137,8 +138,8 @@ def test_what_is_no_file_of_demonstrations_is_an_error_that_says_what_it_should_
     others = ("one.npy", "text.npz", "code.py")
     for name in ("lacking.npz", "uneven.npz", "empty.npz", "objects.npz", *others, "folder", "nothing"):
         why = r"\(it is no .npz file\)" if name in others else ".*"
-        with pytest.raises(SettingError, match=rf"{name} holds no demonstrations {why}: .* with the arrays"):
-            Demonstrations.load(tmp_path / name)
+        with pytest.raises(SettingError, match=rf"{name} holds no recorded steps {why}: .* with the arrays"):
+            load_demonstrations(tmp_path / name)
 
 
 def test_those_of_another_environment_are_refused() -> None:
@@ -178,7 +179,7 @@ def test_trajectories_that_imitation_saved_are_read(tmp_path: Path) -> None:
         for n, over in ((4, False), (3, True))
     ]
     serialize.save(tmp_path / "theirs", episodes)
-    loaded = Demonstrations.load(tmp_path / "theirs")
+    loaded = load_demonstrations(tmp_path / "theirs")
     loaded.checked(VECTORS, FORCES, "theirs")
     for ours, theirs in zip(loaded.trajectories(), episodes, strict=True):
         np.testing.assert_allclose(ours.observations, theirs.obs)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from rlhf_ray.cli import store as store_commands
 from rlhf_ray.data.comparisons import Comparisons, Pairs
-from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.feedback import from_demonstrations, from_ranking, from_ratings, read_feedback
+from rlhf_ray.data.feedback import from_demonstrations, from_ranking, from_ratings
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.settings import RewardModelSettings
@@ -130,83 +129,16 @@ def test_a_reward_is_learned_from_ratings_alone() -> None:
     assert ((left > right) == (unseen.preferences > 0.5)).mean() > 0.9
 
 
-def test_choices_saved_as_a_column_are_read_as_flat_ones(tmp_path: Path) -> None:
-    choices, observations = RNG(0).integers(3, size=(6, 5)), _fragments(6).observations
-    np.savez(tmp_path / "rated.npz", observations=observations, actions=choices[..., None], ratings=np.arange(6))
-    (found,) = read_feedback(tmp_path / "rated.npz", RNG(0))[1]
-    read = {row.tobytes() for row in found.pairs.left.actions}
-    assert read <= {row.tobytes() for row in choices}
-    assert found.pairs.left.actions.shape[1:] == (5,)
-
-
-def test_files_are_added_to_a_store_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fragments, store = _fragments(6), str(tmp_path / "store")
-    arrays = {"observations": fragments.observations, "actions": fragments.actions}
-    np.savez(tmp_path / "rated.npz", **arrays, ratings=np.arange(6))
-    np.savez(tmp_path / "ranked.npz", **arrays, ranks=np.array([0, 1, 2, 0, 1, 2]), lists=np.array([0, 0, 0, 1, 1, 1]))
-    for name, said in (("rated", "12 new"), ("rated", "0 new"), ("ranked", "6 new")):
-        store_commands.run(["add", store, str(tmp_path / f"{name}.npz")])
-        assert said in capsys.readouterr().out
-    held = PreferenceStore(store, create=False).load()
-    assert held is not None
-    assert {name: held.annotators.count(name) for name in ("ratings", "rankings")} == {"ratings": 12, "rankings": 6}
-
-
-def test_demonstrations_are_added_against_other_behaviour(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = []
-    for name, seed in (("shown", 0), ("other", 1)):
-        rng = RNG(seed)
-        ends = np.arange(60) % 20 == 19
-        steps = {
-            "observations": rng.normal(size=(60, 3)).astype(np.float32),
-            "actions": rng.random((60, 1), np.float32),
-        }
-        files.append(tmp_path / f"{name}.npz")
-        Demonstrations(**steps, terminals=ends).save(files[-1])
-    words = [
-        "add",
-        str(tmp_path / "store"),
-        str(files[0]),
-        "--against",
-        str(files[1]),
-        "--length",
-        "5",
-        "--count",
-        "20",
-    ]
-    store_commands.run(words)
-    assert "20 new comparisons" in capsys.readouterr().out
-    with pytest.raises(SettingError, match=r"shown\.npz has no episode of 50 steps"):
-        store_commands.run([*words[:-3], "50"])
-
-
-CLIPS = {"actions": np.zeros((3, 5, 1)), "observations": np.arange(36.0).reshape(3, 6, 2)}
-SAME = {"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2))}
-
-
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("ratings", "said"),
     [
-        ({}, "holds no rated or ranked fragments .*actions"),
-        ({"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 5, 2))}, r"need observations \[3, 6"),
-        ({"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2))}, "has neither ratings nor ranks"),
-        (
-            {"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2)), "ratings": np.zeros(2)},
-            "3 fragments need one number each as ratings, .* got an array of shape",
-        ),
-        (CLIPS | {"ratings": np.array([1.0, np.nan, np.nan])}, "as ratings, .* got NaN or infinity for 2 of them"),
-        (CLIPS | {"ranks": np.array([1.0, np.nan, 2.0])}, "as ranks, .* got NaN or infinity for 1 of them"),
-        (CLIPS | {"ratings": np.array([np.inf, np.inf, 2.0])}, "as ratings, .* got NaN or infinity for 2 of them"),
-        (CLIPS | {"ranks": np.zeros(2)}, r"as ranks, .* shape \(2,\)"),
-        (CLIPS | {"ranks": np.array(["a", "b", "c"])}, "as ranks, .* got something else"),
-        (CLIPS | {"ranks": np.arange(3), "lists": np.array([0, 0, 1])}, "its list 1 has one fragment only"),
-        (SAME | {"ranks": np.arange(3)}, "all 3 fragments are the same"),
-        (SAME | {"ratings": np.arange(3)}, "all 3 fragments are the same"),
+        (np.zeros(2), "3 fragments need one number each as ratings, .* got an array of shape"),
+        (np.array([1.0, np.nan, np.nan]), "as ratings, .* got NaN or infinity for 2 of them"),
+        (np.array(["a", "b", "c"]), "as ratings, .* got something else"),
     ],
 )
-def test_files_that_hold_something_else_are_refused(
-    tmp_path: Path, arrays: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]], said: str
-) -> None:
-    np.savez(tmp_path / "given.npz", **arrays)  # type: ignore[arg-type]
+def test_what_is_no_rating_is_refused(ratings: Any, said: str) -> None:
     with pytest.raises(SettingError, match=said):
-        read_feedback(tmp_path / "given.npz", RNG(0))
+        from_ratings(_fragments(3), ratings, RNG(0))
+    with pytest.raises(SettingError, match="all 3 fragments are the same"):
+        from_ratings(_fragments(1)[np.zeros(3, int)], np.arange(3.0), RNG(0))

@@ -220,21 +220,18 @@ def test_trajectories_go_to_imitation_and_back(tmp_path: Path) -> None:
     serialize = pytest.importorskip("imitation.data.serialize")
     for spaces in SPACES[:2]:
         episodes = [each.trajectory for each in some_episodes(*spaces)]
-        names = (tmp_path / "legacy.npz", tmp_path / f"folder{len(spaces[0].shape)}")
-        imitation_files.write_npz(episodes, names[0])
-        imitation_files.write_folder(episodes, names[1])
-        for path in names:
-            for ours, theirs in zip(episodes, serialize.load(str(path)), strict=True):
-                np.testing.assert_array_equal(theirs.obs, ours.observations)
-                np.testing.assert_array_equal(theirs.acts, ours.actions)
-                np.testing.assert_array_equal(theirs.rews, ours.rewards)
-                assert (theirs.terminal, len(theirs.infos)) == (ours.terminated, len(ours))
-            steps = load_transitions(path)
-            for name in ARRAYS:
-                same(getattr(steps, name), getattr(Transitions.of_trajectories(episodes), name))
-        assert np.load(names[0], allow_pickle=False)["infos"].shape == (16, 0)
+        path = tmp_path / f"folder{len(spaces[0].shape)}"
+        imitation_files.write_folder(episodes, path)
+        for ours, theirs in zip(episodes, serialize.load(str(path)), strict=True):
+            np.testing.assert_array_equal(theirs.obs, ours.observations)
+            np.testing.assert_array_equal(theirs.acts, ours.actions)
+            np.testing.assert_array_equal(theirs.rews, ours.rewards)
+            assert (theirs.terminal, len(theirs.infos)) == (ours.terminated, len(ours))
+        steps = load_transitions(path)
+        for name in ARRAYS:
+            same(getattr(steps, name), getattr(Transitions.of_trajectories(episodes), name))
         with pytest.raises(SettingError, match="exists; give another folder"):
-            imitation_files.write_folder(episodes, names[1])
+            imitation_files.write_folder(episodes, path)
 
 
 class Evil:
@@ -250,25 +247,17 @@ class Evil:
 def test_a_pickle_in_a_file_is_never_run(tmp_path: Path) -> None:
     hit = tmp_path / "hit"
     evil = np.array([Evil(hit)] * 3, dtype=object)
-    arrays: dict[str, Any] = {
-        "obs": np.arange(10.0).reshape(5, 2),
-        "acts": np.arange(3),
-        "terminal": np.array([True, False]),
-        "indices": np.array([1]),
-        "infos": evil,
-        "rews": np.ones(3),
-    }
-    np.savez(tmp_path / "infos.npz", **arrays)
-    assert load_transitions(tmp_path / "infos.npz").next_observations[:, 0].tolist() == [2.0, 6.0, 8.0]
-    np.savez(tmp_path / "acts.npz", **(arrays | {"acts": evil}))
+    arrays: dict[str, Any] = {"observations": np.ones((3, 2)), "actions": np.ones(3), "timeouts": np.arange(3) == 2}
+    np.savez(tmp_path / "other.npz", **arrays, others=evil)
+    assert len(load_transitions(tmp_path / "other.npz")) == 2
+    np.savez(tmp_path / "acts.npz", **(arrays | {"actions": evil}))
     (tmp_path / "plain.npz").write_bytes(pickle.dumps(Evil(hit)))
-    np.savez(tmp_path / "uneven.npz", **(arrays | {"indices": np.array([2, 1])}))
-    for name in ("acts.npz", "plain.npz", "uneven.npz"):
+    for name in ("acts.npz", "plain.npz"):
         with pytest.raises(SettingError, match=rf"{name} holds no") as raised:
             load_transitions(tmp_path / name)
         assert "\n" not in str(raised.value)
     assert not hit.exists()
-    np.load(tmp_path / "infos.npz", allow_pickle=True)["infos"]
+    np.load(tmp_path / "other.npz", allow_pickle=True)["others"]
     assert hit.exists()  # or this test could not fail
 
 

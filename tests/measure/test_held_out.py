@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from rlhf_ray.measure.held_out import (
-    bands,
     below_chance,
     calibration_error,
     chance_calibration_error,
@@ -94,20 +93,6 @@ def test_groups_are_scored_alone() -> None:
     found = scores_by(["ada", "ben", "ben"], p, y)
     assert found["ada"] == scores(p[:1], y[:1])
     assert found["ben"] == scores(p[1:], y[1:])
-
-
-def test_bands_keep_equal_values_together_and_sizes_similar() -> None:
-    values = np.repeat(np.arange(12), 5)
-    names, order = bands(values, 4)
-    assert order == ["0–2", "3–5", "6–8", "9–11"]
-    assert [names.count(name) for name in order] == [15] * 4
-    names, order = bands(np.array([7, -1, 7, 3]))
-    assert order == ["-1", "3", "7"]
-    assert names == ["7", "-1", "7", "3"]
-    names, order = bands(np.array([0] * 90 + [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), 4)
-    assert order[0] == "0"
-    assert names.count("0") == 90
-    assert bands(np.array([], np.int64)) == ([], [])
 
 
 def test_disagreement_is_compared_with_the_error() -> None:

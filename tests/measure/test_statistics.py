@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from rlhf_ray.measure.statistics import auc, constant, covariance, discoveries, pearson, ranks, spearman
+from rlhf_ray.measure.statistics import auc, constant, discoveries, pearson, ranks, spearman
 
 SOME = st.lists(st.integers(-3, 3), min_size=3, max_size=40).map(lambda values: np.array(values, float))
 
@@ -51,13 +51,3 @@ def test_discoveries_are_those_of_the_threshold_of_benjamini_and_hochberg() -> N
     np.testing.assert_array_equal(discoveries(p, 0.05), p <= flat[below[-1]])
     assert not discoveries(np.ones((2, 3)), 0.05).any()
     assert discoveries(np.zeros((0, 0)), 0.05).shape == (0, 0)
-
-
-def test_a_covariance_that_is_only_rounding_is_0() -> None:
-    rng = np.random.default_rng(0)
-    values, classes = rng.normal(size=(1000, 3)), rng.integers(2, size=1000)
-    wanted = classes - classes.mean()
-    np.testing.assert_allclose(covariance(values, wanted) / 1000, np.cov(values.T, classes, ddof=0)[3, :3], rtol=1e-9)
-    without = values - np.outer(wanted, wanted @ values) / (wanted @ wanted)
-    assert not covariance(without, wanted).any()
-    assert covariance(without + 1e-6 * wanted[:, None], wanted).all()

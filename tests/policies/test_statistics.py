@@ -118,17 +118,6 @@ def test_formal_bounds_hide_nothing_that_narrow_ones_show(bound: float) -> None:
     assert outputs_of(wide)(seen.numpy()) == pytest.approx(outputs_of(narrow)(seen.numpy()), abs=1e-6)
 
 
-def test_a_policy_of_before_loads_and_acts_as_it_did() -> None:
-    space, seen = gym.spaces.Box(-1e6, 1e6, (3,), np.float32), torch.rand(5, 3) * 1e6
-    network = ActorCriticNetwork(space, ACTIONS, PolicyShape())
-    before = {name: value for name, value in network.state_dict().items() if not name.startswith("formal.")}
-    network.observe(seen)
-    network.load_state_dict(before)
-    assert torch.equal(_features(network, seen), seen / 1e6)
-    sac = _sac(space)
-    sac.load_state_dict({name: value for name, value in sac.state_dict().items() if not name.startswith("formal.")})
-
-
 def test_sane_bounds_give_the_same_bits_and_the_same_weights_as_ever() -> None:
     space, seen = gym.spaces.Box(np.float32(-4.8), np.float32(7.3), (3,)), torch.randn(64, 3)
     network = ActorCriticNetwork(space, ACTIONS, PolicyShape())

@@ -222,23 +222,6 @@ def test_a_restored_trainer_has_the_rates() -> None:
     assert reports[0] == reports[1]
 
 
-def test_a_state_of_an_earlier_version_opens_without_its_rates() -> None:
-    some = answers(30, 0)
-    trainer, restored = trainer_of(SMALL), trainer_of(SMALL, seed=3)
-    trainer.comparisons.add(some)
-    trainer.fit(5)
-    state = trainer.state() | {"error_rates": {"anna": 0.1, "bert": 0.4}}
-    for name in ("wrong", "suspicions", "drifts", "rationalities", "assumed"):
-        del state[name]
-    restored.load_state(state, Changes(1, some))
-    assert restored.annotators == Estimates()
-    state = trainer.state()
-    del state["assumed"]  # then the likelihood had the estimates
-    restored.load_state(state, Changes(1, some))
-    assert restored.annotators.assumed == {name: rate.rate for name, rate in trainer.annotators.error_rates.items()}
-    assert set(restored.fit(5).error_rates) == set(NAMES)
-
-
 def test_newest_answers_are_compared_with_the_older_half() -> None:
     rng = np.random.default_rng(5)
     n = 150

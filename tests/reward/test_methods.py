@@ -193,6 +193,12 @@ class Half(FitMethod):
         return dataclasses.replace(labels, weights=weights)
 
 
+class Idle(Half):
+    """Its hook is never called."""
+
+    revises = False
+
+
 def test_a_method_of_ones_own_by_name_and_as_an_object() -> None:
     given = some_comparisons(40, 5)
     settings = dataclasses.replace(SMALL, methods=("tests.reward.test_methods:Half", "rune"))
@@ -208,7 +214,11 @@ def test_a_method_of_ones_own_by_name_and_as_an_object() -> None:
 
 @pytest.mark.parametrize(
     ("methods", "said"),
-    [(("surv",), "methods is 'surv'; did you mean surf"), ((dict,), "lacks unlabelled_ratio")],
+    [
+        (("surv",), "methods is 'surv'; did you mean surf"),
+        ((dict,), "lacks unlabelled_ratio"),
+        ((Idle,), "revises is False although it has a revise"),
+    ],
 )
 def test_unknown_methods_are_refused(methods: Any, said: str) -> None:
     with pytest.raises(SettingError, match=said):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +37,6 @@ def set_defaults(env: gym.Env[Any, Any]) -> None:
         torch.set_default_dtype(torch.float64)
         torch.set_grad_enabled(False)
         np.seterr(all="raise")
-        warnings.simplefilter("error")
         torch.set_num_threads(2)
         os.chdir("/")
         env.weights = torch.nn.Linear(1, 1)  # type: ignore[attr-defined]

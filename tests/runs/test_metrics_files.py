@@ -56,16 +56,3 @@ def test_new_metrics_come_last_and_a_resume_repeats_no_row(tmp_path: Path) -> No
     tell(files, iteration=2, env_steps=250, mine=2.5)
     assert [(row["env_steps"], row["mine"]) for row in table(folder)] == [("100", ""), ("250", "2.5")]
     assert [json.loads(line)["iteration"] for line in folder.metrics.read_text().splitlines()] == [1, 2]
-
-
-def test_an_earlier_run_goes_on_under_todays_names(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", Experiment())
-    earlier = {"iteration": 1, "env_steps": 9, "clips_dropped": 3, "first_clips_env_steps": 7, "ppo_seconds": 0.5}
-    folder.metrics.write_text(json.dumps(earlier) + "\n")
-    folder.metrics_csv.write_text("iteration,clips_dropped,env_steps\n1,3,9\n")
-    files = begin(folder)
-    tell(files, iteration=2, env_steps=18, fragments_dropped=4)
-    assert columns(folder)[:3] == ["iteration", "fragments_dropped", "env_steps"]
-    assert [row["fragments_dropped"] for row in table(folder)] == ["3", "4"]
-    assert folder.rows()[0]["first_fragments_env_steps"] == 7
-    assert folder.rows()[0]["iteration_seconds"] == 0.5

@@ -9,7 +9,6 @@ from PIL import Image
 
 from rlhf_ray.data.comparisons import stable_uniform
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.data.rollout import rollout
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
@@ -23,7 +22,7 @@ from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.run_report import STEPS
 from rlhf_ray.runs.report.steps import scores
 from rlhf_ray.runs.report.subject import read_run
-from rlhf_ray.runs.reward_scores import RANDOM, newest_of_annotators, score_reward, scores_of_run
+from rlhf_ray.runs.reward_scores import newest_of_annotators, score_reward, scores_of_run
 from rlhf_ray.runs.video import check_video, write_video
 from rlhf_ray.settings import Experiment, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
@@ -78,9 +77,6 @@ def test_groups_hold_every_answer_once_and_are_named(tmp_path: Path) -> None:
     found = score_reward(trainer.ensemble, store, SHARE)
     assert found is not None
     assert set(found.groups["annotator"]) == {"ada", "ben"}
-    assert list(found.groups["age"]) == ["1", "2", "3"]  # chosen by version 2, 1 and 0 of 3
-    assert list(found.groups["policy"]) == [RANDOM, "0", "1"]
-    assert RANDOM_POLICY == -1
     for groups in found.groups.values():
         assert sum(of.answers for of in groups.values()) == found.overall.answers
         assert sum(of.answers * of.brier.mean for of in groups.values()) == pytest.approx(
@@ -89,14 +85,6 @@ def test_groups_hold_every_answer_once_and_are_named(tmp_path: Path) -> None:
     assert sum(of.answers for of in found.curve) == found.overall.answers
     assert found.correlations.fragments == 2 * found.overall.answers
     assert found.correlations.returns_linear.mean > 0.3
-    store.commit(some_comparisons(30, seed=9, reward_version=3), annotator="ada")
-    newer = score_reward(trainer.ensemble, store, SHARE)
-    assert newer is not None
-    assert list(newer.groups["age"]) == ["0", "1", "2", "3"]
-    store.commit(some_comparisons(30, seed=11, reward_version=9), annotator="ada")  # by a newer one than this
-    newest = score_reward(trainer.ensemble, store, SHARE)
-    assert newest is not None
-    assert list(newest.groups["age"]) == ["0", "1", "2", "3"]
     store.weigh("ben", 0.0)
     without = score_reward(trainer.ensemble, store, SHARE)
     assert without is not None
@@ -110,7 +98,6 @@ def test_the_newest_of_many_answers_are_scored(tmp_path: Path, monkeypatch: pyte
     found = score_reward(trainer.ensemble, store, SHARE)
     assert found is not None
     assert found.overall.answers == 5
-    assert set(found.groups["age"]) == {"1"}  # of the last round
 
 
 def test_where_all_that_counts_is_held_out_fits_train_on_it(tmp_path: Path) -> None:

@@ -361,14 +361,14 @@ def test_a_malicious_pickle_runs_nothing(tmp_path: Path, wrap: Any) -> None:
         Call(pickle.loads, pickle.dumps(Call(os.mkdir, str(proof)))),
     ):
         (tmp_path / "a.pkl").write_bytes(pickle.dumps(wrap(call)))
-        with pytest.raises(ValueError, match="which doesn't belong in such a file"):
+        with pytest.raises(ValueError, match="Can't import"):
             import_file(store, tmp_path / "a.pkl")
     # The same inside a segment that a PrefDB compressed.
     database, packed = PrefDB(), CompressedDict()
     vars(packed)["store"] = {1: zlib.compress(pickle.dumps(Call(os.mkdir, str(proof))))}
     vars(database).update(segments=packed, prefs=[(1, 1, (1.0, 0.0))])
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(database))
-    with pytest.raises(ValueError, match="which doesn't belong in such a file"):
+    with pytest.raises(ValueError, match="Can't import"):
         import_file(store, tmp_path / "a.pkl")
     assert not proof.exists()
     assert len(store) == 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import pickletools
 import re
 import warnings
 import zipfile
@@ -97,7 +96,7 @@ def load_imitation_net(path: Path) -> nn.Module:
             warnings.simplefilter("ignore")  # torch's advice about old and new pickles
             net = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises almost anything
-        raise SettingError(f"{path} {_why(path, error)}") from error
+        raise SettingError(f"{path} {_why(error)}") from error
     if not isinstance(net, nn.Module) or not all(
         hasattr(net, source) for source in ("observation_space", "action_space")
     ):
@@ -138,49 +137,17 @@ def _check_size(path: Path) -> None:
         )
 
 
-def _why(path: Path, error: Exception) -> str:
+def _why(error: Exception) -> str:
     """What is wrong with a file, from torch's error."""
     message = str(error)
     named = re.search(r"(?:GLOBAL|class|function) ['`<]*([A-Za-z_][\w.]*\.[\w.]*\w)", message)
-    names = [named.group(1)] if named is not None else _newer_names(path) if "operand" in message else []
-    if names:
+    if named is not None:
         return (
-            f"names {', '.join(names)}, which is not one of imitation's reward networks, torch's layers, spaces or "
-            "arrays, so it is not loaded: its code would run. If you trust the file, load it in a module of your own and name it "
-            "module:Name."
+            f"names {named.group(1)}, which is not one of imitation's reward networks, torch's layers, spaces or arrays, so it is "
+            "not loaded: its code would run. If you trust the file, load it in a module of your own and name it module:Name."
         )
     lines = [line for line in message.splitlines() if re.search("[A-Za-z]", line) and "orch.load" not in line]
     return (
         f"can't be read as a reward network of imitation ({lines[0][:120] if lines else type(error).__name__}): it is damaged, or "
         "another kind of file."
     )
-
-
-def _newer_names(path: Path) -> list[str]:
-    """The first classes, besides torch's, that a pickle of a newer protocol names; torch does not read it. Nothing is built."""
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                content = archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
-        else:
-            content = path.read_bytes()
-        names: list[str] = []
-        texts, memo, last = ["", ""], dict[int, str | None](), None
-        for operation, argument, _ in pickletools.genops(content):
-            if operation.name == "MEMOIZE":
-                memo[len(memo)] = last
-                continue
-            last = (
-                argument
-                if isinstance(argument, str)
-                else memo.get(int(argument or 0))
-                if "GET" in operation.name
-                else None
-            )
-            if last is not None:
-                texts.append(last)
-            elif operation.name == "STACK_GLOBAL":
-                names.append(".".join(texts[-2:]))
-    except Exception:  # damaged: said elsewhere
-        return []
-    return [name for name in dict.fromkeys(names) if not name.startswith(("torch.", "collections."))][:3]

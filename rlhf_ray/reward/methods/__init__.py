@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.reward.methods.method import FitLabels as FitLabels
 from rlhf_ray.reward.methods.method import FitMethod as FitMethod
 from rlhf_ray.reward.methods.rime import Rime
 from rlhf_ray.reward.methods.rune import Rune
 from rlhf_ray.reward.methods.surf import Surf
-from rlhf_ray.reward.methods.trial import try_out
 from rlhf_ray.settings import RewardModelSettings
 
 UNLABELLED_PAIRS = 512
@@ -24,12 +24,17 @@ def make_methods(settings: RewardModelSettings) -> Sequence[FitMethod]:
     """Make the methods that ``settings.methods`` names, in this order.
 
     Raises:
-        SettingError: no method has such a name, or it doesn't behave like a `FitMethod`.
+        SettingError: no method has such a name, it doesn't behave like a `FitMethod`, or it has a hook that is never called.
     """
     methods = [METHODS.make(name, settings=settings) for name in settings.methods]
     for name, method in zip(settings.methods, methods, strict=True):
-        if name not in METHODS.parts:
-            try_out(name, method, settings.ensemble_size)
+        for switch, hook in (("revises", "revise"), ("unlabelled_ratio", "unlabelled_loss")):
+            own = getattr(type(method), hook, None) is not getattr(FitMethod, hook)
+            if bool(getattr(method, switch)) != own:
+                raise SettingError(
+                    f"reward_model.methods has {name!r}, whose {switch} is {getattr(method, switch)!r} although it has "
+                    f"{'a' if own else 'no'} {hook}() of its own: it is called only if {switch} is set."
+                )
     return methods
 
 

@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.inputs import check_observations, in_type
-from rlhf_ray.data.spaces import choices_of, one_line, shaped
+from rlhf_ray.data.inputs import check_observations, check_recorded, in_type
+from rlhf_ray.data.spaces import choices_of, shaped
 from rlhf_ray.data.transitions import Transitions
 
 
@@ -33,29 +33,17 @@ def check_steps(
         SettingError: they don't fit; the message says what and how to mend it.
     """
     if not len(steps):
-        raise SettingError(f"{what} has no steps; record some first.")
-    steps = steps.with_(actions=shaped(steps.actions, action_space))
-    if steps.actions.shape[1:] != action_space.shape:
-        raise SettingError(
-            f"{what} has actions of shape {steps.actions.shape[1:]}; the environment has {one_line(action_space)}. Use the "
-            "environment that it was recorded in."
-        )
-    for values in (steps.observations, steps.next_observations):
-        check_observations(values, observation_space, what, own=own)
-    if isinstance(action_space, gym.spaces.Discrete):
-        first, last = int(action_space.start), int(action_space.start) + int(action_space.n) - 1
-        least, most = steps.actions.min(), steps.actions.max()
-        if not first <= least <= most <= last or np.any(steps.actions != np.round(steps.actions)):
-            raise SettingError(f"{what} has actions from {least} to {most}; the environment's are {first} to {last}.")
-    elif not np.isfinite(steps.actions).all():
-        raise SettingError(f"{what} has actions that are NaN or infinite; remove those steps.")
+        raise SettingError(f"{what} have no steps; record some first.")
+    actions = shaped(steps.actions, action_space)
+    if choices_of(action_space) and np.array_equal(actions, np.round(actions)):  # whole numbers may be saved as floats
+        actions = actions.astype(np.int64)
+    check_recorded(steps.observations, actions, (observation_space, action_space), what, own=own)
+    check_observations(steps.next_observations, observation_space, what, own=own)
     unknown = ~np.isfinite(steps.rewards)
     if unknown.any():
         raise SettingError(
-            f"{what} has {int(unknown.sum())} of {len(steps)} rewards that are NaN or infinite; record them with their rewards, or "
-            "remove those steps."
+            f"{what} have {int(unknown.sum())} of {len(steps)} rewards that are NaN or infinite; record them with their rewards, "
+            "or remove those steps."
         )
     seen = [in_type(values, observation_space) for values in (steps.observations, steps.next_observations)]
-    steps = steps.with_(observations=seen[0], next_observations=seen[1])
-    # Actions may be whole numbers that were saved as floats.
-    return steps.with_(actions=steps.actions.astype(np.int64)) if choices_of(action_space) else steps
+    return steps.with_(actions=actions, observations=seen[0], next_observations=seen[1])

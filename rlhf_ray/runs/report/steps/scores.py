@@ -15,7 +15,7 @@ from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.section import Section, Table
 
 TITLE = "The reward model on held-out answers"
-GROUPS = {"annotator": "annotator {}", "age": "chosen fits ago: {}", "policy": "policy version {}"}
+GROUPS = {"annotator": "annotator {}"}
 CORRELATIONS = {
     "steps_linear": "Correlation of step rewards, linear",
     "steps_rank": "Correlation of step rewards, ranks",
