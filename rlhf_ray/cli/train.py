@@ -130,7 +130,7 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
     if in_job():
         print(f"run folder: {folder.path}")
     if command.true_reward:
-        _train_expert(experiment, folder, resumed is not None, command.evaluation_episodes)
+        _train_expert(folder, experiment, resumed is not None, command.evaluation_episodes)
         return
     with (
         folder.writing(),
@@ -140,8 +140,8 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
     ):
         progress.on_stage("starting, collecting the first fragments" if resumed is None else "starting")
         train(
-            experiment,
             folder,
+            experiment,
             resume=resumed is not None,
             reference=command.reference,
             evaluation_episodes=command.evaluation_episodes,
@@ -177,7 +177,7 @@ def _extend(folder: RunFolder, now: Experiment) -> None:
         print(f"rlhf-ray: {line}")
 
 
-def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episodes: int) -> None:
+def _train_expert(folder: RunFolder, experiment: Experiment, resume: bool, episodes: int) -> None:
     """Train on the true reward, with a progress bar, and print the outcome."""
     from rlhf_ray.agents.true_return import success_of
     from rlhf_ray.runs.expert import train_expert
@@ -191,7 +191,7 @@ def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episo
         )
 
     with resumable(folder), Counting("env steps", experiment.total_env_steps) as bar:
-        outcome = train_expert(experiment, folder, resume=resume, evaluation_episodes=episodes, watch=watch)
+        outcome = train_expert(folder, experiment, resume=resume, evaluation_episodes=episodes, watch=watch)
     if outcome.random is None or outcome.reference is None:
         print(f"stopped after {outcome.env_steps} steps; resume with `rlhf-ray train --resume {folder.path}`")
         return
@@ -255,13 +255,12 @@ def resumable(folder: RunFolder) -> Iterator[None]:
 
 def with_first_comparisons(experiment: Experiment, words: Sequence[str]) -> Experiment:
     """Scale the preset's initial comparisons with the budget in ``words``, unless ``words`` set both."""
-    of, given = experiment.preferences, {}
+    given = {}
     for word, value in zip(words, [*words[1:], ""], strict=True):
         name, equals, text = word.partition("=")
         given[name.replace("_", "-")] = text if equals else value
     budget = given.get("--preferences.comparisons", "")
-    initial = of.initial_comparisons
-    if "--preferences.initial-comparisons" in given or not isinstance(initial, int):
+    if "--preferences.initial-comparisons" in given:
         return experiment
     try:
         comparisons = whole_number(budget)
@@ -269,9 +268,7 @@ def with_first_comparisons(experiment: Experiment, words: Sequence[str]) -> Expe
         return experiment
     if comparisons < 0:
         return experiment
-    first = min(comparisons, max(1, round(initial * comparisons / max(1, of.comparisons))))
-    changed = dataclasses.replace(of, comparisons=comparisons, initial_comparisons=first if comparisons else 0)
-    return dataclasses.replace(experiment, preferences=changed)
+    return dataclasses.replace(experiment, preferences=experiment.preferences.with_comparisons(comparisons))
 
 
 def _experiment(command: Train) -> Experiment:
