@@ -1,7 +1,7 @@
 """Deep reinforcement learning from human preferences, distributed on Ray.
 
-``import rlhf_ray as rr`` opens everything public: the names of ``__all__``, each imported at its first use (docs/reference/public.md).
-All else in the package may change without notice.
+``import rlhf_ray as rr`` opens everything public: the names of ``__all__``, each imported at its first use. All else may change
+without notice. docs/reference/public.md lists them.
 """
 
 import importlib
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rlhf_ray.agents.agent import Agent, NetworkAgent
     from rlhf_ray.agents.own import FunctionAgent
     from rlhf_ray.agents.play import play
-    from rlhf_ray.agents.recorded import load_episodes
+    from rlhf_ray.agents.recorded import load_episodes, windows
     from rlhf_ray.agents.recording import record_inside
     from rlhf_ray.agents.true_return import TrueReturn
     from rlhf_ray.api import LearnedRun as Run
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rlhf_ray.envs.registry import make_env
     from rlhf_ray.interpret.attribution import Method
     from rlhf_ray.queries.fitting import fit
-    from rlhf_ray.queries.gatherers import Commit, FramesOf, Gatherer
+    from rlhf_ray.queries.gatherers import Gatherer
     from rlhf_ray.queries.selection import Candidates, Disagreement, Selection
     from rlhf_ray.reward import RewardEnsemble
     from rlhf_ray.reward.functions import CallableReward
@@ -61,7 +61,7 @@ _MODULES = {
     "agents.agent": "Agent NetworkAgent",
     "agents.own": "FunctionAgent",
     "agents.play": "play",
-    "agents.recorded": "load_episodes",
+    "agents.recorded": "load_episodes windows",
     "agents.recording": "record_inside",
     "agents.true_return": "TrueReturn",
     "api": "Run=LearnedRun evaluate explain learn names preset",
@@ -77,7 +77,7 @@ _MODULES = {
     "envs.registry": "make_env",
     "interpret.attribution": "Method",
     "queries.fitting": "fit",
-    "queries.gatherers": "Commit FramesOf Gatherer",
+    "queries.gatherers": "Gatherer",
     "queries.selection": "Candidates Disagreement Selection",
     "reward": "RewardEnsemble",
     "reward.functions": "CallableReward Reward=RewardFunction",
@@ -116,7 +116,6 @@ __all__ = [
     "CallableReward",
     "Callback",
     "Candidates",
-    "Commit",
     "Comparisons",
     "Disagreement",
     "Event",
@@ -125,7 +124,6 @@ __all__ = [
     "FixedHorizon",
     "FragmentSettings",
     "Fragments",
-    "FramesOf",
     "FunctionAgent",
     "Gatherer",
     "HumanPreferencesEnv",
@@ -186,6 +184,7 @@ __all__ = [
     "starc",
     "train",
     "true_reward",
+    "windows",
 ]
 
 

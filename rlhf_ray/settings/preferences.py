@@ -99,7 +99,7 @@ class PreferenceSettings:
     scheduled and has labels); then the agent waits for it. None: it never waits."""
 
     def with_comparisons(self, comparisons: int | None) -> PreferenceSettings:
-        """Return these settings with another label budget, or the same with None; a number of initial comparisons scales with it."""
+        """Return these settings with another label budget (None: as they are); a number of initial comparisons scales with it."""
         if comparisons is None:
             return self
         initial = self.initial_comparisons
