@@ -221,7 +221,10 @@ def preset(env: Env) -> Experiment:
         experiment: Experiment = tune_configs.load(env).experiment
         return experiment
     name = f"own/{getattr(env, '__name__', type(env).__name__)}-v0"
-    gym.register(name, entry_point=env)
+    if name not in gym.registry or gym.registry[name].entry_point is not env:
+        with contextlib.closing(env()) as made:
+            spec = made.spec
+        gym.register(name, entry_point=env, max_episode_steps=None if spec is None else spec.max_episode_steps)
     return Experiment(environment=name)
 
 

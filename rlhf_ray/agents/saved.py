@@ -41,8 +41,8 @@ ACTOR_CRITIC, SOFT_ACTOR_CRITIC = "rlhf_ray.rllib.policy:ActorCritic", "rlhf_ray
 class ActingPolicy(Protocol):
     """Acts in environments, as `AgentPolicy` does, and as RLlib's modules do in `rlhf_ray.rllib.policy.CollectorPolicy`."""
 
-    def begin(self) -> ActingPolicy:
-        """Return this policy at the start of an episode."""
+    def begin(self, after: Any = None) -> ActingPolicy:
+        """Return this policy at the start of an episode, or with the memory that ``after``, one of its kind, has of an episode."""
         ...
 
     def see(self, observation: Array) -> None:
@@ -91,9 +91,11 @@ class AgentPolicy:
         self.agent, self._source, self._squashed = agent, source, squashed
         self._memory: Tensor | None = None
 
-    def begin(self) -> AgentPolicy:
+    def begin(self, after: AgentPolicy | None = None) -> AgentPolicy:
         """See `ActingPolicy.begin`."""
-        return AgentPolicy(self.agent, self._source, squashed=self._squashed)
+        begun = AgentPolicy(self.agent, self._source, squashed=self._squashed)
+        begun._memory = None if after is None else after._memory
+        return begun
 
     def see(self, observation: Array) -> None:
         """See `ActingPolicy.see`."""

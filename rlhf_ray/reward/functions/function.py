@@ -76,7 +76,7 @@ class RewardFunction(ABC):
         action_space: gym.Space[Any] | None = None,
     ) -> RewardFunction:
         """Load any reward, also a run's: see `rlhf_ray.reward.functions.load_reward`."""
-        from rlhf_ray.reward.functions.loading import load_reward
+        from rlhf_ray.reward.functions import load_reward
 
         return load_reward(path_or_name, observation_space, action_space)
 
