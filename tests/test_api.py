@@ -72,7 +72,7 @@ def test_type_checkers_see_what_is_there() -> None:
         for alias in node.names
     }
     assert seen == rr._HOMES
-    assert sorted(seen) == rr.__all__
+    assert sorted(seen) == sorted(rr.__all__)
 
 
 @pytest.mark.slow
@@ -83,8 +83,8 @@ def test_each_name_is_there_and_has_a_docstring() -> None:
 def test_the_reference_lists_exactly_what_is_public() -> None:
     page = (ROOT / "docs" / "reference" / "public.md").read_text()
     listed = [name for names in re.findall(r"<!-- public: (.+?) -->", page) for name in names.split()]
-    assert sorted(listed) == rr.__all__
-    assert sorted(re.findall(r"^\| \[`rr\.(\w+)`\]", page, re.MULTILINE)) == rr.__all__
+    assert sorted(listed) == sorted(rr.__all__)
+    assert sorted(re.findall(r"^\| \[`rr\.(\w+)`\]", page, re.MULTILINE)) == sorted(rr.__all__)
 
 
 def test_pages_and_examples_use_nothing_else() -> None:
@@ -183,7 +183,6 @@ from rlhf_ray.cli import main
 run = rr.Run(sys.argv[1])
 print(run.agent.name, run.evaluate(episodes=2).true_return_mean)
 main(["evaluate", sys.argv[1], "--episodes", "2"])
-main(["record", sys.argv[1], "--out", "recorded", "--episodes", "1"])
 main(["interpret", "reward", sys.argv[1], "--steps", "overview", "--effort", "0.1"])
 main(["interpret", "agent", sys.argv[1], "--steps", "recording", "--effort", "0.1"])
 assert "ray" not in sys.modules
@@ -191,9 +190,7 @@ assert "ray" not in sys.modules
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_evaluated_recorded_and_interpreted_without_ray(
-    trained_run: RunFolder, tmp_path: Path
-) -> None:
+def test_a_finished_run_is_evaluated_and_interpreted_without_ray(trained_run: RunFolder, tmp_path: Path) -> None:
     copied = tmp_path / "run"
     shutil.copytree(trained_run.path, copied)
     shutil.rmtree(copied / "checkpoints")  # all that evaluating and interpreting need lies beside the reward model

@@ -132,7 +132,7 @@ class AgentPolicy:
         """Take a step in ``n`` environments; ``first``: ``[n]`` bool, where an episode begins."""
         seen = torch.as_tensor(np.asarray(observations))
         initial = self.agent.initial_memory(len(seen))
-        if self._memory is None:
+        if self._memory is None or not self.agent.memory_size:
             self._memory = initial
         elif first is not None:
             self._memory = torch.where(torch.as_tensor(first)[:, None], initial, self._memory)

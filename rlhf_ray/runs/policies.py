@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from safetensors.numpy import load_file
 
@@ -14,6 +14,9 @@ from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.saved import POLICY_FILE, WEIGHTS_FILE, ActingPolicy, SavedPolicy, digest_of
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from rlhf_ray.rllib.policy import CollectorPolicy
 
 _T = TypeVar("_T")
 
@@ -59,9 +62,7 @@ def newest_policy(folder: RunFolder) -> tuple[ActingPolicy, int]:
     """
     if (found := saved_policy(folder)) is not None:
         return found[0](), found[1]
-    from rlhf_ray.rllib.checkpoint_parts import load_policy
-
-    return _from_checkpoint(folder, load_policy)
+    return _with_rllib(folder)
 
 
 def newest_agent(folder: RunFolder) -> Agent:
@@ -73,11 +74,19 @@ def newest_agent(folder: RunFolder) -> Agent:
     found = saved_policy(folder)
     if found is not None and (agent := found[0].agent(f"{folder.path.name}, iteration {found[1]}")) is not None:
         return agent
+    policy, iteration = _with_rllib(folder)
     from rlhf_ray.rllib.agents import agent_of
-    from rlhf_ray.rllib.checkpoint_parts import load_policy
 
-    policy, iteration = _from_checkpoint(folder, load_policy)
     return agent_of(policy, name=f"{folder.path.name}, iteration {iteration}")
+
+
+def _with_rllib(folder: RunFolder) -> tuple[CollectorPolicy, int]:
+    """The policy in the newest whole checkpoint, as an RLModule, and its iteration."""
+    from rlhf_ray.rllib.checkpoint_parts import load_policy
+    from rlhf_ray.runs.train import quiet
+
+    quiet()
+    return _from_checkpoint(folder, load_policy)
 
 
 def _from_checkpoint(folder: RunFolder, load: Callable[[Path], _T]) -> tuple[_T, int]:
