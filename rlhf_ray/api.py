@@ -93,7 +93,8 @@ class LearnedRun:
     @property
     def outcome(self) -> dict[str, Any]:
         """The outcome (`rlhf_ray.runs.outcome.Outcome`) as JSON values; empty while the run is running."""
-        return json.loads(self.folder.result.read_text()) if self.folder.result.exists() else {}
+        found: dict[str, Any] = json.loads(self.folder.result.read_text()) if self.folder.result.exists() else {}
+        return found
 
     @property
     def true_return(self) -> float | None:
@@ -181,7 +182,6 @@ def learn(
     changed: dict[str, Any] = {
         "total_env_steps": env_steps,
         "seed": seed,
-        "preferences": preferences,
         "fragments": fragments,
     }
     if isinstance(agent, PPOSettings | SACSettings):
@@ -205,9 +205,9 @@ def learn(
     finally:
         with contextlib.suppress(OSError):
             path.rmdir()  # if it is empty
-    with Progress(run.experiment()) if progress else contextlib.nullcontext() as shown:
-        watching = [*callbacks, *([] if shown is None else [shown])]
-        train(run, evaluation_episodes=evaluation_episodes, callbacks=watching)
+    with contextlib.ExitStack() as shown:
+        printing = [shown.enter_context(Progress(run.experiment()))] if progress else []
+        train(run, evaluation_episodes=evaluation_episodes, callbacks=[*callbacks, *printing])
     return LearnedRun(run.path)
 
 
