@@ -46,7 +46,7 @@ if __name__ == "__main__":
     seen = rr.play(agent, batch, range(300))
     late = seen.real & ~seen.states["cue_visible"][:, :-1].astype(bool)  # the picture no longer shows the cue
     memory = seen.memory[:, 1:][late]
-    plain = play(agent, batch, range(10_000, 10_060), keep_states=True)
+    plain = rr.play(agent, batch, range(10_000, 10_060), keep_states=True)
     bench = Bench(agent, make, plain, np.arange(len(plain)), unit=1.0, moments=4, most=100)
     for name in ("cue", "x"):
         probe = directions.fit("probe", memory, 1, labels={name: seen.states[name][:, :-1][late]})

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rlhf_ray.agents.agent import Agent, NetworkAgent
     from rlhf_ray.agents.own import FunctionAgent
     from rlhf_ray.agents.play import play
-    from rlhf_ray.agents.recorded import load_episodes, windows
+    from rlhf_ray.agents.recorded import Windows, load_episodes
     from rlhf_ray.agents.recording import record_inside
     from rlhf_ray.agents.true_return import TrueReturn
     from rlhf_ray.api import LearnedRun as Run
@@ -61,7 +61,7 @@ _MODULES = {
     "agents.agent": "Agent NetworkAgent",
     "agents.own": "FunctionAgent",
     "agents.play": "play",
-    "agents.recorded": "load_episodes windows",
+    "agents.recorded": "Windows load_episodes",
     "agents.recording": "record_inside",
     "agents.true_return": "TrueReturn",
     "api": "Run=LearnedRun evaluate explain learn names preset",
@@ -160,6 +160,7 @@ __all__ = [
     "Trajectory",
     "Transitions",
     "TrueReturn",
+    "Windows",
     "cut_fragments",
     "dard",
     "distances",
@@ -184,7 +185,6 @@ __all__ = [
     "starc",
     "train",
     "true_reward",
-    "windows",
 ]
 
 

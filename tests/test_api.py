@@ -45,7 +45,7 @@ rr.learn = small_learn
 """
 QUICK = """
 def rr_explain(what, **given):
-    return explain(what, only=["overview" if "steps" in given else "recording"], effort=0.1, **given)
+    return explain(what, only=["header" if "steps" in given else "recording"], effort=0.1, **given)
 rr.explain = rr_explain
 """
 
@@ -183,7 +183,7 @@ from rlhf_ray.cli import main
 run = rr.Run(sys.argv[1])
 print(run.agent.name, run.evaluate(episodes=2).true_return_mean)
 main(["evaluate", sys.argv[1], "--episodes", "2"])
-main(["interpret", "reward", sys.argv[1], "--steps", "overview", "--effort", "0.1"])
+main(["interpret", "reward", sys.argv[1], "--steps", "header", "--effort", "0.1"])
 main(["interpret", "agent", sys.argv[1], "--steps", "recording", "--effort", "0.1"])
 assert "ray" not in sys.modules
 """
