@@ -14,6 +14,9 @@ the whole docstrings instead of the tables. A part stands between two comments, 
     -->
     <!-- end -->
 
+    <!-- public: learn Run -->      these names of `import rlhf_ray as rr`
+    <!-- end -->
+
     <!-- presets -->                the presets, each with its recorded runs in benchmarks/results
     <!-- end -->
 
@@ -52,6 +55,7 @@ KINDS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: "True or F
 HELP = re.compile(r"(<!-- help: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 CODE = re.compile(r"(<!-- code: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 PRESETS = re.compile(r"(<!-- presets -->\n).*?(<!-- end -->)", re.DOTALL)
+PUBLIC = re.compile(r"(<!-- public: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 TABLE = re.compile(r"(<!-- site: eval-rst\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
 SITE = re.compile(r"<!-- site: ([\w-]+)\n((?:(?!-->).)*)-->(?:\n(?:(?!<!-- ).)*<!-- end -->)?", re.DOTALL)
 DIRECTIVE = re.compile(r"^( *)\.\. auto(\w+):: (\S+)\n((?: +:[\w-]+:.*\n)*)", re.MULTILINE)
@@ -66,6 +70,7 @@ def filled(text: str, page: Path) -> str:
     """Return a page's text with its generated parts made anew."""
     text = HELP.sub(lambda found: f"{found[1]}```text\n{help_of(found[2])}\n```\n{found[3]}", text)
     text = PRESETS.sub(lambda found: f"{found[1]}\n{presets()}\n\n{found[2]}", text)
+    text = PUBLIC.sub(lambda found: f"{found[1]}\n{public(found[2].split(), page)}\n\n{found[3]}", text)
     text = CODE.sub(lambda found: f"{found[1]}```py\n{source(found[2])}```\n{found[3]}", text)
     return TABLE.sub(lambda found: f"{found[1]}\n{table(found[2], page)}\n\n{found[3]}", text)
 
@@ -142,6 +147,11 @@ def table(directives: str, page: Path) -> str:
     return "\n".join(rows)
 
 
+def public(names: list[str], page: Path) -> str:
+    """A table of public names, each with its first sentence."""
+    return "\n".join(["| | |", "|---|---|", *(_row(f"rlhf_ray.{name}", page, f"rr.{name}") for name in names)])
+
+
 def _settings(kind: Any) -> str:
     """A table of a dataclass's own settings."""
     rows = ["| setting | takes | default | |", "|---|---|---|---|"]
@@ -205,12 +215,12 @@ def _members(kind: str, name: str, given: str) -> Iterator[str]:
             yield f"{name}.{each}"
 
 
-def _row(name: str, page: Path) -> str:
-    """A thing, linked to its file, and its first sentences."""
+def _row(name: str, page: Path, shown: str | None = None) -> str:
+    """A thing, linked to its file, and its first sentences; ``shown``: under another name."""
     of, (owner, _, last) = pkgutil.resolve_name(name), name.rpartition(".")
     said = " ".join((inspect.getdoc(of) or "").partition("\n\n")[0].split())
     within = pkgutil.resolve_name(owner)
-    shown = f"{within.__name__}.{last}" if inspect.isclass(within) else last
+    shown = shown or (f"{within.__name__}.{last}" if inspect.isclass(within) else last)
     try:
         file = inspect.getsourcefile(inspect.unwrap(of))
     except TypeError:  # a property or a constant

@@ -14,8 +14,7 @@ from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.distributions import Normal
 
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings
-from rlhf_ray.wrappers import HumanPreferencesVectorEnv
+import rlhf_ray as rr
 
 TOTAL_ENV_STEPS, NUM_ENVS, NUM_STEPS, GAMMA, GAE_LAMBDA, CLIP = 40_000, 8, 200, 0.95, 0.9, 0.2
 
@@ -25,11 +24,11 @@ critic = nn.Sequential(nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()
 log_std = nn.Parameter(torch.zeros(1))
 optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters(), log_std], lr=1e-3)
 
-envs = HumanPreferencesVectorEnv(
+envs = rr.HumanPreferencesVectorEnv(
     gym.make_vec("Pendulum-v1", NUM_ENVS, "sync", {"autoreset_mode": AutoresetMode.DISABLED}),
     total_env_steps=TOTAL_ENV_STEPS,
-    fragments=FragmentSettings(length=10),
-    preferences=PreferenceSettings(comparisons=200, rounds=60, schedule="hyperbolic", steepness=6.0),
+    fragments=rr.FragmentSettings(length=10),
+    preferences=rr.Preferences(comparisons=200, rounds=60, schedule="hyperbolic", steepness=6.0),
     wait=True,  # the first reset takes random steps, and returns when there is a first version of the reward
 )
 with envs:

@@ -15,15 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_ray.agents.own import FunctionAgent
-from rlhf_ray.agents.play import play
-from rlhf_ray.envs import make_batch
+import rlhf_ray as rr
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.effects import Bench
 from rlhf_ray.interpret.agent.steps.effects import removal
 from rlhf_ray.interpret.directions.controls import random_bases
 
-make = partial(make_batch, "worlds:rlhf_ray/CueRun-v0")  # the folder beside this file
+make = partial(rr.make_batch, "worlds:rlhf_ray/CueRun-v0")
 
 
 def remember(frame: Tensor, memory: Tensor) -> Tensor:
@@ -44,11 +42,11 @@ def decide(frame: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
 
 if __name__ == "__main__":
     batch = make(64)
-    agent = FunctionAgent(decide, batch.observation_space, batch.action_space, remember=remember, memory_size=6)
-    seen = play(agent, batch, range(300))
+    agent = rr.FunctionAgent(decide, batch.observation_space, batch.action_space, remember=remember, memory_size=6)
+    seen = rr.play(agent, batch, range(300))
     late = seen.real & ~seen.states["cue_visible"][:, :-1].astype(bool)  # the picture no longer shows the cue
     memory = seen.memory[:, 1:][late]
-    plain = play(agent, batch, range(10_000, 10_060), keep_states=True)
+    plain = rr.play(agent, batch, range(10_000, 10_060), keep_states=True)
     bench = Bench(agent, make, plain, np.arange(len(plain)), unit=1.0, moments=4, most=100)
     for name in ("cue", "x"):
         probe = directions.fit("probe", memory, 1, labels={name: seen.states[name][:, :-1][late]})

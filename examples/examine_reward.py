@@ -13,14 +13,10 @@ speed is paid as well as standing there. The report says so: it looks at cos(ang
 
 import numpy as np
 
-from rlhf_ray import envs
-from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.rollout import rollout
-from rlhf_ray.data.transitions import Transitions
+import rlhf_ray as rr
 from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.report import report_reward
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.reward.functions import CallableReward
 
 
 def upright(
@@ -30,19 +26,19 @@ def upright(
     return next_observations[:, 0]
 
 
-def random_steps(count: int) -> Transitions:
+def random_steps(count: int) -> rr.Transitions:
     """Steps of random actions; yours would come from your agent."""
-    env = envs.make_env("Pendulum-v1")
+    env = rr.make_env("Pendulum-v1")
     env.action_space.seed(0)
-    episodes: list[Trajectory] = []
+    episodes: list[rr.Trajectory] = []
     while sum(map(len, episodes)) < count:
-        episodes.append(rollout(env, lambda _: env.action_space.sample(), seed=len(episodes)).trajectory)
-    return Transitions.of_trajectories(episodes)
+        episodes.append(rr.rollout(env, lambda _: env.action_space.sample(), seed=len(episodes)).trajectory)
+    return rr.Transitions.of_trajectories(episodes)
 
 
 if __name__ == "__main__":
-    env = envs.make_env("Pendulum-v1")
-    reward = CallableReward(upright, env.observation_space, env.action_space)
+    env = rr.make_env("Pendulum-v1")
+    reward = rr.CallableReward(upright, env.observation_space, env.action_space)
     features = regions_of(env.observation_space, names=["cos(angle)", "sin(angle)", "angular velocity"])
     subject = Subject(reward, random_steps(4000), regions=features)
     report = report_reward(subject, "upright_report", ["header", "effects", "by_time", "examples"])

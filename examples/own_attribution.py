@@ -11,11 +11,10 @@ Takes some seconds. The same from the command line, in the folder of this file (
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.data.transitions import Transitions
+import rlhf_ray as rr
 from rlhf_ray.interpret.attribution import Method, spread
 from rlhf_ray.interpret.reward.report import report_reward
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.reward.functions import CallableReward
 
 
 class Mirror(Method):
@@ -33,8 +32,8 @@ class Mirror(Method):
 
 if __name__ == "__main__":
     space, zeros = gym.spaces.Box(-1, 1, (3,), np.float32), np.zeros(500)
-    reward = CallableReward(lambda seen, *_: seen[:, 0] + 3 * seen[:, 1] ** 3, space, gym.spaces.Discrete(2))
+    reward = rr.CallableReward(lambda seen, *_: seen[:, 0] + 3 * seen[:, 1] ** 3, space, gym.spaces.Discrete(2))
     seen = np.random.default_rng(0).uniform(-1, 1, (500, 3)).astype(np.float32)
-    steps = Transitions(seen, zeros.astype(int), seen, zeros > 0, zeros, zeros.astype(int), np.arange(500))
+    steps = rr.Transitions(seen, zeros.astype(int), seen, zeros > 0, zeros, zeros.astype(int), np.arange(500))
     report = report_reward(Subject(reward, steps, methods=(Mirror, "occlusion_donor")), "report", ["attribution"])
     print(*(" | ".join(map(str, row)) for row in report.sections[0].tables[0].rows), sep="\n")

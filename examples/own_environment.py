@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_ray.rllib import PreferencePPOConfig
+import rlhf_ray as rr
 
 Vector = npt.NDArray[np.float32]
 
@@ -43,7 +43,7 @@ gym.register("Reach-v0", entry_point=Reach, max_episode_steps=50)
 
 if __name__ == "__main__":
     algorithm = (
-        PreferencePPOConfig()
+        rr.PreferencePPOConfig()
         .environment("Reach-v0")
         .env_runners(num_envs_per_env_runner=8)
         .training(train_batch_size=1_600, minibatch_size=128)

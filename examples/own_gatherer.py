@@ -6,11 +6,11 @@
 It takes about a minute.
 """
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
-from rlhf_ray.data.comparisons import Comparisons, Pairs
-from rlhf_ray.queries.gatherers import Commit, FramesOf
-from rlhf_ray.rllib import PreferencePPOConfig
+import rlhf_ray as rr
 
 
 class Looks:
@@ -18,13 +18,15 @@ class Looks:
 
     wants_films = True  # so that fragments are filmed
 
-    def __init__(self, commit: Commit, films: FramesOf):
+    def __init__(
+        self, commit: Callable[[rr.Comparisons], object], films: Callable[[rr.Fragments], Sequence[np.ndarray]]
+    ):
         self.commit, self.films = commit, films
 
-    def ask(self, number: int, pairs: Pairs) -> None:
+    def ask(self, number: int, pairs: rr.Pairs) -> None:
         """Called with pairs to compare. 1: the left fragment is better, 0: the right one."""
         left, right = (np.array([self.score(film) for film in self.films(side)]) for side in (pairs.left, pairs.right))
-        self.commit(Comparisons(pairs, (left > right).astype(np.float32), ("looks",) * len(pairs)))
+        self.commit(rr.Comparisons(pairs, (left > right).astype(np.float32), ("looks",) * len(pairs)))
 
     def score(self, film: np.ndarray) -> float:
         """How red the left half is, which the pendulum is: how much green it lacks."""
@@ -32,7 +34,7 @@ class Looks:
 
 
 if __name__ == "__main__":
-    config = PreferencePPOConfig().environment("Pendulum-v1")
+    config = rr.PreferencePPOConfig().environment("Pendulum-v1")
     algorithm = config.preferences(gatherer=Looks, comparisons=20, rounds=2, total_env_steps=12_000).build_algo()
     while not algorithm.finished:
         result = algorithm.train()

@@ -15,7 +15,7 @@ from -1200 to above -700.
 import torch
 from torch import Tensor, nn
 
-from rlhf_ray.rllib import PreferencePPOConfig
+import rlhf_ray as rr
 
 
 class Linear(nn.Module):
@@ -34,7 +34,7 @@ class Linear(nn.Module):
 
 if __name__ == "__main__":
     algorithm = (
-        PreferencePPOConfig()
+        rr.PreferencePPOConfig()
         .environment("Pendulum-v1")
         .env_runners(num_envs_per_env_runner=8)
         .training(train_batch_size=1_600, minibatch_size=128, lr=1e-3, gamma=0.95, lambda_=0.9)

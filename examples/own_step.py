@@ -13,10 +13,9 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.data.transitions import Transitions
+import rlhf_ray as rr
 from rlhf_ray.interpret.reward.report import report_reward
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.reward.functions import CallableReward
 from rlhf_ray.study import Section, Step, StepContext, Table
 
 
@@ -32,9 +31,9 @@ ZEROS = Step("zeros", "Zero rewards", zeros)
 
 if __name__ == "__main__":
     space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    reward = CallableReward(lambda seen, acts, then, ended: np.maximum(seen[:, 0], 0), space, gym.spaces.Discrete(2))
+    reward = rr.CallableReward(lambda seen, acts, then, ended: np.maximum(seen[:, 0], 0), space, gym.spaces.Discrete(2))
     seen = np.random.default_rng(0).uniform(-1, 1, (1000, 2)).astype(np.float32)
     nothing = np.zeros(1000, int)
-    steps = Transitions(seen, nothing, seen, nothing.astype(bool), np.full(1000, np.nan), nothing, np.arange(1000))
+    steps = rr.Transitions(seen, nothing, seen, nothing.astype(bool), np.full(1000, np.nan), nothing, np.arange(1000))
     report = report_reward(Subject(reward, steps), Path("zero_report"), ["own_step:ZEROS"])
     print(f"report: {report.page}")

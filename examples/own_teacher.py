@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
-from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.data.comparisons import Pairs
-from rlhf_ray.rllib import PreferencePPOConfig
+import rlhf_ray as rr
 
 
 class Spinner:
@@ -25,7 +23,7 @@ class Spinner:
 
     name = "spinner"  # its answers are stored under this name
 
-    def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
+    def answer(self, pairs: rr.Pairs, rng: np.random.Generator) -> np.ndarray:
         """For each pair 1 if the left clip is better, 0 if the right one is, 0.5 if they are equal: ``[n]`` float32."""
         left, right = (np.abs(clips.observations[..., 2]).mean(1) for clips in (pairs.left, pairs.right))
         return np.where(left == right, 0.5, left > right).astype(np.float32)
@@ -41,7 +39,7 @@ class Speed(RLlibCallback):
 
 if __name__ == "__main__":
     algorithm = (
-        PreferencePPOConfig()
+        rr.PreferencePPOConfig()
         .environment("Pendulum-v1")
         .env_runners(num_envs_per_env_runner=8)
         .training(train_batch_size=1_600, minibatch_size=128, lr=1e-3, gamma=0.95)

@@ -15,7 +15,7 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rlhf_ray.rllib import PreferencePPOConfig
+import rlhf_ray as rr
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--comparisons", type=int, default=60, help="answers to ask for in all")
@@ -24,7 +24,7 @@ parser.add_argument("--folder", type=Path, default=Path("people"), help="where a
 options = parser.parse_args()
 
 algorithm = (
-    PreferencePPOConfig()
+    rr.PreferencePPOConfig()
     .environment("Pendulum-v1")
     .env_runners(num_envs_per_env_runner=8)
     .training(train_batch_size=1_600, minibatch_size=128, lr=1e-3, gamma=0.95, lambda_=0.9)

@@ -13,8 +13,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
-from rlhf_ray.wrappers import HumanPreferencesEnv
+import rlhf_ray as rr
 
 RANDOM_STEPS, AGENT_STEPS, NUM_ENVS = 1_600, 58_400, 4
 
@@ -26,12 +25,12 @@ def true_return(agent: PPO) -> float:
     return float(evaluate_policy(agent, env, n_eval_episodes=20)[0])  # type: ignore[arg-type]
 
 
-first = HumanPreferencesEnv(
+first = rr.HumanPreferencesEnv(
     gym.make("Pendulum-v1"),
     total_env_steps=RANDOM_STEPS + AGENT_STEPS,
-    fragments=FragmentSettings(length=10, initial_env_steps=RANDOM_STEPS),
-    preferences=PreferenceSettings(comparisons=200, rounds=60, schedule="hyperbolic", steepness=6.0),
-    reward_model=RewardModelSettings(learning_rate=2e-3, updates=20),
+    fragments=rr.FragmentSettings(length=10, initial_env_steps=RANDOM_STEPS),
+    preferences=rr.Preferences(comparisons=200, rounds=60, schedule="hyperbolic", steepness=6.0),
+    reward_model=rr.RewardModel(learning_rate=2e-3, updates=20),
     wait=True,  # the first reset takes the random steps, and returns when there is a first version of the reward
 )
 with first:

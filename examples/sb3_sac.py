@@ -13,8 +13,7 @@ from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings
-from rlhf_ray.wrappers import HumanPreferencesEnv, relabel_replay_buffer
+import rlhf_ray as rr
 
 RANDOM_STEPS, AGENT_STEPS = 1_000, 6_000
 
@@ -22,22 +21,22 @@ RANDOM_STEPS, AGENT_STEPS = 1_000, 6_000
 class Relabel(BaseCallback):
     """Relabels the replay buffer when the reward has changed."""
 
-    def __init__(self, env: HumanPreferencesEnv):
+    def __init__(self, env: rr.HumanPreferencesEnv):
         super().__init__()
         self.env, self.version = env, 0
 
     def _on_step(self) -> bool:
         if self.env.status()["reward_version"] != self.version:
             self.version = self.env.status()["reward_version"]
-            relabel_replay_buffer(self.model, self.env)
+            rr.relabel_replay_buffer(self.model, self.env)
         return True
 
 
-env = HumanPreferencesEnv(
+env = rr.HumanPreferencesEnv(
     gym.make("Pendulum-v1"),
     total_env_steps=RANDOM_STEPS + AGENT_STEPS,
-    fragments=FragmentSettings(length=10, initial_env_steps=RANDOM_STEPS),
-    preferences=PreferenceSettings(comparisons=100),
+    fragments=rr.FragmentSettings(length=10, initial_env_steps=RANDOM_STEPS),
+    preferences=rr.Preferences(comparisons=100),
     wait=True,  # no step is rewarded before there is a first version of the reward
 )
 with env:

@@ -13,17 +13,16 @@ import tempfile
 
 from ray import tune
 
-from rlhf_ray import tune_configs
-from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+import rlhf_ray as rr
 
 config = (
-    PreferencePPOConfig.from_experiment(tune_configs.load("pendulum").experiment)
+    rr.PreferencePPOConfig.from_experiment(rr.preset("pendulum"))
     .preferences(comparisons=tune.grid_search([10, 100]), total_env_steps=60_000)
     .debugging(log_level="ERROR")
 )
 folder = tempfile.mkdtemp(prefix="rlhf_ray-")
 results = tune.Tuner(
-    PreferencePPO,
+    rr.PreferencePPO,
     param_space=config,
     tune_config=tune.TuneConfig(metric="env_runners/episode_return_mean", mode="max", max_concurrent_trials=1),
     run_config=tune.RunConfig(name="comparisons", storage_path=folder, verbose=0),

@@ -141,7 +141,7 @@ def trained_run(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> 
     folder = new_run(tmp_path_factory.mktemp("trained") / "run", small())
     with pytest.MonkeyPatch.context() as patch:
         put_rings_in_process(patch)
-        train(folder.experiment(), folder, evaluation_episodes=2)
+        train(folder, evaluation_episodes=2)
     return folder
 
 

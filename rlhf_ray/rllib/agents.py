@@ -11,7 +11,7 @@ import gymnasium as gym
 import torch
 from ray.rllib.core.rl_module.rl_module import RLModule
 
-from rlhf_ray.agents.agent import Agent, NetworkAgent
+from rlhf_ray.agents.agent import FORMS, Agent, NetworkAgent
 from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
@@ -19,11 +19,6 @@ from rlhf_ray.policies.sb3 import is_sb3
 from rlhf_ray.rllib.checkpoint_parts import load_policy
 from rlhf_ray.rllib.policy import ActorCritic, CollectorPolicy
 from rlhf_ray.rllib.starting import check_policy, policy_weights
-
-FORMS = (
-    "a run folder, a checkpoint, the folder of a saved agent (agent.json), a model of Stable-Baselines3 (.zip), or module:Name of "
-    "your own"
-)
 
 
 def agent_of(

@@ -22,6 +22,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from rlhf_ray.agents.saved import FORMAT, POLICY_FILE, WEIGHTS_FILE
 from rlhf_ray.data import consent, signed
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.modules import import_module
@@ -31,12 +32,8 @@ from rlhf_ray.rllib.policy import ActorCritic, CollectorPolicy, PolicyMaker
 from rlhf_ray.rllib.rllib_internals import model_config_of, skip_notes
 from rlhf_ray.rllib.sac_module import SoftActorCritic
 
-FORMAT = "rlhf_ray.policy/1"
-
 POLICY = "policy"
 """Folder of the policy in a checkpoint."""
-
-_ABOUT, _WEIGHTS = "policy.json", "policy.safetensors"
 
 _BUILT_IN = {
     f"{kind.__module__}:{kind.__qualname__}": kind for kind in (ActorCritic, SoftActorCritic, DefaultPPOTorchRLModule)
@@ -121,7 +118,7 @@ def load_policy(checkpoint: Path) -> CollectorPolicy:
         SettingError: the policy is damaged; or it is in a pickle, or is code of a module, that the user has not allowed.
         ValueError: the folder is not a checkpoint with a policy.
     """
-    if (checkpoint / POLICY / _ABOUT).exists():
+    if (checkpoint / POLICY / POLICY_FILE).exists():
         return _read(checkpoint / POLICY)()
     if not _module_folder(checkpoint).is_dir():
         raise ValueError(f"{checkpoint} is not a checkpoint with a policy.")
@@ -165,12 +162,12 @@ def _write(module: Any, folder: Path) -> None:
         consent.allow(consent.module_of(kind))  # its code runs here already
     weights = {name: np.array(value, order="C") for name, value in module.get_state().items()}
     folder.mkdir()
-    save_file(weights, folder / _WEIGHTS)
-    (folder / _ABOUT).write_text(f"{text}\n")
+    save_file(weights, folder / WEIGHTS_FILE)
+    (folder / POLICY_FILE).write_text(f"{text}\n")
 
 
 def _read(folder: Path) -> PolicyMaker:
-    about_file = folder / _ABOUT
+    about_file = folder / POLICY_FILE
     try:
         about = json.loads(about_file.read_text())
         if about["format"] != FORMAT:
@@ -179,7 +176,7 @@ def _read(folder: Path) -> PolicyMaker:
             )
         spaces = space_from_json(about["observation_space"]), space_from_json(about["action_space"])
         spec = RLModuleSpec(module_class=_module(about["module"], about_file), model_config=about["model_config"])
-        return PolicyMaker(spec, *spaces, load_file(folder / _WEIGHTS))
+        return PolicyMaker(spec, *spaces, load_file(folder / WEIGHTS_FILE))
     except (OSError, KeyError, TypeError, json.JSONDecodeError, SafetensorError) as error:
         raise SettingError(f"The policy in {folder} can't be read ({error}): it is damaged.") from error
 

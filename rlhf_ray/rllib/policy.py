@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -25,6 +24,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor, nn
 
+from rlhf_ray.agents.saved import digest_of
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.spaces import choices_of
@@ -332,11 +332,7 @@ class PolicyMaker:
 
     def digest(self) -> str:
         """Compute a hash of the weights (16 hex digits)."""
-        content = hashlib.sha256()
-        for name in sorted(self.weights):
-            content.update(name.encode())
-            content.update(np.ascontiguousarray(self.weights[name]).tobytes())
-        return content.hexdigest()[:16]
+        return digest_of(self.weights)
 
     def __call__(self) -> CollectorPolicy:
         """Build the policy."""

@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
+from rlhf_ray.agents.saved import SavedPolicy
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.policies.sb3 import is_sb3, sb3_weights
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.rllib.checkpoint_parts import load_policy
+from rlhf_ray.rllib.checkpoint_parts import POLICY, load_policy
 from rlhf_ray.rllib.cloning import clone
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.rllib.policy import built
@@ -102,6 +103,8 @@ def policy_weights(
         return sb3_weights(path, observation_space, action_space)
     if path.is_file() and path.suffix == ".safetensors":
         return load_file(path)
+    if (saved := SavedPolicy.load(path / POLICY)) is not None:  # in a run's folder or in a checkpoint
+        return dict(saved.weights)
     checkpoint = last_checkpoint(path / "checkpoints") or path  # a run's folder, or a checkpoint itself
     try:
         state: Mapping[str, Any] = load_policy(checkpoint).module.get_state()

@@ -8,15 +8,14 @@ from typing import Any
 import gymnasium as gym
 
 from rlhf_ray import envs
-from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.agent import FORMS, Agent, NetworkAgent
 from rlhf_ray.agents.own import own_agent
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.spaces import take_names
-from rlhf_ray.rllib.agents import FORMS, agent_of
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.policies import newest_policy
+from rlhf_ray.runs.policies import newest_agent
 
 
 def named_agent(source: Path, environment: str | None) -> tuple[Agent, str, RunFolder | None]:
@@ -55,10 +54,15 @@ def named_agent(source: Path, environment: str | None) -> tuple[Agent, str, RunF
             "space with one action per combination."
         )
     if folder is not None:
-        policy, iteration = newest_policy(folder)
-        agent = agent_of(policy, name=f"{folder.path.name}, iteration {iteration}")
+        agent = newest_agent(folder)
+    elif own:
+        agent = own_agent(str(source), *spaces)
+    elif (run_path(source) / "agent.json").exists():
+        agent = NetworkAgent.load(run_path(source))
     else:
-        agent = own_agent(str(source), *spaces) if own else agent_of(run_path(source), None, *spaces)
+        from rlhf_ray.rllib.agents import agent_of
+
+        agent = agent_of(run_path(source), None, *spaces)
     for mine, its in zip((agent.observation_space, agent.action_space), spaces, strict=True):
         if _kind(mine) != _kind(its):
             raise SettingError(

@@ -11,7 +11,7 @@
             self.best = max(self.best, -math.inf if true_return is None else true_return)
             metrics["best_true_return"] = self.best
 
-    train(experiment, folder, callbacks=[Best()])
+    train(folder, callbacks=[Best()])
 """
 
 from __future__ import annotations

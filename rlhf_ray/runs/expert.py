@@ -36,8 +36,8 @@ Watch = Callable[[dict[str, Any]], None]
 
 
 def train_expert(
-    experiment: Experiment,
     folder: RunFolder,
+    experiment: Experiment,
     *,
     resume: bool = False,
     evaluation_episodes: int = 20,
@@ -49,8 +49,8 @@ def train_expert(
     agents, and what not.
 
     Args:
-        experiment: the settings; those of fragments, preferences and reward model are not used.
         folder: a new run folder; with ``resume``, the folder of the run to resume.
+        experiment: the settings; those of fragments, preferences and reward model are not used.
         resume: continue from the newest complete checkpoint.
         evaluation_episodes: number of episodes of the final evaluation.
         watch: called after each iteration.

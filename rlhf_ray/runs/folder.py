@@ -6,6 +6,7 @@
     run.json          versions, machine, command, times      tensorboard/    the same metrics
     preferences/      the preference store                   result.json     the outcome
     reward_model/     safetensors and JSON                   report.html     the run report; report.json: for programs
+    policy/           the same of the newest checkpoint's policy
     checkpoints/      RLlib's checkpoints of the algorithm, the newest two
     start/            copies of the parts the run started from: reward_model/, labels/ (a store), policy.safetensors
     labelling.json    the annotators' names and tokens; readable by the folder's owner only
@@ -60,6 +61,7 @@ class RunFolder:
         self.tensorboard = self.path / "tensorboard"
         self.preferences = self.path / "preferences"
         self.reward_model = self.path / "reward_model"
+        self.policy = self.path / "policy"
         self.checkpoints = self.path / "checkpoints"
         self.start = self.path / "start"
         self.result = self.path / "result.json"
@@ -152,6 +154,11 @@ class RunFolder:
             run._chosen = folder.path
             return run
         return folder
+
+    @property
+    def is_of_checkpoint(self) -> bool:
+        """Whether `of_policy` was given a checkpoint."""
+        return self._chosen is not None
 
     def is_there(self) -> RunFolder:
         """Return this folder.

@@ -8,9 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import ray
 
-from rlhf_ray.actors.cluster import start_ray
 from rlhf_ray.agents.true_return import with_an_end
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
@@ -37,17 +35,17 @@ EPSILON = 0.3
 """Share of random actions in a third of the steps: between what the policy does and what random actions do."""
 
 
-def steps_of_run(folder: RunFolder, seed: int) -> Transitions:
+def steps_of_run(folder: RunFolder, seed: int, count: int | None = None) -> Transitions:
     """Roll out a run's newest policy: a third of the steps as it is, a third with random actions among its own, a third random.
 
-    The column ``policy`` says which: 0 the policy, 1 mixed, 2 random.
+    The column ``policy`` says which: 0 the policy, 1 mixed, 2 random. ``count``: None: `STEPS`, or `IMAGE_STEPS`.
     """
     environment = folder.experiment().environment
     policy, _ = newest_policy(folder)
     env = with_an_end(environment)
     rng = np.random.default_rng([seed, 14])
     drawn = seeded(env.action_space, seed)
-    budget = IMAGE_STEPS if is_image(env.observation_space) else STEPS
+    budget = count or (IMAGE_STEPS if is_image(env.observation_space) else STEPS)
 
     def follows(epsilon: float) -> Act:
         acting = policy.begin()
@@ -148,6 +146,10 @@ def check_steps(reward: RewardFunction, data: Transitions, where: Path | str) ->
 
 def map_over_ray(function: Callable[..., Any], *items: Iterable[Any]) -> list[Any]:
     """Apply a function, or any other callable, like ``map``: each call as a Ray task. Returns the results in order."""
+    import ray  # here alone: a finished run is examined without it
+
+    from rlhf_ray.actors.cluster import start_ray
+
     start_ray(1)
     shared, task = ray.put(function), ray.remote(_call)  # shipped once, not with each call
     found: list[Any] = ray.get([task.remote(shared, *each) for each in zip(*items, strict=True)])

@@ -17,6 +17,7 @@ from rlhf_ray.actors.episode_player import EpisodePlayer
 from rlhf_ray.actors.executor import Executor, players
 from rlhf_ray.actors.handles import Actor
 from rlhf_ray.actors.local import LocalExecutor
+from rlhf_ray.agents.saved import PolicySource
 from rlhf_ray.agents.true_return import LONGEST, LastResort, ended, warn_of_carried_state
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
@@ -24,7 +25,6 @@ from rlhf_ray.data.recorded_episode import GAMMA, RecordedEpisode
 from rlhf_ray.data.recording_writer import RecordingWriter
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs import EnvCreator, check_spaces
-from rlhf_ray.rllib.policy import PolicyMaker
 from rlhf_ray.settings.checks import Count, Share, check_values
 
 POLICIES = ("policy", "expert", "random", "epsilon")
@@ -62,7 +62,7 @@ class RecordingPlan:
     episodes: Count | None = None
     env_steps: Count | None = None
     epsilon: Share = 0.1
-    policy: PolicyMaker | None = None
+    policy: PolicySource | None = None
     gamma: float = GAMMA
 
     def __post_init__(self) -> None:

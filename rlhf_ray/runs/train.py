@@ -34,6 +34,7 @@ from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile, Reporting, TensorB
 from rlhf_ray.runs.new_run import sources
 from rlhf_ray.runs.outcome import Outcome, checks_of, share_of_the_way
 from rlhf_ray.runs.pausing import Pausing
+from rlhf_ray.runs.policies import keep_policy
 from rlhf_ray.runs.probe import Probing
 from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
@@ -57,21 +58,21 @@ def quiet() -> None:
 
 
 def train(
-    experiment: Experiment,
     folder: RunFolder,
+    experiment: Experiment | None = None,
     *,
     resume: bool = False,
     reference: bool = False,
     evaluation_episodes: int = 20,
     callbacks: Sequence[Callback] = (),
 ) -> Outcome:
-    """Train ``experiment`` and write a complete run folder, even if interrupted by Ctrl-C.
+    """Train the experiment of a run folder and complete the folder, even if interrupted by Ctrl-C.
 
     An interrupted iteration is discarded: its samples are lost, its labels are kept.
 
     Args:
-        experiment: the settings.
         folder: a new run folder; with ``resume``, the folder of the run to resume.
+        experiment: the settings; None: the folder's.
         resume: continue from the folder's newest complete checkpoint, or from the start if there is none.
         reference: also train the agent on the true reward, with the same settings and number of steps.
         evaluation_episodes: number of episodes to evaluate each agent on.
@@ -84,6 +85,7 @@ def train(
         CallbackError: a callback raised. The run has stopped and can be resumed, unless it was complete.
         LockedError: another process writes to the folder.
     """
+    experiment = experiment or folder.experiment()
     join_cluster()  # before `interruptible`, because Ray sets its own handler of SIGTERM when it connects
     with folder.writing(), interruptible() as interrupted:
         latest = Latest()
@@ -276,8 +278,14 @@ def close(algorithm: Any) -> None:
 
 
 def save(algorithm: Any, folder: RunFolder) -> None:
-    """Save a checkpoint into the run folder. Its manifest omits the preference store, which has its own checksums."""
-    save_checkpoint(folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path, unlisted=PREFERENCES)
+    """Save a checkpoint into the run folder, and a copy of its policy beside the reward model.
+
+    The checkpoint's manifest omits the preference store, which has its own checksums.
+    """
+    written = save_checkpoint(
+        folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path, unlisted=PREFERENCES
+    )
+    keep_policy(folder, written)
 
 
 def newest_checkpoint(folder: RunFolder) -> Path | None:

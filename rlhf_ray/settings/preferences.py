@@ -110,6 +110,15 @@ class PreferenceSettings:
     """Asynchronous: maximum environment steps taken on one version of the reward model while a newer one is due (a fit is
     scheduled and has labels); then the agent waits for it. None: it never waits."""
 
+    def with_comparisons(self, comparisons: int | None) -> PreferenceSettings:
+        """Return these settings with another label budget (None: as they are); a number of initial comparisons scales with it."""
+        if comparisons is None:
+            return self
+        initial = self.initial_comparisons
+        if isinstance(initial, int):
+            initial = min(comparisons, max(1, round(initial * comparisons / max(1, self.comparisons))))
+        return replace(self, comparisons=comparisons, initial_comparisons=initial)
+
     def __post_init__(self) -> None:
         name_parts(self, "teacher", "gatherer", "selection", "schedule", "annotators")
         check_values(self, "preferences", infinite=("rationality",))

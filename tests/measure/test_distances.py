@@ -230,10 +230,10 @@ def test_correlations_have_intervals() -> None:
     mdp = random_mdp(6, 2, 0.9, rng)
     data = recorded(mdp, 500, rng, product=True)
     reward = rng.normal(size=(6, 2, 6))
-    cubed = sampled_distances.correlation(TableReward(reward), TableReward(reward**3), data, rng, ranks=True)
+    cubed = sampled_distances.correlation(TableReward(reward), TableReward(reward**3), data, ranks=True)
     assert cubed.value == pytest.approx(1)
     noisy = TableReward(reward + rng.normal(size=reward.shape))
-    linear = sampled_distances.correlation(TableReward(reward), noisy, data, rng)
+    linear = sampled_distances.correlation(TableReward(reward), noisy, data)
     assert linear.low < linear.value < linear.high
     assert 0.4 < linear.value < 0.95
 

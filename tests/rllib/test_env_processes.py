@@ -67,7 +67,7 @@ def test_a_run_is_the_same_in_one_process_and_in_two(tmp_path: Path) -> None:
             num_envs=4, rollout_length=150, minibatch_size=200, epochs=2, hidden=(16,), env_threads=threads
         )
         folder = new_run(tmp_path / str(threads), small(environment=LOOP, ppo=ppo))
-        train(folder.experiment(), folder, evaluation_episodes=2)
+        train(folder, evaluation_episodes=2)
         left.append(left_behind(folder.path))
     assert not differences(*left)
     assert len(left[0]["metrics"]) > 3

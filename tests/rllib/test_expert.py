@@ -157,14 +157,14 @@ def test_an_expert_is_trained_resumed_and_recorded_by_actors(tmp_path: Path, mon
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        expert.train_expert(experiment, folder, watch=stop_after_three)
+        expert.train_expert(folder, experiment, watch=stop_after_three)
     assert newest_policy(folder)[1] == 2
-    outcome = expert.train_expert(experiment, folder, resume=True, watch=rows.append)
+    outcome = expert.train_expert(folder, experiment, resume=True, watch=rows.append)
     assert [row["iteration"] for row in rows] == [1, 2, 3, 3, 4]
     for row in folder.rows():  # CartPole pays 1 a step; RLlib counts one more for some episodes that a rollout cuts
         assert row["true_return_mean"] == pytest.approx(row["episode_length_mean"], abs=0.5)
     undisturbed = RunFolder.create(tmp_path / "undisturbed", experiment, {"true_reward": True})
-    expert.train_expert(experiment, undisturbed)
+    expert.train_expert(undisturbed, experiment)
     weights, same = (newest_policy(each)[0].module.get_state() for each in (folder, undisturbed))
     for name, value in same.items():  # the statistics of the return are those of all steps, before and after
         np.testing.assert_array_equal(weights[name], value, err_msg=name)

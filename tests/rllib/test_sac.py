@@ -352,14 +352,14 @@ def test_a_run_with_discrete_actions_asynchronous_and_then_its_reward_and_policy
         experiment, preferences=dataclasses.replace(experiment.preferences, mode="asynchronous"), sac=sac
     )
     first = new_run(tmp_path / "first", experiment)
-    done = train(first.experiment(), first, evaluation_episodes=1)
+    done = train(first, evaluation_episodes=1)
     assert done.env_steps <= experiment.total_env_steps
     assert done.trained is not None
     start = Start(reward_from=str(first.path), policy_from=str(first.path))
     second = new_run(
         tmp_path / "second", dataclasses.replace(tiny(environment="rlhf_ray/CartPoleFixed-v0"), sac=sac), start
     )
-    done = train(second.experiment(), second, evaluation_episodes=1, reference=True)
+    done = train(second, evaluation_episodes=1, reference=True)
     assert done.comparisons == 0
     assert done.reference is not None
     rows = [json.loads(line) for line in second.metrics.read_text().splitlines()]

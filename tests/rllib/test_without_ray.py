@@ -20,7 +20,7 @@ from tests.whole_runs import small
 
 quiet()
 folder = new_run(sys.argv[1], small())
-outcome = train(folder.experiment(), folder, evaluation_episodes=2, reference=True)
+outcome = train(folder, evaluation_episodes=2, reference=True)
 assert not outcome.interrupted
 assert not ray.is_initialized()
 assert not psutil.Process().children(recursive=True)

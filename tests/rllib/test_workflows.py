@@ -88,7 +88,7 @@ class Watching(Callback):
 
 def go(path: Path, experiment: Experiment, start: Start, **options: Any) -> tuple[RunFolder, Outcome]:
     folder = new_run(path, experiment, start)
-    return folder, train(folder.experiment(), folder, evaluation_episodes=2, **options)
+    return folder, train(folder, evaluation_episodes=2, **options)
 
 
 def fails_with(capsys: pytest.CaptureFixture[str], *words: object) -> str:
@@ -178,7 +178,7 @@ def test_a_run_starts_again_without_what_it_began_from_and_comes_to_the_same(
     shutil.rmtree(sources)
     runs = [folder, RunFolder.open(tmp_path / "again")]
     for run, resume in zip(runs, (False, True), strict=True):  # as after a kill before the first checkpoint
-        train(run.experiment(), run, resume=resume, evaluation_episodes=2)
+        train(run, resume=resume, evaluation_episodes=2)
     first, again = (load_file(run.reward_model / "reward.safetensors") for run in runs)
     for name, value in first.items():
         np.testing.assert_array_equal(value, again[name])
@@ -187,7 +187,7 @@ def test_a_run_starts_again_without_what_it_began_from_and_comes_to_the_same(
         np.testing.assert_array_equal(value, policies[1][name])
     shutil.rmtree(runs[1].start)
     with pytest.raises(SettingError, match="start a new run"):
-        train(runs[1].experiment(), runs[1], resume=True)
+        train(runs[1], resume=True)
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ class Failing(Callback):
 def test_a_failing_callback_stops_the_run_which_resumes_with_nothing_lost(tmp_path: Path) -> None:
     folder, heard = RunFolder.create(tmp_path / "run", TINY), Heard()
     with pytest.raises(CallbackError, match=r"test_callbacks:Failing\.on_metrics raised KeyError.*--resume") as error:
-        train(TINY, folder, callbacks=[Failing(), heard])
+        train(folder, TINY, callbacks=[Failing(), heard])
     assert isinstance(error.value.__cause__, KeyError)
     assert "\n" not in str(error.value)
     seen = [each[1:] for each in heard.log]
@@ -94,7 +94,7 @@ def test_a_failing_callback_stops_the_run_which_resumes_with_nothing_lost(tmp_pa
     assert [row["mine"] for row in folder.rows()] == [7]
     assert folder.checkpoint().name == "00000001"
     heard.log.clear()
-    outcome = train(TINY, folder, resume=True, evaluation_episodes=1, callbacks=[heard, example_in_the_docs()])
+    outcome = train(folder, TINY, resume=True, evaluation_episodes=1, callbacks=[heard, example_in_the_docs()])
     seen = [each[1:] for each in heard.log]
     stages = [("training",), ("iteration", 2), ("iteration", 3), ("evaluating",), ("end", 1400)]
     assert [("start", 1), *stages] == seen
@@ -120,12 +120,12 @@ class FailingAtAStage(Callback):
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_run_stopped_before_its_first_iteration_starts_anew(tmp_path: Path) -> None:
     clean = RunFolder.create(tmp_path / "clean", TINY)
-    train(TINY, clean, evaluation_episodes=1)
+    train(clean, TINY, evaluation_episodes=1)
     for kind in (FailingAtOnce, FailingAtAStage):
         folder = RunFolder.create(tmp_path / kind.__name__, TINY)
         with pytest.raises(CallbackError, match="The run has stopped; correct the callback, then resume it"):
-            train(TINY, folder, callbacks=[kind()])
-        train(TINY, folder, resume=True, evaluation_episodes=1)
+            train(folder, TINY, callbacks=[kind()])
+        train(folder, TINY, resume=True, evaluation_episodes=1)
         rows, expected = folder.rows(), clean.rows()
         assert len(rows) == len(expected) == 3
         for name in ("comparisons", "reward_version", "true_return_mean", "learned_return_mean"):

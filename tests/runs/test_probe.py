@@ -215,10 +215,10 @@ def test_a_resumed_run_has_the_same_metrics_and_the_same_columns(tmp_path: Path)
         ppo=PPOSettings(num_envs=1, rollout_length=200, minibatch_size=200, epochs=1, hidden=(8,)),
     )
     whole, stopped = (RunFolder.create(tmp_path / name, tiny) for name in ("whole", "stopped"))
-    train(tiny, whole, evaluation_episodes=1)
+    train(whole, tiny, evaluation_episodes=1)
     with pytest.raises(CallbackError):
-        train(tiny, stopped, evaluation_episodes=1, callbacks=[StopsAfter(2)])
-    train(tiny, stopped, resume=True, evaluation_episodes=1)
+        train(stopped, tiny, evaluation_episodes=1, callbacks=[StopsAfter(2)])
+    train(stopped, tiny, resume=True, evaluation_episodes=1)
     rows, resumed = whole.rows(), stopped.rows()
     assert [row["iteration"] for row in resumed] == [1, 2, 3, 4]
     versions = {row["reward_version"] for row in rows}

@@ -6,6 +6,7 @@ import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import gymnasium as gym
@@ -67,6 +68,17 @@ class RewardFunction(ABC):
         super().__init_subclass__(**options)
         for name in {"members", "forward"} & vars(cls).keys():
             setattr(cls, name, _harmless(vars(cls)[name]))
+
+    @staticmethod
+    def load(
+        path_or_name: Path | str,
+        observation_space: gym.Space[Any] | None = None,
+        action_space: gym.Space[Any] | None = None,
+    ) -> RewardFunction:
+        """Load any reward, also a run's: see `rlhf_ray.reward.functions.load_reward`."""
+        from rlhf_ray.reward.functions import load_reward
+
+        return load_reward(path_or_name, observation_space, action_space)
 
     @abstractmethod
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:

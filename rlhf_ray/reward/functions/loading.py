@@ -120,7 +120,7 @@ def _ensemble(folder: Path, description: dict[str, Any]) -> RewardFunction:
 
 READERS: dict[str, Callable[[Path, dict[str, Any]], RewardFunction]] = {
     FORMAT: _ensemble,
-    SHAPED: lambda folder, description: ShapedReward.load(folder, read=load_reward),
+    SHAPED: lambda folder, description: ShapedReward.of_folder(folder, read=load_reward),
 }
 """Reads a folder with a ``reward.json``, by the ``format`` it says; gets the folder and the content of ``reward.json``."""
 

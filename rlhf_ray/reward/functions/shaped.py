@@ -118,7 +118,7 @@ class ShapedReward(RewardFunction):
             (new / NAME).write_text(json.dumps(description, indent=2) + "\n")
 
     @staticmethod
-    def load(folder: Path | str, base: RewardFunction | None = None, read: Reader | None = None) -> ShapedReward:
+    def of_folder(folder: Path | str, base: RewardFunction | None = None, read: Reader | None = None) -> ShapedReward:
         """Load what `save` wrote.
 
         Args:
@@ -154,7 +154,7 @@ def _load_base(folder: Path, of: dict[str, Any], read: Reader | None) -> RewardF
     if of["kind"] == "ensemble":
         return EnsembleReward(RewardEnsemble.load(folder / "base"), of["name"])
     if of["kind"] == "shaped":
-        return ShapedReward.load(folder / "base", read=read)
+        return ShapedReward.of_folder(folder / "base", read=read)
     if of["kind"] == "path":
         if read is None:
             raise SettingError(

@@ -179,7 +179,7 @@ def test_a_shaped_ensemble_is_saved_loaded_and_has_gradients(tmp_path: Path, kin
     data = walk(90)
     found = preprocess(EnsembleReward(ensemble), data, Options(potential=kind, steps=5))
     write(found, tmp_path / "out")
-    again = ShapedReward.load(tmp_path / "out" / "reward")
+    again = ShapedReward.of_folder(tmp_path / "out" / "reward")
     assert np.array_equal(again.members_of(data), found.reward.members_of(data))
     assert again.forward(*again.tensors(data)).detach().numpy() == pytest.approx(again.of(data), abs=1e-4)
     proof = json.loads((tmp_path / "out" / "certificate.json").read_text())
@@ -188,7 +188,7 @@ def test_a_shaped_ensemble_is_saved_loaded_and_has_gradients(tmp_path: Path, kin
     assert not [of for of in (tmp_path / "out").rglob("*") if of.suffix in (".pkl", ".pt")]
     (tmp_path / "out" / "reward" / "reward.json").write_text("{")
     with pytest.raises(SettingError, match="broken"):
-        ShapedReward.load(tmp_path / "out" / "reward")
+        ShapedReward.of_folder(tmp_path / "out" / "reward")
     with pytest.raises(SettingError, match="another folder"):
         write(found, tmp_path)
 
@@ -197,7 +197,7 @@ def test_tables_are_saved_and_python_rewards_say_how(tmp_path: Path) -> None:
     table = TableReward(np.arange(12.0).reshape(3, 4))
     shaped = ShapedReward(table, TabularPotential([1.0, 2.0, 3.0]), 0.9, 0.5)
     shaped.save(tmp_path / "a")
-    again = ShapedReward.load(tmp_path / "a")
+    again = ShapedReward.of_folder(tmp_path / "a")
     at = np.array([2]), np.array([1]), np.array([0])
     assert again(*at, np.array([False])) == pytest.approx(9 - 0.5 + 0.9 * 1 - 3)
     assert again(*at, np.array([True])) == pytest.approx(9 - 0.5 - 3)
@@ -206,8 +206,8 @@ def test_tables_are_saved_and_python_rewards_say_how(tmp_path: Path) -> None:
         plain.save(tmp_path / "b")
     plain.save(tmp_path / "b", "elsewhere")
     with pytest.raises(SettingError, match="elsewhere"):
-        ShapedReward.load(tmp_path / "b")
-    assert ShapedReward.load(tmp_path / "b", plain.base).gamma == 0.9
+        ShapedReward.of_folder(tmp_path / "b")
+    assert ShapedReward.of_folder(tmp_path / "b", plain.base).gamma == 0.9
 
 
 def test_the_section_shows_before_and_after_and_survives_a_constant_reward() -> None:
