@@ -20,7 +20,7 @@ from rlhf_ray.data.seeds import generator
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.train import _resumable
 from rlhf_ray.settings import Experiment, PreferenceSettings, RewardModelSettings
-from tests.actors.rings import moment, ring_in
+from tests.actors.rings import at, ring_in
 
 PARTS = """
 import numpy as np
@@ -102,7 +102,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]
 
 def keep_training(ring: Any) -> None:
     for _ in range(500):
-        ring.advance(moment(0.5, 500))
+        ring.advance(at(0.5, 500))
         time.sleep(0.02)
 
 
@@ -142,7 +142,7 @@ def test_a_part_that_raises_beside_the_training_is_named_and_its_ring_goes_on_fr
         again.load(tmp_path / "checkpoint")
         deadline = time.monotonic() + 30
         while again.answered < 20 or again.metrics()["stages"]["fitting_queue"]:
-            again.advance(moment(1.0, 1000))
+            again.advance(at(1.0, 1000))
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert again.answered == 20
@@ -160,7 +160,7 @@ def test_a_run_that_starts_anew_gives_other_pairs_other_numbers(tmp_path: Path, 
         ring.begin(200)
     with ring_in(tmp_path, preferences, seed=1, begun_after=0) as ring:  # killed before its first checkpoint
         ring.begin(200)
-        ring.advance(moment(0.5, 500))
+        ring.advance(at(0.5, 500))
         deadline = time.monotonic() + 30
         while ring.answered < 13:
             assert time.monotonic() < deadline

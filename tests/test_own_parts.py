@@ -24,7 +24,7 @@ from rlhf_ray.reward.networks import make_network
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings, from_json, to_json
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.teachers import TEACHERS, Answers
-from tests.actors.rings import moment, ring_in
+from tests.actors.rings import at, ring_in
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "your_own_parts.md"
@@ -302,7 +302,7 @@ def test_a_gatherer_that_fails_in_the_last_iteration_fails_the_run(folder: Path)
     )
     with ring_in(folder, preferences) as ring:
         ring.begin(200)
-        ring.advance(moment(1.0, 1000))
+        ring.advance(at(1.0, 1000))
         with contextlib.suppress(RuntimeError):
             ring.settle()
         with pytest.raises(RuntimeError, match="quota exceeded"):

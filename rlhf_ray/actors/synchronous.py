@@ -229,9 +229,7 @@ class SynchronousRing(ActorRing):
             return await self.actors.tally(None)
         last = [questions.last for questions in self.actors.gatherers]
         if None in last:
-            return await self.actors.tally(
-                self.actors.read if self.actors.asked else self.actors.settings.begun_after
-            )
+            return await self.actors.tally(self.actors.read if self.actors.asked else self.actors.settings.begun_after)
         return await self.actors.tally(max(self.actors.read, *(number or 0 for number in last)))
 
     # State and shutdown.

@@ -49,7 +49,7 @@ class FirstOf(gym.Env[Any, Any]):
     def close(self) -> None:
         """Free the copy. May be called repeatedly."""
         self._over = True
-        self.copies.close()  # type: ignore[no-untyped-call]
+        self.copies.close()
 
 
 def _of_first(infos: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from rlhf_ray.settings import Experiment, ResolvedFragments, env_steps_needed
 from rlhf_ray.settings.checks import require
 
 if TYPE_CHECKING:
-    from rlhf_ray.rllib.config import PreferenceConfig
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Checked:
     notes: tuple[str, ...] = ()
 
 
-def check_environment(config: PreferenceConfig) -> Checked:
+def check_environment(config: AlgorithmConfig) -> Checked:
     """Make the environment once and check that all settings fit it.
 
     Raises:

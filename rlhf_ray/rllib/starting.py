@@ -26,7 +26,7 @@ from rlhf_ray.rllib.policy import built
 from rlhf_ray.settings import RewardModelSettings
 
 if TYPE_CHECKING:
-    from rlhf_ray.rllib.config import PreferenceConfig
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 
 def fitted_reward(path: Path | str) -> RewardEnsemble:
@@ -118,7 +118,7 @@ def policy_weights(
 
 
 def first_weights(
-    start: PreferenceConfig,
+    start: AlgorithmConfig,
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
     say: Callable[[str], None] = lambda what: None,

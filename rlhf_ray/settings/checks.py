@@ -118,7 +118,8 @@ def check_values(settings: object, group: str = "", infinite: Sequence[str] = ()
     Raises:
         SettingError: a field has another value.
     """
-    for name, (parts, many) in _kinds(type(settings)).items():
+    kind: Any = type(settings)
+    for name, (parts, many) in _kinds(kind).items():
         value, setting = getattr(settings, name), f"{group}.{name}" if group else name
         if many:
             values = value if isinstance(value, list | tuple) else (value,)

@@ -12,9 +12,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from rlhf_ray.data.atomic import write_text
-from rlhf_ray.study.page import Screen, figure, render
+from rlhf_ray.study.page import Screen, render
 from rlhf_ray.study.plots import BLUE, ORANGE, CurvePanel, draw_curves, png
-from rlhf_ray.study.section import Check, Picture, Section, Table
+from rlhf_ray.study.section import Check, Picture, Section, Table, figure
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def checks_of(sweep: Sweep) -> Iterator[Check]:
         return
     luck = "The best of several trials is partly luck: `--seeds 5` trains its settings with other seeds."
     lucky = over is None and not repeated
-    ends = best.get("interval_95") or (None, None)
-    yield Check(what, None if lucky else True, best["objective"], *ends, remedy=luck if lucky else "")
+    low, high = best.get("interval_95") or (None, None)
+    yield Check(what, None if lucky else True, best["objective"], low, high, remedy=luck if lucky else "")
     if over is not None:
         name = f"{values['objective']} of its settings with {len(over['each'])} other seeds"
         yield Check(name, True, over["mean"], *(over["interval_95"] or (None, None)))

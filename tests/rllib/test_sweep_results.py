@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from ray import tune
 
-from rlhf_ray.cli.cluster import going_on_with
 from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SettingError, load_experiment
 from rlhf_ray.sweeps import Plan
 from rlhf_ray.sweeps.results import SweepOutcome, _rank, _trial, conclude, configurations
@@ -76,11 +75,6 @@ def test_a_trial_that_is_lost_says_that_it_restarts(checkpoint: str | None, star
     said: list[str] = []
     Announcer(said.append).on_trial_recover(0, [], Lost())
     assert said == [f"trial_a: its process failed; restarting from {start} (restart 2 of 10); see error.txt"]
-
-
-def test_whoever_stops_a_sweep_is_told_how_to_go_on_with_it() -> None:
-    assert going_on_with({"folder": "/runs/tune-x", "sweep": True}) == "rlhf-ray tune --resume /runs/tune-x"
-    assert going_on_with({"folder": "/runs/x"}) == "rlhf-ray train --resume /runs/x"
 
 
 def test_what_people_need_is_said() -> None:

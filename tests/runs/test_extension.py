@@ -16,7 +16,7 @@ from rlhf_ray.runs.extension import extended
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, PPOSettings, PreferenceSettings, SettingError
 from rlhf_ray.store import PreferenceStore
-from tests.actors.rings import moment, ring_in
+from tests.actors.rings import at, ring_in
 from tests.made_up import some_comparisons
 from tests.whole_runs import options, small
 
@@ -114,7 +114,7 @@ def test_an_agent_on_the_true_reward_gets_more_steps_and_no_comparisons(tmp_path
 def answer_all(ring: Any, until: int) -> None:
     deadline = time.monotonic() + 60
     while ring.answered < until or ring.rounds_held < 5:
-        ring.advance(moment(1.0, 1000))
+        ring.advance(at(1.0, 1000))
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -130,7 +130,7 @@ def test_rounds_and_labels_go_on_at_the_share_of_the_longer_training(tmp_path: P
     with ring_in(tmp_path, preferences) as ring:
         ring.begin(200)
         for number in range(1, 5):
-            ring.advance(moment(number / 4, 250 * number))
+            ring.advance(at(number / 4, 250 * number))
         answer_all(ring, 20)
         ring.save(checkpoint)
         version = ring.version
@@ -139,15 +139,15 @@ def test_rounds_and_labels_go_on_at_the_share_of_the_longer_training(tmp_path: P
     def reached(ring: Any, progress: float, labels: int) -> bool:
         deadline = time.monotonic() + 60
         while ring.answered < labels and time.monotonic() < deadline:
-            ring.advance(moment(progress, int(2000 * progress)))
+            ring.advance(at(progress, int(2000 * progress)))
             time.sleep(0.02)
-        ring.advance(moment(progress, int(2000 * progress)))
+        ring.advance(at(progress, int(2000 * progress)))
         return bool(ring.answered == labels)
 
     with ring_in(tmp_path, more, total_env_steps=2000) as ring:
         ring.load(checkpoint)
         assert ring.rounds_held >= 5
-        ring.advance(moment(0.5, 1000))
+        ring.advance(at(0.5, 1000))
         assert ring.rounds_held == 3
         if mode == "asynchronous":
             assert reached(ring, 0.5, 23)
@@ -157,7 +157,7 @@ def test_rounds_and_labels_go_on_at_the_share_of_the_longer_training(tmp_path: P
         wait_for(lambda: ring.rounds_held >= 5)
     with ring_in(tmp_path, more, total_env_steps=1000) as ring:  # the checkpoint's own total: an ordinary resume
         ring.load(checkpoint)
-        ring.advance(moment(0.5, 500))
+        ring.advance(at(0.5, 500))
         assert ring.rounds_held >= 5
 
 

@@ -15,7 +15,7 @@ from rlhf_ray.cli import main
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.pausing import Pausing
 from rlhf_ray.settings import Experiment, PreferenceSettings
-from tests.actors.rings import moment, ring_in
+from tests.actors.rings import at, ring_in
 
 PREFERENCES = PreferenceSettings(schedule="constant", comparisons=20, initial_comparisons=6, rounds=4)
 
@@ -44,13 +44,13 @@ def test_nothing_is_asked_during_a_pause_and_the_labels_are_made_up_for_after_it
         assert (ring.answered, ring.env_steps) == (6, 200)
         for progress in (0.25, 0.5):
             pausing.on_metrics({})
-            ring.advance(moment(progress, 400))
+            ring.advance(at(progress, 400))
             _settle(ring)
             assert (ring.answered, ring.env_steps) == (6, 200)  # no exploration either
         main(["pause", str(folder.path), "--end"])
         pausing.on_metrics({})
         for progress, labels in ((0.75, 16), (1.0, 20)):
-            ring.advance(moment(progress, 800))
+            ring.advance(at(progress, 800))
             _settle(ring)
             assert ring.answered == labels
         assert (ring.answered, ring.env_steps) == (20, 320)

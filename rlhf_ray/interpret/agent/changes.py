@@ -197,7 +197,7 @@ def _lasts(batch: EnvBatch, plain: Episodes, edit: str) -> bool:
     changed = False
     for share in (0.0, 0.25, 0.5, 0.75):
         steps = (plain.lengths[rows] * share).astype(np.int64)
-        states = [plain.env_states[row][step] for row, step in zip(rows, steps, strict=True)]
+        states = [plain.env_states[int(row)][int(step)] for row, step in zip(rows, steps, strict=True)]
         after = []
         for first in (True, False):
             batch.restore(states)

@@ -157,11 +157,11 @@ def decode(
         measure: Measure = "AUC" if labelled.yes_no(labels) else "R²"
         by_frame = None if seen is None else float(np.mean(read(seen, labels, parts)))
         since = None
-        if np.mean(scores) >= max(READABLE[measure], np.mean(shuffled or [0.0]) + GAIN):
+        if float(np.mean(scores)) >= max(READABLE[measure], float(np.mean(shuffled or [0.0])) + GAIN):
             since = 0
             for lag in lags:
                 past, control = (
-                    np.mean(read(values, _ago(inside, of, lag), quick) or [0.0]) for of in (concept, others)
+                    float(np.mean(read(values, _ago(inside, of, lag), quick) or [0.0])) for of in (concept, others)
                 )
                 if past < max(READABLE[measure], control + GAIN):
                     break

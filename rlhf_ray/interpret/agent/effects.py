@@ -65,7 +65,7 @@ class Bench:
         """
         acts, values = self._at_once(change)
         always = self.play(change.throughout(len(self.plain)))
-        ever = self._otherwise(always).any(1) | acts.any(1)
+        ever: BoolArray = np.asarray(self._otherwise(always).any(1) | acts.any(1))
         worst, moved = self._single(change, acts, values)
         if not change.controls:  # which are tried throughout and at once
             ever |= moved
@@ -95,7 +95,7 @@ class Bench:
         """Return the share of levels in which any action changes, throughout or at once."""
         always = self.play(change.throughout(len(self.plain)))
         ever = self._otherwise(always).any(1)
-        return self._share(ever | self._at_once(change)[0].any(1))
+        return self._share(np.asarray(ever | self._at_once(change)[0].any(1)))
 
     def _single(self, change: Change, acts: BoolArray, values: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Make a change at single moments; return each level's return after the worst, and whether any action changes, ``[n]``."""

@@ -98,8 +98,8 @@ def taught(
             train(environment, reward, steps=steps, gamma=gamma, seed=seed),
         )
     )
-    means = (float(returns.mean()) for returns in (best, learned, chance))
-    return Taught(False, *means, share_of_gain(chance, best, learned))
+    share = share_of_gain(chance, best, learned)
+    return Taught(False, float(best.mean()), float(learned.mean()), float(chance.mean()), share)
 
 
 def in_tables(reward: RewardFunction, truth: RewardFunction | None, tables: Tables) -> Taught:

@@ -7,9 +7,9 @@ from pathlib import Path
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.steps import fragments, health, learning, outcome, scores, values
 from rlhf_ray.runs.report.subject import Run, is_number, part, read_run
-from rlhf_ray.study.page import Screen, figure, write_page
+from rlhf_ray.study.page import Screen, write_page
 from rlhf_ray.study.run import run_here
-from rlhf_ray.study.section import Picture, Section
+from rlhf_ray.study.section import Picture, Section, figure
 
 STEPS = {
     "outcome": outcome.section,

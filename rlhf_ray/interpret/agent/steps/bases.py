@@ -141,7 +141,8 @@ def _pictures(fitted: dict[str, FittedBasis]) -> list[Picture]:
     pictures = []
     for kind, basis in fitted.items():
         if basis.names:
-            series = {"other seeds": basis.seeds[:SHOWN], "halves of the episodes": basis.halves[:SHOWN]}
+            found = {"other seeds": basis.seeds, "halves of the episodes": basis.halves}
+            series = {name: of[:SHOWN].tolist() for name, of in found.items()}
             image = bars(basis.names[:SHOWN], series, "mean |r| with the same component of another fit", STABLE)
             caption = f"{directions.TITLES[kind]}: which are found again (dashed: stable)."
             pictures.append(Picture(f"stability_{kind}", image, caption))

@@ -75,7 +75,7 @@ def run(context: AgentContext) -> Section:
     subject, folder = context.subject, context.folders["recording"]
     episodes = load_episodes(folder, frames=False, agent=subject.agent)
     greedy = episodes.select(np.flatnonzero(np.array(Recording(folder).policies) == "greedy"))
-    groups = subject.groups(greedy.levels)
+    groups = subject.groups(greedy.levels).astype(np.int64)
     figures = _measure(context, greedy, groups)
     beside, few = figures.beside_random, figures.levels < FEW
     worse = beside.high is not None and beside.high <= 0

@@ -69,7 +69,9 @@ def _of_labels(run: Run) -> Iterator[Check]:
     which = " ".join(f"Round {row.get('round')}: {row['answered']} of {row['wanted']}." for row in short[:5])
     asked = "There were too few fragments to pair, or answers are missing. Later rounds ask for the missing ones."
     yield _none(f"labelling rounds, of {len(rounds)}, with too few answers", len(short), f"{which} {asked}")
-    ties = next((row for row in reversed(run.rows) if is_number(row.get("first_fragments_gathered"))), {})
+    ties: dict[str, Any] = next(
+        (row for row in reversed(run.rows) if is_number(row.get("first_fragments_gathered"))), {}
+    )
     if (before := gathered(ties)) is not None:
         yield Check("collections of first fragments", False, ties["first_fragments_gathered"], bound="1", remedy=before)
     if held := ties.get("labels_held_back"):

@@ -101,7 +101,7 @@ def points(rows: Sequence[dict[str, Any]], metric: str, over: str = "env_steps")
 
 
 def _pictures(run: Run) -> Iterator[Picture]:
-    levels = {
+    levels: dict[str, dict[str, Any]] = {
         "true return": {
             "random actions": run.agent("random", "true_return_mean"),
             "reference": run.agent("reference", "true_return_mean"),
