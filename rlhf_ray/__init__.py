@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rlhf_ray.data.rollout import rollout
     from rlhf_ray.data.transitions import Transitions
     from rlhf_ray.envs.batches import make_batch
-    from rlhf_ray.envs.fixed_horizon import AbsorbingState, FixedHorizon
+    from rlhf_ray.envs.fixed_horizon import FixedHorizon
     from rlhf_ray.envs.ground_truth import ground_truth as true_reward
     from rlhf_ray.envs.registry import make_env
     from rlhf_ray.interpret.attribution import Method
@@ -72,7 +72,7 @@ _MODULES = {
     "data.rollout": "rollout",
     "data.transitions": "Transitions",
     "envs.batches": "make_batch",
-    "envs.fixed_horizon": "AbsorbingState FixedHorizon",
+    "envs.fixed_horizon": "FixedHorizon",
     "envs.ground_truth": "true_reward=ground_truth",
     "envs.registry": "make_env",
     "interpret.attribution": "Method",
@@ -109,7 +109,6 @@ _HOMES = {
 __all__ = [
     "PPO",
     "SAC",
-    "AbsorbingState",
     "Agent",
     "Annotator",
     "Answers",

@@ -175,8 +175,9 @@ def learn(
         SettingError: a setting is invalid. Nothing is created then.
     """
     from rlhf_ray.runs.new_run import new_run
-    from rlhf_ray.runs.progress import Progress
-    from rlhf_ray.runs.train import quiet, train
+    from rlhf_ray.runs.progress import ProgressBars
+    from rlhf_ray.runs.quiet import quiet
+    from rlhf_ray.runs.train import train
 
     quiet()
     changed: dict[str, Any] = {
@@ -206,7 +207,7 @@ def learn(
         with contextlib.suppress(OSError):
             path.rmdir()  # if it is empty
     with contextlib.ExitStack() as shown:
-        printing = [shown.enter_context(Progress(run.experiment()))] if progress else []
+        printing = [shown.enter_context(ProgressBars(run.experiment()))] if progress else []
         train(run, evaluation_episodes=evaluation_episodes, callbacks=[*callbacks, *printing])
     return LearnedRun(run.path)
 

@@ -34,7 +34,7 @@ def run(words: list[str]) -> None:
         show_token()
 
     from rlhf_ray.cluster.doctor import examine_machine, examine_ray
-    from rlhf_ray.runs.train import quiet
+    from rlhf_ray.runs.quiet import quiet
 
     quiet()
     problem = False

@@ -72,7 +72,7 @@ def run(words: list[str]) -> None:
         return
     from rlhf_ray.runs.label import label
     from rlhf_ray.runs.progress import Labelled
-    from rlhf_ray.runs.train import quiet
+    from rlhf_ray.runs.quiet import quiet
 
     quiet()
     labelled = Labelled(command.store, command.comparisons)

@@ -112,7 +112,8 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
 
     with nothing_to_save(), uncollected():
         from rlhf_ray.runs.new_run import new_run
-        from rlhf_ray.runs.train import quiet, train
+        from rlhf_ray.runs.quiet import quiet
+        from rlhf_ray.runs.train import train
     gc.freeze()  # modules are never garbage: later searches skip them
 
     quiet()

@@ -77,7 +77,7 @@ def run(words: list[str]) -> None:
         resumed, cores = _resumed(words)
         bound_cores(cores)
         with nothing_to_save():
-            from rlhf_ray.runs.train import quiet
+            from rlhf_ray.runs.quiet import quiet
             from rlhf_ray.sweeps.running import go_on, read_plan
         quiet()
         _begin(read_plan(resumed), resumed, go_on)
@@ -89,7 +89,7 @@ def run(words: list[str]) -> None:
     check_agent(command, defaults)
     bound_cores(command.cores)
     with nothing_to_save():
-        from rlhf_ray.runs.train import quiet
+        from rlhf_ray.runs.quiet import quiet
         from rlhf_ray.sweeps.running import sweep
         from rlhf_ray.sweeps.space import told
     quiet()

@@ -83,7 +83,7 @@ def newest_agent(folder: RunFolder) -> Agent:
 def _with_rllib(folder: RunFolder) -> tuple[CollectorPolicy, int]:
     """The policy in the newest whole checkpoint, as an RLModule, and its iteration."""
     from rlhf_ray.rllib.checkpoint_parts import load_policy
-    from rlhf_ray.runs.train import quiet
+    from rlhf_ray.runs.quiet import quiet
 
     quiet()
     return _from_checkpoint(folder, load_policy)

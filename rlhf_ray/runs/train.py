@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 
 from rlhf_ray.actors.cluster import join_cluster
 from rlhf_ray.actors.cluster import start_ray as start_ray  # re-exported for callers
-from rlhf_ray.actors.ray_internals import LOGGER, hush_ray
+from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.agents.true_return import TrueReturn, evaluate
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
 from rlhf_ray.data.errors import FaultyEnvironmentError, PartError
@@ -23,7 +21,6 @@ from rlhf_ray.envs.thresholds import reward_threshold
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.checkpoint_parts import load_policy
 from rlhf_ray.rllib.choice import preference_config, reference_config
-from rlhf_ray.rllib.env_runner import NoFaults
 from rlhf_ray.rllib.metrics import PREFERENCES, flat_metrics
 from rlhf_ray.rllib.reference import train_reference
 from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, TrainingRun
@@ -46,15 +43,6 @@ declare(
 
 EVALUATED_WITHIN = 2.0
 """Seconds for the evaluation of a stopped run. The user is waiting, and a job runner may kill the process after ten."""
-
-
-def quiet() -> None:
-    """Silence RLlib's deprecation and startup messages. Errors still show."""
-    for name in ("ray.rllib", "ray.tune", "ray._common.deprecation"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    for name in ("ray.rllib", "ray.rllib.utils.actor_manager", "ray.rllib.env.env_runner_group", LOGGER):
-        logging.getLogger(name).addFilter(NoFaults())
-    warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single-agent-env-v0.*")
 
 
 def train(

@@ -15,7 +15,8 @@ import sys
 import psutil
 import ray
 from rlhf_ray.runs.new_run import new_run
-from rlhf_ray.runs.train import quiet, train
+from rlhf_ray.runs.quiet import quiet
+from rlhf_ray.runs.train import train
 from tests.whole_runs import small
 
 quiet()
