@@ -176,7 +176,8 @@ from pathlib import Path
 from tests.whole_runs import small
 from ray import tune
 from rlhf_ray.sweeps import Plan, go_on, sweep
-from rlhf_ray.runs.train import quiet, start_ray
+from rlhf_ray.runs.quiet import quiet
+from rlhf_ray.runs.train import start_ray
 quiet()
 start_ray(cpus=2)
 plan = Plan(small(), {"ppo.gamma": tune.choice([0.9, 0.99])}, trials=1, evaluation_episodes=2)
