@@ -51,7 +51,7 @@ class Evaluate:
     """Print one JSON object instead of text."""
 
     def __post_init__(self) -> None:
-        check_values(self)
+        check_values(self, "--")
 
 
 def run(words: list[str]) -> None:

@@ -69,7 +69,7 @@ class Record:
     """Random seed for the episodes and the random actions."""
 
     def __post_init__(self) -> None:
-        check_values(self)
+        check_values(self, "--")
         if self.episodes is not None and self.env_steps is not None:
             raise SettingError("Set either --episodes or --env-steps, not both.")
         if len(self.shares) != len(self.mix):

@@ -1,16 +1,25 @@
 """The process's defaults, such as torch's default dtype, as the product needs them and as environments leave them.
 
 A simulator written in torch may set float64 as the default dtype, or switch gradients off, for the whole process: networks
-made later would be float64, or not learn. So an environment's code runs with torch's dtype, gradients, device and number of
-threads, numpy's handling of errors and the current folder as it has set them, and everything else without them.
+made later would be float64, or not learn. So an environment's code runs with the defaults that it has set, and everything else
+without them.
+
+=====================================================================================  ===========================================
+default                                                                                what an environment's change of it does
+=====================================================================================  ===========================================
+torch's dtype, gradients, deterministic algorithms, device; numpy's errors; folder     holds while the environment's code runs
+warnings as errors; number of torch's threads; handlers of Ctrl-C and SIGTERM          is undone
+=====================================================================================  ===========================================
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,13 +34,13 @@ PLAIN_DEVICE = "cpu"
 class _State:
     """Defaults; torch's are its own while it isn't imported, which takes a second.
 
-    ``dtype`` is None for float32, ``threads`` 0 without torch.
+    ``dtype`` is None for float32.
     """
 
     dtype: Any
     gradients: bool
+    deterministic: bool
     device: str
-    threads: int
     errors: Any
     folder: str
 
@@ -41,7 +50,7 @@ class _State:
         device = PLAIN_DEVICE if torch is None else str(torch.get_default_device())
         numpy: Any = sys.modules.get("numpy")
         errors = PLAIN_ERRORS if numpy is None else numpy.geterr()
-        return _State(*_quick(torch), device, 0 if torch is None else torch.get_num_threads(), errors, os.getcwd())
+        return _State(*_quick(torch), device, errors, os.getcwd())
 
     def apply(self, before: _State) -> None:
         """Set what differs from ``before``, the state of now."""
@@ -50,10 +59,10 @@ class _State:
             torch.set_default_dtype(self.dtype or torch.float32)
         if self.gradients != before.gradients:
             torch.set_grad_enabled(self.gradients)
+        if self.deterministic != before.deterministic:
+            torch.use_deterministic_algorithms(self.deterministic)
         if self.device != before.device:
             torch.set_default_device(None if self.device == PLAIN_DEVICE else self.device)
-        if self.threads not in (0, before.threads):
-            torch.set_num_threads(self.threads)
         if self.errors != before.errors:
             sys.modules["numpy"].seterr(**self.errors)
         if self.folder != before.folder:
@@ -66,6 +75,8 @@ class _Here(threading.local):
     depth = 0
     whole = False
     own: Any = None
+    filters: Any = ()
+    others: Any = None
 
 
 _here = _Here()
@@ -73,11 +84,15 @@ _theirs: _State | None = None
 """What environments have set; None if that is what everything else has."""
 
 
-def _quick(torch: Any) -> tuple[Any, bool]:
+def _quick(torch: Any) -> tuple[Any, bool, bool]:
     if torch is None:
-        return None, True
+        return None, True, False
     dtype = torch.get_default_dtype()
-    return None if dtype is torch.float32 else dtype, torch.is_grad_enabled()
+    return (
+        None if dtype is torch.float32 else dtype,
+        torch.is_grad_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
 
 
 class _Theirs(contextlib.ContextDecorator):
@@ -95,8 +110,9 @@ class _Theirs(contextlib.ContextDecorator):
         here.depth += 1
         if here.depth > 1:
             return
-        here.whole = self.whole or _theirs is not None
+        here.filters, here.whole = list(warnings.filters), self.whole or _theirs is not None
         here.own = _State.now() if here.whole else _quick(sys.modules.get("torch"))
+        here.others = _others() if self.whole else None
         if _theirs is not None:
             _theirs.apply(here.own)
 
@@ -104,13 +120,19 @@ class _Theirs(contextlib.ContextDecorator):
         global _theirs
         here = _here
         here.depth -= 1
-        if here.depth or (not here.whole and here.own == _quick(sys.modules.get("torch"))):
+        if here.depth:
             return
-        after, own = _State.now(), here.own
+        if here.filters != warnings.filters:
+            _tolerate_warnings(here.filters)
+        if here.others is not None:
+            _restore(*here.others)
+        if not here.whole and here.own == _quick(sys.modules.get("torch")):
+            return
+        after = _State.now()
+        own = here.own
         if not here.whole:
-            own = replace(after, dtype=own[0], gradients=own[1])
-        elif not own.threads:  # torch was imported meanwhile
-            own = replace(own, threads=after.threads)
+            dtype, gradients, deterministic = own
+            own = replace(after, dtype=dtype, gradients=gradients, deterministic=deterministic)
         own.apply(after)
         _theirs = None if own == after else after
 
@@ -138,3 +160,28 @@ def take_own_defaults() -> _State:
     if before != plain and _theirs is None:
         _theirs = before
     return before
+
+
+def _tolerate_warnings(before: list[Any]) -> None:
+    """Remove filters that turn warnings into errors and that ``before`` lacks."""
+    kept = [each for each in warnings.filters if each[0] != "error" or each in before]
+    if len(kept) != len(warnings.filters):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tells Python's cache of filters about the change
+        warnings.filters[:] = kept  # type: ignore[index]
+
+
+def _others() -> tuple[int | None, dict[Any, Any] | None]:
+    torch: Any = sys.modules.get("torch")
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else None
+    return torch and torch.get_num_threads(), handlers
+
+
+def _restore(threads: int | None, handlers: dict[Any, Any] | None) -> None:
+    torch: Any = sys.modules.get("torch")
+    if threads not in (None, torch and torch.get_num_threads()):
+        torch.set_num_threads(threads)
+    for number, handler in (handlers or {}).items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)

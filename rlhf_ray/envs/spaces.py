@@ -43,6 +43,8 @@ def _observation_problem(space: gymnasium.Space[object]) -> str | None:
     """Return the remedy for an unsupported observation space; None if it is supported."""
     wrap = "Wrap the environment in gymnasium.wrappers."
     if not isinstance(space, spaces.Box):
+        if not isinstance(space, spaces.Dict | spaces.Tuple):
+            return f"{wrap}FlattenObservation, which makes it such a Box."
         if view_of(space) is not None:
             return "Wrap the environment in rlhf_ray.envs.Viewed, or gymnasium.wrappers.FlattenObservation; both convert it."
         return (

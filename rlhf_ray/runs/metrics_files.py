@@ -7,17 +7,15 @@ import csv
 import io
 import json
 import logging
-import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.data.atomic import append, write_text
 from rlhf_ray.data.garbage import uncollected
-from rlhf_ray.data.metrics import described
 from rlhf_ray.data.plain import plain
 from rlhf_ray.runs.all_metrics import all_metrics
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
+from rlhf_ray.runs.events import EventFile
 
 if TYPE_CHECKING:
     from rlhf_ray.runs.outcome import Outcome
@@ -80,38 +78,21 @@ def _csv(rows: Iterable[Sequence[Any]]) -> str:
 
 
 class TensorBoard(Callback):
-    """Writes each iteration's numbers to TensorBoard event files, at step ``env_steps``, with the metrics' descriptions.
+    """Writes each iteration's numbers to TensorBoard event files, at step ``env_steps``.
 
-    On resume, TensorBoard drops events after the last row. tensorboardX writes without its thread, which dies on a full disk.
+    On resume, TensorBoard drops events after the last row.
     """
 
     def on_start(self, run: TrainingRun) -> None:
         """Create an event file."""
-        from tensorboardX.event_file_writer import EventsWriter  # imports torch, which takes seconds
-        from tensorboardX.proto import event_pb2
-
-        self._events, self._described = event_pb2, set[str]()
-        run.folder.tensorboard.mkdir(exist_ok=True)
-        self._writer = EventsWriter(str(run.folder.tensorboard / "events"), f".{os.getpid()}")
-        if last := run.folder.last_metrics():
-            begins = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._write(step=last["env_steps"] + 1, session_log=begins)
+        last = run.folder.last_metrics()
+        self._events = EventFile(run.folder.tensorboard, purge_step=last["env_steps"] + 1 if last else None)
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
         """Write one iteration."""
         values = numbers(metrics)
-        step, summary = int(values.pop("env_steps")), self._events.Event().summary
-        for name, value in values.items():
-            added = summary.value.add(tag=name, simple_value=value)
-            if name not in self._described:  # TensorBoard reads the description from the first value
-                added.metadata.summary_description = described(name)
         with carry_on("TensorBoard events"):
-            self._write(step=step, summary=summary)
-            self._described |= values.keys()
-
-    def _write(self, **fields: Any) -> None:
-        self._writer.write_event(self._events.Event(wall_time=time.time(), **fields))
-        self._writer.flush()
+            self._events.add(int(values.pop("env_steps")), values)
 
 
 class Reporting(Callback):

@@ -112,7 +112,7 @@ def check_values(settings: object, group: str = "", infinite: Sequence[str] = ()
 
     Args:
         settings: a frozen dataclass, whose fields get values of their types.
-        group: the group's name, for errors.
+        group: the group's name, for errors; ``--`` for options of a command.
         infinite: the fields that may be infinite.
 
     Raises:
@@ -121,6 +121,8 @@ def check_values(settings: object, group: str = "", infinite: Sequence[str] = ()
     kind: Any = type(settings)
     for name, (parts, many) in _kinds(kind).items():
         value, setting = getattr(settings, name), f"{group}.{name}" if group else name
+        if group == "--":
+            setting = f"--{name.replace('_', '-')}"
         if many:
             values = value if isinstance(value, list | tuple) else (value,)
             value = tuple(_checked(inner, parts, setting, name in infinite) for inner in values)

@@ -93,7 +93,7 @@ class Plan:
         Raises:
             SettingError: a setting is invalid, or settings don't fit together.
         """
-        check_values(self)
+        check_values(self, "--")
         preferences = self.experiment.preferences
         if self.metric == "likelihood" and not preferences.held_out_share:
             raise SettingError(

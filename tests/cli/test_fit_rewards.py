@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_said_in_one_line(recording, capsys):
     assert "name its environment with --environment" in fails_with(capsys, "--from-rewards", "demonstrations.npz")
     other = ("--from-rewards", "demonstrations.npz", "--environment", "CartPole-v1")
     assert "Use the environment they were recorded in" in fails_with(capsys, *other)
-    assert "holds no demonstrations" in fails_with(capsys, "--from-rewards", "nothing")
+    assert "holds no recorded steps" in fails_with(capsys, "--from-rewards", "nothing")
     data = ("--from-rewards", "recording")
     assert "set supervised.epochs instead" in fails_with(capsys, *data, "--reward-model.updates", "7")
     assert "no training reward is zero" in fails_with(capsys, *data, "--supervised.balance", "sampler")

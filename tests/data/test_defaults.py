@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,25 +21,33 @@ def state() -> Any:
     return (
         torch.get_default_dtype(),
         torch.is_grad_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
         torch.get_default_device(),
         torch.get_num_threads(),
         np.geterr(),
         os.getcwd(),
+        [each for each in warnings.filters if each[0] == "error"],
+        signal.getsignal(signal.SIGINT),
     )
 
 
 def set_all() -> None:
     torch.set_default_dtype(torch.float64)
     torch.set_grad_enabled(False)
+    torch.use_deterministic_algorithms(True)
     torch.set_default_device("meta")
     torch.set_num_threads(torch.get_num_threads() + 1)
     np.seterr(all="raise")
     os.chdir("/")
+    warnings.simplefilter("error")
+    signal.signal(signal.SIGINT, lambda *_: None)
 
 
 @pytest.fixture(autouse=True)
-def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
+def _forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(defaults, "_theirs", None)
+    with warnings.catch_warnings():
+        yield
 
 
 def test_what_a_constructor_sets_holds_in_later_steps_alone() -> None:
@@ -57,6 +68,7 @@ def test_what_a_step_sets_is_noticed_too() -> None:
     with stepping:
         torch.set_default_dtype(torch.float64)
         torch.set_grad_enabled(False)
+        warnings.simplefilter("error")
     assert state() == before
     with stepping:
         assert torch.get_default_dtype() == torch.float64

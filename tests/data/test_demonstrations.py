@@ -60,7 +60,7 @@ def test_d4rls_hdf5_is_read_like_an_npz_of_the_same_arrays(tmp_path: Path) -> No
         Demonstrations.load(tmp_path / "d.hdf5")
     content = (tmp_path / "d.hdf5").read_bytes()
     (tmp_path / "cut.hdf5").write_bytes(content[: len(content) // 2])
-    with pytest.raises(SettingError, match=r"cut\.hdf5 holds no demonstrations"):
+    with pytest.raises(SettingError, match=r"cut\.hdf5 holds no recorded steps"):
         Demonstrations.load(tmp_path / "cut.hdf5")
 
 

@@ -101,8 +101,8 @@ def test_a_disk_error_names_file_and_remedy() -> None:
     ("words", "code", "said"),
     [
         (["evaluate", "RUN", "--episodes", "0"], 2, "--episodes is 0; it must be 1 or more"),
-        (["train", "pendulum", "--evaluation-episodes", "0"], 2, "--evaluation-episodes is 0"),
-        (["train", "pendulum", "--cores", "0"], 2, "--cores is 0; it must be 1 or more"),
+        (["train", "pendulum", "--evaluation-episodes", "0"], 2, "evaluation_episodes is 0"),
+        (["train", "pendulum", "--cores", "0"], 2, "cores is 0; it must be 1 or more"),
         (["train", "pendulum", "--run-dir", "/proc/run"], 2, "--run-dir is /proc/run, which can't be created"),
         (["train", "RUN/config.json"], 2, "config.json (truncated or not JSON"),
         (["evaluate", "RUN"], 2, "Can't read settings from"),

@@ -180,8 +180,6 @@ def test_bad_input_is_refused_in_one_line():
         make_batch(WORLDS[0], 0)
     with pytest.raises(SettingError, match="max_episode_steps of"):
         make_batch(WORLDS[0], 1, max_episode_steps=0)
-    with pytest.raises(SettingError, match="render_mode of"):
-        make_vector_env(WORLDS[0], 2, render_mode="human")
     batch = make_batch(WORLDS[0], 2)
     with pytest.raises(SettingError, match="1 levels are given for 2 copies"):
         batch.reset([1])

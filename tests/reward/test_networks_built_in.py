@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
 from rlhf_ray.policies.encoders import image_encoder
-from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.networks import NETWORKS, make_network
 from rlhf_ray.reward.networks.layers import StackedBatchNorm
 from rlhf_ray.settings import RewardModelSettings, SettingError
-from tests.made_up import CHOICES, FORCES, VECTORS, some_fragments
+from tests.made_up import CHOICES, FORCES, VECTORS
 
 FRAMES = gym.spaces.Box(0, 255, (44, 44, 2), np.uint8)
 FOR_IMAGES = ("cnn", "pooled_cnn", "small_cnn", "paper_cnn", "nature", "impala")
@@ -141,13 +140,3 @@ def test_batch_norm_of_members_is_that_of_each_alone() -> None:
     norm.eval()
     assert not torch.allclose(norm(inputs), expected)
     torch.testing.assert_close(norm(inputs), torch.stack([of.eval()(inputs[i]) for i, of in enumerate(alone)]))
-
-
-def test_a_reward_model_of_before_the_later_buffers_loads(tmp_path: Any) -> None:
-    ensemble = RewardEnsemble(VECTORS, FORCES, RewardModelSettings(deviation_weight=-0.5))
-    state = {name: of for name, of in ensemble.state().items() if name not in ("deviation_weight", "window")}
-    ensemble.load_state(state)
-    assert float(ensemble.deviation_weight) == -0.5
-    assert int(ensemble.window) == 1
-    clips = some_fragments(2)
-    assert ensemble.fragment_returns(clips).shape == (3, 2)

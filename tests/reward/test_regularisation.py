@@ -127,7 +127,7 @@ def test_beyond_the_largest_log_odds_a_comparison_has_no_gradient() -> None:
     ("setting", "value", "said"),
     [
         ("largest_log_odds", 0.0, r"largest_log_odds is 0\.0; it must be above 0"),
-        ("early_stopping", 0, r"early_stopping is 0; it must be 1 pass or more"),
+        ("early_stopping", 0, r"early_stopping is 0; it must be 1 or more"),
     ],
 )
 def test_impossible_values_are_refused(setting: str, value: Any, said: str) -> None:

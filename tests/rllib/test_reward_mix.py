@@ -144,7 +144,7 @@ def test_the_setting_reaches_the_learners_module(kind: Any, share: float) -> Non
 
 @pytest.mark.parametrize(
     ("share", "said"),
-    [(-0.1, "--true-reward"), (1.0, "--true-reward"), (float("nan"), "--true-reward"), ("half", "it must be a number")],
+    [(-0.1, "below 1"), (1.0, "below 1"), (float("nan"), "below 1"), ("half", "it must be a number")],
 )
 def test_other_shares_are_refused(share: Any, said: str) -> None:
     with pytest.raises(SettingError, match=f"reward_mix is '?{share}.*{said}"):

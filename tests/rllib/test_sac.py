@@ -380,7 +380,7 @@ def refusals() -> Iterator[tuple[str, Any, str]]:
     yield "module", lambda c: c.rl_module(rl_module_spec=dataclasses.replace(spec, module_class=None)), "by sac.hidden"
     yield "intensity", lambda c: c.training(training_intensity=2.0), r"updates_per_env_step"
     yield "mode", lambda c: c.env_runners(batch_mode="complete_episodes"), "truncate_episodes"
-    yield "learners", lambda c: c.learners(num_learners=2), "sac.num_learners is 2; it must be 0 or 1"
+    yield "learners", lambda c: c.learners(num_learners=2), "sac.num_learners is 2; it must be one of 0, 1"
     yield "time", lambda c: c.reporting(min_time_s_per_iteration=5), "an iteration is one training step"
 
 

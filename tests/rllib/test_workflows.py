@@ -339,7 +339,7 @@ def test_what_does_not_fit_is_said_before_anything_is_made(
             ["fragments in", "shape (3,)", "Discrete(3)"],
         ),
         ("pendulum", ["--demonstrations", str(tmp_path / "other.npz")], ["demonstrations in", "shape (2,)"]),
-        ("pendulum", ["--demonstrations", str(tmp_path / "no.npz")], ["no.npz holds no demonstrations"]),
+        ("pendulum", ["--demonstrations", str(tmp_path / "no.npz")], ["no.npz holds no recorded steps"]),
         ("pendulum", ["--reward-from", str(tmp_path / "empty")], ["holds no reward model"]),
         ("pendulum", ["--policy-from", str(tmp_path / "empty")], ["neither a run's folder, nor a checkpoint"]),
         ("pendulum", ["--policy-from", str(run)], ["actor.0.weight has the shape (16, 3)", "(64, 3)"]),

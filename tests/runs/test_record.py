@@ -250,7 +250,7 @@ def test_one_file_of_demonstrations(tmp_path: Path) -> None:
         (["CartPole-v1", "--mix", "expert=1"], "CartPole-v1 has no scripted expert"),
         ([NAME, "--episodes", "0"], "episodes is 0; it must be 1 or more"),
         ([NAME, "--episodes", "1", "--env-steps", "1"], "not both"),
-        ([NAME, "--epsilon", "2"], "epsilon is 2; it must be between 0 and 1"),
+        ([NAME, "--epsilon", "2"], "epsilon is 2.0; it must be between 0 and 1"),
         (["Walk-v7"], "'Walk-v7' is neither a preset"),
     ],
 )
