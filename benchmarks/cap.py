@@ -30,7 +30,8 @@ from benchmarks.intervals import bootstrap
 from benchmarks.record import record
 from rlhf_ray import tune_configs
 from rlhf_ray.rllib.choice import preference_config
-from rlhf_ray.runs.train import quiet, start_ray
+from rlhf_ray.runs.quiet import quiet
+from rlhf_ray.runs.train import start_ray
 
 ARMS = ((1, 0), (2, 0), (1, 1), (2, 1))
 """Env runners and learner actors of each row."""

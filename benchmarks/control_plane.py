@@ -38,7 +38,8 @@ from benchmarks.record import record
 from rlhf_ray.actors import executor
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.policy import ActorCritic
-from rlhf_ray.runs.train import quiet, start_ray
+from rlhf_ray.runs.quiet import quiet
+from rlhf_ray.runs.train import start_ray
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 
 SIDES = (40, 120)

@@ -39,7 +39,8 @@ from benchmarks.intervals import bootstrap
 from benchmarks.record import record
 from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
-from rlhf_ray.runs.train import quiet, start_ray
+from rlhf_ray.runs.quiet import quiet
+from rlhf_ray.runs.train import start_ray
 from rlhf_ray.settings import Experiment
 
 ANSWER_SECONDS = (0.0, 1.0, 10.0)

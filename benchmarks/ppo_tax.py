@@ -32,7 +32,8 @@ from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.config import register_environment
 from rlhf_ray.rllib.policy import policy_spec
 from rlhf_ray.rllib.ppo import apply_ppo
-from rlhf_ray.runs.train import quiet, start_ray
+from rlhf_ray.runs.quiet import quiet
+from rlhf_ray.runs.train import start_ray
 from rlhf_ray.settings import Experiment
 
 WARM_UP = 1

@@ -43,7 +43,8 @@ from benchmarks.intervals import bootstrap
 from benchmarks.record import record
 from rlhf_ray.actors import executor
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
-from rlhf_ray.runs.train import quiet, start_ray
+from rlhf_ray.runs.quiet import quiet
+from rlhf_ray.runs.train import start_ray
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 
 COPIES, LENGTH, SHORT = 8, 500, 25

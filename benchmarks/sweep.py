@@ -33,7 +33,8 @@ from rlhf_ray.agents.true_return import play
 from rlhf_ray.envs import make_vector_env
 from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.rllib.checkpoint_parts import load_policy
-from rlhf_ray.runs.train import quiet, start_ray
+from rlhf_ray.runs.quiet import quiet
+from rlhf_ray.runs.train import start_ray
 from rlhf_ray.settings import Experiment
 from rlhf_ray.sweeps import Plan, sweep
 from rlhf_ray.sweeps.results import SweepOutcome

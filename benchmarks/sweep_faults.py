@@ -27,7 +27,8 @@ from benchmarks.record import record
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # no token in the home folder
 from rlhf_ray import tune_configs
-from rlhf_ray.runs.train import quiet, start_ray
+from rlhf_ray.runs.quiet import quiet
+from rlhf_ray.runs.train import start_ray
 from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.sweeps import Plan, sweep

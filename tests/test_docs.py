@@ -338,7 +338,7 @@ def test_generated_parts_are_fresh_and_no_page_shows_raw_directives(page: Path) 
     text = page.read_text()
     assert generated.filled(text, page) == text, "run `make docs` and commit what it renews"
     assert not re.search(r"^(```|:::)\s*\{|^\.\. auto", re.sub(r"<!-- .*?-->", "", text, flags=re.DOTALL), re.MULTILINE)
-    parts = ("<!-- site: eval-rst", "<!-- help: ", "<!-- code: ", "<!-- presets -->")
+    parts = ("<!-- site: eval-rst", "<!-- public: ", "<!-- help: ", "<!-- code: ", "<!-- presets -->")
     assert sum(map(text.count, parts)) == text.count("<!-- end -->") or "table: " in text
 
 
