@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -222,10 +223,13 @@ def preset(env: Env) -> Experiment:
         experiment: Experiment = tune_configs.load(env).experiment
         return experiment
     name = f"own/{getattr(env, '__name__', type(env).__name__)}-v0"
-    if name not in gym.registry or gym.registry[name].entry_point is not env:
+    known = gym.registry.get(name)
+    if known is None or getattr(known.entry_point, "func", None) is not env:
         with contextlib.closing(env()) as made:
             spec = made.spec
-        gym.register(name, entry_point=env, max_episode_steps=None if spec is None else spec.max_episode_steps)
+        # Not the class itself: gymnasium reads its `metadata`, which is a property of a wrapper's class.
+        make = functools.partial(env)
+        gym.register(name, entry_point=make, max_episode_steps=None if spec is None else spec.max_episode_steps)
     return Experiment(environment=name)
 
 

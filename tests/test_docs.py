@@ -217,7 +217,7 @@ def parse(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         if words and words[0] == "submit" and "--" in words:
             parse(words[words.index("--") + 1 :])
         with contextlib.suppress(ParsedError):
-            cli._run(words, as_program=False)
+            cli._run(words)
 
     return parse
 

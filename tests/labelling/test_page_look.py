@@ -257,6 +257,7 @@ def test_the_next_pair_is_drawn_in_the_frame_after_the_answer(visit, desk):
         }"""
     )
     for _ in range(9):
+        wait_fetched_ahead(page, desk, 1)
         press(page, "ArrowLeft")
     assert page.evaluate("window.seen") == [["asking", True]] * 9
 

@@ -165,7 +165,8 @@ def test_an_expert_is_trained_resumed_and_recorded_by_actors(tmp_path: Path, mon
         assert row["true_return_mean"] == pytest.approx(row["episode_length_mean"], abs=0.5)
     undisturbed = RunFolder.create(tmp_path / "undisturbed", experiment, {"true_reward": True})
     expert.train_expert(undisturbed, experiment)
-    weights, same = (newest_policy(each)[0].module.get_state() for each in (folder, undisturbed))
+    policies = (newest_policy(each)[0] for each in (folder, undisturbed))
+    weights, same = (policy.agent.network.state_dict() for policy in policies)  # type: ignore[attr-defined]
     for name, value in same.items():  # the statistics of the return are those of all steps, before and after
         np.testing.assert_array_equal(weights[name], value, err_msg=name)
     assert [row["iteration"] for row in folder.rows()] == [1, 2, 3, 4]
