@@ -15,7 +15,9 @@ import __future__
 
 import ast
 import contextlib
+import dataclasses
 import importlib
+import json
 import os
 import re
 import shlex
@@ -33,13 +35,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 
 from docs import generated
 from examples.worlds import CueRunBatch
 from rlhf_ray import cli
-from rlhf_ray.agents.agent import NetworkAgent
+from rlhf_ray.agents import saved
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data import modules
+from rlhf_ray.data.spaces import space_to_json
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.queries.gatherers import GATHERERS
 from rlhf_ray.queries.label_rates import LABEL_RATES
@@ -146,11 +150,21 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.copy_to(run.preferences)
     shutil.copytree(ROOT / "examples" / "worlds", folder / "worlds")
     world = CueRunBatch(1)
-    network = ActorCriticNetwork(
-        world.observation_space, world.action_space, PolicyShape("small", memory="gru", memory_units=8)
-    )
+    shape = PolicyShape("small", memory="gru", memory_units=8)
+    network = ActorCriticNetwork(world.observation_space, world.action_space, shape)
     torch.nn.init.constant_(network.get_submodule("actor").bias[1:2], 9.0)  # run right: short episodes
-    NetworkAgent(network, world.observation_space, world.action_space).save(folder / "runs" / "cuerun")
+    cue = RunFolder.create(folder / "runs" / "cuerun", Experiment(environment="worlds:rlhf_ray/CueRun-v0"))
+    spaces = {"observation_space": world.observation_space, "action_space": world.action_space}
+    about = {
+        "format": saved.FORMAT,
+        "module": saved.ACTOR_CRITIC,
+        "model_config": dataclasses.asdict(shape),
+        "iteration": 1,
+    }
+    about |= {name: space_to_json(space) for name, space in spaces.items()}
+    cue.policy.mkdir()
+    (cue.policy / saved.POLICY_FILE).write_text(json.dumps(about))
+    save_file(network.state_dict(), cue.policy / saved.WEIGHTS_FILE)
     reward = RewardEnsemble(OBSERVATIONS, ACTIONS, RewardModelSettings())
     for place in (folder / "reward_model", folder / "reward", run.reward_model):
         reward.save(place)
