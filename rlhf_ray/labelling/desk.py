@@ -19,7 +19,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.films import Episode, Film, FilmInfo
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.leases import Lease, Leases
-from rlhf_ray.labelling.messages import AnswerRequest, Question
+from rlhf_ray.labelling.messages import AnswerRequest, ShownQuestion
 from rlhf_ray.labelling.open_pages import OpenPages
 from rlhf_ray.labelling.past import USED_ID, Meaning, Past
 from rlhf_ray.labelling.question import Shown
@@ -138,7 +138,9 @@ class Desk:
 
     # Called by the page.
 
-    async def next(self, annotator: str, count: int, holding: Sequence[str], page: str | None = None) -> list[Question]:
+    async def next(
+        self, annotator: str, count: int, holding: Sequence[str], page: str | None = None
+    ) -> list[ShownQuestion]:
         """Lease up to ``count`` more questions to ``annotator`` on this ``page``.
 
         ``holding`` are the leases that the page keeps: on screen, prefetched, or answered and not stored yet. Invalid leases are
@@ -189,7 +191,7 @@ class Desk:
 
     async def undo(
         self, annotator: str, event_id: str, target: str | None = None, page: str | None = None
-    ) -> Question | None:
+    ) -> ShownQuestion | None:
         """Undo the latest answer of ``annotator``, or their answer with event id ``target``, also if it was changed since.
 
         Returns:
@@ -371,9 +373,9 @@ class Desk:
                 keys[self._leases.read(lease, annotator).shown.lease_key] = lease
         return keys
 
-    def _question(self, annotator: str, shown: Shown) -> Question:
+    def _question(self, annotator: str, shown: Shown) -> ShownQuestion:
         lease = self._leases.write(Lease(annotator, shown, time.time()))
-        return Question(lease, *self._screen(shown), self.queue.lease_seconds)
+        return ShownQuestion(lease, *self._screen(shown), self.queue.lease_seconds)
 
     def _screen(self, shown: Shown) -> tuple[FilmInfo, FilmInfo, float]:
         """The films by screen side, and their frames per second at speed 1."""

@@ -107,7 +107,7 @@ class WeightRequest(Body):
 
 
 @dataclass(frozen=True)
-class Question:
+class ShownQuestion:
     """A question on one annotator's screen.
 
     Attributes:

@@ -27,7 +27,7 @@ from starlette.types import Receive, Scope, Send
 from rlhf_ray.data.comparisons import Side
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.films import FilmInfo
-from rlhf_ray.labelling.messages import AnswerRequest, Question
+from rlhf_ray.labelling.messages import AnswerRequest, ShownQuestion
 from rlhf_ray.labelling.second_looks import Doubt
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
@@ -67,7 +67,7 @@ def sheet(frames: np.ndarray, columns: int) -> bytes:
 @dataclass
 class Leased:
     annotator: str
-    question: Question
+    question: ShownQuestion
     pair: int
     until: float
 
@@ -121,14 +121,16 @@ class FakeDesk:
         self.sheets[film_id], self.arrays[film_id] = content, picture
         return FilmInfo(film_id, frames, columns, self.size, self.size, self.pixelated, self.zoom)
 
-    def show(self, annotator: str, pair: int) -> Question:
+    def show(self, annotator: str, pair: int) -> ShownQuestion:
         films = self.make_film(2 * pair, 24), self.make_film(2 * pair + 1, 24 if pair % 3 else 18)
-        question = Question(secrets.token_urlsafe(24), *films, fps=15.0, expires_in=LEASE_S)
+        question = ShownQuestion(secrets.token_urlsafe(24), *films, fps=15.0, expires_in=LEASE_S)
         self.known.add(question.lease)
         self.leases[question.lease] = Leased(annotator, question, pair, time.monotonic() + LEASE_S)
         return question
 
-    async def next(self, annotator: str, count: int, holding: Sequence[str], page: str | None = None) -> list[Question]:
+    async def next(
+        self, annotator: str, count: int, holding: Sequence[str], page: str | None = None
+    ) -> list[ShownQuestion]:
         self.calls += 1
         await self.renew(annotator, [lease for lease in holding if lease in self.known])
         most = 0 if self.ended else min(count, len(self.open))
@@ -150,7 +152,9 @@ class FakeDesk:
         if given.answer == "skip":
             self.open.append(leased.pair)
 
-    async def undo(self, annotator: str, event_id: str, target: str | None, page: str | None = None) -> Question | None:
+    async def undo(
+        self, annotator: str, event_id: str, target: str | None, page: str | None = None
+    ) -> ShownQuestion | None:
         for k in range(len(self.answers) - 1, -1, -1):
             name, given, pair = self.answers[k]
             if name == annotator and target in (None, given.event_id):

@@ -11,7 +11,7 @@ from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.labelling.collect import LocalStore
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Film, film
-from rlhf_ray.labelling.messages import AnswerRequest, Question
+from rlhf_ray.labelling.messages import AnswerRequest, ShownQuestion
 from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import PreferenceStore
 from tests.made_up import IMAGES, VECTORS, some_fragments
@@ -62,7 +62,7 @@ class Office:
             self.desk.show(films_of(pairs))
         await self.desk.ask(number, pairs)
 
-    async def give(self, who: str, shown: Question, answer: str, event: str | None = None) -> str:
+    async def give(self, who: str, shown: ShownQuestion, answer: str, event: str | None = None) -> str:
         event = event or secrets.token_hex(16)
         await self.desk.answer(
             who, AnswerRequest(event_id=event, lease=shown.lease, answer=answer, view_ms=700, key="ArrowLeft")

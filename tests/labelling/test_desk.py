@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from rlhf_ray.data.answers import ANSWERS
-from rlhf_ray.labelling.messages import Question
+from rlhf_ray.labelling.messages import ShownQuestion
 from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.measure.error_rates import ErrorRate
 from rlhf_ray.store import PreferenceStore
@@ -109,11 +109,11 @@ def test_a_restarted_page_asks_not_for_what_it_is_being_told(office: Office, tmp
     """Kept answers come before the questions are there again."""
     pairs = pairs_of(3)
 
-    async def before() -> list[Question]:
+    async def before() -> list[ShownQuestion]:
         await office.ask(0, pairs)
         return await office.desk.next("ada", 2, [])
 
-    async def after(stored: Question, under_way: Question) -> None:
+    async def after(stored: ShownQuestion, under_way: ShownQuestion) -> None:
         restarted = Office(tmp_path / "store")
         await restarted.give("ada", stored, "left")
         restarted.local.delay = 0.2
@@ -130,13 +130,13 @@ def test_a_restarted_page_asks_not_for_what_it_is_being_told(office: Office, tmp
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_lease_takes_one_answer(office: Office, tmp_path: Path, restart: bool) -> None:
-    async def before() -> Question:
+    async def before() -> ShownQuestion:
         await office.ask(0, pairs_of(1))
         shown = (await office.desk.next("ada", 1, []))[0]
         await office.give("ada", shown, "left", "e" * 32)
         return shown
 
-    async def after(at: Office, shown: Question) -> None:
+    async def after(at: Office, shown: ShownQuestion) -> None:
         with pytest.raises(ValueError, match="already answered"):
             await at.give("ada", shown, "right")
         await at.give("ada", shown, "left", "e" * 32)  # the same one, sent again
@@ -151,7 +151,7 @@ def test_an_event_id_is_good_for_one_event(office: Office, tmp_path: Path, resta
     """What is acknowledged is stored: nothing is, under the id of something else."""
     pairs = pairs_of(4)
 
-    async def before() -> list[Question]:
+    async def before() -> list[ShownQuestion]:
         await office.ask(0, pairs)
         shown = await office.desk.next("ada", 2, [])
         await office.give("ada", shown[0], "left", "e" * 32)
@@ -159,7 +159,7 @@ def test_an_event_id_is_good_for_one_event(office: Office, tmp_path: Path, resta
         assert await office.desk.undo("ada", "d" * 32) is not None
         return shown
 
-    async def after(at: Office, shown: list[Question]) -> None:
+    async def after(at: Office, shown: list[ShownQuestion]) -> None:
         await at.ask(0, pairs)
         other = (await at.desk.next("ada", 1, []))[0]
         others = (await at.desk.next("bob", 1, []))[0]
