@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rlhf_ray.actors.fragment_source import FragmentSource
 from rlhf_ray.actors.people import People
+from rlhf_ray.actors.ring import Stop, never
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
+from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.queries.schedule import LabelSchedule
 
@@ -56,6 +60,14 @@ class ActorRing:
 
     def check(self) -> None:
         """See `Ring.check`. Here, everything happens within the calls."""
+
+    def farewell(self, env_steps: int, stop: Stop = never, policy: Callable[[], PolicyFactory] | None = None) -> None:
+        """See `Ring.farewell`. Waits for the episode and for the pages, up to two minutes."""
+        if self.people is None or self.people.left:
+            return
+        if policy is not None and self.people.questions.pages and not stop():
+            self.source.film_last(policy(), env_steps)
+        self.people.farewell("over", stop, env_steps)
 
     def close(self) -> None:
         """See `Ring.close`. Loses no answers: gatherers commit them themselves."""

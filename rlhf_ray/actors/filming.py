@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -26,6 +27,12 @@ REPORT_EVERY = 5.0
 
 FEWEST_FILMS = 6
 """Minimum number of fragments filmed of each later policy."""
+
+LAST_EPISODE = 2 * MORE_FRAGMENTS
+"""Random stream number of the episode that is filmed at the end."""
+
+LAST_WITHIN = 60.0
+"""Seconds for filming it."""
 
 EPISODE_EVERY = 10.0
 """Minimum seconds between two films of a whole episode: rendering them takes time from the training."""
@@ -221,6 +228,14 @@ class Filming(Collecting):
                 self._filming = None
             steps += self.fragments.filmed_env_steps
         return steps
+
+    def film_last(self, policy: PolicyFactory, env_steps: int) -> None:
+        """See `FragmentSource.film_last`. Waits for the film; its steps count to no budget."""
+        arguments = (self.fragments.filmed_env_steps, 1, LAST_EPISODE, env_steps, 0, policy, True)
+        *_, episode = self.collector.split(4, RolloutCollector.film, *arguments)
+        with contextlib.suppress(Exception):  # the training is complete without it
+            self.actors.executor.get(episode, LAST_WITHIN)
+            self.actors.show_episode(episode)
 
     async def _film(
         self,

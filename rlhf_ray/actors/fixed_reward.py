@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, RoundReport, Stop, never
+from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested, write_nested
@@ -72,6 +74,9 @@ class FixedReward:
     def load(self, folder: Path, *, replace: bool = False) -> None:
         """See `Ring.load`."""
         self._reward = read_nested(folder / STATE)["reward"]
+
+    def farewell(self, env_steps: int, stop: Stop = never, policy: Callable[[], PolicyFactory] | None = None) -> None:
+        """See `Ring.farewell`: there is nobody."""
 
     def abandon(self) -> None:
         """See `Ring.abandon`."""

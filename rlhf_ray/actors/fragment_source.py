@@ -64,6 +64,10 @@ class FragmentSource(Protocol):
         """Make the scheduled fragments. Return the environment steps taken."""
         ...
 
+    def film_last(self, policy: PolicyFactory, env_steps: int) -> None:
+        """Show people, where they see films, an episode of the ``policy`` that was trained for ``env_steps`` steps."""
+        ...
+
     def check(self, report: PoolReport, env_steps: int) -> PoolReport:
         """Check the pool after ``env_steps`` of training, and return the report."""
         ...
@@ -148,6 +152,9 @@ class Collecting:
         finally:
             self._exploration = None
         return self.fragments.exploration_env_steps
+
+    def film_last(self, policy: PolicyFactory, env_steps: int) -> None:
+        """See `FragmentSource.film_last`: there are no films."""
 
     def check(self, report: PoolReport, env_steps: int) -> PoolReport:
         """See `FragmentSource.check`."""

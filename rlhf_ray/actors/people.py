@@ -94,6 +94,11 @@ class People:
         longest, self._unanswered = self._unanswered, 0.0
         return {"unanswered_seconds": longest}
 
+    @property
+    def left(self) -> bool:
+        """Whether they were told that labelling is over."""
+        return self._ending is not None
+
     def farewell(
         self,
         ending: Ending,
@@ -107,7 +112,7 @@ class People:
             stop: polled; True ends the wait.
             env_steps: the training's environment steps at its end; None: as told last.
         """
-        if self._ending is not None:
+        if self.left:
             return
         self._ending = ending
         within = STOPPED_WITHIN if ending == "stopped" else OPEN_FOR

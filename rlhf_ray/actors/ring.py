@@ -177,6 +177,10 @@ class Ring(Protocol):
         """Restore what `save` wrote. Adds its labels to the ring's own, or replaces those with ``replace``."""
         ...
 
+    def farewell(self, env_steps: int, stop: Stop = never, policy: Callable[[], PolicyFactory] | None = None) -> None:
+        """Tell people, once, that the training is over after ``env_steps`` steps, and show them an episode of its ``policy``."""
+        ...
+
     def abandon(self) -> None:
         """Abort `begin` after an interruption. `save` and `close` may follow."""
         ...

@@ -16,6 +16,7 @@ from rlhf_ray.labelling.guard import Guard, Limiter, parse_hosts, too_fast
 from rlhf_ray.labelling.messages import (
     AnswerRequest,
     LeasesRequest,
+    PageId,
     QuestionsRequest,
     ReviewRequest,
     TokenRequest,
@@ -145,9 +146,11 @@ async def release(body: LeasesRequest, me: Me, desk: TheDesk) -> dict[str, bool]
 
 
 @api.get("/films/{film_id}", response_class=Response)
-async def film(film_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")], desk: TheDesk) -> Response:
-    """A clip's sprite sheet (WebP). Named by its content, so browsers may cache it forever."""
-    sheet = await desk.film(film_id)
+async def film(
+    film_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")], desk: TheDesk, page: PageId | None = None
+) -> Response:
+    """A clip's sprite sheet (WebP). Named by its content, so browsers may cache it forever. ``page`` is the page's id."""
+    sheet = await desk.film(film_id, page)
     if sheet is None:
         raise HTTPException(404, "no clip has this id")
     return Response(sheet, media_type="image/webp", headers={"cache-control": "private, max-age=31536000, immutable"})

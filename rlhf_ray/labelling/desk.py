@@ -131,6 +131,7 @@ class Desk:
         self._situation = situation or self._situation
         if episode is not None:
             self._episode = (episode, time.monotonic())
+            self.pages.episode = episode.film.info.id
 
     def suspect(self, suspicions: Suspicions) -> None:
         """Take the answers that the newest fit finds more likely wrong than right, for `doubts`."""
@@ -261,9 +262,10 @@ class Desk:
         self.queue.release(annotator, self._keys(annotator, leases))
         self.pages.closed(page)
 
-    async def film(self, film_id: str) -> bytes | None:
-        """The film with this id, as the bytes of a WebP file; None if it is not stored."""
+    async def film(self, film_id: str, page: str | None = None) -> bytes | None:
+        """The film with this id, which ``page`` shows, as the bytes of a WebP file; None if it is not stored."""
         if self._episode is not None and self._episode[0].film.info.id == film_id:
+            self.pages.saw(page, film_id)
             return self._episode[0].film.sheet
         await self._looks.film([film_id])  # of a pair from before a restart
         return await self._films.sheet(film_id)
@@ -286,7 +288,7 @@ class Desk:
         """
         ended = self._situation.ending is not None
         over = self._situation.over(await self._labels(), self.texts)
-        self.pages.heard(page, informed=ended or (over is not None and not holding))
+        self.pages.heard(page, told=ended or (over is not None and not holding))
         return {"ended": ended, "over": over}
 
     async def progress(self, annotator: str) -> dict[str, Any]:

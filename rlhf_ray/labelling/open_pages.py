@@ -1,4 +1,4 @@
-"""Open pages: which pages are open in browsers, and which of them show that labelling is over."""
+"""Open pages: which pages are open in browsers, and which of them show that labelling is over, and the last episode."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ OPEN_FOR = 75.0
 class _Page:
     heard: float
     """Time of its last request."""
-    informed: bool = False
+    told: bool = False
     """Whether it shows that labelling is over."""
+    saw: str = ""
+    """Id of the newest film of an episode that it fetched."""
 
 
 class OpenPages:
@@ -28,12 +30,19 @@ class OpenPages:
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._pages: dict[str, _Page] = {}
+        self.episode = ""
+        """Id of the film of the agent's latest episode."""
 
-    def heard(self, page: str | None, *, informed: bool) -> None:
-        """Note a request of ``page``; ``informed``: the response says that labelling is over. Clients without an id don't count."""
+    def heard(self, page: str | None, *, told: bool) -> None:
+        """Note a request of ``page``; ``told``: the response says that labelling is over. Clients without an id don't count."""
         if page is not None:
             known = self._pages.setdefault(page, _Page(0.0))
-            known.heard, known.informed = self._clock(), informed
+            known.heard, known.told = self._clock(), told
+
+    def saw(self, page: str | None, film: str) -> None:
+        """Note that ``page`` fetched the ``film`` of an episode."""
+        if page in self._pages:
+            self._pages[page].saw = film
 
     def closed(self, page: str | None) -> None:
         """Note that ``page`` was closed."""
@@ -51,5 +60,5 @@ class OpenPages:
 
     @property
     def uninformed(self) -> int:
-        """Number of open pages that don't know yet that labelling is over."""
-        return sum(not page.informed for page in self._open())
+        """Number of open pages that don't know yet that labelling is over, or lack the latest episode."""
+        return sum(not page.told or page.saw != self.episode for page in self._open())

@@ -419,8 +419,7 @@ class LearnsFromPreferences(InRunFolder):
 
     def farewell(self, stop: Stop = never) -> None:
         """Tell people, once, that the training is over."""
-        if self.ring.people is not None:
-            self.ring.people.farewell("over", stop, self.env_steps)
+        self.ring.farewell(self.env_steps, stop, self._policy)
 
     def stop_now(self) -> None:
         """Stop env runners and pending work of the ring at once. Afterwards, only save and stop the algorithm."""

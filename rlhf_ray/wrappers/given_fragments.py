@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from rlhf_ray.actors.handles import Ref
 from rlhf_ray.actors.ring import Pretrained, Progress
 from rlhf_ray.actors.ring_actors import RingActors
+from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling.films import Film
 from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
@@ -60,6 +61,9 @@ class GivenFragments:
         if wait:
             self.actors.executor.get(self._sent)
         return True
+
+    def film_last(self, policy: PolicyFactory, env_steps: int) -> None:
+        """See `FragmentSource.film_last`: there are no films."""
 
     def check(self, report: PoolReport, env_steps: int) -> PoolReport:
         """See `FragmentSource.check`.

@@ -387,8 +387,8 @@ class LearningSession(RewardSession):
 
     def _close(self) -> None:
         """Stop the ring, and Ray if it was started here."""
-        if self.ring.people is not None and self.env_steps >= self.total_env_steps:
-            self.ring.people.farewell("over", env_steps=self.env_steps)
+        if self.env_steps >= self.total_env_steps:
+            self.ring.farewell(self.env_steps)
         self._end()
 
     def _use_version(self, state: dict[str, Array]) -> None:

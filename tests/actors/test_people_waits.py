@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rlhf_ray.actors import page_handle, people
+from rlhf_ray.actors.actor_ring import ActorRing
 from rlhf_ray.actors.handles import Actor
 from rlhf_ray.actors.page_handle import PageHandle
 from rlhf_ray.actors.people import STOPPED_WITHIN, People
@@ -158,6 +159,20 @@ def test_people_are_left_once_and_for_longer_at_the_end_of_the_training(
     ada.farewell("stopped")  # what `close` says of every ring
     assert [(*how[:2], how[-1]) for how in left] == [("over", OPEN_FOR, 24_000)]
     assert STOPPED_WITHIN < 10
+
+
+@pytest.mark.parametrize("pages", [0, 1])
+def test_open_pages_get_an_episode_of_the_trained_policy_before_they_hear_of_the_end(
+    ada: People, left: list[tuple[Any, ...]], pages: int
+) -> None:
+    ada.questions.pages = pages
+    actors: Any = SimpleNamespace(people=ada)
+    source: Any = SimpleNamespace(film_last=lambda policy, steps: left.append((policy, steps)))
+    ring = ActorRing(actors, ada.schedule, source, Heard())
+    for _ in range(2):
+        ring.farewell(24_000, policy=lambda: "the trained policy")
+    assert [how[0] for how in left] == ["the trained policy"] * pages + ["over"]
+    assert left[0][-1] == left[-1][-1] == 24_000
 
 
 def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.MonkeyPatch) -> None:

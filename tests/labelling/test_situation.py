@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_ray.labelling.films import Episode, Film, FilmInfo
 from rlhf_ray.labelling.open_pages import OPEN_FOR, OpenPages
 from rlhf_ray.labelling.situation import Situation, about
 from tests.labelling.office import Office, pairs_of
@@ -77,6 +78,16 @@ def test_why_there_is_nothing_to_label_is_said_in_words(office: Office) -> None:
     asyncio.run(session())
 
 
+async def test_a_page_counts_as_informed_once_it_fetched_the_last_episode(office: Office) -> None:
+    desk, name = office.desk, "1" * 32
+    film = Film(FilmInfo("e" * 64, 4, 2, 8, 8, pixelated=False), b"frames")
+    desk.tell(Situation(ending="over"), Episode(film, 30.0, 4, True, 7, 24_000))
+    await desk.over(name)
+    assert desk.pages.uninformed == 1
+    assert await desk.film(film.info.id, name) == b"frames"
+    assert desk.pages.uninformed == 0
+
+
 async def test_pages_are_told_that_labelling_is_over_and_counted_until_they_are(office: Office) -> None:
     desk, one, two = office.desk, "1" * 32, "2" * 32
     await office.ask(0, pairs_of(3))
@@ -106,11 +117,27 @@ async def test_pages_are_told_that_labelling_is_over_and_counted_until_they_are(
     assert desk.pages.uninformed == 1
 
 
+def test_a_page_is_open_to_the_end_until_it_has_the_last_episode() -> None:
+    pages = OpenPages()
+    pages.saw("a", "film of nobody")  # a page that never asked counts as none
+    pages.heard("a", told=True)
+    assert (pages.open, pages.uninformed) == (1, 0)  # there is no episode
+    pages.episode = "last"
+    assert pages.uninformed == 1
+    pages.saw("a", "an earlier one")
+    assert pages.uninformed == 1
+    pages.saw("a", "last")
+    pages.heard("a", told=True)
+    assert pages.uninformed == 0
+    pages.heard("a", told=False)
+    assert pages.uninformed == 1
+
+
 def test_a_page_in_the_background_is_open_for_longer_than_browsers_let_it_sleep() -> None:
     now = 0.0
     pages = OpenPages(clock=lambda: now)
-    pages.heard("a", informed=False)
-    pages.heard(None, informed=False)  # a program without an id
+    pages.heard("a", told=False)
+    pages.heard(None, told=False)  # a program without an id
     now = 61.0  # a tab in the background may ask once a minute
     assert (pages.open, pages.uninformed) == (1, 1)
     now = 61.0 + OPEN_FOR
