@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlhf_ray.data import modules
 from rlhf_ray.data.defaults import making
-from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.envs import atari, envpool, procgen, procgen_settings
 from rlhf_ray.envs.checked import RAISED, CheckedEnv, CheckedVectorEnv, fault
 from rlhf_ray.envs.classic_control import ArrayVectorEnv, CartPoleFixedVectorEnv, PendulumVectorEnv
@@ -297,7 +297,10 @@ def _apart(name: str, options: dict[str, Any], error: BaseException) -> EnvApart
     """Make an environment that this process can't make again, such as a simulator that exists once, in a process of its own."""
     spec = gymnasium.registry.get(name.removeprefix(FIXED_PREFIX).rpartition(":")[2])
     like = SimpleNamespace(**_MADE[name], render_mode=options.get("render_mode"), close=lambda: None)
-    env = EnvApart(name, functools.partial(EnvCreator(name), options), like, spec)
+    try:
+        env = EnvApart(name, functools.partial(EnvCreator(name), options), like, spec)
+    except FaultyEnvironmentError:
+        raise fault(f"Making environment {name}", error) from error
     why = " ".join(f"{type(error).__name__}: {error}".split())
     Say(name)("apart", f"a process can't make it twice ({why}), so other copies have processes of their own.")
     return env

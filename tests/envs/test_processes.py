@@ -235,11 +235,17 @@ def test_other_copies_are_in_processes_of_their_own_and_the_same(
     assert all("a process can't make it twice (RuntimeError: it is running already)" in line for line in lines)
 
 
-def test_what_can_t_be_made_at_all_is_a_fault() -> None:
+@pytest.mark.parametrize("before", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_what_can_t_be_made_at_all_is_a_fault(before: bool) -> None:
     made: Any = Simulator
-    gym.register(ID, entry_point=made, kwargs={"ever": False, "broken": True})
+    name = f"test_processes/Broken{before}-v0"
+    gym.register(name, entry_point=made, kwargs={"ever": False})
+    if before:
+        make_env(name).close()  # type: ignore[no-untyped-call]
+    del gym.registry[name]
+    gym.register(name, entry_point=made, kwargs={"ever": False, "broken": True})
     try:
         with pytest.raises(FaultyEnvironmentError, match=r"Making environment .* raised RuntimeError: it is running"):
-            make_env(ID)
+            make_env(name)
     finally:
-        del gym.registry[ID]
+        del gym.registry[name]
