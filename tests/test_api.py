@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import rlhf_ray as rr
+from rlhf_ray.data.lock import Lock
 from rlhf_ray.runs.folder import RunFolder
 from tests.test_docs import PAGES, blocks
 from tests.whole_runs import with_path
@@ -169,6 +170,15 @@ def test_distances_take_rewards_then_steps() -> None:
     for distance in (rr.epic, rr.dard):
         assert distance(twice, truth, steps).value == pytest.approx(0.0, abs=1e-6)
         assert distance(twice, truth, steps, 0.9, rng).value == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_second_report_into_one_folder_is_refused(tmp_path: Path) -> None:
+    space, some = gym.spaces.Box(-1, 1, (1,), np.float32), np.zeros((4, 1), np.float32)
+    steps = rr.Transitions(some, np.zeros(4, int), some, np.zeros(4, bool), np.zeros(4), np.zeros(4, int), np.arange(4))
+    reward = rr.CallableReward(lambda o, a, n, t: n[:, 0], space, gym.spaces.Discrete(2))
+    for what, of in ((reward, {"steps": steps}), (None, {"env": "Pendulum-v1"})):
+        with Lock(tmp_path / "report"), pytest.raises(rr.SettingError, match="is being written by process"):
+            rr.explain(what, out=tmp_path / "report", **of)
 
 
 WITHOUT_RAY = """

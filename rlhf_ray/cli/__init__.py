@@ -73,6 +73,9 @@ USAGE = Usage(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with code 2 on invalid settings and 1 on other failures, each with a one-line message."""
+    open_streams()
+    if arguments is None:
+        run_in_utf8()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks characters
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -102,6 +105,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2 if isinstance(cause(error), SettingError) else 1)
     if arguments is None:
         leave(0)
+
+
+def open_streams() -> None:
+    """Open standard streams that are closed (``>&- 2>&-``) on /dev/null: nothing else gets their numbers, and what is printed."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)  # the lowest free one, which is its own
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
+
+
+def run_in_utf8() -> None:
+    """Run this program in Python's UTF-8 mode if the locale has another encoding (``LC_ALL=C``): no UTF-8 file takes names in it.
+
+    The terminal's encoding stays.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        os.environ.setdefault("PYTHONIOENCODING", sys.stdout.encoding)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _run(words: list[str]) -> None:

@@ -37,7 +37,7 @@ def mean_interval(values: Sequence[float]) -> list[float] | None:
     if len(values) < 2:
         return None
     mean = statistics.mean(values)
-    half = statistics.stdev(values) / math.sqrt(len(values)) * _quantile(len(values) - 1)
+    half = statistics.stdev(values) / math.sqrt(len(values)) * student(len(values) - 1)
     return [mean - half, mean + half]
 
 
@@ -75,13 +75,13 @@ def jackknife_interval(
     kurtosis = count * float((influence**4).sum()) / float((influence**2).sum()) ** 2
     freedom = max(1.0, min(number - 1, 2 * count / max(kurtosis - 1, 1e-9) - 1))
     deviation = largest * math.sqrt(float((influence**2).sum()) * (count - 1) / count)
-    half = _quantile(freedom) * deviation
+    half = student(freedom) * deviation
     low, high = _bounded(middle + np.array([-half, half]), bounds)
     return min(value, float(low)), max(value, float(high))
 
 
-def _quantile(freedom: float) -> float:
-    """Return the 97.5 % quantile of Student's t."""
+def student(freedom: float) -> float:
+    """Return the 97.5 % quantile of Student's t: half an interval, in standard errors."""
     from scipy.special import stdtrit  # `scipy.stats` takes a second to import
 
     return float(stdtrit(freedom, 0.975))
@@ -184,7 +184,7 @@ def estimate_mean(values: FloatArray, groups: Array | None = None, bounds: Bound
     mean = float(sample.mean()) if len(sample) else 0.0
     if len(sample) < 2:
         return MeanEstimate(mean, None, None)
-    half = float(sample.std(ddof=1)) / math.sqrt(len(sample)) * _quantile(len(sample) - 1)
+    half = float(sample.std(ddof=1)) / math.sqrt(len(sample)) * student(len(sample) - 1)
     return MeanEstimate(mean, max(mean - half, min(mean, bounds[0])), min(mean + half, max(mean, bounds[1])))
 
 

@@ -30,7 +30,6 @@ STEPS, IMAGE_STEPS = 6000, 1500
 MOST_STEPS = 20_000
 """Steps of a recording to look at; a quarter for images."""
 
-
 EPSILON = 0.3
 """Share of random actions in a third of the steps: between what the policy does and what random actions do."""
 

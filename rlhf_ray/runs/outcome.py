@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_ray.agents.true_return import LONGEST, TrueReturn
-from rlhf_ray.measure.intervals import MeanEstimate
+from rlhf_ray.measure.intervals import MeanEstimate, student
 from rlhf_ray.study.section import Check, figure
 
 SURE = 2.0
-"""Standard errors by which two mean returns must differ to count as different; also half an interval."""
+"""Standard errors by which two mean returns must differ to count as different."""
 
 SUGGESTIVE = 1.0
 """Standard errors from which a difference suggests that more episodes would tell."""
@@ -166,14 +166,16 @@ def _learned(agent: Result, random: Result) -> bool:
 
 def _way(trained: Result, random: Result, reference: Result) -> MeanEstimate:
     """The trained agent's true return on the way from random actions (0) to the reference (1), with the trained agent's noise."""
-    low, best = random["true_return_mean"], reference["true_return_mean"]
-    mean, half = trained["true_return_mean"], SURE * _error(trained)
-    return MeanEstimate(*(float((value - low) / (best - low)) for value in (mean, mean - half, mean + half)))
+    low, best, found = random["true_return_mean"], reference["true_return_mean"], _estimate(trained)
+    ends = [None if end is None else (end - low) / (best - low) for end in (found.low, found.high)]
+    return MeanEstimate((found.mean - low) / (best - low), *ends)
 
 
 def _estimate(agent: Result) -> MeanEstimate:
-    mean, half = float(agent["true_return_mean"]), SURE * _error(agent)
-    return MeanEstimate(mean, None, None) if _episodes(agent) < 2 else MeanEstimate(mean, mean - half, mean + half)
+    """An agent's mean return, with its interval over episodes."""
+    mean, episodes = float(agent["true_return_mean"]), _episodes(agent)
+    half = None if episodes < 2 else student(episodes - 1) * _error(agent)
+    return MeanEstimate(mean, None, None) if half is None else MeanEstimate(mean, mean - half, mean + half)
 
 
 def _error(agent: Result) -> float:

@@ -1,7 +1,8 @@
-"""Odd surroundings: no home folder that keeps a token, a temporary folder whose path is too long for sockets."""
+"""Odd surroundings: closed streams, a locale that isn't UTF-8, no home for a token, a temporary folder too long for sockets."""
 
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -11,7 +12,27 @@ import pytest
 from rlhf_ray.actors.access import make_token
 from rlhf_ray.actors.cluster import _LONGEST_SOCKET, _sockets
 
-PROGRAM = str(Path(sys.executable).with_name("rlhf-ray"))
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_command_with_closed_streams_ends_well_and_prints_into_no_file(closed, tmp_path):
+    script = f'exec {sys.executable} -c "$1" {tmp_path}/file {closed}'
+    program = (
+        "import os, sys; from rlhf_ray.cli import main; main(['--version']); file = open(sys.argv[1], 'w'); "
+        "print('printed'); os.write(2, b'written'); os.write(1, b'written'); file.write('own'); file.close()"
+    )
+    done = subprocess.run(["sh", "-c", script, "sh", program], capture_output=True, timeout=60)
+    assert done.returncode == 0
+    assert (tmp_path / "file").read_text() == "own"
+
+
+def test_file_names_are_utf8_whatever_the_locale_and_the_terminal_keeps_its_encoding():
+    program = (
+        "import sys; from rlhf_ray.cli import run_in_utf8; run_in_utf8(); "
+        "print(ascii(sys.argv[1]), sys.getfilesystemencoding(), sys.stdout.encoding)"
+    )
+    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", program, "runs/ü"], env=environment, capture_output=True, timeout=60)
+    assert done.stdout.split() == [b"'runs/\\xfc'", b"utf-8", b"ascii"], done.stderr
 
 
 @pytest.mark.parametrize("home", ["/proc", "/dev/null", "somewhere"])

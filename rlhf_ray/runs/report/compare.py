@@ -40,12 +40,11 @@ def compare(paths: Sequence[Path | str]) -> list[dict[str, Any]]:
 
     Returns:
         For each run: ``run`` (its path as given), ``environment``, ``seed``, ``state`` (finished, interrupted, or unfinished, as a
-        run that still trains), ``true_return_mean`` and ``true_return_std`` over ``episodes`` of the evaluation at
-        the end, ``random_return_mean``, ``normalised`` and ``success_rate`` of the same (None if not known), ``training_return``
-        (the last in training), ``comparisons``, ``skipped``, ``held_out_accuracy`` on ``held_out_decided`` answers,
-        ``env_steps``, ``settings`` (those that
-        differ between the runs, by name; None where a run lacks one), ``curve`` (environment steps and true return in training)
-        and ``unreadable`` (files that can't be read, and why).
+        run that still trains), ``true_return_mean`` and ``true_return_std`` over ``episodes`` of the evaluation at the end,
+        ``random_return_mean``, ``normalised`` and ``success_rate`` of the same (None if not known), ``training_return`` (the last
+        in training), ``comparisons``, ``skipped``, ``held_out_accuracy`` on ``held_out_decided`` answers, ``env_steps``,
+        ``settings`` (those that differ between the runs, by name; None where a run lacks one), ``curve`` (environment steps and
+        true return in training) and ``unreadable`` (files that can't be read, and why).
 
     Raises:
         SettingError: a path is not a run folder.

@@ -74,7 +74,7 @@ def test_shaping_by_any_potential_is_equivalent_however_it_orders_steps(monkeypa
 
 @pytest.mark.parametrize(
     ("estimate", "above"),
-    [((0.9, 0.85, 0.95), True), ((0.7, 0.6, 0.75), False), ((0.8, 0.7, 0.9), None), ((0.9, None, None), True)],
+    [((0.9, 0.85, 0.95), True), ((0.7, 0.6, 0.75), False), ((0.8, 0.7, 0.9), None), ((0.9, None, None), None)],
 )
 def test_what_the_interval_leaves_open_is_undecided(estimate, above):
     assert header.beyond(MeanEstimate(*estimate), 0.8) is above

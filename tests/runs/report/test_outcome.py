@@ -16,6 +16,7 @@ from scipy import stats
 
 from rlhf_ray.data.system import CORES
 from rlhf_ray.measure.error_rates import ErrorRate
+from rlhf_ray.measure.intervals import estimate_mean
 from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.outcome import checks_of, share_of_the_way, standard_errors
@@ -102,13 +103,15 @@ def the(result: dict[str, Any], name: str) -> Check:
     return check
 
 
-def test_intervals_are_two_standard_errors_wide_each_way() -> None:
-    """Of 10 episodes with a deviation of 3, the standard error is 1."""
-    result = {"random": agent(0, 3, episodes=10), "trained": agent(8, 3, episodes=10), "reference": agent(16, 0)}
-    check = the(result, RETURN)
-    assert (check.value, check.low, check.high, check.bound) == (8.0, 6.0, 10.0, "> 0 of random actions")
-    way = the(result, WAY)
-    assert (way.value, way.low, way.high, way.bound) == (0.5, 0.375, 0.625, "≥ 0.8")
+@pytest.mark.parametrize("episodes", [2, 3, 5, 20])
+def test_intervals_are_those_of_the_returns_of_the_episodes(episodes: int) -> None:
+    returns = np.random.default_rng(episodes).normal(8.0, 3.0, episodes)
+    known = agent(float(returns.mean()), float(returns.std()), episodes=episodes)
+    result = {"random": agent(0, 1, episodes=10), "trained": known, "reference": agent(16, 0)}
+    check, way, expected = the(result, RETURN), the(result, WAY), estimate_mean(returns)
+    assert (check.low, check.high) == pytest.approx((expected.low, expected.high))
+    assert (16 * way.low, 16 * way.high) == pytest.approx((expected.low, expected.high))
+    assert (check.bound, way.bound) == ("> 0 of random actions", "≥ 0.8")
     assert (the(result, REFERENCE).low, the(result, REFERENCE).high) == (16.0, 16.0)
 
 

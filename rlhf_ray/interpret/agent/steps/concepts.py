@@ -19,7 +19,6 @@ STEPS, FEWEST = 2500, 500
 LAGS = (1, 2, 3, 5, 8, 13, 21, 34)
 """Steps ago of which a concept is read, as far as episodes reach."""
 
-
 CAPTION = """\
 What the agent's {site} tells of each concept, on episodes that nothing was fitted to: AUC (0.5: nothing) or R² (0: \
 nothing), with the interval over folds, beside shuffled episodes' labels and one frame. Steps ago: the farthest back \

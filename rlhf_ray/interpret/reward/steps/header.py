@@ -172,10 +172,10 @@ def pairs_in_order(rewards: FloatArray, true: FloatArray, episodes: IntArray, rn
 
 
 def beyond(estimate: MeanEstimate, bound: float) -> bool | None:
-    """Return whether a figure is above its bound; None if the bound lies within its interval."""
-    low = estimate.mean if estimate.low is None else estimate.low
-    high = estimate.mean if estimate.high is None else estimate.high
-    return None if low <= bound < high else low > bound
+    """Return whether a figure is above its bound; None if the bound lies within its interval, or if it has none."""
+    if estimate.low is None or estimate.high is None or estimate.low <= bound < estimate.high:
+        return None
+    return estimate.low > bound
 
 
 def _checks(figures: Header) -> list[Check]:
