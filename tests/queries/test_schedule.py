@@ -190,7 +190,10 @@ def test_labels_that_are_there_already_cover_the_rounds_that_would_ask_for_them(
         10: 4,
         100: 4,
     }
-    assert _schedule(10, 10, 0).rounds_covered(100) == 0
+    assert (_schedule(10, 10, 0).rounds_covered(100), _schedule(3, 1, 20).rounds_covered(2)) == (
+        0,
+        1,
+    )  # one asks for a label
 
 
 def _watching(total: int = 200, initial: int = 50, rounds: int = 24) -> LabelSchedule:
