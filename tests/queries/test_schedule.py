@@ -182,15 +182,10 @@ def test_a_training_with_room_for_fewer_rounds_asks_for_all_labels_in_those() ->
 def test_labels_that_are_there_already_cover_the_rounds_that_would_ask_for_them() -> None:
     of = _schedule(10, 6, 4)
     assert _labels(of) == [6, 1, 1, 1, 1]
-    assert {given: of.rounds_covered(given) for given in (0, 6, 7, 9, 10, 100)} == {
-        0: 0,
-        6: 0,
-        7: 1,
-        9: 3,
-        10: 4,
-        100: 4,
-    }
+    expected = {0: 0, 6: 0, 7: 1, 9: 3, 10: 4, 100: 4}
+    assert {given: of.rounds_covered(given) for given in expected} == expected
     assert _schedule(10, 10, 0).rounds_covered(100) == 0
+    assert _schedule(3, 1, 20).rounds_covered(2) == 1  # one round asks for a label
 
 
 def _watching(total: int = 200, initial: int = 50, rounds: int = 24) -> LabelSchedule:
