@@ -237,9 +237,9 @@ def test_other_copies_are_in_processes_of_their_own_and_the_same(
 
 def test_what_can_t_be_made_at_all_is_a_fault() -> None:
     made: Any = Simulator
-    gym.register(ID, entry_point=made, kwargs={"ever": False, "broken": True})
+    gym.register("tests/Broken-v0", entry_point=made, kwargs={"ever": False, "broken": True})
     try:
         with pytest.raises(FaultyEnvironmentError, match=r"Making environment .* raised RuntimeError: it is running"):
-            make_env(ID)
+            make_env("tests/Broken-v0")
     finally:
-        del gym.registry[ID]
+        del gym.registry["tests/Broken-v0"]
