@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import io
 import os
@@ -70,6 +71,17 @@ USAGE = Usage(
     code. To resume what somebody else made, allow its pickles with --allow-pickle FOLDER.""",
 )
 
+PLAIN = {"−": "-", "–": "-", "…": "...", "±": "+-", "×": "x"}
+
+
+def _in_plain_characters(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that a terminal lacks: a "?" in place of a minus would be another number."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("in_plain_characters", _in_plain_characters)
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with code 2 on invalid settings and 1 on other failures, each with a one-line message."""
@@ -77,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:
         run_in_utf8()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks characters
+        sys.stdout.reconfigure(errors="in_plain_characters")
     words = list(sys.argv[1:] if arguments is None else arguments)
     own = words[: words.index("--")] if "--" in words else words  # arguments after -- belong to the submitted command
     if "--debug" in own:

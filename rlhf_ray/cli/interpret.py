@@ -57,7 +57,7 @@ class InterpretReward:
     data: Path | None = None
     """Steps to look at instead of new ones: a recording of `rlhf-ray record`, an .npz, or trajectories saved by imitation."""
     environment: str | None = None
-    """The environment, for its grid, its features' names and the incentive test. Not needed with RUN or a recording."""
+    """The environment, for its grid, its features' names and the agents trained in it. Not needed with RUN or a recording."""
     edits: Path | None = None
     """Your own counterfactuals: a JSON file of edits, or a folder of edited PNGs (docs/interpret_reward.md)."""
     out: Path | None = None

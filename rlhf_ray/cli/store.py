@@ -226,7 +226,7 @@ ACTIONS: dict[str, type[_Action]] = {
 USAGE = Usage(
     ("rlhf-ray store ACTION PATH …", "rlhf-ray store ACTION --help"),
     tuple((name, " ".join((kind.__doc__ or "").partition("\n\n")[0].split())) for name, kind in ACTIONS.items()),
-    """PATH is a store's folder or URL (s3://bucket/folder), or a run folder. merge, import and add create the store if there is
+    """PATH is a store's folder or URL (s3://bucket/folder), or a run folder. merge and import create the store if there is
     none.""",
 )
 

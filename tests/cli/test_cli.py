@@ -67,11 +67,12 @@ def test_the_help_of_train_lists_the_presets(capsys: pytest.CaptureFixture[str])
     assert ", ".join(tune_configs.names()) in printed
 
 
-def test_a_terminal_may_lack_our_characters() -> None:
+def test_a_terminal_without_our_characters_gets_plain_ones() -> None:
     environment = _environment() | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run([PROGRAM], capture_output=True, env=environment, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"usage: rlhf-ray COMMAND ?" in done.stdout
+    assert b"usage: rlhf-ray COMMAND ..." in done.stdout
+    assert "−1 ± …".encode("ascii", "in_plain_characters") == b"-1 +- ..."
 
 
 def test_help_of_a_preset_explains_every_setting_with_its_value(capsys: pytest.CaptureFixture[str]) -> None:
