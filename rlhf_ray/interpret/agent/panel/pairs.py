@@ -89,11 +89,7 @@ def intervention_pairs(
 
 
 def edit_pairs(
-    agent: Agent,
-    make_batch: Callable[[int], EnvBatch],
-    episodes: Episodes,
-    pieces: Stretches,
-    rng: np.random.Generator,
+    agent: Agent, make_batch: Callable[[int], EnvBatch], episodes: Episodes, pieces: Stretches, rng: np.random.Generator
 ) -> list[PanelPair]:
     """Make each edit that the environment offers; nothing if the recording holds no states to go back to."""
     if not len(episodes.env_states):

@@ -134,10 +134,7 @@ def simulate(
         "ends": memory.new_zeros(n, 0),
     }
     stacked = {name: torch.stack(parts, 1) if parts else empty[name] for name, parts in rows.items()}
-    return Simulation(
-        **stacked,
-        nodes={name: rows[name] for name in ("observations", "states", "memory")},
-    )
+    return Simulation(**stacked, nodes={name: rows[name] for name in ("observations", "states", "memory")})
 
 
 _PREDICTED = ("logits", "values", "actions", "rewards", "ends")
