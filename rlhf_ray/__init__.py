@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from rlhf_ray.agents.agent import Agent, NetworkAgent
     from rlhf_ray.agents.own import FunctionAgent
     from rlhf_ray.agents.play import play
-    from rlhf_ray.agents.recorded import Windows, load_episodes
-    from rlhf_ray.agents.recording import record_inside
+    from rlhf_ray.agents.recorded import Windows, load_episodes, record_inside
     from rlhf_ray.agents.true_return import TrueReturn
     from rlhf_ray.api import LearnedRun as Run
     from rlhf_ray.api import evaluate, explain, learn, names, preset
