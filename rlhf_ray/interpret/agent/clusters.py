@@ -136,8 +136,6 @@ def _silhouette(points: FloatArray, labels: IntArray, seed: int) -> float:
     return float(silhouette_score(points[rows], labels[rows]))
 
 
-
-
 def tsne(values: FloatArray, seed: int = 0, perplexity: float = 30.0) -> FloatArray:
     """Return t-SNE's positions ``[n, 2]`` of ``values`` ``[n, size]``, started at the first two principal components."""
     points = principal(values)
