@@ -173,7 +173,6 @@ def _plain(points: FloatArray) -> FloatArray:
 LENGTH = 5
 CLUSTERED = 2500
 """Windows that are clustered; the others get the label of the nearest of them."""
-__all__ = ["KINDS", "Behaviours", "Kind", "behaviours", "windows"]
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ MAP_BYTES = 8 << 20
 """Bytes of all saliency maps together, one for each pixel: as many samples have maps as fit."""
 VALUE, LIKELIEST = "the value", "the likeliest action"
 SOURCES = ("what it remembers", "what it sees now")
+Reader = Callable[[Tensor, Tensor], Tensor]
+"""Reads a quantity ``[n]`` off value ``[n]`` and logits ``[n, outputs]``."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +297,7 @@ def pieces_of(episodes: Episodes, count: int, steps: int, rng: np.random.Generat
 
 def effects_of(
     agent: Agent, episodes: Episodes, pieces: Stretches, basis: Directions, site: str, faithful: Faithful | None
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Any]:
     """Return what value and likeliest action depend on at each step of the samples, to first order, as fields of `PanelData`.
 
     Saliency, of the first samples: how much each pixel or feature raises the quantity by not being as it is on average. Paths: the
@@ -320,7 +322,11 @@ def effects_of(
         frame = torch.as_tensor(episodes.observations[rows[here], times[here]].astype(np.float32)).requires_grad_()
         memory = torch.as_tensor(episodes.memory[rows[here], times[here]]).requires_grad_()
         caught: dict[str, Tensor] = {}
-        step = agent.step(frame, memory, edits={site: lambda values, caught=caught: caught.setdefault("site", values)})
+
+        def catch(values: Tensor, caught: dict[str, Tensor] = caught) -> Tensor:
+            return caught.setdefault("site", values)
+
+        step = agent.step(frame, memory, edits={site: catch})
         sources = caught["site"], frame, memory
         for name, (_, read) in quantities.items():
             target = read(step.value, step.logits).sum()
@@ -343,16 +349,21 @@ def effects_of(
     return {"gradients": gradients, "saliency": saliency, "paths": paths if agent.memory_size else {}}
 
 
-def _quantities(agent: Agent) -> dict[str, tuple[str, Callable[[Tensor, Tensor], Tensor]]]:
+def _quantities(agent: Agent) -> dict[str, tuple[str, Reader]]:
     """What attribution calls each quantity, and how to read it off value and logits."""
-    space, found = agent.action_space, {VALUE: ("value", lambda value, logits: value)}
+    space = agent.action_space
+    found: dict[str, tuple[str, Reader]] = {VALUE: ("value", lambda value, logits: value)}
     if isinstance(space, gym.spaces.Discrete):
         if int(space.n) > 1:
             found[LIKELIEST] = "action", lambda value, logits: log_odds(logits, logits)
     else:
         for at, name in enumerate(_dimensions(space)[:4]):
-            found[name] = f"mean_{at}", lambda value, logits, at=at: logits[:, at]
+            found[name] = f"mean_{at}", _column(at)
     return found
+
+
+def _column(at: int) -> Reader:
+    return lambda value, logits: logits[:, at]
 
 
 def _dimensions(space: gym.Space[Any]) -> list[str]:

@@ -125,7 +125,6 @@ def simulated_pairs(
     times = np.maximum(pieces.steps[deep], world.context - 1)
     context = contexts_of(agent, episodes, rows, times, context=world.context)
     pairs = []
-
     start = context.observations, context.actions, context.memory, DREAMED
 
     @torch.no_grad()
@@ -137,7 +136,7 @@ def simulated_pairs(
         changed = dreamed([Intervention(basis, [component], "ablate_mean", site=site)])
         a, b = (_simulated_actions(one, agent) for one in (plain, changed))
         row = int((a != b).reshape(len(a), -1).mean(1).argmax())
-        sides = (
+        first, second = (
             PanelRollout(
                 _frames(one.observations[row, :DREAMED].numpy(), agent), acts[row], one.values[row, :DREAMED].numpy()
             )
@@ -145,7 +144,7 @@ def simulated_pairs(
         )
         name = f"{basis.names[component]} held at its mean"
         about = f"Shown: of {len(deep)} starts, the one that differs most."
-        pairs.append(PanelPair(name, about, True, *sides, int(deep[row])))
+        pairs.append(PanelPair(name, about, True, first, second, int(deep[row])))
     return pairs
 
 
