@@ -324,7 +324,8 @@ def effects_of(
         caught: dict[str, Tensor] = {}
 
         def catch(values: Tensor, caught: dict[str, Tensor] = caught) -> Tensor:
-            return caught.setdefault("site", values)
+            caught["site"] = values
+            return values
 
         step = agent.step(frame, memory, edits={site: catch})
         sources = caught["site"], frame, memory
