@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from rlhf_ray.agents.agent import Agent, NetworkAgent
     from rlhf_ray.agents.own import FunctionAgent
     from rlhf_ray.agents.play import play
-    from rlhf_ray.agents.recorded import Windows, load_episodes
-    from rlhf_ray.agents.recording import record_inside
+    from rlhf_ray.agents.recorded import Windows, load_episodes, record_inside
     from rlhf_ray.agents.true_return import TrueReturn
     from rlhf_ray.api import LearnedRun as Run
     from rlhf_ray.api import evaluate, explain, learn, names, preset
@@ -61,8 +60,7 @@ _MODULES = {
     "agents.agent": "Agent NetworkAgent",
     "agents.own": "FunctionAgent",
     "agents.play": "play",
-    "agents.recorded": "Windows load_episodes",
-    "agents.recording": "record_inside",
+    "agents.recorded": "Windows load_episodes record_inside",
     "agents.true_return": "TrueReturn",
     "api": "Run=LearnedRun evaluate explain learn names preset",
     "data.comparisons": "Comparisons Pairs",

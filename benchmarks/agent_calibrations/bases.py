@@ -9,13 +9,12 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.agent_calibrations import Row, agent_for, planted
-from rlhf_ray.agents.play import play
-from rlhf_ray.agents.replay import replay
+from rlhf_ray.agents.play import play, replay
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent import concepts, dynamics, samples
-from rlhf_ray.interpret.agent.behaviours import behaviours
+from rlhf_ray.interpret.agent import concepts, dynamics
+from rlhf_ray.interpret.agent.clusters import behaviours
 
 MINIRUN = "rlhf_ray/MiniRun-v0"
 LEVELS = 500
@@ -34,19 +33,19 @@ def _minirun(seed: int) -> list[Row]:
     # Some random actions: an agent that always does the same shows less of what it can hold.
     episodes = play(agent, batch, list(range(first, first + LEVELS)), epsilon=0.1, seed=seed)
     batch.close()
-    found = samples.samples(agent, episodes)
+    found = concepts.samples(agent, episodes)
     library = concepts.library(episodes)
-    frames, fresh = samples.frames(episodes, found), agent.fresh(seed + 1)
+    frames, fresh = concepts.frames(episodes, found), agent.fresh(seed + 1)
     assert frames is not None, "MiniRun has frames"
     rng = np.random.default_rng(seed)
 
-    def read(name: str, inside: samples.Samples, chosen: Array) -> concepts.DecodedConcept:
+    def read(name: str, inside: concepts.Samples, chosen: Array) -> concepts.DecodedConcept:
         return concepts.decode(inside[chosen], {name: library[name]}, frames[chosen], seed=seed)[0]
 
     apex = np.sort(rng.permutation(np.flatnonzero(np.isfinite(found.cut(library["first_apex"]))))[:ROWS])
     one = read("first_apex", found, apex)
     figures = {"memory": one.score.mean, "one frame": one.frame or 0.0, "shuffled": one.shuffled.mean}
-    figures["untrained"] = read("first_apex", samples.samples(fresh, replay(fresh, episodes)), apex).score.mean
+    figures["untrained"] = read("first_apex", concepts.samples(fresh, replay(fresh, episodes)), apex).score.mean
     passed = figures["memory"] >= max(0.90, figures["one frame"] + 0.10) and 0.40 <= figures["shuffled"] <= 0.60
     bound = "memory >= 0.90, >= 0.10 above one frame, shuffled episodes 0.40 to 0.60"
     result = [Row("AT10", f"first against second apex frame, seed {seed}", _rounded(figures), bound, passed)]

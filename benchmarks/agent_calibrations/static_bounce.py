@@ -15,8 +15,7 @@ from rlhf_ray.agents.agent import Agent, NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent.world_model.quality import measure
-from rlhf_ray.interpret.agent.world_model.training import WorldTraining, train_world
-from rlhf_ray.interpret.agent.world_model.windows import EpisodeWindows
+from rlhf_ray.interpret.agent.world_model.training import EpisodeWindows, WorldTraining, train_world
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
 BOUNCE = "rlhf_ray/StaticBounce-v0"

@@ -15,8 +15,13 @@ from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld
 from rlhf_ray.interpret.agent.world_model.quality import Quality, measure
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
-from rlhf_ray.interpret.agent.world_model.training import WorldTraining, train_world
-from rlhf_ray.interpret.agent.world_model.windows import EpisodeWindows, as_policy_actions, cut_out
+from rlhf_ray.interpret.agent.world_model.training import (
+    EpisodeWindows,
+    WorldTraining,
+    as_policy_actions,
+    cut_out,
+    train_world,
+)
 
 AGENTS = ("minirun",)
 

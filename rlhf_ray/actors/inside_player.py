@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.recording import Block, InsidePlan
+from rlhf_ray.agents.recorded import Block, InsidePlan
 from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.envs.batch import EnvBatch
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
+import gymnasium as gym
 import numpy as np
+import torch
+from torch import Tensor
 
+from rlhf_ray.agents.agent import Agent
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.policies.env_actions import to_policy_actions
 
 
 @dataclass(frozen=True)
@@ -93,3 +99,209 @@ def _padded(values: Array, steps: int, part: Episodes) -> Array:
     if values.ndim < 2 or values.shape[1] not in (have, have + 1) or have == steps:
         return values
     return np.pad(values, [(0, 0), (0, steps - have), *[(0, 0)] * (values.ndim - 2)])
+
+
+@dataclass(frozen=True)
+class Moments:
+    """``n`` steps of episodes, before the action is taken. Subclasses add what belongs to each moment, in fields ``[n, …]``.
+
+    Attributes:
+        rows: the row in `Episodes` of each, ``[n]``.
+        steps: steps since the start of the episode, ``[n]``.
+    """
+
+    rows: IntArray
+    steps: IntArray
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, chosen: Any) -> Self:
+        """Return some of the moments: by a slice, a mask or numbers."""
+        if not isinstance(chosen, slice):
+            chosen = np.asarray(chosen)
+            chosen = chosen if chosen.dtype == bool else chosen.astype(np.int64)
+        numbers = np.arange(len(self))[chosen]
+        return replace(self, **{field.name: _pick(getattr(self, field.name), numbers) for field in fields(self)})
+
+    def cut(self, values: Array) -> Array:
+        """Return what ``values`` ``[episodes, T or T + 1, …]`` hold at the moments, ``[n, …]``."""
+        return np.asarray(values[self.rows, self.steps])
+
+
+def draw_steps(steps: BoolArray, count: int, rng: np.random.Generator) -> Moments:
+    """Draw ``count`` of the steps that are marked in ``steps`` ``[n, T]``, or all if there are fewer; they stay in order."""
+    marked = np.argwhere(steps)
+    chosen = marked[np.sort(rng.permutation(len(marked))[:count])]
+    return Moments(chosen[:, 0], chosen[:, 1])
+
+
+def _pick(value: Any, numbers: IntArray) -> Any:
+    if isinstance(value, np.ndarray | Tensor):
+        return value[numbers]
+    return [value[number] for number in numbers] if isinstance(value, Sequence) else value
+
+
+@dataclass(frozen=True)
+class Stretches(Moments):
+    """Stretches of episodes: moments and the steps that follow.
+
+    Attributes:
+        lengths: steps of each, ``[n]``.
+        most: steps of the longest possible; windows are padded to it.
+    """
+
+    lengths: IntArray
+    most: int
+
+    @property
+    def times(self) -> IntArray:
+        """The step in its episode of each step, ``[n, most]``; padding repeats the last one."""
+        within = np.minimum(np.arange(self.most)[None], self.lengths[:, None] - 1)
+        times: IntArray = self.steps[:, None] + within
+        return times
+
+    def window(self, values: Array) -> Array:
+        """Return what ``values`` ``[episodes, T, …]`` hold along the stretches, ``[n, most, …]``."""
+        return np.asarray(values[self.rows[:, None], self.times])
+
+    def containing(self, row: int, step: int) -> int | None:
+        """Return the stretch that holds this step of an episode; None if there is none."""
+        there = np.flatnonzero((self.rows == row) & (self.steps <= step) & (step < self.steps + self.lengths))
+        return int(there[0]) if len(there) else None
+
+
+class WindowNumbers:
+    """Numbers all windows of ``length`` consecutive observations; an episode with fewer has one. Windows never cross episodes.
+
+    Args:
+        lengths: steps of each episode.
+        length: observations of a window.
+    """
+
+    def __init__(self, lengths: IntArray, length: int):
+        self.length = length
+        self._ends = np.cumsum(np.maximum(1, np.asarray(lengths) + 2 - length))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def starts(self, numbers: Sequence[int] | IntArray) -> Moments:
+        """Return where the windows with these numbers start.
+
+        Raises:
+            IndexError: there is no such window.
+        """
+        chosen = np.asarray(numbers, np.int64)
+        if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(self)):
+            raise IndexError(f"There are {len(self)} windows; asked for {chosen.min()} to {chosen.max()}.")
+        rows = np.searchsorted(self._ends, chosen, side="right")
+        return Moments(rows, chosen - np.concatenate([[0], self._ends])[rows])
+
+
+@dataclass(frozen=True)
+class WorldMoments(Moments):
+    """Moments with what came before and after. The first three fields are what a world model begins with.
+
+    Attributes:
+        observations: the context, ``[n, context, …]`` float32 in the environment's units; the last one is that of the moment.
+        actions: between them, ``[n, context - 1, actions]``, one-hot or policy actions.
+        memory: the agent's before the moment's observation, ``[n, memory_size]``.
+        following: observations after it, ``[n, ahead, …]``.
+        given: actions that led to them, ``[n, ahead, actions]``.
+        rewards: of these actions, ``[n, ahead]``.
+        ended: whether the episode terminated with them, ``[n, ahead]`` float32.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    memory: Tensor
+    following: Tensor
+    given: Tensor
+    rewards: Tensor
+    ended: Tensor
+
+    @property
+    def frames(self) -> Array:
+        """The moments' own observations, ``[n, …]``."""
+        frames: Array = self.observations[:, -1].numpy()
+        return frames
+
+    @property
+    def ahead(self) -> int:
+        """How many steps of the recording follow."""
+        return self.given.shape[1]
+
+
+def moments_of(
+    agent: Agent, episodes: Episodes, rows: IntArray, times: IntArray, *, context: int = 1, ahead: int = 0
+) -> WorldMoments:
+    """Cut moments out of episodes.
+
+    Args:
+        agent: the agent.
+        episodes: with observations.
+        rows: episode of each moment, ``[n]``.
+        times: its step, ``[n]``.
+        context: observations up to the moment; before an episode's start, its first observation is repeated with action 0.
+        ahead: steps after the moment; beyond an episode's end, its last observation is repeated.
+    """
+    rows, times = np.asarray(rows, np.int64), np.asarray(times, np.int64)
+    lengths = episodes.lengths[rows]
+    before = times[:, None] + np.arange(1 - context, 1)
+    after = times[:, None] + np.arange(ahead)
+    size = action_size(agent.action_space)
+    inputs = action_inputs(episodes.actions, agent.action_space)
+
+    def actions(at: IntArray, real: BoolArray) -> Tensor:
+        taken = inputs[rows[:, None], np.clip(at, 0, inputs.shape[1] - 1)]
+        return torch.as_tensor(np.where(real[..., None], taken, 0.0).reshape(*at.shape, size).astype(np.float32))
+
+    def observations(at: IntArray) -> Tensor:
+        return torch.as_tensor(episodes.observations[rows[:, None], at].astype(np.float32))
+
+    real = after < lengths[:, None]
+    within = np.clip(after, 0, episodes.actions.shape[1] - 1)
+    last = after == lengths[:, None] - 1
+    return WorldMoments(
+        rows,
+        times,
+        observations(np.maximum(before, 0)),
+        actions(before[:, :-1], before[:, :-1] >= 0),
+        torch.as_tensor(episodes.memory[rows, times].astype(np.float32)),
+        observations(np.minimum(after + 1, lengths[:, None])),
+        actions(after, real),
+        torch.as_tensor(np.where(real, episodes.rewards[rows[:, None], within], 0.0).astype(np.float32)),
+        torch.as_tensor((episodes.terminated[rows][:, None] & last).astype(np.float32)),
+    )
+
+
+def draw_moments(
+    agent: Agent, episodes: Episodes, count: int, rng: np.random.Generator, *, context: int = 1, ahead: int = 0
+) -> WorldMoments:
+    """Draw up to ``count`` different moments, whose context lies within the episode and that are followed by a step.
+
+    Raises:
+        SettingError: no episode is long enough.
+    """
+    within = episodes.real & (np.arange(episodes.real.shape[1]) >= context - 1)
+    if not within.any():
+        raise SettingError(f"No recorded episode has {context} steps; record longer episodes.")
+    chosen = draw_steps(within, count, rng)
+    return moments_of(agent, episodes, chosen.rows, chosen.steps, context=context, ahead=ahead)
+
+
+def action_size(space: gym.Space[Any]) -> int:
+    """Return the length of an action as a world model reads it."""
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.n)
+    assert space.shape is not None
+    return int(np.prod(space.shape))
+
+
+def action_inputs(actions: Array, space: gym.Space[Any]) -> Array:
+    """Convert environment actions ``[n, T, …]`` to what a world model reads, ``[n, T, actions]``: one-hot, or policy actions."""
+    if isinstance(space, gym.spaces.Discrete):
+        return np.eye(int(space.n), dtype=np.float32)[np.asarray(actions, np.int64)]
+    flat: Array = to_policy_actions(actions, space).reshape(*actions.shape[:2], action_size(space))
+    return flat

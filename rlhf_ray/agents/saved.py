@@ -7,7 +7,6 @@ of the newest one's.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -22,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from rlhf_ray.agents.agent import Agent, AgentStep, Edit, NetworkAgent
+from rlhf_ray.agents.agent import Agent, AgentStep, Edit, NetworkAgent, digest_of
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.spaces import choices_of, space_from_json
@@ -273,12 +272,3 @@ class SavedPolicy:
         return AgentPolicy(
             SoftAgent(self.network, *self.spaces, self.digest()), self, squashed=not self.network.discrete
         )
-
-
-def digest_of(weights: Mapping[str, Array]) -> str:
-    """Compute a hash of weights by name, 16 hex digits."""
-    content = hashlib.sha256()
-    for name in sorted(weights):
-        content.update(name.encode())
-        content.update(np.ascontiguousarray(weights[name]).tobytes())
-    return content.hexdigest()[:16]

@@ -128,7 +128,7 @@ def _record_inside(command: Record) -> None:
     """Record an agent's internals."""
     import torch
 
-    from rlhf_ray.agents.recording import InsidePlan
+    from rlhf_ray.agents.recorded import InsidePlan
     from rlhf_ray.runs.agents import named_agent
     from rlhf_ray.runs.record_inside import levels_of, record_inside_with
 

@@ -24,7 +24,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor, nn
 
-from rlhf_ray.agents.saved import digest_of
+from rlhf_ray.agents.agent import digest_of
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.spaces import choices_of

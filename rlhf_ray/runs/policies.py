@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from safetensors.numpy import load_file
 
-from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.saved import POLICY_FILE, WEIGHTS_FILE, ActingPolicy, SavedPolicy, digest_of
+from rlhf_ray.agents.agent import Agent, digest_of
+from rlhf_ray.agents.saved import POLICY_FILE, WEIGHTS_FILE, ActingPolicy, SavedPolicy
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.runs.folder import RunFolder
 

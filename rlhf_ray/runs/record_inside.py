@@ -10,7 +10,7 @@ from typing import Any
 from rlhf_ray.actors.executor import players
 from rlhf_ray.actors.inside_player import InsidePlayer
 from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.recording import Block, InsidePlan, write_blocks
+from rlhf_ray.agents.recorded import Block, InsidePlan, write_blocks
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.recordings import Recording

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.agents.moments import Moments, Stretches, WindowNumbers
+from rlhf_ray.agents.episodes import Moments, Stretches, WindowNumbers
 
 
 @dataclass(frozen=True)

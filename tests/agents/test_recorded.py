@@ -16,8 +16,7 @@ import torch
 
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.recorded import SHARES, Windows, load_episodes, split_of
-from rlhf_ray.agents.recording import record_inside
+from rlhf_ray.agents.recorded import SHARES, Windows, load_episodes, record_inside, split_of
 from rlhf_ray.data import recording_writer
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recording_writer import RecordingWriter

@@ -11,7 +11,7 @@ import torch
 
 from rlhf_ray.agents.agent import MEMORY, NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.replay import replay, site_of, values_at
+from rlhf_ray.agents.play import replay, site_of, values_at
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
 SPACES: tuple[gym.Space[Any], gym.Space[Any]] = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Discrete(2)

@@ -14,8 +14,7 @@ import torch
 from rlhf_ray import cli
 from rlhf_ray.actors.inside_player import InsidePlayer
 from rlhf_ray.agents.agent import NetworkAgent
-from rlhf_ray.agents.recorded import load_episodes
-from rlhf_ray.agents.recording import InsidePlan
+from rlhf_ray.agents.recorded import InsidePlan, load_episodes
 from rlhf_ray.data import recording_writer
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import Recording

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from sklearn.cluster import HDBSCAN, AgglomerativeClustering, KMeans
+from sklearn.manifold import TSNE
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
-from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.agents.episodes import Moments
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.directions.components import enough_of, spectrum
 
 Kind = Literal["kmeans", "hdbscan", "ward"]
 KINDS: tuple[Kind, ...] = ("kmeans", "ward", "hdbscan")
-MOST = 3000
-"""Rows that are clustered: Ward and HDBSCAN compare all with all."""
 COUNTS = (2, 3, 4, 6, 8, 12)
 """Numbers of clusters to choose from, by silhouette."""
 RESAMPLES = 5
@@ -61,7 +62,7 @@ def cluster(
     """Cluster rows ``[n, size]``, in the space of the principal components that explain 95 % of their variance.
 
     Args:
-        values: the rows, at most `MOST` for ward and hdbscan.
+        values: the rows.
         kind: kmeans, hdbscan (chooses the number of clusters itself) or ward.
         count: number of clusters; None: the one of ``counts`` with the largest silhouette.
         seed: draws.
@@ -133,3 +134,156 @@ def _silhouette(points: FloatArray, labels: IntArray, seed: int) -> float:
         some = np.random.default_rng([seed, 0x51]).choice(rows, 1000, replace=False)
         rows = some if len(np.unique(labels[some])) > 1 else rows
     return float(silhouette_score(points[rows], labels[rows]))
+
+
+def tsne(values: FloatArray, seed: int = 0, perplexity: float = 30.0) -> FloatArray:
+    """Return t-SNE's positions ``[n, 2]`` of ``values`` ``[n, size]``, started at the first two principal components."""
+    points = principal(values)
+    if len(points) < 5 or not points.shape[1]:
+        return _plain(points)
+    start = _plain(points) / max(float(points[:, 0].std()), 1e-12) * 1e-4
+    model = TSNE(2, perplexity=min(perplexity, (len(points) - 1) / 3), init=start, random_state=seed, max_iter=500)
+    return np.asarray(model.fit_transform(points), np.float64)
+
+
+def umap(values: FloatArray, seed: int = 0, neighbours: int = 15) -> FloatArray:
+    """Return UMAP's positions ``[n, 2]`` of ``values`` ``[n, size]``.
+
+    Raises:
+        SettingError: umap-learn isn't installed.
+    """
+    try:
+        from umap import UMAP
+    except ImportError:
+        raise SettingError("UMAP needs umap-learn: install rlhf-ray[interpret], or use t-SNE.") from None
+    points = principal(values)
+    if len(points) < 5 or not points.shape[1]:
+        return _plain(points)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a seed means one thread
+        model = UMAP(n_neighbors=min(neighbours, len(points) - 1), random_state=seed, n_jobs=1)
+        return np.asarray(model.fit_transform(points), np.float64)
+
+
+def _plain(points: FloatArray) -> FloatArray:
+    """Return the first two columns, padded with zeros."""
+    return np.pad(points[:, :2], [(0, 0), (0, 2 - min(2, points.shape[1]))])
+
+
+LENGTH = 5
+CLUSTERED = 2500
+"""Windows that are clustered; the others get the label of the nearest of them."""
+
+
+@dataclass(frozen=True)
+class Behaviours:
+    """Which behaviour each step belongs to.
+
+    Attributes:
+        labels: ``[n, T]``: the behaviour of the window that starts at a step; that of the episode's last window near its end; -1
+            after the end, and in windows that no cluster holds.
+        clusters: the clusters of the windows that were clustered.
+        starts: where each of those windows starts, ``m`` moments.
+        examples: for each behaviour, rows of these windows, the most typical first.
+        length: steps in a window.
+    """
+
+    labels: IntArray
+    clusters: Clusters
+    starts: Moments
+    examples: Sequence[IntArray]
+    length: int
+
+    def __len__(self) -> int:
+        return len(self.clusters)
+
+
+def windows(
+    blocks: Mapping[str, FloatArray], real: BoolArray, length: int = LENGTH
+) -> tuple[FloatArray, IntArray, IntArray]:
+    """Cut windows of ``length`` steps that lie within an episode.
+
+    Args:
+        blocks: what to look at, ``[n, T, k]`` each. Each block counts as much as any other, however wide it is.
+        real: which steps are no padding, ``[n, T]``.
+        length: steps; no more than the longest episode has.
+
+    Returns:
+        Features ``[m, …]``, and the episode and first step of each window.
+    """
+    lengths = real.sum(1)
+    length = int(min(length, max(1, lengths.max(initial=1))))
+    starts = [(row, step) for row, steps in enumerate(lengths) for step in range(int(steps) - length + 1)]
+    rows, steps = np.array(starts, np.int64).reshape(-1, 2).T
+    if not blocks or not len(rows):
+        return np.zeros((len(rows), 0)), rows, steps
+    at = steps[:, None] + np.arange(length)
+    parts = []
+    for values in blocks.values():
+        flat = np.asarray(values, np.float64).reshape(*real.shape, -1)
+        seen = principal(flat[real])
+        total = float(np.sqrt(seen.var(0).sum())) if seen.size else 0.0
+        if total < 1e-9:
+            continue
+        scores = np.zeros((*real.shape, seen.shape[1]))
+        scores[real] = seen / total
+        parts.append(scores[rows[:, None], at].reshape(len(rows), -1))
+    return np.concatenate([np.zeros((len(rows), 0)), *parts], 1), rows, steps
+
+
+def behaviours(
+    blocks: Mapping[str, FloatArray],
+    real: BoolArray,
+    length: int = LENGTH,
+    kind: Kind = "kmeans",
+    count: int | None = None,
+    seed: int = 0,
+    counts: Sequence[int] = COUNTS,
+) -> Behaviours:
+    """Cluster windows of ``blocks`` into behaviours.
+
+    Args:
+        blocks: ``[n, T, k]`` by name, for example memory, world and actions: any of them.
+        real: which steps are no padding, ``[n, T]``.
+        length: steps in a window.
+        kind: of the clusters.
+        count: how many; None: the one of ``counts`` with the largest silhouette.
+        seed: draws.
+        counts: see ``count``.
+    """
+    features, rows, steps = windows(blocks, real, length)
+    length = int(min(length, max(1, real.sum(1).max(initial=1))))
+    rng = np.random.default_rng([seed, 0xBE])
+    some = np.sort(rng.choice(len(rows), CLUSTERED, replace=False)) if len(rows) > CLUSTERED else np.arange(len(rows))
+    found = cluster(features[some], kind, count, seed, counts)
+    centers = np.stack(
+        [features[some][found.labels == at].mean(0) for at in range(len(found))] or [np.zeros(features.shape[1])]
+    )
+    labels = np.full(real.shape, -1, np.int64)
+    if len(rows):
+        labels[rows, steps] = _nearest(features, centers) if len(found) else -1
+        labels[rows[some], steps[some]] = found.labels
+    lengths = real.sum(1)
+    last = np.maximum(lengths - length, 0)
+    after = (np.arange(real.shape[1])[None] > last[:, None]) & real
+    if real.size:
+        labels = np.where(after, np.take_along_axis(labels, last[:, None], 1), labels)
+    examples = []
+    for at, center in enumerate(centers[: len(found)]):
+        own = np.flatnonzero(found.labels == at)
+        examples.append(own[np.argsort(((features[some][own] - center) ** 2).sum(1), kind="stable")])
+    return Behaviours(labels, found, Moments(rows[some], steps[some]), examples, length)
+
+
+def shares(labels: IntArray, concept: Array) -> FloatArray:
+    """Return the mean of a concept ``[n, T]`` in each behaviour; NaN where it is not defined."""
+    known = np.isfinite(concept) & (labels >= 0)
+    sums = np.bincount(labels[known], concept[known], minlength=int(labels.max(initial=-1)) + 1)
+    counts = np.bincount(labels[known], minlength=len(sums))
+    found: FloatArray = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    return found
+
+
+def _nearest(features: FloatArray, centers: FloatArray) -> IntArray:
+    squares = (centers**2).sum(1) - 2.0 * features @ centers.T
+    return np.asarray(squares.argmin(1))

@@ -9,10 +9,11 @@ from typing import Literal
 import numpy as np
 from sklearn.decomposition import PCA
 
-from rlhf_ray.agents.episodes import Episodes
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes, Moments
+from rlhf_ray.agents.play import values_at
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent.samples import Samples
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions import labels as labelled
 from rlhf_ray.interpret.directions.labelled import direction
@@ -237,3 +238,51 @@ def _narrow(inputs: FloatArray, seed: int) -> FloatArray:
     )
     # Directions that carry nothing would be blown up by scaling.
     return narrow[:, narrow.std(0) > 1e-6 * max(float(narrow.std(0).max()), 1e-12)]
+
+
+LARGEST_SIDE = 32
+"""Pixels of a frame's side as probes see it; larger frames are averaged down."""
+
+
+@dataclass(frozen=True)
+class Samples(Moments):
+    """What an agent has in mind at moments, after the observation was seen.
+
+    Attributes:
+        values: ``[n, size]``.
+        levels: ``[n]``: what is fitted on some levels is tested on others.
+    """
+
+    values: FloatArray
+    levels: IntArray
+
+
+def samples(agent: Agent, episodes: Episodes, most: int | None = None, seed: int = 0) -> Samples:
+    """Return all steps of ``episodes``, or ``most`` of them drawn at random, in order.
+
+    Args:
+        agent: the agent whose episodes they are.
+        episodes: the episodes.
+        most: how many steps.
+        seed: draws them.
+    """
+    rows, steps = np.nonzero(episodes.real)
+    if most is not None and len(rows) > most:
+        chosen = np.sort(np.random.default_rng([seed, 0x5A]).choice(len(rows), most, replace=False))
+        rows, steps = rows[chosen], steps[chosen]
+    values = values_at(agent, episodes)[rows, steps].astype(np.float64)
+    return Samples(rows, steps, values.reshape(len(rows), -1), np.asarray(episodes.levels)[rows])
+
+
+def frames(episodes: Episodes, like: Samples) -> FloatArray | None:
+    """Return the one observation of each sample, ``[n, features]``; None if there are none. Large images are averaged."""
+    if not episodes.observations[:1, :1].size:
+        return None
+    seen = like.cut(episodes.observations)
+    if seen.ndim == 4 and max(seen.shape[1:3]) > LARGEST_SIDE:
+        by = -(-max(seen.shape[1:3]) // LARGEST_SIDE)
+        height, width = (side // by for side in seen.shape[1:3])
+        cut = seen[:, : height * by, : width * by].astype(np.float32)
+        seen = cut.reshape(len(seen), height, by, width, by, -1).mean((2, 4))
+    flat: FloatArray = seen.reshape(len(seen), -1).astype(np.float64)
+    return flat

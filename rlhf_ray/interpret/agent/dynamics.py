@@ -15,8 +15,7 @@ from torch import Tensor
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.interpret.agent.world_model.simulate import simulate
-from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.agent.world_model.simulate import World, simulate
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.measure.statistics import discoveries, pearson
 

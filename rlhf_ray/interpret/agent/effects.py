@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,9 +11,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.agent import Agent, Hook, Sight, edits_at
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.hooks import Hook, Sight, edits_at
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.envs.batch import EnvBatch
@@ -85,11 +85,8 @@ class Bench:
     def play(self, how: tuple[Sight | None, tuple[Hook, ...]], rows: IntArray | None = None) -> Episodes:
         """Play the levels, or those in ``rows``, with a change."""
         levels = self.plain.levels if rows is None else self.plain.levels[rows]
-        batch = self.make_batch(min(COPIES, len(levels)))
-        try:
+        with closing(self.make_batch(min(COPIES, len(levels)))) as batch:
             return play(self.agent, batch, levels, sight=how[0], hooks=how[1], max_steps=self.most, frames=False)
-        finally:
-            batch.close()
 
     def ever(self, change: Change) -> MeanEstimate:
         """Return the share of levels in which any action changes, throughout or at once."""

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.moments import WorldMoments
+from rlhf_ray.agents.episodes import WorldMoments
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.spaces import feature_names
 from rlhf_ray.interpret.agent.questions import AgentQuestion, Quantity, Source
-from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.agent.world_model.simulate import World
 from rlhf_ray.interpret.attribution import Method, attribute
 from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.interpret.attribution.faithfulness import Curves, curves

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,20 +14,28 @@ import numpy as np
 from rlhf_ray import envs
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.play import play
-from rlhf_ray.agents.replay import site_of
+from rlhf_ray.agents.play import play, site_of
+from rlhf_ray.agents.recorded import Split, load_episodes
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.identity import identify
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.envs.identity import identity_of
-from rlhf_ray.interpret.agent.levels import contents
 from rlhf_ray.interpret.attribution import known_methods
 from rlhf_ray.study.step import StepContext
 
 NO_RECORDING = "There is no recording of the agent."
-COPIES = 64
-"""Levels that are played at a time."""
+NOT_HELD_OUT = (
+    "No recorded level is held out: figures are of levels that something was fitted to. Record more episodes."
+)
+COPIES, TOGETHER, COMPARED = 64, 32, 200
+"""Levels that are played at a time; and where frames are compared; steps that are: longer episodes would not fit the memory."""
+ACTING = (0.0, 1.0)
+"""Shares of random actions that levels are compared under: the agent may stand still, random actions may end episodes early."""
+FEW = 30
+"""Distinct levels below which a report warns: a percentile bootstrap's 95 % interval of fewer covers clearly less than 95 %."""
+EPISODES, FEWEST = 300, 20
+"""Episodes that most steps read: at effort 1, and at least."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +75,8 @@ class AgentSubject:
     @cached_property
     def action_names(self) -> Sequence[str]:
         """What each action does; empty if unknown."""
-        batch = self.make_batch(1)
-        try:
+        with closing(self.make_batch(1)) as batch:
             return tuple(batch.action_names)
-        finally:
-            batch.close()
-
-    @cached_property
-    def edits(self) -> Mapping[str, str]:
-        """What can be edited in a level, and what each edit does."""
-        batch = self.make_batch(1)
-        try:
-            return dict(batch.edits)
-        finally:
-            batch.close()
 
     @cached_property
     def _contents(self) -> dict[int, bytes]:
@@ -87,19 +85,30 @@ class AgentSubject:
 
     def play(self, levels: Sequence[int] | IntArray, **how: Any) -> Episodes:
         """Let the agent play levels; ``how``: see `rlhf_ray.agents.play.play`."""
-        batch = self.make_batch(min(COPIES, len(levels)))
-        try:
+        with closing(self.make_batch(min(COPIES, len(levels)))) as batch:
             return play(self.agent, batch, levels, **how)
-        finally:
-            batch.close()
 
     def groups(self, levels: Sequence[int] | IntArray) -> IntArray:
-        """Return the group of each level ``[n]``: levels of one group have the same content, see `contents`."""
+        """Return the group of each level ``[n]``: those of one group show the same, see `ACTING`, and count once."""
         seeds = np.asarray(levels, np.int64).tolist()
         if new := sorted(set(seeds) - self._contents.keys()):
-            self._contents.update(zip(new, contents(self.agent, self.make_batch, new), strict=True))
+            self._contents.update(zip(new, self._look(new), strict=True))
         groups: IntArray = np.unique([self._contents[seed] for seed in seeds], return_inverse=True)[1].ravel()
         return groups
+
+    def _look(self, levels: Sequence[int]) -> list[bytes]:
+        """Digest what each level shows: the same for the same frames and rewards under the same actions."""
+        digests = [hashlib.sha256() for _ in levels]
+        with closing(self.make_batch(min(TOGETHER, max(len(levels), 1)))) as batch:
+            for first in range(0, len(levels), batch.n):
+                some = np.asarray(levels)[first : first + batch.n]
+                same = np.zeros(len(some), np.int64)  # the number that seeds each episode's random actions
+                for epsilon in ACTING:
+                    played = play(self.agent, batch, some, epsilon=epsilon, max_steps=COMPARED, indices=same)
+                    for row, length in enumerate(played.lengths):
+                        digests[first + row].update(played.observations[row, : length + 1].tobytes())
+                        digests[first + row].update(played.rewards[row, :length].astype(np.float64).tobytes())
+        return [digest.digest() for digest in digests]
 
     def make_batch(self, n: int) -> EnvBatch:
         """Make ``n`` copies of the environment."""
@@ -114,6 +123,11 @@ AgentContext = StepContext[AgentSubject]
 """What a step that examines an agent gets."""
 
 
+def nothing_recorded(context: AgentContext) -> str | None:
+    """Return why a step has no episodes to read; None if there are some."""
+    return None if "recording" in context.folders else NO_RECORDING
+
+
 def nothing_inside(context: AgentContext) -> str | None:
     """Return why a step has nothing to look into; None if there is something."""
     if "recording" not in context.folders:
@@ -123,3 +137,19 @@ def nothing_inside(context: AgentContext) -> str | None:
     except SettingError as error:
         return str(error)
     return None
+
+
+def recorded(context: AgentContext, split: Split = "train") -> Episodes:
+    """Load recorded episodes of a split, fewer with less effort."""
+    return split_episodes(context, split, max(FEWEST, round(EPISODES * min(1.0, context.subject.effort))))
+
+
+def split_episodes(context: AgentContext, split: Split, most: int) -> Episodes:
+    """Load at most ``most`` recorded episodes of a split; of all levels, with a warning, if it has none."""
+    folder, agent = context.folders["recording"], context.subject.agent
+    try:
+        return load_episodes(folder, split=split, most=most, agent=agent)
+    except SettingError:
+        episodes = load_episodes(folder, most=most, agent=agent)  # raises if the fault is not the split
+        context.warn(NOT_HELD_OUT)
+        return episodes

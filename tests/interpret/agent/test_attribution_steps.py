@@ -6,9 +6,8 @@ from functools import partial
 import pytest
 import torch
 
-from rlhf_ray.agents.moments import action_size
-from rlhf_ray.agents.recorded import load_episodes
-from rlhf_ray.agents.recording import record_inside
+from rlhf_ray.agents.episodes import action_size
+from rlhf_ray.agents.recorded import load_episodes, record_inside
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.steps import attribution
@@ -48,7 +47,7 @@ def test_saliency_through_time_with_and_without_a_world_model(recorded, simulate
         monkeypatch.setattr(attribution, "valid_horizon", lambda context: 2)
     context = context_of(agent, partial(make_batch, MINIRUN), tmp_path, "attribution", (), 0.02, MINIRUN)
     context = replace(context, folders={name: folder / name for name in names})
-    assert attribution.why_not(context) is None
+    assert attribution.STEP.why_not(context) is None
     section = attribution.run(context)
     quantities = ["value", "advantage", "action", *["loading_0"] * simulated]
     assert section.values["valid_horizon"] == (2 if simulated else None)

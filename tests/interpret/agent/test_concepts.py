@@ -13,8 +13,8 @@ from benchmarks.agent_calibrations import planted
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent import clusters, concepts, embeddings, samples
-from rlhf_ray.interpret.agent.behaviours import behaviours, shares, windows
+from rlhf_ray.interpret.agent import clusters, concepts
+from rlhf_ray.interpret.agent.clusters import behaviours, shares, windows
 from rlhf_ray.interpret.directions.stability import stability
 
 
@@ -70,9 +70,9 @@ def test_library_knows_states_and_events():
 def test_memory_is_read_beside_its_controls_and_since_when():
     """The bit holds for the whole episode; a count follows the time, which other episodes tell as well."""
     episodes = episodes_of([12] * 20)
-    found = samples.samples(_Blank(), episodes)  # type: ignore[arg-type]
+    found = concepts.samples(_Blank(), episodes)  # type: ignore[arg-type]
     np.testing.assert_array_equal(found.values[5], episodes.memory[0, 6])  # after the observation at step 5
-    frames = samples.frames(episodes, found)
+    frames = concepts.frames(episodes, found)
     read = {each.concept: each for each in concepts.decode(found, concepts.library(episodes), frames, [1, 4])}
     assert "never" not in read
     bit, count = read["bit"], read["count"]
@@ -92,7 +92,7 @@ def test_a_memory_of_three_steps_tells_of_three_steps_ago_and_no_more():
     for back in range(4):
         memory[:, 1 + back :, back] = signs[:, : 30 - back]
     planted = replace(episodes, memory=memory, states={"sign": signs > 0})
-    found = samples.samples(_Blank(), planted)  # type: ignore[arg-type]
+    found = concepts.samples(_Blank(), planted)  # type: ignore[arg-type]
     [sign] = concepts.decode(found, {"sign": concepts.library(planted)["sign"]}, None, [1, 2, 3, 5])
     assert (sign.score.mean, sign.since) == (1.0, 3)
     assert abs(sign.shuffled.mean - 0.5) < 0.1
@@ -105,13 +105,13 @@ def test_a_memory_of_three_steps_tells_of_three_steps_ago_and_no_more():
 @pytest.mark.parametrize("lengths", [[1], [1, 1], [5], [2, 1, 3]])
 def test_few_steps_are_no_error(lengths):
     episodes = episodes_of(lengths)
-    found = samples.samples(_Blank(), episodes)  # type: ignore[arg-type]
+    found = concepts.samples(_Blank(), episodes)  # type: ignore[arg-type]
     for each in concepts.decode(found, concepts.library(episodes)):
         assert np.isfinite(each.score.mean)
     made = behaviours({"memory": episodes.memory[:, 1:]}, episodes.real)
     assert made.labels.shape == episodes.real.shape
     assert clusters.cluster(found.values).stability <= 1.0
-    assert embeddings.tsne(found.values).shape == (len(found), 2)
+    assert clusters.tsne(found.values).shape == (len(found), 2)
 
 
 def test_planted_sources_are_stable_and_noise_is_not():
@@ -168,4 +168,4 @@ def test_windows_stay_within_episodes_and_blocks_count_alike():
 def test_umap_is_optional(monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
     with pytest.raises(SettingError, match=r"install rlhf-ray\[interpret\]"):
-        embeddings.umap(np.random.default_rng(0).normal(size=(30, 4)))
+        clusters.umap(np.random.default_rng(0).normal(size=(30, 4)))

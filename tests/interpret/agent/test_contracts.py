@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from rlhf_ray.agents.agent import NetworkAgent
-from rlhf_ray.agents.moments import draw_moments
+from rlhf_ray.agents.episodes import draw_moments
 from rlhf_ray.agents.play import play
-from rlhf_ray.agents.recorded import Windows, load_episodes
-from rlhf_ray.agents.recording import record_inside
+from rlhf_ray.agents.recorded import Windows, load_episodes, record_inside
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape, load_world

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.recording import record_inside
+from rlhf_ray.agents.recorded import record_inside
 from rlhf_ray.interpret.agent.steps import header
 from rlhf_ray.study.section import Section
 from tests.interpret.agent.lamps import AGENTS, STEPS, Lamps, planted

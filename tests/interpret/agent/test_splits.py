@@ -9,11 +9,9 @@ import pytest
 import torch
 
 from rlhf_ray.agents.own import FunctionAgent
-from rlhf_ray.agents.recorded import split_of
-from rlhf_ray.agents.recording import record_inside
+from rlhf_ray.agents.recorded import record_inside, split_of
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.splits import NOT_HELD_OUT, split_episodes
-from rlhf_ray.interpret.agent.subject import AgentContext
+from rlhf_ray.interpret.agent.subject import NOT_HELD_OUT, AgentContext, split_episodes
 from rlhf_ray.study.run import run_alone
 from rlhf_ray.study.section import Section
 from rlhf_ray.study.step import Step

@@ -13,8 +13,13 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.world_model import training
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape, load_world
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
-from rlhf_ray.interpret.agent.world_model.training import WorldTraining, train_world
-from rlhf_ray.interpret.agent.world_model.windows import EpisodeWindows, as_policy_actions, read
+from rlhf_ray.interpret.agent.world_model.training import (
+    EpisodeWindows,
+    WorldTraining,
+    as_policy_actions,
+    read,
+    train_world,
+)
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
 torch.set_num_threads(1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlhf_ray.agents.agent import NetworkAgent
-from rlhf_ray.agents.recording import record_inside
+from rlhf_ray.agents.recorded import record_inside
 from rlhf_ray.envs import make_batch
 from rlhf_ray.interpret.agent.steps import world_model
 from rlhf_ray.interpret.agent.subject import AgentContext
@@ -45,7 +45,7 @@ def test_the_step_trains_and_measures_a_world_model(tmp_path, monkeypatch) -> No
     training = work("world_model")
     assert world_model.STEP.why_not(training) is None
     made = world_model.run(training)
-    world = load_world(tmp_path / "world_model", agent=agent, recording=tmp_path / "recording")
+    world = load_world(tmp_path / "world_model", agent=agent)
     assert made.values["world"] == world.digest
     assert world.about["environment"] == MINIRUN
     assert told

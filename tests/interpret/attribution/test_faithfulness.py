@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from rlhf_ray.agents.moments import draw_moments
-from rlhf_ray.interpret.agent.questions import AgentQuestion, quantities
+from rlhf_ray.agents.episodes import draw_moments
+from rlhf_ray.interpret.agent import questions
+from rlhf_ray.interpret.agent.questions import AgentQuestion
 from rlhf_ray.interpret.attribution.faithfulness import curves, rank_correlation
 from rlhf_ray.interpret.attribution.gradients import Saliency
 from rlhf_ray.interpret.attribution.occlusion import Occlusion
@@ -14,7 +15,7 @@ from tests.interpret.agent.linear_world import LinearAgent, random_episodes
 def test_the_order_of_a_linear_agents_map_is_better_than_random_ones():
     agent = LinearAgent()
     moments = draw_moments(agent, random_episodes(agent), 20, np.random.default_rng(0), ahead=3)
-    question = AgentQuestion(agent, quantities.value()).against(moments)
+    question = AgentQuestion(agent, questions.value()).against(moments)
     maps = Occlusion().attribute(question, moments)["memory"]
     found = curves(question, moments, {"right": maps, "wrong": 1.0 / maps}, np.random.default_rng(0), "memory")
     assert found["right"].faithful

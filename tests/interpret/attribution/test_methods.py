@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.agents.moments import draw_moments
+from rlhf_ray.agents.episodes import draw_moments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.agent.questions import AgentQuestion, quantities
+from rlhf_ray.interpret.agent import questions
+from rlhf_ray.interpret.agent.questions import AgentQuestion
 from rlhf_ray.interpret.attribution import METHODS, attribute, contributions, make_methods
 from rlhf_ray.interpret.attribution.checks import Judge
 from rlhf_ray.interpret.attribution.drawing import draw, largest
@@ -121,7 +122,7 @@ def test_every_method_that_fits_maps_every_input(kind):
     ids=["images", "images, gru", "vectors, lstm"],
 )  # fmt: skip
 def test_every_method_on_every_agent(name, memory, space, actions):
-    quantity = quantities.action_mean(actions, 0) if actions is linear_world.BOX else quantities.value()
+    quantity = questions.action_mean(actions, 0) if actions is linear_world.BOX else questions.value()
     question, moments = asked(network_agent(space, actions, memory), quantity)
     if EVERY[name].why_not(question) is not None:
         assert name in IMAGES | {"grad_cam"}
@@ -136,7 +137,7 @@ def test_every_method_on_every_agent(name, memory, space, actions):
 
 def asked(agent, quantity=None, count=5, **more):
     moments = draw_moments(agent, random_episodes(agent), count, np.random.default_rng(0), ahead=3)
-    return AgentQuestion(agent, quantity or quantities.value(), **more).against(moments), moments
+    return AgentQuestion(agent, quantity or questions.value(), **more).against(moments), moments
 
 
 def test_integrated_gradients_integrate():
@@ -150,7 +151,7 @@ def test_integrated_gradients_integrate():
 
 
 def test_integrated_gradients_of_an_agent_are_complete():
-    question, moments = asked(network_agent(), quantities.chosen_action(linear_world.DISCRETE), count=8)
+    question, moments = asked(network_agent(), questions.chosen_action(linear_world.DISCRETE), count=8)
     found = IntegratedGradients().attribute(question, moments)
     sums = sum(of.reshape(8, -1).sum(1) for of in found.values())
     with torch.no_grad():

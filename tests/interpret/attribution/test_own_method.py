@@ -7,7 +7,7 @@ import sys
 import gymnasium as gym
 import pytest
 
-from rlhf_ray.agents.recording import record_inside
+from rlhf_ray.agents.recorded import record_inside
 from rlhf_ray.cli import main
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_batch

@@ -1,14 +1,44 @@
-"""PanelData: what a panel shows, as padded arrays."""
+"""PanelData: what a panel shows, as padded arrays; collected from recorded episodes, the components of a basis, and gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
+import torch
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.episodes import Episodes, Stretches
+from rlhf_ray.agents.play import values_at
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
+from rlhf_ray.data.spaces import feature_names
+from rlhf_ray.interpret.agent.clusters import tsne
+from rlhf_ray.interpret.agent.questions import log_odds
+from rlhf_ray.interpret.agent.saliency import NOW, Faithful
+from rlhf_ray.interpret.directions import Directions
+from rlhf_ray.policies.env_actions import to_policy_actions
+
+BASE = 1200
+"""Grey points of the scatter."""
+NEIGHBOURS = 3
+"""A sample's step lies on the map in the middle of as many nearest grey points."""
+MOST_CONCEPTS = 16
+"""Concepts that can be filtered by."""
+BATCH = 256
+"""Steps whose gradients are computed at a time."""
+MAP_BYTES = 8 << 20
+"""Bytes of all saliency maps together, one for each pixel: as many samples have maps as fit."""
+VALUE, LIKELIEST = "the value", "the likeliest action"
+SOURCES = ("what it remembers", "what it sees now")
+Reader = Callable[[Tensor, Tensor], Tensor]
+"""Reads a quantity ``[n]`` off value ``[n]`` and logits ``[n, outputs]``."""
 
 
 @dataclass(frozen=True)
@@ -179,3 +209,180 @@ class PanelData:
         count = int(self.labels[clustering].max(initial=-1)) + 1
         names = [str(name) for name in self.label_names.get(clustering, ())]
         return [*names, *(str(number) for number in range(len(names), count))]
+
+
+def collect(
+    agent: Agent,
+    episodes: Episodes,
+    pieces: Stretches,
+    basis: Directions,
+    site: str,
+    rng: np.random.Generator,
+    *,
+    seed: int = 0,
+    action_names: Sequence[str] = (),
+    labels: Mapping[str, tuple[IntArray, Sequence[str]]] = {},
+    faithful: Faithful | None = None,
+    **more: Any,
+) -> PanelData:
+    """Collect a panel.
+
+    Args:
+        agent: the agent.
+        episodes: recorded ones, with observations.
+        pieces: the samples.
+        basis: the components, fitted at ``site``.
+        site: the agent's memory, or a layer.
+        rng: draws the grey points.
+        seed: seeds the map.
+        action_names: of Discrete actions.
+        labels: clusters of each step of the episodes, ``[episodes, T]`` by name of the clustering, and their names.
+        faithful: which maps of a step's own frame are faithful; None: nothing is doubted.
+        more: further fields of `PanelData`: title, pairs, horizon, notes.
+    """
+    inside = values_at(agent, episodes, site)
+    scores = basis.encode(inside.reshape(-1, inside.shape[-1]).astype(np.float64)).reshape(*inside.shape[:2], -1)
+    actions, names = actions_of(agent, episodes.actions, action_names)
+    some = np.sort(rng.permutation(int(episodes.lengths.sum()))[:BASE])
+    labels = {**_concepts(episodes), **labels}
+    return PanelData(
+        feature_names=feature_names(agent.observation_space),
+        observations=pieces.window(episodes.observations),
+        lengths=pieces.lengths,
+        actions=pieces.window(actions),
+        action_names=names,
+        values=pieces.window(episodes.values),
+        rewards=pieces.window(episodes.rewards),
+        loadings=pieces.window(scores),
+        components=list(basis.names),
+        logits=pieces.window(episodes.logits) if actions.ndim == 2 else None,
+        path_names=SOURCES,
+        labels={name: pieces.window(of) for name, (of, _) in labels.items()},
+        label_names={name: words for name, (_, words) in labels.items()},
+        outcomes=[end_of(episodes, int(row)) for row in pieces.rows],
+        levels=episodes.levels[pieces.rows],
+        base=scores[episodes.real][some],
+        maps={"t-SNE": _map(inside[episodes.real][some], pieces.window(inside), seed)},
+        **effects_of(agent, episodes, pieces, basis, site, faithful),
+        **more,
+    )
+
+
+def _concepts(episodes: Episodes) -> dict[str, tuple[IntArray, Sequence[str]]]:
+    """What the environment says yes or no to, as labels."""
+    steps = episodes.actions.shape[1]
+    yes_or_no = {
+        name: (of[:, :steps].astype(np.int64), ("no", "yes"))
+        for name, of in sorted(episodes.states.items())
+        if of.dtype == bool and of.ndim == 2 and of[:, :steps].any() and not of[:, :steps].all()
+    }
+    return dict(list(yes_or_no.items())[:MOST_CONCEPTS])
+
+
+def _map(base: FloatArray, own: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
+    """t-SNE of the grey points ``[N, size]``, and where the samples' steps ``[n, T, size]`` lie between them."""
+    places = tsne(base, seed)
+    nearest = NearestNeighbors(n_neighbors=min(NEIGHBOURS, len(base))).fit(base)
+    found = nearest.kneighbors(own.reshape(-1, own.shape[-1]), return_distance=False)
+    return places, places[found].mean(1).reshape(*own.shape[:2], 2)
+
+
+def pieces_of(episodes: Episodes, count: int, steps: int, rng: np.random.Generator) -> Stretches:
+    """Cut episodes into pieces of ``steps`` steps, and draw ``count`` of them."""
+    every = [(row, start) for row, length in enumerate(episodes.lengths) for start in range(0, int(length), steps)]
+    some = np.array([every[one] for one in np.sort(rng.permutation(len(every))[:count])])
+    rows, starts = some[:, 0], some[:, 1]
+    return Stretches(rows, starts, np.minimum(steps, episodes.lengths[rows] - starts), steps)
+
+
+def effects_of(
+    agent: Agent, episodes: Episodes, pieces: Stretches, basis: Directions, site: str, faithful: Faithful | None
+) -> dict[str, Any]:
+    """Return what value and likeliest action depend on at each step of the samples, to first order, as fields of `PanelData`.
+
+    Saliency, of the first samples: how much each pixel or feature raises the quantity by not being as it is on average. Paths: the
+    same for all that the agent remembers, and all that it sees now, ``[n, T, 2]``.
+    """
+    n, steps, quantities = len(pieces.rows), pieces.most, _quantities(agent)
+    frames = episodes.observations.shape[2:]
+    shape = frames[:-1] if is_image(agent.observation_space) else (int(np.prod(frames)),)
+    mapped = min(n, max(1, MAP_BYTES // (steps * len(quantities) * int(np.prod(shape)))))
+    at, when = np.nonzero(np.arange(steps)[None] < pieces.lengths[:, None])
+    rows, times = pieces.rows[at], pieces.steps[at] + when
+    some = np.linspace(0, len(rows) - 1, min(len(rows), 1000)).astype(int)
+    typical = torch.as_tensor(episodes.observations[rows[some], times[some]].astype(np.float32).mean(0))
+    usual = torch.as_tensor(episodes.memory[rows[some], times[some]].mean(0))
+
+    def unknown(*shape: int) -> dict[str, FloatArray]:
+        return {name: np.full(shape, np.nan, np.float32) for name in quantities}
+
+    gradients, paths, maps = unknown(n, steps, len(basis)), unknown(n, steps, 2), unknown(mapped, steps, *shape)
+    for first in range(0, len(rows), BATCH):
+        here = slice(first, first + BATCH)
+        frame = torch.as_tensor(episodes.observations[rows[here], times[here]].astype(np.float32)).requires_grad_()
+        memory = torch.as_tensor(episodes.memory[rows[here], times[here]]).requires_grad_()
+        caught: dict[str, Tensor] = {}
+
+        def catch(values: Tensor, caught: dict[str, Tensor] = caught) -> Tensor:
+            caught["site"] = values
+            return values
+
+        step = agent.step(frame, memory, edits={site: catch})
+        sources = caught["site"], frame, memory
+        for name, (_, read) in quantities.items():
+            target = read(step.value, step.logits).sum()
+            found = torch.autograd.grad(target, sources, retain_graph=True, allow_unused=True)
+            inside, seen, remembered = (
+                torch.zeros_like(of) if part is None else part for part, of in zip(found, sources, strict=True)
+            )
+            flat = inside.reshape(*inside.shape[:2], -1).sum(-1)  # positions of an image move together
+            gradients[name][at[here], when[here]] = basis.gradient(flat.numpy().astype(np.float64))
+            by_pixel = ((frame.detach() - typical) * seen).numpy()
+            by_unit = ((memory.detach() - usual) * remembered).numpy()
+            both = by_unit.sum(1), by_pixel.reshape(len(by_pixel), -1).sum(1)
+            paths[name][at[here], when[here]] = np.stack(both, 1)
+            if len(shape) == 2:
+                by_pixel = by_pixel.sum(-1)
+            within = at[here] < mapped
+            maps[name][at[here][within], when[here][within]] = by_pixel.reshape(len(by_pixel), *shape)[within]
+    doubts = {name: "" if faithful is None else faithful.doubt(called, NOW) for name, (called, _) in quantities.items()}
+    saliency = {name: PanelSaliency(np.arange(mapped), of, doubts[name]) for name, of in maps.items()}
+    return {"gradients": gradients, "saliency": saliency, "paths": paths if agent.memory_size else {}}
+
+
+def _quantities(agent: Agent) -> dict[str, tuple[str, Reader]]:
+    """What attribution calls each quantity, and how to read it off value and logits."""
+    space = agent.action_space
+    found: dict[str, tuple[str, Reader]] = {VALUE: ("value", lambda value, logits: value)}
+    if isinstance(space, gym.spaces.Discrete):
+        if int(space.n) > 1:
+            found[LIKELIEST] = "action", lambda value, logits: log_odds(logits, logits)
+    else:
+        for at, name in enumerate(_dimensions(space)[:4]):
+            found[name] = f"mean_{at}", _column(at)
+    return found
+
+
+def _column(at: int) -> Reader:
+    return lambda value, logits: logits[:, at]
+
+
+def _dimensions(space: gym.Space[Any]) -> list[str]:
+    return [f"action {number}" for number in range(int(np.prod(space.shape or (1,))))]
+
+
+def actions_of(agent: Agent, actions: Array, names: Sequence[str]) -> tuple[Array, Sequence[str]]:
+    """Return actions ``[…]`` of Discrete spaces from 0, else policy actions ``[…, dimensions]``, and their names."""
+    space = agent.action_space
+    if isinstance(space, gym.spaces.Discrete):
+        count = int(space.n)
+        return actions - int(space.start), names if len(names) == count else [str(one) for one in range(count)]
+    lead = actions.shape[: actions.ndim - len(space.shape or ())]
+    flat = to_policy_actions(actions.reshape(-1, *(space.shape or ())), space)
+    return np.asarray(flat).reshape(*lead, -1), _dimensions(space)
+
+
+def end_of(episodes: Episodes, row: int) -> str:
+    """Return how an episode ended, in a word; empty if it was cut."""
+    cause = str(episodes.causes[row]) if len(episodes.causes) else ""
+    return cause or ("terminated" if episodes.terminated[row] else "truncated" if episodes.truncated[row] else "")

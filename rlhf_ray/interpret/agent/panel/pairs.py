@@ -7,20 +7,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.hooks import edits_for
-from rlhf_ray.agents.moments import Stretches
-from rlhf_ray.agents.moments import moments_of as contexts_of
-from rlhf_ray.agents.play import play
-from rlhf_ray.agents.replay import values_at
+from rlhf_ray.agents.agent import Agent, edits_for
+from rlhf_ray.agents.episodes import Episodes, Stretches
+from rlhf_ray.agents.episodes import moments_of as contexts_of
+from rlhf_ray.agents.play import play, values_at
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.changes import Change, EditWorld
-from rlhf_ray.interpret.agent.panel.data import PanelPair, PanelRollout
-from rlhf_ray.interpret.agent.panel.samples import actions_of
-from rlhf_ray.interpret.agent.world_model.simulate import Simulation, simulate
-from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.agent.panel.data import PanelPair, PanelRollout, actions_of, end_of
+from rlhf_ray.interpret.agent.world_model.simulate import Simulation, World, simulate
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
@@ -89,11 +84,7 @@ def intervention_pairs(
 
 
 def edit_pairs(
-    agent: Agent,
-    make_batch: Callable[[int], EnvBatch],
-    episodes: Episodes,
-    pieces: Stretches,
-    rng: np.random.Generator,
+    agent: Agent, make_batch: Callable[[int], EnvBatch], episodes: Episodes, pieces: Stretches, rng: np.random.Generator
 ) -> list[PanelPair]:
     """Make each edit that the environment offers; nothing if the recording holds no states to go back to."""
     if not len(episodes.env_states):
@@ -134,33 +125,26 @@ def simulated_pairs(
     times = np.maximum(pieces.steps[deep], world.context - 1)
     context = contexts_of(agent, episodes, rows, times, context=world.context)
     pairs = []
+    start = context.observations, context.actions, context.memory, DREAMED
 
+    @torch.no_grad()
     def dreamed(held: list[Intervention]) -> Simulation:
-        with torch.no_grad():
-            return simulate(
-                world,
-                agent,
-                context.observations,
-                context.actions,
-                context.memory,
-                DREAMED,
-                edits=edits_for(held, times),
-            )
+        return simulate(world, agent, *start, edits=edits_for(held, times))
 
     plain = dreamed([])
     for component in components:
         changed = dreamed([Intervention(basis, [component], "ablate_mean", site=site)])
         a, b = (_simulated_actions(one, agent) for one in (plain, changed))
         row = int((a != b).reshape(len(a), -1).mean(1).argmax())
-        sides = [
+        first, second = (
             PanelRollout(
                 _frames(one.observations[row, :DREAMED].numpy(), agent), acts[row], one.values[row, :DREAMED].numpy()
             )
             for one, acts in ((plain, a), (changed, b))
-        ]
+        )
         name = f"{basis.names[component]} held at its mean"
         about = f"Shown: of {len(deep)} starts, the one that differs most."
-        pairs.append(PanelPair(name, about, True, sides[0], sides[1], int(deep[row])))
+        pairs.append(PanelPair(name, about, True, first, second, int(deep[row])))
     return pairs
 
 
@@ -177,12 +161,6 @@ def differences(plain: Episodes, changed: Episodes) -> FloatArray:
 def other_ends(plain: Episodes, changed: Episodes) -> BoolArray:
     """Return which pairs end differently, ``[n]``."""
     return np.array([end_of(plain, row) != end_of(changed, row) for row in range(len(plain))], bool)
-
-
-def end_of(episodes: Episodes, row: int) -> str:
-    """Return how an episode ended, in a word; empty if it was cut."""
-    cause = str(episodes.causes[row]) if len(episodes.causes) else ""
-    return cause or ("terminated" if episodes.terminated[row] else "truncated" if episodes.truncated[row] else "")
 
 
 def _pair(

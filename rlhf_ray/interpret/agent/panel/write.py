@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import math
 import re
 import shutil
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from rlhf_ray import __version__
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.strays import without_strays
-from rlhf_ray.interpret.agent.panel import packing
 from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair, PanelSaliency
-from rlhf_ray.interpret.agent.panel.sheets import write_sheets
 from rlhf_ray.interpret.attribution.drawing import CROSS, LOWERS, ON_DARK, RAISES
 
 STATIC = Path(__file__).parent / "static"
@@ -25,18 +29,26 @@ COLOURS, KEYBOARD = PAGES / "page.css", PAGES / "keyboard.js"
 
 FRAMES_BUDGET = 20 << 20
 """Bytes for the samples' frames, together; their quality adapts."""
-
 PAIRS_BUDGET = 4 << 20
 """Bytes for the pairs' frames, together."""
-
 BLOCK = 16
 """Samples whose saliency maps share a file."""
-
 LARGEST_MAP = 32
 """Largest side of a saliency map; larger ones are averaged down."""
-
 SATURATES_AT = 0.995
 """Quantile of the saliency's magnitude at which its colours saturate, over all maps of a quantity."""
+LARGEST_HALF = 65504.0
+"""Largest float16."""
+SIGNED = 127
+"""Levels of each sign of an int8."""
+MISSING = -128
+"""NaN as an int8."""
+SIDE = 1600
+"""Sides of a sheet come close to this, in pixels: small enough to load and decode within a frame."""
+QUALITIES = (None, 90, 75, 50, 30, 10)
+"""WebP qualities, tried in this order until the frames fit; None is lossless."""
+LOSSLESS_EFFORT = 20
+"""WebP "quality" of lossless images, which is the compression effort, 0 to 100."""
 
 
 def write_panel(data: PanelData, folder: Path | str) -> Path:
@@ -60,7 +72,7 @@ def write_panel(data: PanelData, folder: Path | str) -> Path:
         core["frames"] = write_sheets(data.observations, out / "frames", "s", FRAMES_BUDGET)
     core["pairs"] = [_pair(data, one, number, out) for number, one in enumerate(data.pairs)]
     for number, one in enumerate(data.gradients.values()):
-        _script(out, f"gradients_{number}", {"gradients": packing.curved(_real(data, one))})
+        _script(out, f"gradients_{number}", {"gradients": curved(_real(data, one))})
     core["saliency"] = [_saliency(one, name, number, out) for number, (name, one) in enumerate(data.saliency.items())]
     _script(out, "core", core)
     return out / "index.html"
@@ -95,7 +107,7 @@ def _core(data: PanelData) -> dict[str, Any]:
     probabilities = None
     if data.logits is not None:
         shifted = np.exp(data.logits - data.logits.max(-1, keepdims=True))
-        probabilities = packing.shares(np.nan_to_num(shifted / shifted.sum(-1, keepdims=True)))
+        probabilities = shares(np.nan_to_num(shifted / shifted.sum(-1, keepdims=True)))
     outcomes = data.outcome_names
     number_of = {name: number for number, name in enumerate(outcomes)}
     vector = data.observations.ndim != 5
@@ -105,31 +117,26 @@ def _core(data: PanelData) -> dict[str, Any]:
         "title": data.title,
         "count": len(data),
         "steps": int(data.loadings.shape[1]),
-        "lengths": packing.small(data.lengths),
+        "lengths": small(data.lengths),
         "components": list(data.components),
-        "loadings": packing.half(data.loadings),
-        "actions": packing.small(data.actions) if discrete else packing.half(data.actions),
+        "loadings": half(data.loadings),
+        "actions": small(data.actions) if discrete else half(data.actions),
         "discrete": discrete,
         "actionNames": list(data.action_names),
         "probabilities": probabilities,
-        "values": packing.half(data.values),
-        "rewards": packing.half(data.rewards),
+        "values": half(data.values),
+        "rewards": half(data.rewards),
         "quantities": list(data.gradients),
         "gradientScales": [_scale(one) for one in data.gradients.values()],
-        "paths": {name: packing.half(_real(data, one)) for name, one in data.paths.items()},
+        "paths": {name: half(_real(data, one)) for name, one in data.paths.items()},
         "pathNames": list(data.path_names),
-        "labels": [
-            {"name": name, "names": data.names_of(name), "of": packing.small(one)} for name, one in data.labels.items()
-        ],
+        "labels": [{"name": name, "names": data.names_of(name), "of": small(one)} for name, one in data.labels.items()],
         "outcomes": outcomes,
-        "outcomeOf": packing.small(np.array([number_of.get(one, -1) for one in data.outcomes or [""] * len(data)])),
+        "outcomeOf": small(np.array([number_of.get(one, -1) for one in data.outcomes or [""] * len(data)])),
         "levels": [] if data.levels is None else [int(level) for level in data.levels],
-        "base": packing.half(data.background),
-        "maps": [
-            {"name": name, "base": packing.half(base), "of": packing.half(own)}
-            for name, (base, own) in data.maps.items()
-        ],
-        "features": packing.half(flat) if vector else None,
+        "base": half(data.background),
+        "maps": [{"name": name, "base": half(base), "of": half(own)} for name, (base, own) in data.maps.items()],
+        "features": half(flat) if vector else None,
         "featureNames": (list(data.feature_names) or [f"feature {i}" for i in range(flat.shape[-1])]) if vector else [],
         "horizon": data.horizon,
         "simulated": data.simulated,
@@ -154,7 +161,7 @@ def _saliency(saliency: PanelSaliency, name: str, number: int, out: Path) -> dic
     magnitude = np.abs(maps[np.isfinite(maps)])
     limit = (float(np.quantile(magnitude, SATURATES_AT)) if magnitude.size else 0.0) or 1.0
     for block in range(0, len(maps), BLOCK):
-        content = {"maps": packing.saturated(maps[block : block + BLOCK], limit)}
+        content = {"maps": saturated(maps[block : block + BLOCK], limit)}
         _script(out, f"saliency_{number}_{block // BLOCK}", content)
     return {
         "name": name,
@@ -201,3 +208,100 @@ def _numbers(values: Array) -> Any:
     numbers = rounded.astype(object)
     numbers[~np.isfinite(rounded)] = None
     return numbers.tolist()
+
+
+def packed(kind: str, values: Array, scale: float = 1.0) -> dict[str, Any]:
+    """Return ``values`` as JSON: kind (how to read the bytes), shape, scale and data."""
+    little = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<")))
+    data = base64.b64encode(zlib.compress(little.tobytes(), 6)).decode()
+    return {"kind": kind, "shape": list(values.shape), "scale": scale, "data": data}
+
+
+def half(values: Array) -> dict[str, Any]:
+    """Pack as float16: about three digits."""
+    return packed("half", np.clip(np.asarray(values, np.float64), -LARGEST_HALF, LARGEST_HALF).astype(np.float16))
+
+
+def curved_levels(values: Array) -> tuple[Array, float]:
+    """Return int8 levels and their scale: ``value = sign(level) * (level / 127) ** 2 * scale``, finer near 0."""
+    values = np.asarray(values, np.float64)
+    scale = float(np.abs(values).max(initial=0.0, where=np.isfinite(values))) or 1.0
+    share = np.clip(np.nan_to_num(values) / scale, -1.0, 1.0)
+    levels = np.round(np.sign(share) * np.sqrt(np.abs(share)) * SIGNED)
+    return np.where(np.isnan(values), MISSING, levels).astype(np.int8), scale
+
+
+def curved(values: Array) -> dict[str, Any]:
+    """Pack as int8 with levels that are finer near 0: for gradients, which have heavy tails."""
+    return packed("curved", *curved_levels(values))
+
+
+def saturated(values: Array, limit: float) -> dict[str, Any]:
+    """Pack as int8 of equal steps up to ``limit``; larger values saturate."""
+    values = np.asarray(values, np.float64)
+    levels = np.round(np.clip(np.nan_to_num(values, posinf=limit, neginf=-limit) / limit, -1.0, 1.0) * SIGNED)
+    return packed("linear", np.where(np.isnan(values), MISSING, levels).astype(np.int8), limit)
+
+
+def shares(values: Array) -> dict[str, Any]:
+    """Pack numbers from 0 to 1 as uint8."""
+    return packed("share", np.round(np.clip(values, 0.0, 1.0) * 255).astype(np.uint8))
+
+
+def small(values: Array) -> dict[str, Any]:
+    """Pack whole numbers as int16."""
+    return packed("small", np.asarray(values).astype(np.int16))
+
+
+def plan_for(groups: int, steps: int, height: int, width: int) -> dict[str, int]:
+    """Return how ``groups`` groups (samples, or sides of a pair) of ``steps`` tiles of ``height`` x ``width`` lie in sheets.
+
+    Returns:
+        the tiles' sizes, columns and rows of tiles in each sheet, and how many groups are together in one.
+    """
+    columns = max(1, min(steps, SIDE // width))
+    together = max(1, min(groups, SIDE // (math.ceil(steps / columns) * height)))
+    rows = math.ceil(together * steps / columns)
+    return {"height": height, "width": width, "steps": steps, "columns": columns, "rows": rows, "together": together}
+
+
+def rgb(frames: Array) -> Array:
+    """Return frames ``[…, h, w, c]`` of any number of channels as uint8 ``[…, h, w, 3]``: of a stack, the newest image."""
+    frames = np.asarray(frames)
+    if frames.dtype != np.uint8:
+        frames = np.clip(np.round(frames), 0, 255).astype(np.uint8)
+    return frames[..., -3:] if frames.shape[-1] % 3 == 0 else np.repeat(frames[..., -1:], 3, -1)
+
+
+def sheet_image(plan: Mapping[str, int], groups: Array) -> Image.Image:
+    """Return the sheet of ``groups``, ``[groups, steps, h, w, c]``."""
+    rows, columns, height, width = (plan[name] for name in ("rows", "columns", "height", "width"))
+    tiles = np.zeros((rows * columns, height, width, 3), np.uint8)
+    tiles[: len(groups) * plan["steps"]] = rgb(groups).reshape(-1, height, width, 3)
+    grid = tiles.reshape(rows, columns, height, width, 3).swapaxes(1, 2)
+    return Image.fromarray(grid.reshape(rows * height, columns * width, 3))
+
+
+def encoded(image: Image.Image, quality: int | None) -> bytes:
+    """Return ``image`` as WebP."""
+    sink = io.BytesIO()
+    image.save(
+        sink, "WEBP", lossless=quality is None, quality=LOSSLESS_EFFORT if quality is None else quality, method=2
+    )
+    return sink.getvalue()
+
+
+def write_sheets(observations: Array, folder: Path, prefix: str, budget: int) -> dict[str, Any]:
+    """Write the sheets of ``observations`` ``[groups, steps, h, w, c]`` in at most about ``budget`` bytes.
+
+    Returns:
+        the plan and the quality (None: lossless), for the page.
+    """
+    plan = plan_for(*observations.shape[:4])
+    starts = range(0, len(observations), plan["together"])
+    sheets = (sheet_image(plan, observations[start : start + plan["together"]]) for start in starts)
+    trial, most = sheet_image(plan, observations[: plan["together"]]), 0.9 * budget / len(starts)
+    quality = next((one for one in QUALITIES[:-1] if len(encoded(trial, one)) <= most), QUALITIES[-1])
+    for number, sheet in enumerate(sheets):
+        (folder / f"{prefix}{number}.webp").write_bytes(encoded(sheet, quality))
+    return {"prefix": prefix, "quality": quality, **plan}

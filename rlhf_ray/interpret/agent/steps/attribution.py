@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.agents.moments import WorldMoments, draw_moments
-from rlhf_ray.interpret.agent.questions import AgentQuestion, Quantity, quantities
+from rlhf_ray.agents.episodes import WorldMoments, draw_moments
+from rlhf_ray.interpret.agent import questions
+from rlhf_ray.interpret.agent.questions import AgentQuestion, Quantity
 from rlhf_ray.interpret.agent.saliency import NOW, THROUGH_TIME, Faithful, judge_maps, strips
-from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.steps.bases import basis_of
 from rlhf_ray.interpret.agent.steps.world_model import valid_horizon, world_of
-from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext
+from rlhf_ray.interpret.agent.subject import AgentContext, nothing_recorded, split_episodes
 from rlhf_ray.interpret.attribution import make_methods, methods_key
 from rlhf_ray.interpret.attribution.drawing import curves_figure
 from rlhf_ray.interpret.attribution.faithfulness import Curves
@@ -36,26 +35,7 @@ COMPONENTS = 4
 """Components of a basis that are asked about."""
 ASKED = ("value", "action", "mean_0")
 """Quantities that all methods are compared on."""
-
-
-@dataclass(frozen=True)
-class AgentAttribution:
-    """What the step finds.
-
-    Attributes:
-        valid_horizon: the world model's.
-        faithful: which maps are faithful.
-        areas: of the curves, by QUANTITY/METHOD: see `Curves.areas`.
-    """
-
-    valid_horizon: int | None
-    faithful: Faithful
-    areas: dict[str, dict[str, float]]
-
-
-def why_not(context: AgentContext) -> str | None:
-    """Return why there is nothing to attribute; None otherwise."""
-    return None if "recording" in context.folders else NO_RECORDING
+AREAS = ("deletion", "random_deletion", "insertion", "random_insertion")
 
 
 def run(context: AgentContext) -> Section:
@@ -74,7 +54,8 @@ def run(context: AgentContext) -> Section:
         *_curves(orders, titles, every),
         *strips(subject.agent, world, shown, judged, every, STEPS, faithful, horizon),
     ]
-    figures = AgentAttribution(horizon, faithful, {name: order.areas for name, order in orders.items()})
+    areas = {name: order.areas for name, order in orders.items()}
+    figures = {"valid_horizon": horizon, "faithful": faithful, "areas": areas}
     tables = [_table(orders, titles, missing, every, len(judged))]
     return Section(NAME, TITLE, (), (), tables, pictures, (), values_of(figures))
 
@@ -82,13 +63,13 @@ def run(context: AgentContext) -> Section:
 def quantities_of(context: AgentContext) -> list[Quantity]:
     """Choose the quantities: value, advantage, the most likely action or the means, and some components of a basis."""
     space = context.subject.agent.action_space
-    chosen = [quantities.value(), quantities.advantage()]
+    chosen = [questions.value(), questions.advantage()]
     if isinstance(space, gym.spaces.Discrete):
-        chosen += [quantities.chosen_action(space)] if int(space.n) > 1 else []
+        chosen += [questions.chosen_action(space)] if int(space.n) > 1 else []
     elif isinstance(space, gym.spaces.Box):
-        chosen += [quantities.action_mean(space, i) for i in range(min(2, int(np.prod(space.shape))))]
+        chosen += [questions.action_mean(space, i) for i in range(min(2, int(np.prod(space.shape))))]
     if (basis := basis_of(context)) is not None:
-        chosen += [quantities.loading(basis, i) for i in range(min(COMPONENTS, len(basis)))]
+        chosen += [questions.loading(basis, i) for i in range(min(COMPONENTS, len(basis)))]
     return chosen
 
 
@@ -123,25 +104,15 @@ def _table(
     rows: list[list[Any]] = []
     for name, order in orders.items():
         quantity, method = _named(name, titles, every)
-        areas = (
-            f"{order.areas[area]:.2f}" for area in ("deletion", "random_deletion", "insertion", "random_insertion")
-        )
-        rows.append([quantity, method, *areas, "yes" if order.faithful else "no"])
+        told = (f"{order.areas[area]:.2f}" for area in AREAS)
+        rows.append([quantity, method, *told, "yes" if order.faithful else "no"])
     rows += [["", titles[name], "", "", "", "", why] for name, why in missing.items()]
-    columns = [
-        "quantity",
-        "method",
-        "deletion",
-        "at random",
-        "insertion",
-        "at random",
-        "better than every random order",
-    ]
+    areas = ["deletion", "at random", "insertion", "at random"]
     caption = (
         "Areas under deletion curves (larger is better) and insertion curves (smaller is better), as shares of the effect of the "
         f"whole frame; means of {count} moments and of 10 random orders."
     )
-    return Table(columns, rows, caption)
+    return Table(["quantity", "method", *areas, "better than every random order"], rows, caption)
 
 
 def _curves(orders: Mapping[str, Curves], titles: Mapping[str, str], every: Sequence[Quantity]) -> list[Picture]:
@@ -167,6 +138,6 @@ STEP = Step(
     TITLE,
     run,
     needs=("recording", "world_model", "bases"),
-    why_not=why_not,
+    why_not=nothing_recorded,
     options=lambda subject: methods_key(subject.methods),
 )

@@ -9,10 +9,9 @@ import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent import concepts, samples
-from rlhf_ray.interpret.agent.splits import recorded
+from rlhf_ray.interpret.agent import concepts
 from rlhf_ray.interpret.agent.steps.concepts import Concepts
-from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
+from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside, recorded
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.stability import SEEDS, STABLE, stability
 from rlhf_ray.study.figures import values_of
@@ -71,7 +70,7 @@ def basis_of(context: AgentContext) -> Directions | None:
 def run(context: AgentContext) -> Section:
     """Fit and save one basis of each kind."""
     subject, episodes = context.subject, recorded(context)
-    inside = samples.samples(subject.agent, episodes, most=ROWS, seed=subject.seed)
+    inside = concepts.samples(subject.agent, episodes, most=ROWS, seed=subject.seed)
     labels = {name: inside.cut(label) for name, label in concepts.library(episodes, subject.action_names).items()}
     labels = _readable(context, labels)
     few = np.sort(np.random.default_rng(subject.seed).permutation(len(inside))[:REFITTED])
@@ -89,13 +88,8 @@ def run(context: AgentContext) -> Section:
         explained = _explained(basis, inside.values)
         fitted[kind] = FittedBasis(list(basis.names), explained, again.seeds, again.halves, again.stable.tolist())
     rows = [
-        [
-            directions.TITLES[kind],
-            len(basis.names),
-            f"{basis.explained:.0%}",
-            f"{sum(basis.stable)} of {len(basis.stable)}",
-        ]
-        for kind, basis in fitted.items()
+        [directions.TITLES[kind], len(one.names), f"{one.explained:.0%}", f"{sum(one.stable)} of {len(one.stable)}"]
+        for kind, one in fitted.items()
     ]
     caption = (
         f"Bases of the agent's {subject.site_name}: components, the variance that they explain, and how many of them other seeds "
@@ -128,12 +122,10 @@ def _checks(fitted: dict[str, FittedBasis]) -> list[Check]:
         if kind in fitted and fitted[kind].stable:
             share, title = float(np.mean(fitted[kind].stable)), directions.TITLES[kind]
             good = share >= LEAST_STABLE
-            remedy = (
-                ""
-                if good
-                else f"Read no meaning into {title} that other seeds and halves of the episodes don't find again."
+            remedy = f"Read no meaning into {title} that other seeds and halves of the episodes don't find again."
+            checks.append(
+                Check(f"{title} found again", good, share, None, None, f"≥ {LEAST_STABLE}", "" if good else remedy)
             )
-            checks.append(Check(f"{title} found again", good, share, None, None, f"≥ {LEAST_STABLE}", remedy))
     return checks
 
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import Moments, action_inputs
-from rlhf_ray.agents.replay import values_at
+from rlhf_ray.agents.episodes import Episodes, Moments, action_inputs
+from rlhf_ray.agents.play import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent import concepts
-from rlhf_ray.interpret.agent.behaviours import Behaviours, behaviours, shares
-from rlhf_ray.interpret.agent.clusters import STABLE
-from rlhf_ray.interpret.agent.splits import recorded
+from rlhf_ray.interpret.agent.clusters import STABLE, Behaviours, behaviours, shares
 from rlhf_ray.interpret.agent.steps.world_model import world_of
-from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
-from rlhf_ray.interpret.agent.world_model.played import world_states
+from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside, recorded
+from rlhf_ray.interpret.agent.world_model.simulate import world_states
 from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.section import Check, Picture, Section, Table
@@ -32,33 +29,6 @@ SHOWN = 3
 MARKS = 4
 """Concepts that describe a behaviour: those that differ most from the other behaviours."""
 FILE = "behaviours.npz"
-
-
-@dataclass(frozen=True)
-class DescribedBehaviour:
-    """A behaviour: its windows, their share of all, and the concepts that differ most: mean in it, mean elsewhere."""
-
-    windows: int
-    share: float
-    marks: dict[str, tuple[float, float]]
-
-
-@dataclass(frozen=True)
-class FoundBehaviours:
-    """What the step finds.
-
-    Attributes:
-        blocks: what windows hold.
-        length: steps of a window.
-        silhouette, stability: see `rlhf_ray.interpret.agent.clusters.Clusters`.
-        behaviours: by name.
-    """
-
-    blocks: list[str]
-    length: int
-    silhouette: float
-    stability: float
-    behaviours: dict[str, DescribedBehaviour]
 
 
 def behaviour_labels(context: AgentContext, episodes: Episodes) -> IntArray:
@@ -86,8 +56,8 @@ def run(context: AgentContext) -> Section:
     np.savez(context.out / FILE, labels=clustered.labels, levels=episodes.levels)
     described = _describe(concepts.library(episodes, subject.action_names), clustered)
     silhouette, stability = clustered.clusters.silhouette, clustered.clusters.stability
-    figures = FoundBehaviours(list(blocks), clustered.length, silhouette, stability, described)
-    rows = [[name, one.windows, f"{one.share:.0%}", _told(one.marks)] for name, one in described.items()]
+    figures = {"blocks": list(blocks), "length": clustered.length, "silhouette": silhouette, "stability": stability}
+    rows = [[name, one["windows"], f"{one['share']:.0%}", _told(one["marks"])] for name, one in described.items()]
     good, remedy = stability >= STABLE, "The borders between behaviours depend on the sample: read them as a rough map."
     check = Check("behaviours found again", good or None, stability, None, None, f"≥ {STABLE}", "" if good else remedy)
     caption = (
@@ -102,10 +72,11 @@ def run(context: AgentContext) -> Section:
             f"The most typical windows of each behaviour: {SHOWN} windows of {clustered.length} steps side by side."
         )
         pictures = [Picture("behaviours", image, caption)]
-    return Section(NAME, TITLE, [check], (), [table], pictures, (), values_of(figures))
+    return Section(NAME, TITLE, [check], (), [table], pictures, (), values_of({**figures, "behaviours": described}))
 
 
-def _describe(library: Mapping[str, FloatArray], clustered: Behaviours) -> dict[str, DescribedBehaviour]:
+def _describe(library: Mapping[str, FloatArray], clustered: Behaviours) -> dict[str, dict[str, Any]]:
+    """Describe behaviours: windows, their share of all, and the concepts that differ most: mean in it, mean elsewhere."""
     means: dict[str, tuple[FloatArray, FloatArray, float]] = {}
     for name, concept in library.items():
         now = concept[:, :-1]
@@ -124,7 +95,11 @@ def _describe(library: Mapping[str, FloatArray], clustered: Behaviours) -> dict[
         names = sorted((name for name, size in away.items() if np.isfinite(size)), key=lambda name: -away[name])
         marks = {name: (float(means[name][0][number]), float(means[name][1][number])) for name in names[:MARKS]}
         windows = int((clustered.clusters.labels == number).sum())
-        described[f"B{number}"] = DescribedBehaviour(windows, windows / len(clustered.clusters.labels), marks)
+        described[f"B{number}"] = {
+            "windows": windows,
+            "share": windows / len(clustered.clusters.labels),
+            "marks": marks,
+        }
     return described
 
 

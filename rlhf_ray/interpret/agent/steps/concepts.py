@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlhf_ray.interpret.agent import concepts, samples
+from rlhf_ray.interpret.agent import concepts
 from rlhf_ray.interpret.agent.concepts import DecodedConcept
-from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.steps.effects import Uses
-from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
+from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside, recorded
 from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.section import Section, Table
 from rlhf_ray.study.step import Step
@@ -39,9 +38,9 @@ def run(context: AgentContext) -> Section:
     """Probe for each concept, now and some steps ago."""
     subject, episodes = context.subject, recorded(context)
     steps = max(FEWEST, round(STEPS * min(1.0, subject.effort)))
-    inside = samples.samples(subject.agent, episodes, most=steps, seed=subject.seed)
+    inside = concepts.samples(subject.agent, episodes, most=steps, seed=subject.seed)
     library = concepts.library(episodes, subject.action_names)
-    frames = samples.frames(episodes, inside)
+    frames = concepts.frames(episodes, inside)
     context.say(f"probes for {len(library)} concepts")
     decoded = concepts.decode(
         inside, library, frames, [lag for lag in LAGS if lag < episodes.lengths.mean()], subject.seed

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import moments_of
-from rlhf_ray.agents.replay import values_at
+from rlhf_ray.agents.episodes import Episodes, moments_of
+from rlhf_ray.agents.play import values_at
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret import directions
 from rlhf_ray.interpret.agent.dynamics import (
     RATE,
     STRONG,
     Dynamics,
-    GradientAgreement,
     dynamics,
     step_jacobians,
     world_jacobians,
 )
-from rlhf_ray.interpret.agent.splits import recorded
 from rlhf_ray.interpret.agent.steps.behaviours import behaviour_labels
 from rlhf_ray.interpret.agent.steps.world_model import world_of
-from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
-from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside, recorded
+from rlhf_ray.interpret.agent.world_model.simulate import World
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.plots import matrices
@@ -53,25 +49,6 @@ PICTURE = "Rows: components one step later. Columns: components now. Red: more n
 
 Jacobian = Callable[[IntArray, IntArray], FloatArray]
 """Returns Jacobians ``[n, k, k]`` at steps of episodes, given the numbers of both, ``[n]``."""
-
-
-@dataclass(frozen=True)
-class BehaviourDynamics:
-    """How components follow from each other in one behaviour.
-
-    Attributes:
-        steps: steps between before and after.
-        behaviour: its name.
-        pairs: pairs of steps.
-        significant: share of the regression's entries that differ from zero.
-        agreements: whether each Jacobian agrees with the regression, by what it goes through.
-    """
-
-    steps: int
-    behaviour: str
-    pairs: int
-    significant: float
-    agreements: dict[str, GradientAgreement]
 
 
 def run(context: AgentContext) -> Section:
@@ -137,17 +114,19 @@ def _matrices(one: Dynamics) -> dict[str, FloatArray]:
     return observed | {f"Jacobian, {name}": matrix for name, matrix in one.jacobians.items()}
 
 
-def _summed_up(lag: int, one: Dynamics) -> BehaviourDynamics:
+def _summed_up(lag: int, one: Dynamics) -> dict[str, Any]:
+    """Return the figures of one behaviour: pairs of steps, share of the regression's entries that differ from 0, agreements."""
     significant = float(one.observed.significant.mean()) if one.observed.significant.size else 0.0
-    return BehaviourDynamics(lag, f"B{one.behaviour}", one.observed.rows, significant, one.agreements)
+    about = {"steps": lag, "behaviour": f"B{one.behaviour}", "pairs": one.observed.rows, "significant": significant}
+    return {**about, "agreements": one.agreements}
 
 
-def _rows(one: BehaviourDynamics) -> Iterator[Sequence[Any]]:
-    about = [one.steps, one.behaviour, one.pairs, f"{one.significant:.0%}"]
-    for name, agreed in one.agreements.items():
+def _rows(one: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+    about = [one["steps"], one["behaviour"], one["pairs"], f"{one['significant']:.0%}"]
+    for name, agreed in one["agreements"].items():
         signs = "" if agreed.signs is None else f"{agreed.signs:.0%} of {agreed.entries}"
         yield [*about, name, signs, f"{agreed.r:.2f}", f"{agreed.p:.3f}"]
-    if not one.agreements:
+    if not one["agreements"]:
         yield [*about, "none", "", "", ""]
 
 

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.play import NotANumberError
+from rlhf_ray.agents.play import NotANumberError, site_of, values_at
 from rlhf_ray.agents.recorded import load_episodes
-from rlhf_ray.agents.replay import site_of, values_at
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.spaces import feature_names
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent.changes import Change, edits, hidden_objects, other_memory, other_sights
+from rlhf_ray.interpret.agent.changes import (
+    Change,
+    edits,
+    hidden_objects,
+    masks_at,
+    objects_in,
+    other_memory,
+    other_sights,
+)
 from rlhf_ray.interpret.agent.concepts import concept_directions
 from rlhf_ray.interpret.agent.effects import ACTIONS, COLUMNS, RETURN, Bench
-from rlhf_ray.interpret.agent.objects import masks_at, objects_in
-from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.steps.header import Achieved
-from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext, AgentSubject, nothing_inside
+from rlhf_ray.interpret.agent.subject import (
+    AgentContext,
+    AgentSubject,
+    nothing_inside,
+    nothing_recorded,
+    split_episodes,
+)
 from rlhf_ray.interpret.directions import Directions
 from rlhf_ray.interpret.directions.controls import random_bases
 from rlhf_ray.interpret.directions.interventions import Intervention
@@ -55,11 +67,6 @@ class Uses:
     unit: float
     actions: dict[str, MeanEstimate]
     controls: dict[str, float]
-
-
-def why_not(context: AgentContext) -> str | None:
-    """Return why there is nothing to change; None otherwise."""
-    return None if "recording" in context.folders else NO_RECORDING
 
 
 def run(context: AgentContext) -> Section:
@@ -136,14 +143,11 @@ def _play(subject: AgentSubject, levels: IntArray) -> tuple[Episodes, list[str]]
 def _inputs(subject: AgentSubject, plain: Episodes, groups: IntArray) -> list[Change]:
     """Return the edits, hidden objects, and other observations and memory."""
     space = subject.agent.observation_space
-    batch = subject.make_batch(min(len(plain), 32))
-    try:
+    with closing(subject.make_batch(min(len(plain), 32))) as batch:
         changes = edits(batch, plain)
         if is_image(space) and len(plain.env_states):
             states = [plain.env_states[row][int(length) // 2] for row, length in enumerate(plain.lengths)]
             changes += hidden_objects(objects_in(masks_at(batch, states)), subject.seed)
-    finally:
-        batch.close()
     partners = _partners(groups)
     vector = len(space.shape or ()) == 1
     names = feature_names(space) if vector and plain.observations.shape[-1] <= NUMBERS else []
@@ -187,4 +191,4 @@ def removal(basis: Directions, site: str, random: Sequence[Directions] = ()) -> 
     return Change(basis.names[0], hook=held(basis), controls=controls)
 
 
-STEP = Step(NAME, TITLE, run, needs=("recording", "header"), why_not=why_not)
+STEP = Step(NAME, TITLE, run, needs=("recording", "header"), why_not=nothing_recorded)

@@ -14,9 +14,9 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.interpret.agent.effects import causes_of
-from rlhf_ray.interpret.agent.levels import FEW
+from rlhf_ray.interpret.agent.panel.write import rgb
 from rlhf_ray.interpret.agent.steps.recording import LONGEST, RecordedEpisodes, checks_of
-from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext
+from rlhf_ray.interpret.agent.subject import FEW, AgentContext, nothing_recorded
 from rlhf_ray.measure.intervals import MeanEstimate, estimate_mean, share_interval
 from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.section import Check, Picture, Section, Table
@@ -63,11 +63,6 @@ class Achieved:
         if self.earns:
             return self.beside_random.mean
         return self.spread if self.spread > 1e-9 else 1.0
-
-
-def why_not(context: AgentContext) -> str | None:
-    """Return why there is nothing to report; None otherwise."""
-    return None if "recording" in context.folders else NO_RECORDING
 
 
 def run(context: AgentContext) -> Section:
@@ -138,23 +133,14 @@ def _measure(
 def draw_film(frames: Array) -> bytes:
     """Return frames ``[T, height, width, channels]`` of any number of channels as an animated WebP; of a stack, the newest."""
     some = frames[np.unique(np.linspace(0, len(frames) - 1, min(len(frames), FRAMES)).round().astype(int))]
-    colours = some[..., -3:] if some.shape[-1] % 3 == 0 else np.repeat(some[..., -1:], 3, -1)
+    colours = rgb(some)
     by = -(-SIDE // min(colours.shape[1:3]))
     large = np.ascontiguousarray(colours.repeat(by, 1).repeat(by, 2))
     first, *rest = [Image.fromarray(frame) for frame in large]
     sink = io.BytesIO()
-    first.save(
-        sink,
-        "WEBP",
-        save_all=True,
-        append_images=rest,
-        duration=MILLISECONDS,
-        loop=0,
-        lossless=True,
-        quality=20,
-        method=2,
-    )
+    film = {"save_all": True, "append_images": rest, "duration": MILLISECONDS, "loop": 0}
+    first.save(sink, "WEBP", lossless=True, quality=20, method=2, **film)
     return sink.getvalue()
 
 
-STEP = Step(NAME, TITLE, run, needs=("recording",), why_not=why_not)
+STEP = Step(NAME, TITLE, run, needs=("recording",), why_not=nothing_recorded)

@@ -8,24 +8,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhf_ray.agents.agent import MEMORY
-from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.moments import Stretches, action_inputs
-from rlhf_ray.agents.replay import site_of, values_at
+from rlhf_ray.agents.episodes import Episodes, Stretches, action_inputs
+from rlhf_ray.agents.play import site_of, values_at
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent.behaviours import behaviours
+from rlhf_ray.interpret.agent.clusters import behaviours
 from rlhf_ray.interpret.agent.panel import write_panel
-from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
-from rlhf_ray.interpret.agent.panel.data import PanelPair
+from rlhf_ray.interpret.agent.panel.data import PanelPair, collect, pieces_of
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
-from rlhf_ray.interpret.agent.panel.samples import pieces_of
 from rlhf_ray.interpret.agent.saliency import Faithful
-from rlhf_ray.interpret.agent.splits import split_episodes
 from rlhf_ray.interpret.agent.steps.bases import basis_of
 from rlhf_ray.interpret.agent.steps.world_model import valid_horizon, world_of
-from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside
+from rlhf_ray.interpret.agent.subject import AgentContext, nothing_inside, split_episodes
 from rlhf_ray.interpret.directions import Directions
-from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.section import Section, Table
 from rlhf_ray.study.step import Step
 
@@ -48,16 +43,6 @@ class OfAttribution:
     faithful: Faithful
 
 
-@dataclass(frozen=True)
-class WrittenPanel:
-    """What the step writes: the page, and how many samples, comparisons and bytes it holds."""
-
-    page: str
-    samples: int
-    comparisons: int
-    bytes: int
-
-
 def run(context: AgentContext) -> Section:
     """Write the panel to ``context.out``."""
     subject, rng = context.subject, context.rng(NAME)
@@ -66,7 +51,6 @@ def run(context: AgentContext) -> Section:
     site = site_of(subject.agent)
     basis = _basis(context, episodes, site)
     known = context.figures("attribution", OfAttribution)
-    faithful = Faithful() if known is None else known.faithful
     pairs = _pairs(context, episodes, pieces, basis, site, rng)
     notes = {
         "Agent": f"{subject.agent.name}, {subject.agent.digest}",
@@ -76,21 +60,20 @@ def run(context: AgentContext) -> Section:
         "Value and likeliest action": "at each step: gradient times the difference from the mean frame or memory",
         "Seed": str(subject.seed),
     }
-    labels = _behaviours(context, episodes)
-    extras = PanelExtras(pairs=pairs, labels=labels, horizon=valid_horizon(context), notes=notes, faithful=faithful)
     context.say("gradients of the samples")
-    title = f"{subject.environment.removeprefix('rlhf_ray/')}: the agent's internals"
     data = collect(
-        subject.agent, episodes, pieces, basis, site, rng,
-        title=title, seed=subject.seed, action_names=list(subject.action_names), extras=extras,
+        subject.agent, episodes, pieces, basis, site, rng, seed=subject.seed, action_names=list(subject.action_names),
+        labels=_behaviours(context, episodes), faithful=Faithful() if known is None else known.faithful, pairs=pairs,
+        title=f"{subject.environment.removeprefix('rlhf_ray/')}: the agent's internals", notes=notes,
+        horizon=valid_horizon(context),
     )  # fmt: skip
     write_panel(data, context.out)
     size = sum(file.stat().st_size for file in context.out.rglob("*") if file.is_file())
     row = [len(data), int(data.lengths.sum()), len(basis), len(pairs), round(size / 1e6, 1)]
-    figures = WrittenPanel("index.html", len(data), len(pairs), size)
+    figures = {"page": "index.html", "samples": len(data), "comparisons": len(pairs), "bytes": size}
     caption = "Open panel/index.html in a browser: it needs no server and no network."
     table = Table(["samples", "steps", "components", "comparisons", "MB"], [row], caption)
-    return Section(NAME, TITLE, (), (), [table], (), (), values_of(figures))
+    return Section(NAME, TITLE, (), (), [table], (), (), figures)
 
 
 def _basis(context: AgentContext, episodes: Episodes, site: str) -> Directions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
 
 import gymnasium as gym
@@ -12,10 +13,8 @@ import torch
 
 from rlhf_ray.agents.agent import MEMORY, Agent
 from rlhf_ray.agents.episodes import Episodes
-from rlhf_ray.agents.play import NotANumberError, play
-from rlhf_ray.agents.recorded import SHARES, load_episodes, split_of
-from rlhf_ray.agents.recording import record_inside
-from rlhf_ray.agents.replay import site_of
+from rlhf_ray.agents.play import NotANumberError, play, site_of
+from rlhf_ray.agents.recorded import SHARES, load_episodes, record_inside, split_of
 from rlhf_ray.data.errors import BrokenAgentError, SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
@@ -111,8 +110,7 @@ def check_agent(subject: AgentSubject) -> None:
 def run(context: AgentContext) -> Section:
     """Record to ``context.out``, and check what was recorded."""
     subject, rng = context.subject, context.rng(NAME)
-    batch = subject.make_batch(COPIES)
-    try:
+    with closing(subject.make_batch(COPIES)) as batch:
         count = _episodes(context, batch, rng)
         levels = rng.choice(2**31 - 1, size=count, replace=False).tolist()
         context.say(f"recording {count} episodes")
@@ -122,8 +120,6 @@ def run(context: AgentContext) -> Section:
         )  # fmt: skip
         shutil.copytree(context.unfinished, context.out, dirs_exist_ok=True)
         figures = _measure(context, batch)
-    finally:
-        batch.close()
     pictures = []
     if is_image(subject.agent.observation_space):
         pictures.append(Picture("frames", _draw(load_episodes(context.out, most=1)), "Frames of the first episode."))
@@ -172,15 +168,8 @@ def _measure(context: AgentContext, batch: EnvBatch) -> RecordedEpisodes:
     groups = context.subject.groups(held_out)
     some = load_episodes(context.out, most=batch.n)
     wrong, worst = _wrong_frames(batch, some), _worst_logit(agent, some)
-    return RecordedEpisodes(
-        agent.digest,
-        acting,
-        {name: splits[name] for name in SHARES},
-        len(held_out),
-        len(np.unique(groups)),
-        wrong,
-        worst,
-    )
+    counts = {name: splits[name] for name in SHARES}
+    return RecordedEpisodes(agent.digest, acting, counts, len(held_out), len(np.unique(groups)), wrong, worst)
 
 
 def _wrong_frames(batch: EnvBatch, some: Episodes) -> int:
@@ -212,13 +201,13 @@ def checks_of(figures: RecordedEpisodes) -> list[Check]:
     other = "What a change does can't be told from that: seed everything in reset(seed=…)."
     noise = "What a change does can't be told from that: switch dropout and other noise off."
     wrong, worst = figures.wrong_frames, figures.worst_logit
+    close = worst < CLOSE
     return [
-        Check("frames that differ when levels are played again", not wrong, wrong, None, None, "0", other if wrong else ""),
         Check(
-            "logits' difference when computed again", worst < CLOSE, worst, None, None, f"< {CLOSE:g}",
-            noise if worst >= CLOSE else "",
+            "frames that differ when levels are played again", not wrong, wrong, bound="0", remedy=other * bool(wrong)
         ),
-    ]  # fmt: skip
+        Check("logits' difference when computed again", close, worst, bound=f"< {CLOSE:g}", remedy=noise * (not close)),
+    ]
 
 
 def _table(figures: RecordedEpisodes) -> Table:

@@ -16,14 +16,17 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.agents.recorded import Windows
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.agent.splits import split_episodes
-from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext
+from rlhf_ray.interpret.agent.subject import NO_RECORDING, AgentContext, split_episodes
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, load_world, recording_digest
 from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality, measure
-from rlhf_ray.interpret.agent.world_model.simulate import simulate
-from rlhf_ray.interpret.agent.world_model.training import WorldTraining, WorldTrainingProgress, train_world
-from rlhf_ray.interpret.agent.world_model.windows import as_policy_actions, cut_out
-from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.agent.world_model.simulate import World, simulate
+from rlhf_ray.interpret.agent.world_model.training import (
+    WorldTraining,
+    WorldTrainingProgress,
+    as_policy_actions,
+    cut_out,
+    train_world,
+)
 from rlhf_ray.interpret.attribution.drawing import strip
 from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.plots import BLUE, png
@@ -124,15 +127,8 @@ def run(context: AgentContext) -> Section:
     last, parameters = batches[-1], sum(parameter.numel() for parameter in world.parameters())
     losses = [f"{last.unexplained:.1%}", round(last.divergence, 2), round(last.reward, 4), round(last.end, 4)]
     row = [f"{parameters:,}", last.batch, f"{len(windows):,} of {settings.length} observations", *losses]
-    columns = [
-        "parameters",
-        "batches",
-        "windows",
-        "observations unexplained",
-        "divergence (nats)",
-        "reward loss",
-        "end loss",
-    ]
+    columns = ["parameters", "batches", "windows", "observations unexplained"]
+    columns += ["divergence (nats)", "reward loss", "end loss"]
     training = Table(columns, [row], "The last batch of the training, on levels of the training split.")
     quality, pictures = _measured(context, load_world(context.out, agent=subject.agent))
     pictures.append(Picture("training", _curves(batches), TRAINING))

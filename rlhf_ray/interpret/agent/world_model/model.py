@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections import OrderedDict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,21 +17,13 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlhf_ray.agents.agent import Agent
-from rlhf_ray.agents.moments import action_size
+from rlhf_ray.agents.agent import Agent, digest_of
+from rlhf_ray.agents.episodes import action_size
 from rlhf_ray.data.atomic import whole_file, write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.data.spaces import space_from_json, space_to_json
-from rlhf_ray.interpret.agent.world_model.codecs import (
-    ImageDecoder,
-    ImageEncoder,
-    VectorDecoder,
-    VectorEncoder,
-    coarse_grid,
-    layer,
-)
 
 FORMAT = "rlhf_ray.world_model/2"
 
@@ -78,7 +72,7 @@ class Unrolled:
 
 
 class RecurrentWorld(nn.Module):
-    """A `rlhf_ray.interpret.agent.world_model.world.World` that is learned.
+    """A `rlhf_ray.interpret.agent.world_model.simulate.World` that is learned.
 
     The state consists of cells, a coarse grid over an image; vectors have one. Each cell has a recurrent memory (GRU) and a latent
     of categorical variables, one-hot. The memory reads the latents around it and, through a layer that all cells share, the whole
@@ -128,8 +122,8 @@ class RecurrentWorld(nn.Module):
             self.summary = layer(self.cells * latent + self.actions, shape.shared)
             self.from_summary = nn.Linear(shape.shared, self.cells * channels)
         else:
-            self.encoder = VectorEncoder(seen, channels, latent)
-            self.decoder = VectorDecoder(seen, channels, latent + shape.memory)
+            self.encoder = vector_encoder(seen, channels, latent)
+            self.decoder = vector_decoder(seen, channels, latent + shape.memory)
             self.from_summary = nn.Linear(latent + self.actions, channels)
         self.mixed = nn.Sequential(nn.LayerNorm(channels), nn.SiLU())
         self.cell = nn.GRUCell(channels, shape.memory)
@@ -144,11 +138,7 @@ class RecurrentWorld(nn.Module):
     @property
     def digest(self) -> str:
         """Hash of weights and settings, 16 hex digits."""
-        content = hashlib.sha256(json.dumps(self._identity(), sort_keys=True).encode())
-        for name, value in sorted(self.state_dict().items()):
-            content.update(name.encode())
-            content.update(value.detach().cpu().contiguous().numpy().tobytes())
-        return content.hexdigest()[:16]
+        return digest_of(self.state_dict(), self._identity())
 
     def save(self, folder: Path | str) -> None:
         """Write ``world.json`` and ``world.safetensors`` to ``folder``, which is created if missing."""
@@ -282,18 +272,15 @@ class RecurrentWorld(nn.Module):
         return torch.log((1.0 - self.shape.unimix) * probabilities + self.shape.unimix / self.shape.classes)
 
 
-def load_world(
-    folder: Path | str, *, agent: Agent | None = None, recording: Path | str | None = None
-) -> RecurrentWorld:
+def load_world(folder: Path | str, *, agent: Agent | None = None) -> RecurrentWorld:
     """Load a world model that `RecurrentWorld.save` wrote, frozen.
 
     Args:
         folder: its folder.
         agent: the agent that it has to be made for.
-        recording: folder of the recording that it has to be trained on.
 
     Raises:
-        SettingError: there is none, it is damaged, or it was made for another agent or from another recording.
+        SettingError: there is none, it is damaged, or it was made for another agent.
     """
     path = Path(folder)
     try:
@@ -318,10 +305,6 @@ def load_world(
             f"The world model in {folder} is of the agent {world.agent}, not of {agent.name} ({agent.digest}): train one on a "
             "recording of this agent."
         )
-    if recording is not None and recording_digest(recording) != world.about.get("recording"):
-        raise SettingError(
-            f"The world model in {folder} was not trained on the recording {recording}: train one on it."
-        )
     return world.eval().requires_grad_(False)
 
 
@@ -339,3 +322,94 @@ def _latents(logarithms: Tensor, noise: Tensor | None = None) -> Tensor:
         return soft.flatten(-2)
     chosen = (logarithms + noise).argmax(-1)
     return (functional.one_hot(chosen, soft.shape[-1]).to(soft.dtype) + (soft - soft.detach())).flatten(-2)
+
+
+PATCH = 4
+"""Side of the patches of the first stage."""
+COARSE = 4
+"""Each further stage halves the grid of patches, while its shorter side is longer than this."""
+
+
+class ImageEncoder(nn.Module):
+    """Normalised images ``[n, height, width, channels]`` to ``[n, cells, outputs]``: all cells are encoded alike."""
+
+    def __init__(self, shape: tuple[int, ...], channels: int, outputs: int):
+        super().__init__()
+        grids, self.pad = _grids(shape[0], shape[1])
+        widths = [shape[2], *(channels * min(2**stage, 2) for stage in range(len(grids)))]
+        self.sides = [PATCH, *([2] * (len(grids) - 1))]
+        self.stages = nn.ModuleList(
+            layer(side * side * before, after)
+            for side, before, after in zip(self.sides, widths, widths[1:], strict=False)
+        )
+        self.out = nn.Sequential(layer(widths[-1], widths[-1]), nn.Linear(widths[-1], outputs))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """See the class."""
+        grid = nn.functional.pad(images, self.pad) if any(self.pad) else images
+        for side, stage in zip(self.sides, self.stages, strict=True):
+            n, height, width, _ = grid.shape
+            patches = grid.reshape(n, height // side, side, width // side, side, -1).transpose(2, 3)
+            grid = stage(patches.flatten(3))
+        encoded: Tensor = self.out(grid).flatten(1, 2)
+        return encoded
+
+
+class ImageDecoder(nn.Module):
+    """Cells ``[n, cells, inputs]`` to normalised images ``[n, height, width, channels]``."""
+
+    def __init__(self, shape: tuple[int, ...], channels: int, inputs: int):
+        super().__init__()
+        self.shape = shape
+        grids, _ = _grids(shape[0], shape[1])
+        widths = [*(channels * min(2**stage, 2) for stage in reversed(range(len(grids)))), shape[2]]
+        self.sides = [*([2] * (len(grids) - 1)), PATCH]
+        self.grid = grids[-1]
+        self.start = nn.Linear(inputs, widths[0], bias=False)
+        self.place = nn.Parameter(torch.zeros(math.prod(self.grid), widths[0]))
+        self.middle = nn.Sequential(nn.LayerNorm(widths[0]), nn.SiLU(), layer(widths[0], widths[0]))
+        self.stages = nn.ModuleList(
+            nn.Linear(before, side * side * after)
+            for side, before, after in zip(self.sides, widths, widths[1:], strict=False)
+        )
+
+    def forward(self, cells: Tensor) -> Tensor:
+        """See the class."""
+        flat: Tensor = self.middle(self.start(cells) + self.place)
+        grid = flat.view(-1, *self.grid, flat.shape[-1])
+        for number, (side, stage) in enumerate(zip(self.sides, self.stages, strict=True)):
+            patches = stage(nn.functional.silu(grid) if number else grid)
+            patches = patches.unflatten(3, (side, side, -1))  # [n, rows, columns, side, side, channels]
+            grid = patches.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+        return grid[:, : self.shape[0], : self.shape[1]]
+
+
+def vector_encoder(shape: tuple[int, ...], hidden: int, outputs: int) -> nn.Sequential:
+    """Normalised vectors ``[n, …]`` to one cell, ``[n, 1, outputs]``."""
+    layers = nn.Sequential(layer(math.prod(shape), hidden), layer(hidden, hidden), nn.Linear(hidden, outputs))
+    return nn.Sequential(OrderedDict(flat=nn.Flatten(), layers=layers, cell=nn.Unflatten(1, (1, outputs))))
+
+
+def vector_decoder(shape: tuple[int, ...], hidden: int, inputs: int) -> nn.Sequential:
+    """One cell ``[n, 1, inputs]`` to normalised vectors ``[n, …]``."""
+    layers = nn.Sequential(layer(inputs, hidden), layer(hidden, hidden), nn.Linear(hidden, math.prod(shape)))
+    return nn.Sequential(OrderedDict(flat=nn.Flatten(), layers=layers, vector=nn.Unflatten(1, shape)))
+
+
+def coarse_grid(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return rows and columns of the cells of an image."""
+    return _grids(shape[0], shape[1])[0][-1]
+
+
+def layer(inputs: int, outputs: int) -> nn.Sequential:
+    """Build a hidden layer: linear, normalised, SiLU."""
+    return nn.Sequential(nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.SiLU())
+
+
+def _grids(height: int, width: int) -> tuple[list[tuple[int, int]], tuple[int, int, int, int, int, int]]:
+    """Return rows and columns of patches after each stage, and how to pad ``[…, height, width, channels]`` for that."""
+    halvings = max(0, math.ceil(math.log2(min(height, width) / (PATCH * COARSE))))
+    side = PATCH * 2**halvings
+    rows, columns = math.ceil(height / side), math.ceil(width / side)
+    grids = [(rows * 2**left, columns * 2**left) for left in reversed(range(halvings + 1))]
+    return grids, (0, 0, 0, columns * side - width, 0, rows * side - height)

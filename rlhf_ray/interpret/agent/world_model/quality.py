@@ -16,9 +16,8 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.agent.world_model.simulate import simulate
-from rlhf_ray.interpret.agent.world_model.windows import as_policy_actions, cut_out
-from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.agent.world_model.simulate import World, simulate
+from rlhf_ray.interpret.agent.world_model.training import as_policy_actions, cut_out
 from rlhf_ray.measure.intervals import blocks, jackknife_interval
 from rlhf_ray.measure.statistics import auc, spearman
 from rlhf_ray.policies.actions import best

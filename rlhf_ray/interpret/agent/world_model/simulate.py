@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlhf_ray.agents.agent import Agent, Edit
+from rlhf_ray.agents.episodes import Episodes, Moments, moments_of
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.policies import actions as policy_actions
 from rlhf_ray.policies.env_actions import policy_bounds
 
@@ -134,10 +136,7 @@ def simulate(
         "ends": memory.new_zeros(n, 0),
     }
     stacked = {name: torch.stack(parts, 1) if parts else empty[name] for name, parts in rows.items()}
-    return Simulation(
-        **stacked,
-        nodes={name: rows[name] for name in ("observations", "states", "memory")},
-    )
+    return Simulation(**stacked, nodes={name: rows[name] for name in ("observations", "states", "memory")})
 
 
 _PREDICTED = ("logits", "values", "actions", "rewards", "ends")
@@ -159,3 +158,62 @@ def _action(logits: Tensor, space: gym.Space[Any]) -> Tensor:
     soft = logits.log_softmax(-1)
     hard = torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[1]).to(soft.dtype)
     return hard + (soft - soft.detach())  # exactly one-hot
+
+
+class World(Protocol):
+    """A learned environment for ``n`` episodes at once. Its state is one vector ``[n, size]`` per episode: the world's memory.
+
+    Attributes:
+        size: length of the state vector.
+        context: number of observations that it starts from.
+        agent: digest of the agent whose recording it was trained on.
+    """
+
+    size: int
+    context: int
+    agent: str
+
+    @property
+    def digest(self) -> str:
+        """Hash of its weights and settings, 16 hex digits."""
+        ...
+
+    def begin(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Return the state ``[n, size]`` at the last of the context's observations.
+
+        Args:
+            observations: ``[n, context, …]`` in the environment's units.
+            actions: between them, ``[n, context - 1, actions]``: one-hot for Discrete, policy actions for Box.
+        """
+        ...
+
+    def next(self, state: Tensor, actions: Tensor) -> Tensor:
+        """Return the state ``[n, size]`` after actions ``[n, actions]`` (weights of Discrete actions, or policy actions of Box)."""
+        ...
+
+    def observe(self, state: Tensor) -> Tensor:
+        """Return the observation ``[n, …]`` of a state, float, in the environment's units (images 0..255)."""
+        ...
+
+    def reward(self, state: Tensor) -> Tensor:
+        """Return the predicted reward ``[n]`` of the step that led to the state."""
+        ...
+
+    def end(self, state: Tensor) -> Tensor:
+        """Return the logit ``[n]`` that the episode terminated with the step that led to the state."""
+        ...
+
+
+STATES = 256
+"""Moments at a time."""
+
+
+def world_states(world: World, agent: Agent, episodes: Episodes, moments: Moments) -> FloatArray:
+    """Return the world model's states ``[n, size]`` at recorded moments, from the observations up to each."""
+    parts = [np.zeros((0, world.size))]
+    with torch.no_grad():
+        for first in range(0, len(moments), STATES):
+            some = moments[first : first + STATES]
+            context = moments_of(agent, episodes, some.rows, some.steps, context=world.context)
+            parts.append(world.begin(context.observations, context.actions).double().numpy())
+    return np.concatenate(parts)

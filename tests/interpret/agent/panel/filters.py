@@ -10,7 +10,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.interpret.agent.panel.data import PanelData
-from rlhf_ray.interpret.agent.panel.packing import LARGEST_HALF, LEVELS, MISSING, curved_levels
+from rlhf_ray.interpret.agent.panel.write import LARGEST_HALF, MISSING, SIGNED, curved_levels
 
 
 @dataclass(frozen=True)
@@ -93,5 +93,5 @@ def shown_curved(values: Array) -> FloatArray:
     """Return what the page reads from `curved`, float64."""
     levels, scale = curved_levels(values)
     level = levels.astype(np.float64)
-    shown: FloatArray = np.where(levels == MISSING, np.nan, np.sign(level) * level * level / LEVELS**2 * scale)
+    shown: FloatArray = np.where(levels == MISSING, np.nan, np.sign(level) * level * level / SIGNED**2 * scale)
     return shown

@@ -13,16 +13,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_ray.agents.play import play
-from rlhf_ray.agents.recording import record_inside
-from rlhf_ray.agents.replay import site_of, values_at
+from rlhf_ray.agents.play import play, site_of, values_at
+from rlhf_ray.agents.recorded import record_inside
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret import directions
-from rlhf_ray.interpret.agent.panel import PanelData, packing, write_panel
-from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
+from rlhf_ray.interpret.agent.panel import PanelData, write, write_panel
+from rlhf_ray.interpret.agent.panel.data import LIKELIEST, VALUE, collect, pieces_of
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
-from rlhf_ray.interpret.agent.panel.samples import LIKELIEST, VALUE, pieces_of
-from rlhf_ray.interpret.agent.panel.sheets import plan_for, sheet_image, write_sheets
+from rlhf_ray.interpret.agent.panel.write import plan_for, sheet_image, write_sheets
 from rlhf_ray.interpret.agent.saliency import UNCHECKED, UNFAITHFUL, Faithful
 from rlhf_ray.interpret.agent.steps import panel
 from rlhf_ray.interpret.attribution.drawing import RAISES
@@ -47,9 +45,9 @@ def corridor_panel(memory: str = "gru", box: bool = False):
     pieces = pieces_of(episodes, 30, 4, rng)
     pairs, _ = intervention_pairs(agent, make, episodes, pieces, basis, site, 2)
     pairs += edit_pairs(agent, make, episodes, pieces, rng)
-    extras = PanelExtras(pairs=pairs, horizon=2)
     names = make(1).action_names
-    data = collect(agent, episodes, pieces, basis, site, rng, title="Corridors", action_names=names, extras=extras)
+    more = {"title": "Corridors", "action_names": names, "pairs": pairs, "horizon": 2}
+    data = collect(agent, episodes, pieces, basis, site, rng, **more)
     return data, agent, basis, episodes, pieces
 
 
@@ -109,13 +107,13 @@ def test_packed_numbers_saturate_and_keep_their_sign_and_gaps(numbers):
     assert (np.sign(shown[finite]) * np.sign(numbers[finite]) >= 0).all()
     scale = np.abs(numbers[finite]).max(initial=0.0) or 1.0
     assert (np.abs(shown[finite] - numbers[finite]) <= scale / 100).all()
-    assert (np.abs(shown_half(numbers[~np.isnan(numbers)])) <= packing.LARGEST_HALF).all()
+    assert (np.abs(shown_half(numbers[~np.isnan(numbers)])) <= write.LARGEST_HALF).all()
 
 
 def test_saliency_saturates_instead_of_wrapping():
-    packed = packing.saturated(np.array([0.0, 1.0, 6.0, -6.0, np.inf, np.nan]), 1.0)
+    packed = write.saturated(np.array([0.0, 1.0, 6.0, -6.0, np.inf, np.nan]), 1.0)
     levels = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), np.int8)
-    assert levels.tolist() == [0, 127, 127, -127, 127, packing.MISSING]
+    assert levels.tolist() == [0, 127, 127, -127, 127, write.MISSING]
 
 
 def test_sheets_hold_every_frame_and_keep_to_their_budget(tmp_path):
@@ -124,7 +122,7 @@ def test_sheets_hold_every_frame_and_keep_to_their_budget(tmp_path):
     sheet = np.asarray(sheet_image(plan, frames))
     for group in range(5):
         for step in range(7):
-            row, column = divmod(group * plan.steps + step, plan.columns)
+            row, column = divmod(group * plan["steps"] + step, plan["columns"])
             tile = sheet[row * 10 : row * 10 + 10, column * 12 : column * 12 + 12]
             np.testing.assert_array_equal(tile, frames[group, step])
     assert write_sheets(frames, tmp_path, "s", 1 << 20)["quality"] is None
@@ -158,9 +156,8 @@ def test_wrong_shapes_are_told():
 
 def test_maps_that_are_not_faithful_are_doubted(tmp_path):
     _, agent, basis, episodes, pieces = corridor_panel()
-    extras = PanelExtras(faithful=Faithful({"value/difference_x_gradient": False}))
-    rng = np.random.default_rng(0)
-    doubted = collect(agent, episodes, pieces[:6], basis, site_of(agent), rng, title="C", extras=extras)
+    faithful, rng = Faithful({"value/difference_x_gradient": False}), np.random.default_rng(0)
+    doubted = collect(agent, episodes, pieces[:6], basis, site_of(agent), rng, title="C", faithful=faithful)
     assert [doubted.saliency[name].doubt for name in (VALUE, LIKELIEST)] == [UNFAITHFUL, UNCHECKED]
     write_panel(doubted, tmp_path)
     told = re.findall(r'"doubt":"([^"]*)"', (tmp_path / "data" / "core.js").read_text())

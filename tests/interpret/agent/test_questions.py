@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.agents.moments import draw_moments, moments_of
+from rlhf_ray.agents.episodes import draw_moments, moments_of
 from rlhf_ray.agents.own import FunctionAgent
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.objects import objects_in, patch_beside, repaint
-from rlhf_ray.interpret.agent.questions import AgentQuestion, quantities
+from rlhf_ray.interpret.agent import questions
+from rlhf_ray.interpret.agent.changes import objects_in, patch_beside, repaint
+from rlhf_ray.interpret.agent.questions import AgentQuestion
 from rlhf_ray.interpret.agent.saliency import through_time
 from rlhf_ray.interpret.attribution.gradients import Saliency
 from tests.interpret.agent.linear_world import (
@@ -26,7 +27,7 @@ from tests.interpret.agent.linear_world import (
 def asked(agent, quantity=None, count=5, context=1, ahead=3, **more):
     episodes = random_episodes(agent)
     moments = draw_moments(agent, episodes, count, np.random.default_rng(0), context=context, ahead=ahead)
-    return AgentQuestion(agent, quantity or quantities.value(), **more), moments, episodes
+    return AgentQuestion(agent, quantity or questions.value(), **more), moments, episodes
 
 
 def test_moments_repeat_the_first_observation_before_the_start_and_the_last_after_the_end():
@@ -47,13 +48,13 @@ def test_moments_repeat_the_first_observation_before_the_start_and_the_last_afte
 
 
 def test_the_chosen_action_is_asked_about_by_its_log_odds():
-    question, moments, _ = asked(network_agent(VECTOR, DISCRETE, "none"), quantities.chosen_action(DISCRETE))
+    question, moments, _ = asked(network_agent(VECTOR, DISCRETE, "none"), questions.chosen_action(DISCRETE))
     best = question.rollout(moments, {}).logits[:, 0].softmax(1).max(1).values
     assert torch.allclose(question.ask(moments), torch.log(best / (1 - best)), atol=1e-4)
     with pytest.raises(SettingError, match="mean of a dimension"):
-        quantities.chosen_action(BOX)
+        questions.chosen_action(BOX)
     with pytest.raises(SettingError, match="no dimension 2"):
-        quantities.action_mean(BOX, 2)
+        questions.action_mean(BOX, 2)
 
 
 def test_the_most_likely_action_stays_that_of_the_unchanged_moment():
@@ -65,7 +66,7 @@ def test_the_most_likely_action_stays_that_of_the_unchanged_moment():
 
     two = gym.spaces.Discrete(2)
     agent = FunctionAgent(decide, VECTOR, two)
-    question, moments, _ = asked(agent, quantities.chosen_action(two), count=40)
+    question, moments, _ = asked(agent, questions.chosen_action(two), count=40)
     seen = moments.observations[:, -1]
     assert torch.equal(question.ask(moments), question.ask(moments, question.inputs(moments)))
     mirrored, other = seen.clone(), seen.clone()
@@ -81,7 +82,7 @@ def test_the_advantage_of_the_recording_is_the_td_error():
     agent = network_agent()
     episodes = random_episodes(agent)
     moments = moments_of(agent, episodes, np.array([0, 1]), np.array([2, 2]), ahead=1)
-    found = AgentQuestion(agent, quantities.advantage(0.9)).ask(moments).detach().numpy()
+    found = AgentQuestion(agent, questions.advantage(0.9)).ask(moments).detach().numpy()
     rewards, values = episodes.rewards[:2, 2], episodes.values[:2]
     assert np.allclose(found, [rewards[0] - values[0, 2], rewards[1] + 0.9 * values[1, 3] - values[1, 2]], atol=1e-5)
 
@@ -113,7 +114,7 @@ def test_the_past_of_the_recording_matters_through_the_agents_memory_alone():
 
 def test_the_worlds_memory_takes_the_frames_place():
     with pytest.raises(SettingError, match="takes the frame's place"):
-        AgentQuestion(LinearAgent(), quantities.value(), world=LinearWorld(), sources=("frame", "world"))
+        AgentQuestion(LinearAgent(), questions.value(), world=LinearWorld(), sources=("frame", "world"))
     question, moments, _ = asked(LinearAgent(), context=2, steps=2, world=LinearWorld(), sources=("world", "memory"))
     assert Saliency().attribute(question.against(moments), moments)["world"].shape == (5, 5)
     with pytest.raises(SettingError, match="no typical values"):
