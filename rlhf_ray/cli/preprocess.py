@@ -10,7 +10,7 @@ from rlhf_ray.cli.help import Usage
 from rlhf_ray.cli.studies import writable
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock
-from rlhf_ray.interpret.reward.preprocess.options import Options
+from rlhf_ray.interpret.reward.preprocess.problem import Options
 from rlhf_ray.runs.interruption import nothing_to_save
 
 USAGE = Usage(
@@ -59,7 +59,7 @@ def _preprocess(path: str, command: Preprocess) -> None:
 
         from rlhf_ray import envs
         from rlhf_ray.data.recordings import load_transitions
-        from rlhf_ray.interpret.reward.preprocess import preprocess, write
+        from rlhf_ray.interpret.reward.preprocess.run import preprocess, write
         from rlhf_ray.interpret.reward.tabular import tables_of
         from rlhf_ray.reward.functions.loading import load_reward
         from rlhf_ray.runs.interpret import check_steps

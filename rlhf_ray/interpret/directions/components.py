@@ -9,9 +9,14 @@ from sklearn.decomposition import PCA, FastICA
 from sklearn.exceptions import ConvergenceWarning
 
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.interpret.directions.directions import Directions, halfway
+from rlhf_ray.interpret.directions.directions import (
+    Directions,
+    halfway,
+    nonnegative_factors,
+    nonnegative_weights,
+    some_of,
+)
 from rlhf_ray.interpret.directions.labels import Labels
-from rlhf_ray.interpret.directions.weights import nonnegative_factors, nonnegative_weights, some_of
 
 
 def fit_pca(values: FloatArray, count: int, seed: int = 0, labels: Labels | None = None) -> Directions:

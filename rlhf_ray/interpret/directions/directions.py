@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.optimize import nnls
+from sklearn.decomposition import NMF
+from sklearn.exceptions import ConvergenceWarning
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.directions.weights import nonnegative_weights
 
+MOST = 20_000
+"""Rows that factors are fitted to."""
 NOT_LINEAR = ("nmf",)
 """Kinds whose scores are not those of their filters."""
 ARRAYS = ("center", "patterns", "filters", "sources", "midpoints")
@@ -69,25 +75,21 @@ class Directions:
         centred = np.asarray(values, np.float64) - self.center
         if self.kind == "nmf":
             return nonnegative_weights(np.maximum(centred, 0.0), self.patterns)
-        scores: FloatArray = centred @ self.filters.T
-        return scores
+        return np.asarray(centred @ self.filters.T)
 
     def decode(self, scores: Array) -> FloatArray:
         """Return the values ``[n, size]`` that scores ``[n, k]`` stand for."""
-        values: FloatArray = self.center + np.asarray(scores, np.float64) @ self.patterns
-        return values
+        return np.asarray(self.center + np.asarray(scores, np.float64) @ self.patterns)
 
     def remove(self, values: Array, components: Sequence[int]) -> FloatArray:
         """Return ``values`` ``[n, size]`` with the mean scores of some components; the other scores of linear kinds stay."""
         chosen = list(components)
         excess = self.encode(values)[:, chosen] - self.means[chosen]
-        removed: FloatArray = np.asarray(values, np.float64) - excess @ self.patterns[chosen]
-        return removed
+        return np.asarray(np.asarray(values, np.float64) - excess @ self.patterns[chosen])
 
     def gradient(self, gradients: Array) -> FloatArray:
         """Convert gradients ``[n, size]`` by the values to gradients ``[n, k]`` by the scores."""
-        by_scores: FloatArray = np.asarray(gradients, np.float64) @ self.patterns.T
-        return by_scores
+        return np.asarray(np.asarray(gradients, np.float64) @ self.patterns.T)
 
     def save(self, path: Path) -> None:
         """Write one ``.npz`` file, without pickle; the same directions give the same bytes."""
@@ -105,13 +107,8 @@ def load(path: Path | str) -> Directions:
     """
     try:
         with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        kind, names = str(arrays.pop("kind")), [str(name) for name in arrays.pop("names")]
-        # Files of earlier versions lack what the other arrays tell.
-        filters = arrays["filters"] if "filters" in arrays else np.linalg.pinv(arrays["patterns"]).T
-        midpoints = arrays.get("midpoints", halfway(arrays["sources"]))
-        four = (arrays["center"], arrays["patterns"], filters, arrays["sources"])
-        return Directions(kind, names, *four, midpoints)
+            names = [str(name) for name in stored["names"]]
+            return Directions(str(stored["kind"]), names, *(stored[name] for name in ARRAYS))
     except FileNotFoundError:
         raise SettingError(
             f"There are no directions at {path}: fit some with rlhf_ray.interpret.directions.fit."
@@ -124,5 +121,45 @@ def halfway(scores: FloatArray) -> FloatArray:
     """Return the middle ``[k]`` between the 5 % and the 95 % quantile of scores ``[n, k]``."""
     if not scores.size:
         return np.zeros(scores.shape[1])
-    middle: FloatArray = np.quantile(scores, [0.05, 0.95], axis=0).mean(0)
-    return middle
+    return np.asarray(np.quantile(scores, [0.05, 0.95], axis=0).mean(0))
+
+
+def some_of(rows: FloatArray, seed: int) -> FloatArray:
+    """Return at most `MOST` rows, drawn by the seed, in their order."""
+    if len(rows) <= MOST:
+        return rows
+    return rows[np.sort(np.random.default_rng(seed).choice(len(rows), MOST, replace=False))]
+
+
+def nonnegative_factors(rows: FloatArray, count: int, seed: int) -> tuple[FloatArray, float]:
+    """Return factors ``[count, size]`` of rows of at least 0, and the share of the sum of squares that they reproduce.
+
+    There are no more factors than rows or columns.
+
+    Raises:
+        ValueError: a value is below 0.
+    """
+    if rows.min(initial=0.0) < 0.0:
+        raise ValueError("NMF needs values of 0 or more.")
+    model = NMF(min(count, *rows.shape), init="nndsvda", random_state=seed, max_iter=400, tol=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = model.fit_transform(rows) @ model.components_
+    total = float((rows**2).sum())
+    explained = 1.0 - float(((rows - fitted) ** 2).sum()) / total if total > 1e-12 else 1.0
+    return np.asarray(model.components_), explained
+
+
+def nonnegative_weights(rows: FloatArray, components: FloatArray) -> FloatArray:
+    """Return the weights ``[n, factors]`` of at least 0 that reproduce rows ``[n, channels]`` best, in least squares.
+
+    They are exact, so that they depend on nothing but the row and the components: coordinate descent stops at a tolerance.
+    """
+    if not len(components) or not len(rows):
+        return np.zeros((len(rows), len(components)))
+    # By the normal equations: the problem has one row for each factor, however many channels there are.
+    gram = components @ components.T + 1e-12 * max(float((components**2).sum()), 1e-12) * np.eye(len(components))
+    upper = np.linalg.cholesky(gram).T
+    targets = solve_triangular(upper, components @ rows.T, trans="T")
+    weights: FloatArray = np.array([nnls(upper, target)[0] for target in targets.T]).reshape(len(rows), len(components))
+    return weights

@@ -1,10 +1,11 @@
-"""Layers of a reward function: which there are, and what they compute for a batch of steps."""
+"""Layers of a reward function: which there are, what they compute for a batch of steps, and its factors (NMF)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.directions.directions import nonnegative_factors, nonnegative_weights, some_of
+from rlhf_ray.interpret.directions.stability import match
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.passes import passes
 
@@ -49,10 +52,6 @@ class Layer:
         """Arrange the layer's own output as ``[n, *shape]``."""
         return output.movedim(self.axis, 0).reshape(output.shape[self.axis], *self.shape)
 
-    def restore(self, activations: Tensor, like: Tensor) -> Tensor:
-        """Undo `arrange`: return ``activations`` in the shape of the output ``like``."""
-        return activations.reshape(like.movedim(self.axis, 0).shape).movedim(0, self.axis)
-
     def module(self, reward: RewardFunction) -> nn.Module:
         """Return the layer's module in ``reward``.
 
@@ -67,18 +66,16 @@ class Layer:
     def run(self, reward: RewardFunction, arguments: Arguments) -> tuple[Tensor, Tensor]:
         """Compute rewards ``[n]`` and this layer's activations ``[n, *shape]`` in one pass, with gradients."""
         seen: list[Tensor] = []
-        with hooked(self.module(reward), lambda output: seen.append(output)):
+        with hooked(self.module(reward), seen.append):
             rewards = reward.forward(*arguments)
         return rewards, self.arrange(seen[-1])
 
     def activations(self, reward: RewardFunction, steps: Transitions) -> FloatArray:
         """Compute the activations of ``steps``, ``[n, *shape]`` float32."""
-        parts = []
         with torch.no_grad():
-            for part in passes(len(steps), reward.observation_space, CHUNK):
-                parts.append(self.run(reward, reward.tensors(steps[part]))[1].float())
-        values: FloatArray = torch.cat(parts).numpy()
-        return values
+            rows = passes(len(steps), reward.observation_space, CHUNK)
+            parts = [self.run(reward, reward.tensors(steps[part]))[1].float() for part in rows]
+        return np.asarray(torch.cat(parts).numpy())
 
     def attributions(self, reward: RewardFunction, steps: Transitions) -> FloatArray:
         """Compute gradient x activation: what each activation contributes to the reward, to first order: ``[n, *shape]``."""
@@ -92,17 +89,16 @@ class Layer:
 
             with hooked(self.module(reward), leaf):
                 rewards = reward.forward(*reward.tensors(steps[part]))
+            slope: Tensor | None = None
             if rewards.requires_grad:
                 (slope,) = torch.autograd.grad(rewards.sum(), leaves[-1], allow_unused=True)
-            else:
-                slope = None
             slope = torch.zeros_like(leaves[-1]) if slope is None else slope
             parts.append(self.arrange(slope * leaves[-1].detach()).float().numpy())
         return np.concatenate(parts)
 
 
 @contextmanager
-def hooked(module: nn.Module, see: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+def hooked(module: nn.Module, see: Callable[[Any], Tensor | None]) -> Iterator[None]:
     """Call ``see`` with each output of ``module``; what it returns, if anything, replaces the output."""
     handle = module.register_forward_hook(lambda _module, _inputs, output: see(output))
     try:
@@ -116,34 +112,24 @@ def layers_of(reward: RewardFunction) -> dict[str, Layer]:
 
     Empty for rewards without layers (tables, plain functions).
     """
-    modules = reward.layers()
+    modules, sizes = reward.layers(), (2, 3)
     if not modules or not reward.differentiable:
         return {}
-    sizes = (2, 3)
-    outputs: dict[str, list[torch.Size]] = {name: [] for name in modules}
+    outputs: dict[str, list[Any]] = {name: [] for name in modules}
     for size in sizes:
-        handles = [
-            module.register_forward_hook(
-                lambda _module, _inputs, output, name=name: outputs[name].append(getattr(output, "shape", torch.Size()))
-            )
-            for name, module in modules.items()
-        ]
-        try:
-            with torch.no_grad():
-                reward.forward(*_zeros(reward, size))
-        finally:
-            for handle in handles:
-                handle.remove()
+        with ExitStack() as hooks, torch.no_grad():
+            for name, module in modules.items():
+                hooks.enter_context(hooked(module, outputs[name].append))
+            reward.forward(*_zeros(reward, size))
     layers = {}
-    for name, shapes in outputs.items():
+    for name, seen in outputs.items():
+        shapes = [getattr(output, "shape", torch.Size()) for output in seen]
         if len(shapes) != 2 or len(shapes[0]) != len(shapes[1]):
             continue  # it doesn't run, or runs several times
         axes = [axis for axis, pair in enumerate(zip(*shapes, strict=True)) if pair == sizes]
-        if len(axes) != 1:
-            continue
-        rest = tuple(size for axis, size in enumerate(shapes[0]) if axis != axes[0])
-        shape = rest if axes[0] == 0 else (int(np.prod(rest)),)
-        layers[name] = Layer(name, axes[0], shape or (1,))
+        if len(axes) == 1:
+            rest = tuple(size for axis, size in enumerate(shapes[0]) if axis != axes[0])
+            layers[name] = Layer(name, axes[0], (rest if axes[0] == 0 else (int(np.prod(rest)),)) or (1,))
     return layers
 
 
@@ -152,9 +138,9 @@ def hidden_layers(reward: RewardFunction) -> list[Layer]:
 
     A layer that only reshapes, and a convolution or linear layer that an activation follows, are left out.
     """
-    all_layers, modules = layers_of(reward), reward.layers()
+    modules = reward.layers()
     hidden: list[Layer] = []
-    for layer in all_layers.values():
+    for layer in layers_of(reward).values():
         module = modules[layer.name]
         if isinstance(module, nn.Flatten | nn.Identity | nn.Dropout):
             continue
@@ -163,20 +149,82 @@ def hidden_layers(reward: RewardFunction) -> list[Layer]:
             hidden[-1] = layer  # the activation of the layer before
         elif layer.channels > 1:
             hidden.append(layer)
-    members = max(1, int(reward.members(*_example(reward)).shape[0]))
-    return [layer for layer in hidden if layer.channels > members or len(layer.shape) > 1]
-
-
-def _zeros(reward: RewardFunction, size: int) -> Arguments:
-    shape = reward.observation_space.shape or ()
-    discrete = isinstance(reward.action_space, gym.spaces.Discrete)
-    start = int(getattr(reward.action_space, "start", 0))
-    actions = np.full(size, start) if discrete else np.zeros((size, *(reward.action_space.shape or ())), np.float32)
-    return torch.zeros(size, *shape), reward.action_inputs(actions), torch.zeros(size, *shape), torch.zeros(size)
-
-
-def _example(reward: RewardFunction) -> tuple[Array, Array, Array, Array]:
     space, actions = reward.observation_space, reward.action_space
     frame = np.zeros((1, *(space.shape or ())), space.dtype)
     action = np.full((1, *(actions.shape or ())), getattr(actions, "start", 0), actions.dtype)
-    return frame, action, frame.copy(), np.zeros(1, bool)
+    members = len(reward.members(frame, action, frame.copy(), np.zeros(1, bool)))
+    return [layer for layer in hidden if layer.channels > max(1, members) or len(layer.shape) > 1]
+
+
+def _zeros(reward: RewardFunction, size: int) -> Arguments:
+    shape, space = reward.observation_space.shape or (), reward.action_space
+    actions = np.zeros((size, *(space.shape or ())), np.float32)
+    if isinstance(space, gym.spaces.Discrete):
+        actions = np.full(size, int(space.start))
+    return torch.zeros(size, *shape), reward.action_inputs(actions), torch.zeros(size, *shape), torch.zeros(size)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """A few directions in the channels of a layer, for activations ``[n, channels, *positions]``.
+
+    Attributes:
+        components: ``[factors, channels]``; signed: ``[factors, 2 * channels]``: positive parts, then negative parts.
+        signed: whether positive and negative parts are separate channels (attributions).
+        explained: share of the sum of squares that the factors reproduce, of the data they were fitted to.
+    """
+
+    components: FloatArray
+    signed: bool
+    explained: float
+
+    @property
+    def directions(self) -> FloatArray:
+        """Directions ``[factors, channels]`` of unit length; signed: positive minus negative part."""
+        joined = np.subtract(*np.split(self.components, 2, axis=1)) if self.signed else self.components
+        lengths = np.linalg.norm(joined, axis=1, keepdims=True)
+        return np.asarray(joined / np.where(lengths > 0, lengths, 1.0))
+
+    def encode(self, values: Array) -> FloatArray:
+        """Return how much of each factor is in ``values`` ``[n, channels, *positions]``: ``[n, factors, *positions]``."""
+        weights = nonnegative_weights(_rows(values, self.signed), self.components)
+        return np.moveaxis(weights.reshape(len(values), *values.shape[2:], -1), -1, 1)
+
+
+def fit_factors(values: Array, count: int, seed: int = 0, signed: bool = False) -> Factors:
+    """Fit factors.
+
+    Args:
+        values: activations or attributions ``[n, channels, *positions]``.
+        count: number of factors; fewer if there are fewer channels or rows.
+        seed: draws rows, and NMF's start.
+        signed: separate positive and negative parts, each a channel of its own.
+
+    Raises:
+        ValueError: not signed, and a value is below 0.
+    """
+    components, explained = nonnegative_factors(some_of(_rows(values, signed), seed), count, seed)
+    return Factors(components, signed, explained)
+
+
+def found_again(values: Array, factors: Factors, seeds: Sequence[int]) -> FloatArray:
+    """Fit the factors of ``values`` again to random halves, one for each of ``seeds``.
+
+    Returns:
+        ``[factors]``: mean absolute cosine to the best partner, in [0, 1].
+    """
+    cosines, count = [], len(factors.components)
+    for seed in seeds:
+        some = np.random.default_rng([seed, 0xFAC]).choice(len(values), max(2, round(0.5 * len(values))), replace=False)
+        again = fit_factors(values[np.sort(some)], count, seed, factors.signed).components
+        cosines.append(match(factors.components, again) if len(again) >= count else np.zeros(count))
+    return np.asarray(np.mean(cosines, 0))
+
+
+def _rows(values: Array, signed: bool) -> FloatArray:
+    """Return one row per step and position, ``[n * positions, channels]`` float64; signed: positive, then negative parts.
+
+    Channels are moved last before anything else, so that they never mix with positions.
+    """
+    rows = np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]).astype(np.float64)
+    return np.concatenate([np.maximum(rows, 0.0), np.maximum(-rows, 0.0)], 1) if signed else rows

@@ -13,6 +13,8 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
 
 Frame = Literal["state", "next_state"]
+FIELDS: dict[Frame, str] = {"state": "observations", "next_state": "next_observations"}
+"""The field of `Transitions` that holds each frame."""
 
 MOST = 2000
 """Steps of the data that inputs are compared with."""
@@ -31,30 +33,27 @@ class Distance:
     """How far one input is from the data, in units of the 99th percentile of held-out data: above 1, fewer than 1 % are as far.
 
     Attributes:
-        total_variation: total variation of the image; None for vectors.
-        blur: total variation of the data's smoothest images (1st percentile) over that of the image; None for vectors.
+        total_variation: total variation of the image; 0 for vectors.
+        blur: total variation of the data's smoothest images (1st percentile) over that of the image; 0 for vectors.
         neighbour: distance to the nearest step of the data, after a random projection.
         density: minus the log density of a normal distribution on the data's principal components.
     """
 
-    total_variation: float | None
-    blur: float | None
+    total_variation: float
+    blur: float
     neighbour: float
     density: float
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the input is off the manifold; empty if it is on it."""
-        said = []
-        if self.total_variation is not None and self.total_variation > 1.0:
-            said.append(f"total variation {self.total_variation:.1f} x the data's")
-        if self.blur is not None and self.blur > 1.0:
-            said.append(f"smoother than the data, total variation {_times(self.blur)} smaller")
-        if self.neighbour > 1.0:
-            said.append(f"nearest neighbour {_times(self.neighbour)} as far as the data's")
-        if self.density > 1.0:
-            said.append(f"{_times(self.density)} as improbable as the data")
-        return tuple(said)
+        said = {
+            f"total variation {self.total_variation:.1f} x the data's": self.total_variation,
+            f"smoother than the data, total variation {_times(self.blur)} smaller": self.blur,
+            f"nearest neighbour {_times(self.neighbour)} as far as the data's": self.neighbour,
+            f"{_times(self.density)} as improbable as the data": self.density,
+        }
+        return tuple(reason for reason, ratio in said.items() if ratio > 1.0)
 
     @property
     def off(self) -> bool:
@@ -86,29 +85,31 @@ class Manifold:
         reference, held_out = reference.sample(MOST, rng), held_out.sample(MOST, rng)
         self.frames = tuple(frames)
         self.images = data.observations.ndim == 4 and data.observations.dtype == np.uint8
-        size = sum(int(np.prod(frames_of(data[:1], [each])[0].shape)) for each in self.frames)
-        flat = _flat(reference, self.frames)
-        self._centre = flat.mean(0)
-        spread = flat.std(0)
+        known = flat(reference, self.frames)
+        self._centre, spread, size = known.mean(0), known.std(0), known.shape[1]
         # Images: pixels have one scale. Vectors: each feature has its own; constant ones count, with the typical scale.
         typical = float(spread[spread > 0].mean()) if (spread > 0).any() else 1.0
         self._scale = np.full(size, max(typical, 1e-6)) if self.images else np.where(spread > 1e-9, spread, typical)
-        projected = min(PROJECTED, size)
-        self._projection = (
-            np.eye(size, dtype=np.float32)
-            if size <= PROJECTED
-            else (rng.standard_normal((size, projected)) / np.sqrt(projected)).astype(np.float32)
-        )
+        self._projection = np.eye(size, dtype=np.float32)
+        if size > PROJECTED:
+            self._projection = (rng.standard_normal((size, PROJECTED)) / np.sqrt(PROJECTED)).astype(np.float32)
         self._bank = self._project(reference)
-        self._fit_density(self._bank)
+        self._mean = self._bank.mean(0)
+        _, singular, axes = np.linalg.svd(self._bank - self._mean, full_matrices=False)
+        variances = singular**2 / max(1, len(self._bank) - 1)
+        kept = max(1, min(COMPONENTS, int((variances > 1e-8 * max(variances[0], 1e-12)).sum())))
+        self._axes, self._variances = axes[:kept], np.maximum(variances[:kept], 1e-9)
+        self._rest = max(float(variances[kept:].sum()), 1e-3 * float(self._variances.mean()))
         real = self._project(held_out)
-        self._neighbour = _upper(self._nearest(real), floor=1e-3 * float(np.median(_lengths(self._bank))))
+        length = float(np.median(np.linalg.norm(self._bank - self._mean, axis=1)))
+        self._neighbour = _upper(self._nearest(real), floor=1e-3 * length)
         self._density = _upper(self._improbability(real), floor=1e-6)
         self.mean_variation: float | None = None
         if self.images:
-            self.mean_variation = float(self._variations(reference, "max").mean())
-            self._variation = _upper(self._variations(held_out, "max"), floor=1e-6)
-            self._smoothest = float(np.quantile(self._variations(held_out, "min"), 1.0 - QUANTILE))
+            self.mean_variation = float(self._variations(reference).max(0).mean())
+            variations = self._variations(held_out)
+            self._variation = _upper(variations.max(0), floor=1e-6)
+            self._smoothest = float(np.quantile(variations.min(0), 1.0 - QUANTILE))
         self.held_out_off = float(np.mean([each.off for each in self.judge(held_out)]))
 
     def judge(self, steps: Transitions) -> list[Distance]:
@@ -116,47 +117,42 @@ class Manifold:
         points = self._project(steps)
         near = np.minimum(self._nearest(points) / self._neighbour, LARGEST)
         density = np.minimum(self._improbability(points) / self._density, LARGEST)
-        if not self.images:
-            return [Distance(None, None, float(n), float(d)) for n, d in zip(near, density, strict=True)]
-        rough = self._variations(steps, "max") / self._variation
-        blur = np.minimum(self._smoothest / np.maximum(self._variations(steps, "min"), 1e-9), LARGEST)
-        return [Distance(*(float(of) for of in row)) for row in zip(rough, blur, near, density, strict=True)]
+        rough = blur = np.zeros(len(steps))
+        if self.images:
+            variations = self._variations(steps)
+            rough = variations.max(0) / self._variation
+            blur = np.minimum(self._smoothest / np.maximum(variations.min(0), 1e-9), LARGEST)
+        return [Distance(*map(float, row)) for row in zip(rough, blur, near, density, strict=True)]
 
-    def _variations(self, steps: Transitions, which: Literal["max", "min"]) -> FloatArray:
-        """Return the total variation of the frame that has most or least of it, ``[n]``."""
-        each = np.stack([total_variation(of) for of in frames_of(steps, self.frames)])
-        return np.asarray(each.max(0) if which == "max" else each.min(0))
+    def _variations(self, steps: Transitions) -> FloatArray:
+        """Return the total variation of each frame, ``[frames, n]``."""
+        return np.stack([total_variation(of) for of in frames_of(steps, self.frames)])
 
     def _project(self, steps: Transitions) -> FloatArray:
         parts = [np.zeros((0, self._projection.shape[1]))]
         for start in range(0, len(steps), 256):
-            flat = (_flat(steps[start : start + 256], self.frames) - self._centre) / self._scale
-            parts.append(flat.astype(np.float32) @ self._projection)
+            standard = (flat(steps[start : start + 256], self.frames) - self._centre) / self._scale
+            parts.append(standard.astype(np.float32) @ self._projection)
         return np.concatenate(parts).astype(np.float64)
 
     def _nearest(self, points: FloatArray) -> FloatArray:
         return np.asarray(cdist(points, self._bank).min(1))
 
-    def _fit_density(self, bank: FloatArray) -> None:
-        self._mean = bank.mean(0)
-        _, singular, axes = np.linalg.svd(bank - self._mean, full_matrices=False)
-        variances = singular**2 / max(1, len(bank) - 1)
-        kept = max(1, min(COMPONENTS, int((variances > 1e-8 * max(variances[0], 1e-12)).sum())))
-        self._axes, self._variances = axes[:kept], np.maximum(variances[:kept], 1e-9)
-        self._rest = max(float(variances[kept:].sum()), 1e-3 * float(self._variances.mean()))
-
     def _improbability(self, points: FloatArray) -> FloatArray:
         centred = points - self._mean
         inside = centred @ self._axes.T
         rest = np.maximum((centred**2).sum(1) - (inside**2).sum(1), 0.0)
-        squared: FloatArray = (inside**2 / self._variances).sum(1) + rest / self._rest
-        return squared
+        return np.asarray((inside**2 / self._variances).sum(1) + rest / self._rest)
 
 
 def frames_of(steps: Transitions, frames: Sequence[Frame]) -> list[Array]:
     """Return the named observations of ``steps``."""
-    found = {"state": steps.observations, "next_state": steps.next_observations}
-    return [found[each] for each in frames]
+    return [getattr(steps, FIELDS[each]) for each in frames]
+
+
+def flat(steps: Transitions, frames: Sequence[Frame]) -> FloatArray:
+    """Return the named observations of ``steps`` as vectors beside each other, ``[n, size]`` float32."""
+    return np.concatenate([of.reshape(len(of), -1).astype(np.float32) for of in frames_of(steps, frames)], 1)
 
 
 def total_variation(images: Array) -> FloatArray:
@@ -170,21 +166,11 @@ def total_variation(images: Array) -> FloatArray:
     """
     scaled = images.astype(np.float64) / (255.0 if images.dtype == np.uint8 else 1.0)
     down, across = np.abs(np.diff(scaled, axis=1)), np.abs(np.diff(scaled, axis=2))
-    variation: FloatArray = down.mean((1, 2, 3)) + across.mean((1, 2, 3))
-    return variation
-
-
-def _flat(steps: Transitions, frames: Sequence[Frame]) -> FloatArray:
-    return np.concatenate([of.reshape(len(of), -1).astype(np.float32) for of in frames_of(steps, frames)], 1)
+    return np.asarray(down.mean((1, 2, 3)) + across.mean((1, 2, 3)))
 
 
 def _upper(values: FloatArray, floor: float) -> float:
     return max(float(np.quantile(values, QUANTILE)), floor, 1e-9) if len(values) else max(floor, 1e-9)
-
-
-def _lengths(points: FloatArray) -> FloatArray:
-    lengths: FloatArray = np.linalg.norm(points - points.mean(0), axis=1)
-    return lengths
 
 
 def _times(ratio: float) -> str:

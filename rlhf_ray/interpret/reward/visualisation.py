@@ -1,37 +1,35 @@
-"""Feature visualisation: make inputs that a reward, or a unit inside it, rates high or low, and tell how real they are."""
+"""Feature visualisation: make inputs that a reward, or a direction inside it, rates high or low, and tell how real they are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.codes import codes_of, search
-from rlhf_ray.interpret.reward.data_range import DataBox
 from rlhf_ray.interpret.reward.layers import Arguments, Layer
-from rlhf_ray.interpret.reward.manifold import Distance, Frame, Manifold, frames_of
-from rlhf_ray.interpret.reward.parametrisation import (
-    Decoded,
-    Fourier,
-    Parametrisation,
-    Pixels,
-    Transformation,
-    variation,
-)
-from rlhf_ray.interpret.reward.prior import Prior, fit_prior, joined
+from rlhf_ray.interpret.reward.manifold import FIELDS, Distance, Frame, Manifold, flat
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.functions import EnsembleReward, NotDifferentiableError, RewardFunction
 
 SCALED_ON = 512
 """Steps of the data that give the objective's scale."""
+LEARNING_RATE = 0.1
+JITTER, SCALE, ROTATION = 0.06, 0.05, 5.0
+"""Largest random shift of an image as a share of its shorter side, relative change of its size, and rotation in degrees."""
+VARIATION = 0.97
+"""Most total variation of an image, in units of the data's mean: a little less than it, for the rounding."""
+PULL = 10.0
+"""Penalty of a vector for twice the Mahalanobis distance of the data's 95th percentile, in standard deviations of the objective."""
+MOST_CODES, CHANGES, MOST_TRIED = 16, 4, 3000
+"""Grids: codes; cells that may change; changes tried per step and round, drawn if there are more."""
 
 
 @dataclass(frozen=True)
@@ -40,29 +38,18 @@ class Objective:
 
     Attributes:
         layer: layer to look into; None for the reward itself.
-        direction: direction in the layer's channels (`unit`, or a component of `rlhf_ray.interpret.reward.factors.Factors`),
-            ``[channels]``. The objective is the mean over positions of the activations along it.
+        direction: ``[channels]``: the objective is the mean over positions of the layer's activations along it.
         low: whether to look for low values.
-        name: for captions.
     """
 
     layer: Layer | None = None
     direction: FloatArray | None = None
     low: bool = False
-    name: str = "reward"
 
-    def __post_init__(self) -> None:
-        wanted = None if self.layer is None else (self.layer.channels,)
-        given = None if self.direction is None else self.direction.shape
-        if given != wanted:
-            raise SettingError(
-                f"Objective.direction has shape {given} and layer {self.layer and self.layer.name!r} needs {wanted}."
-            )
-
-    @staticmethod
-    def unit(layer: Layer, unit: int, low: bool = False) -> Objective:
-        """Return the objective of one unit or channel of ``layer``."""
-        return Objective(layer, np.eye(layer.channels)[unit], low, f"{layer.name}, unit {unit}")
+    @property
+    def sign(self) -> float:
+        """-1 if low values are looked for."""
+        return -1.0 if self.low else 1.0
 
     def __call__(self, reward: RewardFunction, arguments: Arguments) -> Tensor:
         """Compute the value with gradients, ``[n]``."""
@@ -85,40 +72,15 @@ class VisualisationSettings:
     """How inputs are made.
 
     Attributes:
-        parametrisation: of images: pixel, fourier, or prior (the code of a `Prior` fitted to the data).
-        inputs: the frames to change; None for all that the reward sees. The others stay as in a step of the data.
-        action: fixed: the action of a step of the data; best: the action that suits the objective best.
-        start: noise: grey noise, or for vectors the data's mean; data: steps of the data.
         steps: gradient steps.
-        learning_rate: of Adam.
-        jitter: largest random shift of an image, as a share of its shorter side.
-        scale: largest random change of an image's size, relative.
-        rotation: largest random rotation of an image, degrees.
-        total_variation: most total variation of an image, in units of the data's mean: images with more lose contrast. None: no
-            limit.
-        l2: penalty for the mean squared distance from the start, in standard deviations of the objective for a distance of 1 (the
-            full range of a pixel).
-        pull: for vectors: penalty for a Mahalanobis distance above the data's 95th percentile, likewise for twice that.
+        best_action: whether the action suits the objective best, too; else it is that of a step of the data.
+        regularised: whether something keeps the inputs near the data: images are changed by their spectrum, moved at random and
+            have at most the data's total variation; vectors are pulled to the data. Else pixels change, and vectors keep to ranges.
     """
 
-    parametrisation: Literal["pixel", "fourier", "prior"] = "fourier"
-    inputs: tuple[Frame, ...] | None = None
-    action: Literal["fixed", "best"] = "fixed"
-    start: Literal["noise", "data"] = "noise"
     steps: int = 200
-    learning_rate: float = 0.1
-    jitter: float = 0.06
-    scale: float = 0.05
-    rotation: float = 5.0
-    total_variation: float | None = 1.0
-    l2: float = 0.0
-    pull: float = 10.0
-
-    def unregularised(self) -> VisualisationSettings:
-        """Return the same settings with pixels as parameters and nothing that keeps the inputs near the data."""
-        return replace(
-            self, parametrisation="pixel", jitter=0.0, scale=0.0, rotation=0.0, total_variation=None, l2=0.0, pull=0.0
-        )
+    best_action: bool = False
+    regularised: bool = True
 
 
 @dataclass(frozen=True)
@@ -126,20 +88,14 @@ class Visualisations:
     """Inputs that were made, in the environment's types and range.
 
     Attributes:
-        objective: what they were made for.
-        settings: how.
         steps: the inputs as steps; their rewards are unknown (NaN).
-        values: the objective of each.
         rewards: the reward of each.
         distances: how far each is from the data.
     """
 
-    objective: Objective
-    settings: VisualisationSettings
     steps: Transitions
-    values: FloatArray
     rewards: FloatArray
-    distances: list[Distance] = field(default_factory=list)
+    distances: list[Distance]
 
     @property
     def off(self) -> list[bool]:
@@ -153,33 +109,30 @@ def visualise(
     seed: int = 0,
     *,
     count: int = 16,
-    low: bool = False,
     settings: VisualisationSettings | None = None,
 ) -> Transitions:
-    """Make inputs that ``reward`` rates high, for adversarial training.
-
-    Args:
-        reward: a differentiable reward.
-        data: steps that the reward was learned from.
-        seed: draws starts and transformations.
-        count: number of inputs.
-        low: whether to make inputs that are rated low.
-        settings: how.
+    """Make inputs that ``reward`` rates high, for adversarial training: `optimise`.
 
     Returns:
         ``count`` steps like those of ``data``: the same types and range (images are uint8), rewards NaN, no further columns.
-
-    Raises:
-        NotDifferentiableError: the reward has no gradients.
     """
     function = EnsembleReward(reward) if isinstance(reward, RewardEnsemble) else reward
-    return optimise(function, data, seed, Objective(low=low), count, settings).steps
+    return optimise(function, data, seed, count=count, settings=settings).steps
 
 
 def seen_frames(reward: RewardFunction) -> tuple[Frame, ...]:
     """Return the observations that ``reward`` sees."""
-    both: tuple[Frame, ...] = ("state", "next_state")
-    return tuple(each for each in both if each in reward.inputs)
+    return tuple(each for each in FIELDS if each in reward.inputs)
+
+
+def codes_of(data: Transitions) -> Array | None:
+    """Return the codes that the observations consist of; None if they aren't vectors of a few integers."""
+    sample = data.observations[:: max(1, len(data) // 500)]
+    if sample.ndim != 2:
+        return None
+    codes = np.unique(sample)
+    whole = np.array_equal(codes, np.round(codes))
+    return codes if whole and 2 <= len(codes) <= MOST_CODES and sample.shape[1] > 1 else None
 
 
 def optimise(
@@ -190,54 +143,78 @@ def optimise(
     count: int = 4,
     settings: VisualisationSettings | None = None,
     manifold: Manifold | None = None,
-    prior: Prior | None = None,
 ) -> Visualisations:
-    """Make ``count`` inputs for ``objective``.
+    """Make ``count`` inputs for ``objective``, by default high reward.
 
-    Images are changed by their pixels, spectrum or code; vectors within the range of the data; grids of codes cell by cell, which
-    needs no gradients.
+    Images are changed by their pixels or spectrum; vectors within the range of the data; grids of codes cell by cell, without
+    gradients. Frames that the reward doesn't see stay as in a step of the data.
 
     Args:
         reward: the reward.
         data: steps of the environment: starts, ranges, and what the inputs are compared with.
         seed: draws starts and transformations.
-        objective: what to make the inputs for; default: high reward.
+        objective: what to make the inputs for.
         count: number of inputs, which are made in one batch.
         settings: how.
         manifold: of ``data``; made if None.
-        prior: of ``data``, for ``parametrisation="prior"``; fitted if None.
 
     Raises:
         NotDifferentiableError: the reward has no gradients, and the observations are no grids of codes.
-        SettingError: the reward sees no frame that may be changed.
+        SettingError: the reward sees no observations.
     """
     objective, settings = objective or Objective(), settings or VisualisationSettings()
-    frames = tuple(each for each in settings.inputs or seen_frames(reward) if each in reward.inputs)
+    frames = seen_frames(reward)
     if not frames:
-        raise SettingError(
-            f"The reward {reward.name!r} sees none of the frames {settings.inputs or ('state', 'next_state')}; it sees "
-            f"{', '.join(sorted(reward.inputs))}."
-        )
-    manifold = manifold or Manifold(data, seen_frames(reward), seed)
+        raise SettingError(f"The reward {reward.name!r} sees no observations, but {', '.join(sorted(reward.inputs))}.")
+    manifold = manifold or Manifold(data, frames, seed)
     rng = np.random.default_rng([seed, 0x715])
     starts = data[rng.choice(len(data), count, replace=len(data) < count)]
     starts = starts.with_(rewards=np.full(count, np.nan), columns={}, terminated=np.zeros(count, bool))
     codes = codes_of(data)
     if codes is not None:
-        made = search(starts, frames, codes, lambda steps: _signed(objective) * objective.of(reward, steps), rng)
-        made = _best_actions(reward, objective, made, data) if settings.action == "best" else made
+        made = _search(starts, frames, codes, lambda steps: objective.sign * objective.of(reward, steps), rng)
+        made = _best_actions(reward, objective, made, data) if settings.best_action else made
     elif not reward.differentiable:
         raise NotDifferentiableError(
             f"The reward {reward.name!r} has no gradients, and feature visualisation needs them; look at data examples instead."
         )
     else:
-        made = _ascend(reward, data, objective, settings, frames, starts, manifold, prior, seed)
+        made = _ascend(reward, data, objective, settings, starts, manifold, seed)
     made = made.with_(episodes=np.arange(count), steps=np.zeros(count, np.int64))
-    return Visualisations(objective, settings, made, objective.of(reward, made), reward.of(made), manifold.judge(made))
+    return Visualisations(made, reward.of(made), manifold.judge(made))
 
 
-def _signed(objective: Objective) -> float:
-    return -1.0 if objective.low else 1.0
+def _search(
+    starts: Transitions,
+    frames: tuple[Frame, ...],
+    codes: Array,
+    value: Callable[[Transitions], FloatArray],
+    rng: np.random.Generator,
+) -> Transitions:
+    """Change a few cells of each of ``starts``, each time the one that raises ``value`` most: half a wall means nothing."""
+    size = starts.observations.shape[1]
+    every = np.argwhere(np.ones((len(frames), size, len(codes)), bool))
+    made = []
+    for at in range(len(starts)):
+        step = starts[at : at + 1]
+        best = float(value(step)[0])
+        for _ in range(CHANGES):
+            options = every
+            if len(every) > MOST_TRIED:
+                options = every[np.sort(rng.choice(len(every), MOST_TRIED, replace=False))]
+            tried = step[np.zeros(len(options), np.int64)]
+            arrays = {FIELDS[frame]: getattr(tried, FIELDS[frame]).copy() for frame in frames}
+            for number, values in enumerate(arrays.values()):
+                rows = np.flatnonzero(options[:, 0] == number)
+                values[rows, options[rows, 1]] = codes[options[rows, 2]]
+            tried = tried.with_(**arrays)
+            rated = value(tried)
+            top = int(np.argmax(rated))
+            if rated[top] <= best + 1e-9:
+                break
+            best, step = float(rated[top]), tried[top : top + 1]
+        made.append(step)
+    return Transitions.concatenate(made)
 
 
 def _ascend(
@@ -245,165 +222,201 @@ def _ascend(
     data: Transitions,
     objective: Objective,
     settings: VisualisationSettings,
-    frames: tuple[Frame, ...],
     starts: Transitions,
     manifold: Manifold,
-    prior: Prior | None,
     seed: int,
 ) -> Transitions:
     """Move ``starts`` along the gradient of the objective."""
-    generator = torch.Generator().manual_seed(seed)
     sample = data.sample(SCALED_ON, np.random.default_rng([seed, 0x5CA]))
-    spread = float(objective.of(reward, sample).std())
-    factor = _signed(objective) / (spread or 1.0)
-    make = _images if manifold.images else _vectors
-    parameters, inputs, finish = make(data, settings, frames, starts, manifold, prior, generator, seed)
-    box_action = settings.action == "best" and isinstance(reward.action_space, gym.spaces.Box)
-    actions = _BoxActions(starts, data, box_action)
-    optimiser = torch.optim.Adam([*parameters, *actions.parameters], settings.learning_rate)
-    choose = settings.action == "best" and not box_action and "action" in reward.inputs
+    factor = objective.sign / (float(objective.of(reward, sample).std()) or 1.0)
+    generator = torch.Generator().manual_seed(seed)
+    given = (data, starts, seen_frames(reward), manifold, settings.regularised, generator)
+    inputs: _Images | _Vectors = _Images(*given) if manifold.images else _Vectors(*given)
+    actions: _Ranged | None = None
+    if settings.best_action and isinstance(reward.action_space, gym.spaces.Box):
+        actions = _Ranged(torch.as_tensor(data.actions.astype(np.float32)))
+        actions.start(torch.as_tensor(starts.actions.astype(np.float32)))
+    parameters = [inputs.parameter, *([actions.logits] if actions else [])]
+    optimiser = torch.optim.Adam(parameters, LEARNING_RATE)
+    choose = settings.best_action and actions is None and "action" in reward.inputs
     for step in range(settings.steps):
         if choose and step % max(1, settings.steps // 4) == 0:
-            starts = _best_actions(reward, objective, finish(), data)
+            starts = _best_actions(reward, objective, inputs.steps(), data)
         values, penalty = inputs()
-        given = actions() if actions.parameters else reward.action_inputs(starts.actions)
+        chosen = actions() if actions else reward.action_inputs(starts.actions)
         state, after = values["state"], values["next_state"]
-        loss = (penalty - factor * objective(reward, (state, given, after, torch.zeros(len(starts))))).sum()
+        loss = (penalty - factor * objective(reward, (state, chosen, after, torch.zeros(len(starts))))).sum()
         if not loss.requires_grad:
             break  # nothing depends on the inputs
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-    made = finish().with_(actions=starts.actions)
-    if actions.parameters:
+    made = inputs.steps().with_(actions=starts.actions)
+    if actions:
         made = made.with_(actions=actions().detach().numpy().astype(starts.actions.dtype))
     return _best_actions(reward, objective, made, data) if choose else made
 
 
-Inputs = Callable[[], tuple[dict[str, Tensor], Tensor]]
+class _Ranged:
+    """Numbers within the range of the data's ``[n, …]``, by a sigmoid of their logits."""
+
+    def __init__(self, data: Tensor):
+        self.low, self.range = data.amin(0), data.amax(0) - data.amin(0)
+
+    def start(self, values: Tensor) -> None:
+        share = (values - self.low) / self.range.clamp_min(1e-9)
+        self.logits = torch.logit(share.clamp(0.02, 0.98)).requires_grad_()
+
+    def __call__(self) -> Tensor:
+        return self.low + self.range * torch.sigmoid(self.logits)
 
 
-def _images(
-    data: Transitions,
-    settings: VisualisationSettings,
-    frames: tuple[Frame, ...],
-    starts: Transitions,
-    manifold: Manifold,
-    prior: Prior | None,
-    generator: torch.Generator,
-    seed: int,
-) -> tuple[list[Tensor], Inputs, Callable[[], Transitions]]:
-    begin = joined(starts, frames).float() / 255.0
-    if settings.start == "noise":
-        begin = 0.5 + 0.05 * torch.randn(begin.shape, generator=generator)
-    image: Parametrisation
-    if settings.parametrisation == "prior":
-        prior = prior or fit_prior(data, frames, seed)
+class _Images:
+    """Images as parameters."""
+
+    def __init__(
+        self,
+        data: Transitions,
+        starts: Transitions,
+        frames: tuple[Frame, ...],
+        manifold: Manifold,
+        regularised: bool,
+        generator: torch.Generator,
+    ):
+        self.starts, self.frames, self.regularised, self.generator = starts, frames, regularised, generator
+        self.fixed = _tensors(starts)
+        *shape, channels = starts.observations.shape
+        begin = 0.5 + 0.05 * torch.randn((*shape, channels * len(frames)), generator=generator)
+        self.parameter, self.images = (fourier if regularised else pixels)(begin)
+        self.most = VARIATION * (manifold.mean_variation or 1.0)
+
+    def made(self) -> list[Tensor]:
+        """Each frame's images in [0, 1], at most as varied as the data's."""
+        found = self.images().chunk(len(self.frames), -1)
+        return [_at_most(each, self.most) for each in found] if self.regularised else list(found)
+
+    def __call__(self) -> tuple[dict[str, Tensor], Tensor]:
+        """Return both frames, and a penalty of each step ``[n]``."""
+        images = torch.cat(self.made(), -1)
+        if self.regularised:
+            images = moved(images, self.generator)
+        values = dict(zip(self.frames, (255.0 * images).chunk(len(self.frames), -1), strict=True))
+        return self.fixed | values, torch.zeros(len(images))
+
+    def steps(self) -> Transitions:
+        """Return the steps with these images."""
         with torch.no_grad():
-            codes = prior.encode(joined(starts, frames).float() / 255.0)[0]
-        image = Decoded(prior, codes)
-    else:
-        image = (Fourier if settings.parametrisation == "fourier" else Pixels)(begin)
-    side = min(begin.shape[1:3])
-    move = Transformation(settings.jitter * side, settings.scale, settings.rotation, generator)
-    plain = settings.parametrisation == "prior"  # its images are like the data's; moving them would leave the data
-    limit = settings.total_variation
-    most = None if limit is None else 0.97 * limit * (manifold.mean_variation or 1.0)  # a little less, for the rounding
-    anchor = begin.detach()
-    fixed = {"state": starts.observations, "next_state": starts.next_observations}
-    fixed_tensors = {name: torch.as_tensor(np.array(of, np.float32)) for name, of in fixed.items()}
+            arrays = [np.ascontiguousarray((255.0 * of).round().to(torch.uint8).numpy()) for of in self.made()]
+        return self.starts.with_(**dict(zip(map(FIELDS.__getitem__, self.frames), arrays, strict=True)))
 
-    def split(images: Tensor) -> dict[str, Tensor]:
-        return dict(zip(frames, images.chunk(len(frames), -1), strict=True))
 
-    def limited() -> Tensor:
-        images = image.images()
-        if most is None or plain:
-            return images
-        return torch.cat([_at_most(of, most) for of in split(images).values()], -1)
+class _Vectors:
+    """Vectors as parameters, within the data's range feature by feature."""
 
-    def inputs() -> tuple[dict[str, Tensor], Tensor]:
-        images = limited()
-        penalty = image.penalty()
-        if settings.l2:
-            penalty = penalty + settings.l2 * ((images - anchor) ** 2).mean((1, 2, 3))
-        moved = images if plain else move(images)
-        return fixed_tensors | {name: 255.0 * of for name, of in split(moved).items()}, penalty
+    def __init__(
+        self,
+        data: Transitions,
+        starts: Transitions,
+        frames: tuple[Frame, ...],
+        manifold: Manifold,
+        regularised: bool,
+        generator: torch.Generator,
+    ):
+        self.starts, self.frames, self.pull = starts, frames, PULL if regularised else 0.0
+        self.fixed = _tensors(starts)
+        known = flat(data, frames)
+        self.ranged = _Ranged(torch.as_tensor(known))
+        whole = known.astype(np.float64)
+        mean, std = whole.mean(0), whole.std(0)
+        std[std < 1e-9] = 1.0
+        standard = (whole - mean) / std
+        inverse = np.linalg.inv(standard.T @ standard / len(standard) + 1e-3 * np.eye(standard.shape[1]))
+        lengths = np.sqrt(np.einsum("ni,ij,nj->n", standard, inverse, standard))
+        self.typical = max(float(np.quantile(lengths, 0.95)), 1e-6)
+        self.mean, self.std, self.inverse = map(torch.as_tensor, (mean, std, inverse))
+        begin = 0.5 * torch.randn((len(starts), len(mean)), generator=generator)
+        self.ranged.start(begin * self.std.float() + self.mean.float())
+        self.parameter = self.ranged.logits
 
-    def finish() -> Transitions:
+    def __call__(self) -> tuple[dict[str, Tensor], Tensor]:
+        """Return both frames, and a penalty of each step ``[n]`` for its Mahalanobis distance from the data's mean."""
+        made = self.ranged()
+        shape = self.starts.observations.shape
+        values = {
+            name: of.reshape(shape) for name, of in zip(self.frames, made.chunk(len(self.frames), 1), strict=True)
+        }
+        standard = (made.double() - self.mean) / self.std
+        squared = ((standard @ self.inverse) * standard).sum(1)
+        distance = (squared.clamp_min(1e-12).sqrt() / self.typical).float()
+        return self.fixed | values, self.pull * (distance - 1.0).clamp_min(0.0)
+
+    def steps(self) -> Transitions:
+        """Return the steps with these vectors."""
         with torch.no_grad():
-            made = {name: (255.0 * of).round().to(torch.uint8).numpy() for name, of in split(limited()).items()}
-        return _replaced(starts, made)
-
-    return image.parameters, inputs, finish
-
-
-def _vectors(
-    data: Transitions,
-    settings: VisualisationSettings,
-    frames: tuple[Frame, ...],
-    starts: Transitions,
-    manifold: Manifold,
-    prior: Prior | None,
-    generator: torch.Generator,
-    seed: int,
-) -> tuple[list[Tensor], Inputs, Callable[[], Transitions]]:
-    box = DataBox(data, manifold.frames, frames)
-    begin = box.standard(starts)
-    if settings.start == "noise":
-        begin = 0.5 * torch.randn(begin.shape, generator=generator)
-    logits = box.logits(begin, starts).requires_grad_()
-
-    def inputs() -> tuple[dict[str, Tensor], Tensor]:
-        values = box.values(logits, starts)
-        penalty = settings.pull * (box.distance(values) - 1.0).clamp_min(0.0)
-        if settings.l2:
-            penalty = penalty + settings.l2 * (
-                (torch.sigmoid(logits) - torch.sigmoid(box.logits(begin, starts))) ** 2
-            ).mean(1)
-        return values, penalty
-
-    def finish() -> Transitions:
-        with torch.no_grad():
-            values = box.values(logits, starts)
-        dtype = starts.observations.dtype
-        made: dict[str, Array] = {name: values[name].numpy() for name in frames}
+            values = self()[0]
+        dtype = self.starts.observations.dtype
+        arrays = {FIELDS[name]: values[name].numpy() for name in self.frames}
         if np.issubdtype(dtype, np.integer):
-            made = {name: of.round() for name, of in made.items()}
-        return _replaced(starts, {name: of.astype(dtype) for name, of in made.items()})
+            arrays = {name: of.round() for name, of in arrays.items()}
+        return self.starts.with_(**{name: of.astype(dtype) for name, of in arrays.items()})
 
-    return [logits], inputs, finish
+
+def _tensors(steps: Transitions) -> dict[str, Tensor]:
+    return {name: torch.as_tensor(np.array(getattr(steps, field), np.float32)) for name, field in FIELDS.items()}
+
+
+def pixels(start: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+    """Return logits of pixels as a parameter, and its images; ``start`` ``[n, height, width, channels]`` is in [0, 1]."""
+    logits = torch.logit(start.clamp(0.02, 0.98)).requires_grad_()
+    return logits, lambda: torch.sigmoid(logits)
+
+
+def fourier(start: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+    """Return a spectrum as a parameter, its frequencies scaled by their inverse, and its images: steps change large shapes first.
+
+    After Olah, Mordvintsev and Schubert, "Feature Visualization", Distill 2017 ("preconditioning"). Each channel is on its own.
+    """
+    _, height, width, _ = start.shape
+    down, across = torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)[None]
+    frequency = torch.sqrt(down**2 + across**2).clamp_min(1.0 / max(height, width))
+    scale = (1.0 / frequency)[..., None] / max(height, width) ** 0.5
+    logits = torch.logit(start.clamp(0.02, 0.98))
+    found = torch.fft.rfft2(logits, dim=(1, 2), norm="ortho") / scale
+    spectrum = torch.view_as_real(found).contiguous().requires_grad_()
+
+    def images() -> Tensor:
+        scaled = torch.view_as_complex(spectrum) * scale
+        return torch.sigmoid(torch.fft.irfft2(scaled, s=(height, width), dim=(1, 2), norm="ortho"))
+
+    return spectrum, images
+
+
+def moved(
+    images: Tensor, generator: torch.Generator, jitter: float = JITTER, scale: float = SCALE, rotation: float = ROTATION
+) -> Tensor:
+    """Shift, scale and rotate each of ``images`` ``[n, height, width, channels]`` at random, all its channels alike.
+
+    What survives this is no pattern of single pixels. The border is repeated.
+    """
+    n, height, width, _ = images.shape
+    drawn = torch.rand(n, 4, generator=generator) * 2.0 - 1.0
+    angle, size = drawn[:, 0] * np.radians(rotation), 1.0 + drawn[:, 1] * scale
+    across, down = (2.0 * jitter * min(height, width) * drawn[:, axis] for axis in (2, 3))
+    cos, sin = torch.cos(angle) * size, torch.sin(angle) * size
+    rows = [cos, -sin * height / width, across / width], [sin * width / height, cos, down / height]
+    theta = torch.stack([torch.stack(row, 1) for row in rows], 1)
+    grid = nn.functional.affine_grid(theta, [n, 1, height, width], align_corners=False)
+    found = nn.functional.grid_sample(images.permute(0, 3, 1, 2), grid, padding_mode="border", align_corners=False)
+    return found.permute(0, 2, 3, 1)
 
 
 def _at_most(images: Tensor, most: float) -> Tensor:
-    """Take contrast from images whose total variation is above ``most``: it is proportional to the contrast."""
-    share = (most / variation(images).clamp_min(1e-9)).clamp_max(1.0)[:, None, None, None]
+    """Take contrast from images whose total variation (`manifold.total_variation`) is above ``most``: it is proportional to it."""
+    down = (images[:, 1:] - images[:, :-1]).abs().mean((1, 2, 3))
+    across = (images[:, :, 1:] - images[:, :, :-1]).abs().mean((1, 2, 3))
+    share = (most / (down + across).clamp_min(1e-9)).clamp_max(1.0)[:, None, None, None]
     mean = images.mean((1, 2), keepdim=True)
     return mean + share * (images - mean)
-
-
-def _replaced(steps: Transitions, made: dict[str, Array]) -> Transitions:
-    state, after = (
-        made.get(name, of)
-        for name, of in zip(("state", "next_state"), frames_of(steps, ("state", "next_state")), strict=True)
-    )
-    return steps.with_(observations=np.ascontiguousarray(state), next_observations=np.ascontiguousarray(after))
-
-
-class _BoxActions:
-    """Continuous actions as parameters within the data's range; none unless ``wanted``."""
-
-    def __init__(self, starts: Transitions, data: Transitions, wanted: bool):
-        self.parameters: list[Tensor] = []
-        if wanted:
-            actions = data.actions.astype(np.float32)
-            self._low, high = torch.as_tensor(actions.min(0)), torch.as_tensor(actions.max(0))
-            self._range = (high - self._low).clamp_min(1e-6)
-            share = (torch.as_tensor(starts.actions.astype(np.float32)) - self._low) / self._range
-            self.parameters = [torch.logit(share.clamp(0.02, 0.98)).requires_grad_()]
-
-    def __call__(self) -> Tensor:
-        return self._low + self._range * torch.sigmoid(self.parameters[0])
 
 
 def _best_actions(reward: RewardFunction, objective: Objective, steps: Transitions, data: Transitions) -> Transitions:
@@ -411,9 +424,6 @@ def _best_actions(reward: RewardFunction, objective: Objective, steps: Transitio
     if not isinstance(reward.action_space, gym.spaces.Discrete):
         return steps
     choices: Array = np.unique(data.actions)
-    rated = [
-        _signed(objective) * objective.of(reward, steps.with_(actions=np.full_like(steps.actions, choice)))
-        for choice in choices
-    ]
-    best: Any = np.argmax(rated, 0)
+    tried = [steps.with_(actions=np.full_like(steps.actions, choice)) for choice in choices]
+    best: Any = np.argmax([objective.sign * objective.of(reward, each) for each in tried], 0)
     return steps.with_(actions=choices[best].astype(steps.actions.dtype))

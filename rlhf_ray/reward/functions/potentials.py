@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
-from rlhf_ray.data.errors import SettingError
 
 CHUNK = 4096
 """Observations per forward pass or comparison with known ones. Bounds memory."""
@@ -38,11 +37,7 @@ class Potential(ABC):
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return what `potential_from` needs: plain values, and arrays by name.
-
-        Raises:
-            SettingError: the potential holds Python code, which is not saved.
-        """
+        """Return what `potential_from` needs: plain values, and arrays by name."""
 
 
 class TabularPotential(Potential):
@@ -83,22 +78,17 @@ class TabularPotential(Potential):
 
 
 class LinearPotential(Potential):
-    """A weighted sum of features: of the observation itself, or of any function of it, for example one critic's value.
-
-    Args:
-        weights: ``[features]``.
-        features: maps observations to ``[n, features]``. None: the flattened observation.
-    """
+    """A weighted sum of the flattened observation; ``weights`` ``[features]``."""
 
     kind = "linear"
+    differentiable = True
 
-    def __init__(self, weights: Array, features: Callable[[Array], Array] | None = None):
-        self.weights, self.features = np.asarray(weights, np.float64), features
-        self.differentiable = features is None
+    def __init__(self, weights: Array):
+        self.weights = np.asarray(weights, np.float64)
 
     def __call__(self, observations: Array) -> FloatArray:
         """Compute the weighted sum."""
-        return np.asarray(features_of(observations, self.features) @ self.weights)
+        return np.asarray(np.asarray(observations, np.float64).reshape(len(observations), -1) @ self.weights)
 
     def tensor(self, observations: Tensor) -> Tensor:
         """Compute the weighted sum with gradients."""
@@ -106,11 +96,6 @@ class LinearPotential(Potential):
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the weights."""
-        if self.features is not None:
-            raise SettingError(
-                "A potential of your own features is Python code, which is not saved; "
-                "convert it with rlhf_ray.interpret.reward.preprocess.distil(potential, observations)."
-            )
         return {}, {"weights": self.weights}
 
 
@@ -165,14 +150,6 @@ class MLPPotential(Potential):
         """Return sizes and weights."""
         arrays = {name: value.detach().numpy().copy() for name, value in self.module.state_dict().items()}
         return {"hidden": list(self.hidden), "scale": self.scale}, arrays
-
-
-def features_of(observations: Array, features: Callable[[Array], Array] | None) -> FloatArray:
-    """Compute features ``[n, features]`` float64: those of a function, or the flattened observation."""
-    made: Any = observations if features is None else features(observations)
-    if isinstance(made, Tensor):
-        made = made.detach().numpy()
-    return np.asarray(made, np.float64).reshape(len(observations), -1)
 
 
 def potential_from(kind: str, plain: dict[str, Any], arrays: dict[str, Array]) -> Potential:

@@ -96,15 +96,6 @@ def test_what_is_removed_has_its_mean_score_and_the_rest_stays(kind, values, lab
         np.testing.assert_allclose(scores[:, 1], basis.sources[:, 1], atol=1e-6)
 
 
-def test_files_of_earlier_versions_are_opened(values, tmp_path):
-    basis = fit("nmf", values, 3)
-    arrays = {name: np.array(getattr(basis, name)) for name in ("center", "patterns", "sources")}
-    np.savez(tmp_path / "nmf", kind=np.array("nmf"), names=np.array(basis.names), **arrays)
-    opened = load(tmp_path / "nmf.npz")
-    np.testing.assert_array_equal(opened.encode(values[:20]), basis.encode(values[:20]))
-    np.testing.assert_array_equal(opened.midpoints, basis.midpoints)
-
-
 def test_probe_pattern_is_covariance_times_filter():
     """A distractor that the filter subtracts is not part of the pattern (Haufe et al. 2014)."""
     rng = np.random.default_rng(3)

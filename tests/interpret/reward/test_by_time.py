@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.by_time import change_points, events, rescaled
 from rlhf_ray.interpret.reward.steps import by_time as section
+from rlhf_ray.interpret.reward.steps.by_time import change_points, events, rescaled
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 from tests.interpret.contexts import run_step, why_not

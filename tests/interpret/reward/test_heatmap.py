@@ -1,5 +1,3 @@
-from typing import Literal
-
 import gymnasium
 import numpy as np
 import pytest
@@ -10,8 +8,8 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.grid_states import GridStates
 from rlhf_ray.envs.ground_truth import ground_truth
-from rlhf_ray.interpret.reward.heatmap import draw, heatmap, move_values, triangle, value_table
 from rlhf_ray.interpret.reward.steps import heatmap as section
+from rlhf_ray.interpret.reward.steps.heatmap import draw, measure, move_values, triangle
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, RewardFunction, TableReward
 from tests.interpret.contexts import run_step, why_not
@@ -34,7 +32,7 @@ def test_each_move_has_the_reward_of_where_it_leads() -> None:
     table = np.zeros((16, 5, 16))
     table[:, :, 0 * 4 + 3] = 1.0
     states = _states("EmptyMaze4")
-    moves = move_values(TableReward(table), states)
+    moves = move_values(TableReward(table), states, "")
     worth = {
         (int(states.rows[state]), int(states.columns[state]), action)
         for state, action in np.argwhere(moves.values == 1.0)
@@ -47,7 +45,7 @@ def test_each_move_has_the_reward_of_where_it_leads() -> None:
 
 def test_key_mazes_and_levels_are_layers() -> None:
     states = _states("KeyMaze6")
-    moves = move_values(ground_truth("rlhf_ray/KeyMaze6-v0"), states)
+    moves = move_values(ground_truth("rlhf_ray/KeyMaze6-v0"), states, "")
     assert states.layers == ("without key", "with key")
     at_goal = (states.rows == 4) & (states.columns == 4)
     assert np.nanmax(moves.values[at_goal & (states.layer == 0)]) == 0.0
@@ -66,15 +64,15 @@ def test_any_reward_on_observations_is_evaluated_on_them() -> None:
     def visible_goals(observations: np.ndarray, *others: np.ndarray) -> np.ndarray:
         return 1.0 - (others[1] == 3).sum(1)
 
-    learned = move_values(CallableReward(visible_goals, space, gymnasium.spaces.Discrete(4)), states)
-    true = move_values(ground_truth("rlhf_ray/CoinFlip-v0"), states)
+    learned = move_values(CallableReward(visible_goals, space, gymnasium.spaces.Discrete(4)), states, "")
+    true = move_values(ground_truth("rlhf_ray/CoinFlip-v0"), states, "")
     assert np.array_equal(learned.values, true.values, equal_nan=True)  # which is why it has no test error
     assert np.nansum(true.values) == 4
     assert np.isnan(true.values[states.terminal]).all()
     with pytest.raises(
         SettingError, match=r"takes observations of shape \(\), but those of the grid world have the shape \(121,\)"
     ):
-        move_values(TableReward(np.zeros(5), actions=4), states)
+        move_values(TableReward(np.zeros(5), actions=4), states, "")
 
 
 def test_table_has_every_valid_move_in_every_panel() -> None:
@@ -83,12 +81,12 @@ def test_table_has_every_valid_move_in_every_panel() -> None:
         move_values(ground_truth("rlhf_ray/EmptyMaze4-v0", shaping=shaping), states, shaping)
         for shaping in ("none", "dense")
     ]
-    table = value_table(panels)
+    table = measure(panels)
     assert table.columns == ["layer", "row", "column", "move", "none", "dense"]
-    assert len(table.rows) == 16 * 5 - 16
-    right = next(row for row in table.rows if row[1:4] == [2, 1, "right"])  # into the goal at (2, 2)
+    assert len(table.moves) == 16 * 5 - 16
+    right = next(row for row in table.moves if row[1:4] == [2, 1, "right"])  # into the goal at (2, 2)
     assert right[4:] == [0.0, 1.0]
-    leave = next(row for row in table.rows if row[1:4] == [2, 2, "up"])
+    leave = next(row for row in table.moves if row[1:4] == [2, 2, "up"])
     assert leave[4] == 1.0
     assert leave[5] == pytest.approx(1.0 - 0.99)
 
@@ -96,7 +94,7 @@ def test_table_has_every_valid_move_in_every_panel() -> None:
 def _shapes(axes: Axes) -> dict[tuple[float, float], float]:
     """Value by middle (x, y) of each coloured shape; invalid ones are NaN."""
     found = {}
-    for shapes in axes.collections[:2]:
+    for shapes in axes.collections:
         values = shapes.get_array()
         for i, path in enumerate(shapes.get_paths()):
             x, y = path.vertices[:-1].mean(0)
@@ -109,7 +107,7 @@ def test_shapes_and_colours_are_where_the_moves_are() -> None:
     table = np.zeros((16, 5, 16))
     table[2 * 4 + 1, RIGHT], table[2 * 4 + 1, LEFT], table[2 * 4 + 1, STAY] = 1.0, -1.0, 0.5
     panel = move_values(TableReward(table), _states("EmptyMaze4"), "worth")
-    axes, bar = draw([panel]).axes
+    axes, bar = draw([panel], [0]).axes
     shapes, third = _shapes(axes), round(1 / 3, 3)
     assert len(shapes) == 16 * 5
     assert {at: value for at, value in shapes.items() if value} == pytest.approx(
@@ -125,33 +123,24 @@ def test_shapes_and_colours_are_where_the_moves_are() -> None:
     assert axes.get_title() == "worth"
     assert [text.get_text() for text in axes.texts] == ["G"]
     assert bar.get_ylabel() == "reward"
-    assert triangle(2.0, 1.0, (0, 1)) == [(1.5, 1.5), (1.5, 2.5), (1.0, 2.0)]
+    assert triangle((0, 1)).tolist() == [[0.5, -0.5], [0.5, 0.5], [0.0, 0.0]]
 
 
 def _nan_shapes(shapes: dict[tuple[float, float], float]) -> dict[tuple[float, float], float]:
     return {at: value for at, value in shapes.items() if np.isnan(value)}
 
 
-def test_scales() -> None:
+def test_a_factor_and_a_constant_do_not_show() -> None:
     states = _states("KeyMaze6")
     table = np.random.default_rng(0).normal(size=(72, 5, 72))
     panels = [move_values(TableReward(each), states, "reward") for each in (table, 5.0 + 0.1 * table)]
-
-    def colours(scale: Literal["common", "panel"]) -> list[np.ndarray]:
-        axes = [each for each in draw(panels, scale).axes if each.get_title()]
-        assert [each.get_title() for each in axes] == ["reward, without key"] * 2 + ["reward, with key"] * 2
-        shapes = [each.collections[1] for each in axes]
-        return [each.cmap(each.norm(each.get_array())) for each in shapes]
-
-    own = colours("panel")
-    assert np.abs(own[0] - own[1]).max() < 0.01  # a factor and a constant don't show
-    common = colours("common")
-    assert np.abs(common[0] - common[1]).max() > 0.5
-    constant = draw([move_values(TableReward(0 * table), states)], "panel").axes[0].collections[1]
+    axes = [each for each in draw(panels, [0, 1]).axes if each.get_title()]
+    assert [each.get_title() for each in axes] == ["reward, without key"] * 2 + ["reward, with key"] * 2
+    first, second = (each.collections[1] for each in axes[:2])
+    colours = [each.cmap(each.norm(each.get_array())) for each in (first, second)]
+    assert np.abs(colours[0] - colours[1]).max() < 0.01
+    constant = draw([move_values(TableReward(0 * table), states, "")], [0]).axes[0].collections[1]
     assert np.isfinite(constant.norm(constant.get_array())).all()
-    one = heatmap(panels[:1], layers=[0])
-    assert one.startswith(b"\x89PNG")
-    assert heatmap(panels[:1], layers=[0]) == one
 
 
 def test_section_on_vectors_tables_and_constants() -> None:

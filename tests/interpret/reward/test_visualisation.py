@@ -11,11 +11,16 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.effects.regions import regions_of
 from rlhf_ray.interpret.reward.layers import hidden_layers
 from rlhf_ray.interpret.reward.manifold import Manifold, total_variation
-from rlhf_ray.interpret.reward.parametrisation import Fourier, Transformation
-from rlhf_ray.interpret.reward.prior import fit_prior
 from rlhf_ray.interpret.reward.steps import visualisation as section
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, visualise
+from rlhf_ray.interpret.reward.visualisation import (
+    Objective,
+    VisualisationSettings,
+    fourier,
+    moved,
+    optimise,
+    visualise,
+)
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, NotDifferentiableError, TableReward, TorchReward
 from rlhf_ray.settings import RewardModelSettings
@@ -61,8 +66,8 @@ def vectors(n=200, size=4):
 def test_images_of_any_channels_rise_and_fall(channels):
     reward, data = ensemble(image_space(20, channels)), images(channels)
     manifold = Manifold(data, ("state", "next_state"), 0)
-    for kind in ("pixel", "fourier"):
-        settings = replace(QUICK, parametrisation=kind, start="data", action="best")
+    for regularised in (False, True):
+        settings = replace(QUICK, best_action=True, regularised=regularised)
         high, low = (optimise(reward, data, 0, Objective(low=low), 2, settings, manifold) for low in (False, True))
         assert high.rewards.min() > reward.of(data).mean() > low.rewards.max()
         assert high.steps.observations.dtype == np.uint8
@@ -92,12 +97,12 @@ class _Scaled(TorchReward):
         return self.factor * self.reward.member_tensor(*arguments)
 
 
-def test_only_the_named_frames_change_and_the_rest_is_data():
-    reward, data = ensemble(image_space(20, 3)), images()
-    made = optimise(reward, data, 0, settings=replace(QUICK, inputs=("next_state",), steps=3), count=2).steps
-    known = {frame.tobytes() for frame in data.observations}
-    assert all(frame.tobytes() in known for frame in made.observations)
-    assert not any(frame.tobytes() in known for frame in made.next_observations)
+def test_only_the_frames_that_it_sees_change_and_the_rest_is_data():
+    reward, data = ensemble(image_space(20, 3), use_next_state=False), images()
+    made = optimise(reward, data, 0, settings=replace(QUICK, steps=3), count=2).steps
+    known = {frame.tobytes() for frame in data.next_observations}
+    assert all(frame.tobytes() in known for frame in made.next_observations)
+    assert not any(frame.tobytes() in known for frame in made.observations)
 
 
 def test_a_factor_is_visualised_along_its_direction():
@@ -106,14 +111,16 @@ def test_a_factor_is_visualised_along_its_direction():
     layer = hidden_layers(reward)[0]
     direction = np.zeros(layer.channels)
     direction[[3, 5]] = 0.6, -0.8
-    settings = replace(QUICK, start="data", total_variation=None, steps=20)
+    settings = replace(QUICK, regularised=False, steps=40)
     along = Objective(layer, direction)
-    factor = optimise(reward, data, 0, along, 2, settings)
-    unit = optimise(reward, data, 0, Objective.unit(layer, 0), 2, settings)
-    assert factor.values.mean() > along.of(reward, data).max()
-    assert factor.values.mean() > along.of(reward, unit.steps).mean() + 1e-3
-    values = layer.activations(reward, factor.steps).mean((2, 3)) @ direction
-    assert np.allclose(factor.values, values, atol=1e-5)
+    factor, unit = (
+        optimise(reward, data, 0, objective, 2, settings).steps
+        for objective in (along, Objective(layer, np.eye(layer.channels)[0]))
+    )
+    values = layer.activations(reward, factor).mean((2, 3)) @ direction
+    assert np.allclose(along.of(reward, factor), values, atol=1e-5)
+    assert values.mean() > along.of(reward, data).max()
+    assert values.mean() > along.of(reward, unit).mean() + 1e-3
 
 
 def test_every_made_up_input_can_be_rated_and_fits_the_environment():
@@ -134,7 +141,7 @@ def test_vectors_stay_in_the_data_and_follow_the_reward():
     reward = ensemble(space)
     manifold = Manifold(data, ("state", "next_state"))
     near = optimise(reward, data, 0, count=4, settings=replace(QUICK, steps=80), manifold=manifold)
-    free = optimise(reward, data, 0, count=4, settings=replace(QUICK, steps=80).unregularised(), manifold=manifold)
+    free = optimise(reward, data, 0, count=4, settings=VisualisationSettings(80, regularised=False), manifold=manifold)
     assert near.rewards.mean() > reward.of(data).mean() + reward.of(data).std()
     assert (near.steps.observations <= data.observations.max(0) + 1e-5).all()
     assert np.mean([each.density for each in near.distances]) < 0.5 * np.mean([each.density for each in free.distances])
@@ -173,16 +180,8 @@ def test_the_manifold_knows_data_noise_and_blur():
 
 def test_fourier_starts_where_it_is_told_and_a_still_transformation_keeps_all():
     start = torch.rand(2, 16, 17, 4) * 0.8 + 0.1
-    assert torch.allclose(Fourier(start).images(), start, atol=1e-4)
-    generator = torch.Generator().manual_seed(0)
-    assert torch.equal(Transformation(0, 0, 0, generator)(start), start)
-    assert torch.allclose(Transformation(1e-7, 0, 0, generator)(start), start, atol=1e-4)
-
-
-def test_the_prior_reproduces_images_it_has_not_seen():
-    prior = fit_prior(images(n=200), ("next_state",), 0, steps=80, batch=16)
-    assert prior.explained > 0.5
-    assert prior(torch.zeros(2, 8, 5, 6)).shape == (2, 20, 23, 3)
+    assert torch.allclose(fourier(start)[1](), start, atol=1e-4)
+    assert torch.allclose(moved(start, torch.Generator().manual_seed(0), 1e-8, 0, 0), start, atol=1e-4)
 
 
 def test_the_section_says_where_it_does_not_apply():

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.preprocess.options import Objective
 from rlhf_ray.measure.distances import epic
 from rlhf_ray.measure.mdp import TabularMDP
 from rlhf_ray.reward.functions import RewardFunction
-from rlhf_ray.reward.functions.potentials import Potential
 from rlhf_ray.reward.functions.shaped import ShapedReward
 
-ZERO = 1e-6
-"""Rewards below this count as 0, relative to the largest reward before preprocessing."""
 EQUIVALENT = 1e-4
 """Bound of the equivalence residual: 32-bit potentials a hundred times the reward's size leave 1e-5."""
 
@@ -74,10 +69,6 @@ class Certificate:
         """Whether nothing speaks against equivalence."""
         return self.equivalence_residual < EQUIVALENT and self.optimal_actions_unchanged is not False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
     def __str__(self) -> str:
         parts = [
             f"{self.objective.replace('_', ' ')} {self.before:.4g} → {self.after:.4g}",
@@ -87,17 +78,9 @@ class Certificate:
         if self.gap is not None:
             parts.insert(1, f"at most {max(self.gap, 0):.1e} above the best possible")
         if self.optimal_actions_unchanged is not None:
-            parts.append(
-                "optimal actions unchanged in every state"
-                if self.optimal_actions_unchanged
-                else "OPTIMAL ACTIONS CHANGED"
-            )
+            unchanged = self.optimal_actions_unchanged
+            parts.append("optimal actions unchanged in every state" if unchanged else "OPTIMAL ACTIONS CHANGED")
         return "; ".join([*parts, self.status])
-
-
-def nonzero(rewards: FloatArray, weights: FloatArray, scale: float) -> float:
-    """Compute the share of the steps whose reward is not 0, relative to ``scale``."""
-    return float(weights @ (np.abs(rewards) > ZERO * max(scale, 1e-300)))
 
 
 def equivalence_residual(before: RewardFunction, after: ShapedReward, steps: Transitions) -> float:
@@ -154,30 +137,3 @@ def table_of(reward: RewardFunction, mdp: TabularMDP, observations: Array) -> Fl
         )
         table[some] = made.reshape(count, mdp.actions, mdp.states)
     return table
-
-
-def gamma_warnings(gamma: float, own: float, potential: Potential) -> list[str]:
-    """Warn about shaping with another discount than the agent's."""
-    if gamma == own:
-        return []
-    return [
-        f"The shaping uses gamma {gamma:g} and the agent {own:g}: the new reward is not equivalent for this agent, and the "
-        f"{potential.kind} potential changes what it prefers. Use gamma {own:g}."
-    ]
-
-
-def make(
-    objective: Objective, problem_loss: tuple[float, float], rewards: tuple[FloatArray, FloatArray], weights: FloatArray
-) -> dict[str, Any]:
-    """Return the certificate's figures about the rewards on the steps, by attribute."""
-    # The range: beside a large constant, which is shaping, everything else would count as 0.
-    scale = float(np.ptp(rewards[0]) if len(rewards[0]) else 0.0) or float(np.abs(rewards[0]).max(initial=0.0))
-    return {
-        "objective": objective,
-        "before": problem_loss[0],
-        "after": problem_loss[1],
-        "mean_size_before": float(weights @ np.abs(rewards[0])),
-        "mean_size_after": float(weights @ np.abs(rewards[1])),
-        "nonzero_before": nonzero(rewards[0], weights, scale),
-        "nonzero_after": nonzero(rewards[1], weights, scale),
-    }

@@ -1,20 +1,47 @@
-"""What preprocessing minimises: how sparse or smooth a reward is on given steps."""
+"""How to preprocess a reward, and what that minimises: how sparse or smooth the reward is on given steps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.preprocess.options import Objective
 from rlhf_ray.measure.mdp import TabularMDP
+from rlhf_ray.settings.checks import Count, Share, check_values
+
+Objective: TypeAlias = Literal["sparse_l1", "sparse_log", "smooth_l1", "smooth_log"]
+PotentialKind: TypeAlias = Literal["auto", "tabular", "linear", "mlp"]
 
 STEPS = 10_000
 """Most recorded steps in an objective."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to preprocess a reward."""
+
+    objective: Objective = "sparse_l1"
+    """What to minimise: sparse_l1 or sparse_log (rewards that are 0 on most steps), smooth_l1 or smooth_log (rewards that change
+    little from step to step)."""
+    potential: PotentialKind = "auto"
+    """Potential: tabular, linear or mlp. auto: tabular for numbered states, linear for vectors, mlp for images."""
+    gamma: Share = 0.99
+    """Discount of the shaping; that of the agent."""
+    shift: bool | None = None
+    """Whether a constant may be subtracted. It changes what is optimal if episodes can end. None: only if no step terminates."""
+    hidden: tuple[int, ...] = (64,)
+    """Units in each hidden layer of an mlp potential."""
+    steps: Count = 1000
+    """Gradient steps for an mlp potential."""
+    seed: int = 0
+    """Random seed."""
+
+    def __post_init__(self) -> None:
+        check_values(self)
 
 
 @dataclass(frozen=True)
@@ -38,14 +65,14 @@ class Problem:
     pair_weights: FloatArray
 
     @staticmethod
-    def of_steps(steps: Transitions, rng: np.random.Generator, most: int = STEPS) -> Problem:
-        """Take recorded steps: all of them, or episodes drawn until there are ``most`` steps."""
-        if len(steps) > most:
+    def of_steps(steps: Transitions, rng: np.random.Generator) -> Problem:
+        """Take recorded steps: all of them, or episodes drawn until there are `STEPS` steps."""
+        if len(steps) > STEPS:
             names, counts = np.unique(steps.episodes, return_counts=True)
             order = rng.permutation(len(names))
-            kept = np.cumsum(counts[order]) <= most
+            kept = np.cumsum(counts[order]) <= STEPS
             kept[0] = True
-            steps = steps[np.isin(steps.episodes, names[order[kept]])][:most]
+            steps = steps[np.isin(steps.episodes, names[order[kept]])][:STEPS]
         order = np.lexsort((steps.steps, steps.episodes))
         episodes, numbers = steps.episodes[order], steps.steps[order]
         following = (episodes[1:] == episodes[:-1]) & (numbers[1:] == numbers[:-1] + 1)
@@ -53,26 +80,17 @@ class Problem:
         return Problem(steps, _uniform(len(steps)), pairs, _uniform(len(pairs)))
 
     @staticmethod
-    def of_mdp(mdp: TabularMDP, observations: Array | None = None) -> Problem:
+    def of_mdp(mdp: TabularMDP, seen: Array) -> Problem:
         """Take every possible step of an MDP: states and actions weigh the same, next states as likely as they are.
 
-        Args:
-            mdp: the MDP.
-            observations: ``[states, *observation_shape]``: the observation of each state. None: its number.
+        ``seen`` ``[states, *observation_shape]``: the observation of each state.
         """
         possible = (mdp.transitions > 0) & ~mdp.terminal[:, None, None]
         states, actions, nexts = np.nonzero(possible)
         chances = mdp.transitions[states, actions, nexts]
-        seen = np.arange(mdp.states) if observations is None else observations
-        steps = Transitions(
-            seen[states],
-            actions,
-            seen[nexts],
-            mdp.terminal[nexts],
-            np.full(len(states), np.nan),
-            np.arange(len(states)),
-            np.zeros(len(states), np.int64),
-        )
+        unknown, episodes = np.full(len(states), np.nan), np.arange(len(states))
+        columns = seen[states], actions, seen[nexts], mdp.terminal[nexts]
+        steps = Transitions(*columns, unknown, episodes, np.zeros(len(states), np.int64))
         starts = np.searchsorted(states, np.arange(mdp.states + 1))  # np.nonzero orders by state
         counts = (starts[1:] - starts[:-1])[nexts]
         first = np.repeat(np.arange(len(states)), counts)

@@ -1,35 +1,38 @@
-"""Preprocess a reward: choose potential and solver, certify, and write everything into a folder."""
+"""Preprocess a reward: choose potential and solver, certify, draw, and write everything into a folder."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from matplotlib.figure import Figure
 from scipy import sparse
 
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.atomic import whole_folder, write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.strays import is_empty
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.preprocess import certificate, pictures
-from rlhf_ray.interpret.reward.preprocess.certificate import Certificate
-from rlhf_ray.interpret.reward.preprocess.descent import descend
-from rlhf_ray.interpret.reward.preprocess.exact import Solution, solve
-from rlhf_ray.interpret.reward.preprocess.options import Options, PotentialKind
-from rlhf_ray.interpret.reward.preprocess.problem import Problem
+from rlhf_ray.interpret.reward.preprocess.certificate import Certificate, equivalence_residual, in_mdp
+from rlhf_ray.interpret.reward.preprocess.problem import Objective, Options, PotentialKind, Problem
+from rlhf_ray.interpret.reward.preprocess.solvers import Solution, descend, solve
 from rlhf_ray.measure.mdp import TabularMDP
 from rlhf_ray.reward.functions import RewardFunction
-from rlhf_ray.reward.functions.potentials import LinearPotential, Potential, TabularPotential, features_of
+from rlhf_ray.reward.functions.potentials import LinearPotential, Potential, TabularPotential
 from rlhf_ray.reward.functions.shaped import ShapedReward
+from rlhf_ray.study.plots import png
 
 MOST_FEATURES = 64
 """Most features of a linear potential; images have more, and get an MLP."""
+ZERO = 1e-6
+"""Rewards below this count as 0, relative to the largest reward before preprocessing."""
+BEFORE, AFTER = "#D55E00", "#0072B2"
+"""Vermilion and blue, told apart by colour-blind people."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,6 @@ def preprocess(
     options: Options | None = None,
     *,
     observations: Array | None = None,
-    features: Callable[[Array], Array] | None = None,
 ) -> Preprocessed:
     """Turn ``reward`` into an equivalent one that is easier to read.
 
@@ -62,8 +64,6 @@ def preprocess(
         data: recorded steps, or an MDP, all of whose steps then count, and in which optimal actions are compared.
         options: see `Options`.
         observations: ``[states, *observation_shape]``: the observation of each of the MDP's states. None: its number.
-        features: features of a linear potential, ``observations -> [n, k]``; for a critic, its value function: the best multiple
-            of it is used. None: the observation.
 
     Raises:
         SettingError: the potential doesn't suit the observations, or there are no steps.
@@ -80,141 +80,131 @@ def preprocess(
     given = reward.of(problem.steps)
     if not np.isfinite(given).all():
         raise SettingError(f"The reward {reward.name!r} returned NaN or infinite rewards; they must be finite.")
-    kind = _kind(options.potential, reward, mdp is not None, features)
     shift = not problem.steps.terminated.any() if options.shift is None else options.shift
-    potential, constant, solver = _solve(kind, reward, given, problem, options, shift, mdp, observations, features)
+    kind = _kind(options.potential, reward, mdp is not None)
+    if kind == "tabular":
+        states = mdp.states if mdp is not None else int(reward.observation_space.n)  # type: ignore[attr-defined]
+        solved = _in_table(states, observations, given, problem, options, shift)
+    else:
+        solved = _in_features(kind, given, problem, options, shift)
+    potential, constant = solved.potential, solved.constant
     if shift and options.objective.startswith("smooth"):  # free in a smooth objective: rewards get mean 0
         constant += float(problem.weights @ ShapedReward(reward, potential, options.gamma, constant).of(problem.steps))
-    new = ShapedReward(
-        reward, potential, options.gamma, constant, f"{reward.name}, {options.objective.replace('_', ' ')}"
-    )
-    return Preprocessed(new, _certify(reward, new, given, problem, options, solver, mdp, observations), problem)
-
-
-@dataclass(frozen=True)
-class _Solver:
-    name: str
-    status: str
-    solution: Solution | None
-    record: list[tuple[int, float]]
-
-
-def _kind(asked: PotentialKind, reward: RewardFunction, has_mdp: bool, features: object) -> str:
-    space = reward.observation_space
-    table = has_mdp or isinstance(space, gym.spaces.Discrete)
-    if asked == "auto":
-        if features is not None:
-            return "linear"
-        if table:
-            return "tabular"
-        return "mlp" if is_image(space) or int(np.prod(space.shape or ())) > MOST_FEATURES else "linear"
-    if asked == "tabular" and not table:
-        raise SettingError(f"potential is 'tabular', and observations of {space} are not states; use linear or mlp.")
-    if asked != "tabular" and isinstance(space, gym.spaces.Discrete) and features is None:
-        raise SettingError(f"potential is {asked!r}, and observations are numbers of states; use tabular.")
-    return asked
-
-
-def _solve(
-    kind: str,
-    reward: RewardFunction,
-    given: FloatArray,
-    problem: Problem,
-    options: Options,
-    shift: bool,
-    mdp: TabularMDP | None,
-    observations: Array | None,
-    features: Callable[[Array], Array] | None,
-) -> tuple[Potential, float, _Solver]:
-    steps, onward = problem.steps, options.gamma * ~problem.steps.terminated
-    if kind == "tabular":
-        space = reward.observation_space
-        states = mdp.states if mdp is not None else int(space.n)  # type: ignore[attr-defined]
-        empty = TabularPotential(np.zeros(states), observations)
-        rows = np.arange(len(steps))
-        before, after = (empty.states(of) for of in (steps.observations, steps.next_observations))
-        shape = (len(steps), states)
-        effects = sparse.csr_array((onward, (rows, after)), shape) - sparse.csr_array(
-            (np.ones(len(rows)), (rows, before)), shape
-        )
-        solution = solve(given, sparse.csr_array(effects), problem, options.objective)
-        values, constant = solution.parameters, 0.0
-        if shift and options.gamma < 1:  # a constant potential is a constant reward: say so
-            constant = (1 - options.gamma) * float(np.median(values))
-            values = values - np.median(values)
-        solver = _Solver("linear programme", solution.status, solution, [])
-        return TabularPotential(values, observations), constant, solver
-    start: tuple[FloatArray, float] | None = None
-    width = int(np.prod(steps.observations.shape[1:]))
-    if kind == "linear" or width <= MOST_FEATURES:
-        before, after = (features_of(of, features) for of in (steps.observations, steps.next_observations))
-        columns = [onward[:, None] * after - before, -np.ones((len(steps), int(shift)))]
-        objective = options.objective
-        if kind == "mlp":  # a start only
-            objective = "sparse_l1" if objective.startswith("sparse") else "smooth_l1"
-        solution = solve(given, sparse.csr_array(np.concatenate(columns, 1)), problem, objective)
-        start = solution.parameters[: before.shape[1]], float(solution.parameters[before.shape[1] :].sum())
-        if kind == "linear":
-            solver = _Solver("linear programme", solution.status, solution, [])
-            return LinearPotential(start[0], features), start[1], solver
-    found = descend(
-        given,
-        problem,
-        options.objective,
-        options.gamma,
-        shift=shift,
-        start=start,
-        hidden=options.hidden,
-        steps=options.steps,
-        seed=options.seed,
-    )
-    status = (
-        f"Adam, {options.steps} steps: "
-        f"{'converged' if found.converged else 'not converged, more steps may help'}; no bound on the best possible is known"
-    )
-    return found.potential, found.shift, _Solver("Adam", status, None, found.record)
-
-
-def _certify(
-    reward: RewardFunction,
-    new: ShapedReward,
-    given: FloatArray,
-    problem: Problem,
-    options: Options,
-    solver: _Solver,
-    mdp: TabularMDP | None,
-    observations: Array | None,
-) -> Certificate:
-    made = new.of(problem.steps)
-    losses = problem.loss(given, options.objective), problem.loss(made, options.objective)
-    figures = certificate.make(options.objective, losses, (given, made), problem.weights)
-    warnings: list[str] = []
-    distance, unchanged = None, None
+    name = f"{reward.name}, {options.objective.replace('_', ' ')}"
+    new = ShapedReward(reward, potential, options.gamma, constant, name)
+    distance, unchanged, warnings = None, None, list[str]()
     if mdp is not None:
-        seen = np.arange(mdp.states) if observations is None else observations
-        distance, unchanged, warnings = certificate.in_mdp(reward, new, mdp, seen)
-        warnings += certificate.gamma_warnings(options.gamma, mdp.gamma, new.potential)
+        distance, unchanged, warnings = in_mdp(reward, new, mdp, seen)
+        if options.gamma != mdp.gamma:
+            warnings.append(
+                f"The shaping uses gamma {options.gamma:g} and the agent {mdp.gamma:g}: the new reward is not equivalent for this "
+                f"agent, and the {potential.kind} potential changes what it prefers. Use gamma {mdp.gamma:g}."
+            )
     if problem.steps.terminated.any() and new.shift:
         warnings.append(
             f"Episodes end, and {new.shift:.3g} was subtracted from each step: this changes how much longer episodes pay. "
             "Leave shift out."
         )
-    bound = solver.solution.lower_bound if solver.solution is not None else None
-    return Certificate(
-        **figures,
-        lower_bound=bound,
-        gap=None if bound is None else losses[1] - bound,
-        dual_residual=0.0 if solver.solution is None else solver.solution.dual_residual,
-        solver=solver.name,
-        status=solver.status,
-        equivalence_residual=certificate.equivalence_residual(reward, new, problem.steps),
+    made = new.of(problem.steps)
+    before, after = problem.loss(given, options.objective), problem.loss(made, options.objective)
+    certificate = Certificate(
+        **sizes_of(problem.weights, given, made),
+        objective=options.objective,
+        before=before,
+        after=after,
+        lower_bound=solved.lower_bound,
+        gap=None if solved.lower_bound is None else after - solved.lower_bound,
+        dual_residual=solved.dual_residual,
+        solver="Adam" if solved.record else "linear programme",
+        status=solved.status,
+        equivalence_residual=equivalence_residual(reward, new, problem.steps),
         epic=distance,
         optimal_actions_unchanged=unchanged,
         gamma=options.gamma,
         shift=new.shift,
         warnings=warnings,
-        record=solver.record,
+        record=solved.record,
     )
+    return Preprocessed(new, certificate, problem)
+
+
+def sizes_of(weights: FloatArray, before: FloatArray, after: FloatArray) -> dict[str, Any]:
+    """Return a certificate's figures about the rewards on the steps, by attribute."""
+    # The range: beside a large constant, which is shaping, everything else would count as 0.
+    scale = float(np.ptp(before) if len(before) else 0.0) or float(np.abs(before).max(initial=0.0))
+    found = {}
+    for when, rewards in (("before", before), ("after", after)):
+        found[f"mean_size_{when}"] = float(weights @ np.abs(rewards))
+        found[f"nonzero_{when}"] = float(weights @ (np.abs(rewards) > ZERO * max(scale, 1e-300)))
+    return found
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """A potential, the constant, and what the solver says of them: see `Certificate`."""
+
+    potential: Potential
+    constant: float
+    status: str
+    lower_bound: float | None = None
+    dual_residual: float = 0.0
+    record: list[tuple[int, float]] = field(default_factory=list)
+
+    @staticmethod
+    def of(potential: Potential, constant: float, found: Solution) -> _Solved:
+        return _Solved(potential, constant, found.status, found.lower_bound, found.dual_residual)
+
+
+def _kind(asked: PotentialKind, reward: RewardFunction, has_mdp: bool) -> str:
+    space = reward.observation_space
+    discrete = isinstance(space, gym.spaces.Discrete)
+    if asked == "auto":
+        if has_mdp or discrete:
+            return "tabular"
+        return "mlp" if is_image(space) or int(np.prod(space.shape or ())) > MOST_FEATURES else "linear"
+    if asked == "tabular" and not (has_mdp or discrete):
+        raise SettingError(f"potential is 'tabular', and observations of {space} are not states; use linear or mlp.")
+    if asked != "tabular" and discrete:
+        raise SettingError(f"potential is {asked!r}, and observations are numbers of states; use tabular.")
+    return asked
+
+
+def _in_table(
+    states: int, observations: Array | None, given: FloatArray, problem: Problem, options: Options, shift: bool
+) -> _Solved:
+    steps, empty = problem.steps, TabularPotential(np.zeros(states), observations)
+    rows, shape = np.arange(len(steps)), (len(steps), states)
+    before, after = (empty.states(of) for of in (steps.observations, steps.next_observations))
+    effects = sparse.csr_array((options.gamma * ~steps.terminated, (rows, after)), shape)
+    effects = effects - sparse.csr_array((np.ones(len(rows)), (rows, before)), shape)
+    found = solve(given, sparse.csr_array(effects), problem, options.objective)
+    values, constant = found.parameters, 0.0
+    if shift and options.gamma < 1:  # a constant potential is a constant reward: say so
+        constant = (1 - options.gamma) * float(np.median(values))
+        values = values - np.median(values)
+    return _Solved.of(TabularPotential(values, observations), constant, found)
+
+
+def _in_features(kind: str, given: FloatArray, problem: Problem, options: Options, shift: bool) -> _Solved:
+    steps = problem.steps
+    start: tuple[FloatArray, float] | None = None
+    width = int(np.prod(steps.observations.shape[1:]))
+    if kind == "linear" or width <= MOST_FEATURES:
+        both = (steps.observations, steps.next_observations)
+        before, after = (np.asarray(of, np.float64).reshape(len(of), -1) for of in both)
+        onward = options.gamma * ~steps.terminated
+        columns = [onward[:, None] * after - before, -np.ones((len(steps), int(shift)))]
+        objective: Objective = options.objective
+        if kind == "mlp":  # a start only
+            objective = "sparse_l1" if objective.startswith("sparse") else "smooth_l1"
+        found = solve(given, sparse.csr_array(np.concatenate(columns, 1)), problem, objective)
+        start = found.parameters[:width], float(found.parameters[width:].sum())
+        if kind == "linear":
+            return _Solved.of(LinearPotential(start[0]), start[1], found)
+    fitted = descend(given, problem, options, shift, start)
+    said = "converged" if fitted.converged else "not converged, more steps may help"
+    status = f"Adam, {options.steps} steps: {said}; no bound on the best possible is known"
+    return _Solved(fitted.potential, fitted.shift, status, record=fitted.record)
 
 
 def write(found: Preprocessed, folder: Path | str, base_path: Path | str | None = None) -> None:
@@ -234,6 +224,44 @@ def write(found: Preprocessed, folder: Path | str, base_path: Path | str | None 
     folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) as new:
         found.reward.save(new / "reward", base_path)
-        write_text(new / "certificate.json", json.dumps(found.certificate.to_json(), indent=2) + "\n")
-        for name, image in pictures.before_and_after(found.reward, found.problem).items():
+        write_text(new / "certificate.json", json.dumps(asdict(found.certificate), indent=2) + "\n")
+        for name, image in before_and_after(found.reward, found.problem).items():
             (new / f"{name}.png").write_bytes(image)
+
+
+def before_and_after(reward: ShapedReward, problem: Problem) -> dict[str, bytes]:
+    """Draw how sparse the reward is, and it along an episode if there is one of several steps: PNG by name."""
+    steps = problem.steps
+    before, after = reward.base.of(steps), reward.of(steps)
+    found = {"sizes": _sizes(before, after)}
+    names, counts = np.unique(steps.episodes, return_counts=True)
+    if counts.max() > 2:
+        returns = [np.abs(before[steps.episodes == name]).sum() for name in names]
+        at = np.flatnonzero(steps.episodes == names[int(np.argsort(returns)[len(names) // 2])])
+        at = at[np.argsort(steps.steps[at])]
+        found["episode"] = _episode(steps.steps[at], before[at], after[at])
+    return found
+
+
+def _sizes(before: FloatArray, after: FloatArray) -> bytes:
+    """Draw the absolute rewards of all steps, from the largest to the smallest."""
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.subplots()
+    share = 100 * (np.arange(len(before)) + 1) / len(before)
+    axes.plot(share, np.sort(np.abs(before))[::-1], color=BEFORE, linestyle="--", label="before")
+    axes.plot(share, np.sort(np.abs(after))[::-1], color=AFTER, label="after")
+    axes.set(xlabel="steps, the largest reward first (%)", ylabel="|reward|", xlim=(0, 100))
+    axes.legend(frameon=False)
+    return png(figure, dpi=110)
+
+
+def _episode(steps: IntArray, before: FloatArray, after: FloatArray) -> bytes:
+    """Draw the reward along an episode, before and after, each with its own scale."""
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots(2, 1, sharex=True)
+    for one, values, colour, name in zip(axes, (before, after), (BEFORE, AFTER), ("before", "after"), strict=True):
+        one.axhline(0, color="0.8", linewidth=0.8)
+        one.plot(steps, values, color=colour, drawstyle="steps-mid")
+        one.set_ylabel(name)
+    axes[1].set_xlabel("step of the episode")
+    return png(figure, dpi=110)

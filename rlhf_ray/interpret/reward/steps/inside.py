@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward import factors
 from rlhf_ray.interpret.reward.gallery import Tile, gallery
-from rlhf_ray.interpret.reward.layers import Layer, hidden_layers
+from rlhf_ray.interpret.reward.layers import Factors, Layer, fit_factors, found_again, hidden_layers
 from rlhf_ray.interpret.reward.manifold import Manifold, frames_of
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, seen_frames
@@ -34,7 +33,7 @@ class LayerFactors:
     explained: float
     stability: FloatArray
     components: FloatArray
-    fitted: factors.Factors = field(metadata=DRAWN)
+    fitted: Factors = field(metadata=DRAWN)
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
@@ -50,15 +49,13 @@ def why_not(context: StepContext[Subject]) -> str | None:
 def run(context: StepContext[Subject]) -> Section:
     """Factorise the last hidden layer's activations and attributions, and draw what each factor responds to."""
     subject = context.subject
-    assert isinstance(subject.reward, TorchReward), "why_not says so"
     data = subject.data.sample(max(200, round(800 * subject.effort)), subject.rng("inside"))
     seed = int(subject.rng("inside seed").integers(2**31))
     layer = hidden_layers(subject.reward)[-1]
-    values = {
-        "activations": layer.activations(subject.reward, data),
-        "attributions": layer.attributions(subject.reward, data),
+    found = {
+        "activations": _factorise(layer.activations(subject.reward, data), seed, False),
+        "attributions": _factorise(layer.attributions(subject.reward, data), seed, True),
     }
-    found = {name: _factorise(of, seed, name == "attributions") for name, of in values.items()}
     rows = [
         [f"{name}, {number}", cosine, each.explained]
         for name, each in found.items()
@@ -70,7 +67,7 @@ def run(context: StepContext[Subject]) -> Section:
     mean = float(np.mean(found["activations"].stability))
     remedy = "" if mean >= STABLE else "The factors depend on the sample: don't interpret single ones."
     check = Check(
-        "cosine of the factors of halves of the data", mean >= STABLE, mean, bound=f"≥ {STABLE}", remedy=remedy
+        "cosine of the factors of halves of the data", mean >= STABLE, mean, None, None, f"≥ {STABLE}", remedy
     )
     tables = [Table(["factor", "found again (cosine)", "explained by all"], rows, caption)]
     pictures = _pictures(subject, data, layer, found["activations"].fitted, seed)
@@ -78,12 +75,11 @@ def run(context: StepContext[Subject]) -> Section:
 
 
 def _factorise(values: FloatArray, seed: int, signed: bool) -> LayerFactors:
-    fitted = factors.fit(values, FACTORS, seed, signed or bool(values.min() < 0.0))
-    stable = factors.stability(values, fitted, [seed + 1, seed + 2])
-    return LayerFactors(fitted.explained, stable, fitted.directions, fitted)
+    fitted = fit_factors(values, FACTORS, seed, signed or bool(values.min() < 0.0))
+    return LayerFactors(fitted.explained, found_again(values, fitted, [seed + 1, seed + 2]), fitted.directions, fitted)
 
 
-def _pictures(subject: Subject, data: Transitions, layer: Layer, fitted: factors.Factors, seed: int) -> list[Picture]:
+def _pictures(subject: Subject, data: Transitions, layer: Layer, fitted: Factors, seed: int) -> list[Picture]:
     """Draw what each factor responds to most, in the data and made up."""
     frames = seen_frames(subject.reward)
     if not frames or data.observations.ndim != 4 or data.observations.dtype != np.uint8:
@@ -93,18 +89,18 @@ def _pictures(subject: Subject, data: Transitions, layer: Layer, fitted: factors
     manifold = Manifold(data, frames, seed)
     settings = VisualisationSettings(steps=max(10, round(60 * subject.effort)))
 
-    def shown(steps: Transitions, number: int) -> list[Array]:
-        return [frame[number] for frame in frames_of(steps, frames)]
+    def tile(steps: Transitions, number: int, text: str, off: bool = False) -> Tile:
+        return Tile([frame[number] for frame in frames_of(steps, frames)], text, off)
 
     rows: list[tuple[str, list[Tile]]] = []
     for factor, way in enumerate(fitted.directions):
         if not np.any(way):
             continue
         order = np.argsort(-strength[:, factor], kind="stable")[:EXAMPLES]
-        row = [Tile(shown(data, number), f"{strength[number, factor]:.2f}") for number in order]
-        synthetic = optimise(subject.reward, data, seed, Objective(layer, way), 1, settings, manifold)
-        text = "made up" + ("\noff the manifold" if synthetic.off[0] else "")
-        rows.append((f"factor {factor}", [*row, Tile(shown(synthetic.steps, 0), text, synthetic.off[0])]))
+        made = optimise(subject.reward, data, seed, Objective(layer, way), 1, settings, manifold)
+        text = "made up" + ("\noff the manifold" if made.off[0] else "")
+        row = [tile(data, int(number), f"{strength[number, factor]:.2f}") for number in order]
+        rows.append((f"factor {factor}", [*row, tile(made.steps, 0, text, made.off[0])]))
     caption = f"What each factor of layer {layer.name} responds to most: steps of the data, then a made-up input."
     return [Picture("factors", gallery(rows), caption)] if rows else []
 

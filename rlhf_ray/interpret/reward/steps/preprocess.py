@@ -6,10 +6,9 @@ import numpy as np
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.reward.preprocess import Certificate, Options, Preprocessed, preprocess
-from rlhf_ray.interpret.reward.preprocess.certificate import EQUIVALENT
-from rlhf_ray.interpret.reward.preprocess.options import Objective
-from rlhf_ray.interpret.reward.preprocess.pictures import before_and_after
+from rlhf_ray.interpret.reward.preprocess.certificate import EQUIVALENT, Certificate
+from rlhf_ray.interpret.reward.preprocess.problem import Objective, Options
+from rlhf_ray.interpret.reward.preprocess.run import Preprocessed, before_and_after, preprocess
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions.scaled import ScaledReward
 from rlhf_ray.study.figures import values_of
@@ -44,16 +43,12 @@ def run(context: StepContext[Subject]) -> Section:
     caption = f"Potential: {sparse.reward.potential.kind}, gamma {context.subject.gamma:g}."
     columns = ["objective", "before", "after", "non-zero before", "non-zero after", "above the best", "solver"]
     images = before_and_after(sparse.reward, sparse.problem)
-    return Section(
-        "preprocess",
-        TITLE,
+    pictures = [Picture(name, image, CAPTIONS[name]) for name, image in images.items()]
+    checks, table = (
         [_check(one) for one in figures.values()],
-        (),
-        [Table(columns, [_row(one) for one in figures.values()], caption)],
-        [Picture(name, image, CAPTIONS[name]) for name, image in images.items()],
-        (),
-        values_of(figures),
+        Table(columns, list(map(_row, figures.values())), caption),
     )
+    return Section("preprocess", TITLE, checks, (), [table], pictures, (), values_of(figures))
 
 
 def _preprocessed(subject: Subject, objective: Objective) -> Preprocessed:
@@ -63,20 +58,15 @@ def _preprocessed(subject: Subject, objective: Objective) -> Preprocessed:
     data = subject.data[:most]  # whole stretches of episodes, for adjacency
     if data.terminated.any():
         return preprocess(subject.scaled, data, options)
-    middle = float(
-        np.median(subject.scaled.of(data))
-    )  # where no episode ends, a constant changes nothing: it is no size
+    middle = float(np.median(subject.scaled.of(data)))  # where no episode ends, a constant is no size
     return preprocess(ScaledReward(subject.scaled, 1.0, middle), data, options)
 
 
 def _check(one: Certificate) -> Check:
     name = f"the {one.objective.replace('_', ' ')} reward is equivalent"
-    remedy = (
-        ""
-        if one.equivalent
-        else "Its discounted returns differ by more than shaping: don't read it in place of the reward."
-    )
-    return Check(name, one.equivalent, one.equivalence_residual, bound=f"< {EQUIVALENT:.4f}", remedy=remedy)
+    remedy = "Its discounted returns differ by more than shaping: don't read it in place of the reward."
+    bound = f"< {EQUIVALENT:.4f}"
+    return Check(name, one.equivalent, one.equivalence_residual, None, None, bound, "" if one.equivalent else remedy)
 
 
 def _row(one: Certificate) -> list[object]:

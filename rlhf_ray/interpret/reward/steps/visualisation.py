@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.codes import codes_of
 from rlhf_ray.interpret.reward.consistency import gradients_are_own
 from rlhf_ray.interpret.reward.gallery import Tile, gallery
 from rlhf_ray.interpret.reward.manifold import Manifold, frames_of, total_variation
-from rlhf_ray.interpret.reward.prior import fit_prior
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import (
     Objective,
     Visualisations,
     VisualisationSettings,
+    codes_of,
     optimise,
     seen_frames,
 )
@@ -37,15 +36,10 @@ COUNT = 4
 """Inputs of each kind."""
 MOST_FEATURES = 12
 FEWEST_STEPS = 20
-HELD_OUT_OFF = 0.1
-"""Largest share of real inputs that may count as off the manifold."""
-EXPLAINED = 0.3
-"""Share of held-out images' variance that the prior has to explain."""
-FLAGGED = 0.5
-"""Share of inputs that nothing keeps near the data which must be off the manifold."""
-VARIATION = 1.05
-"""Largest total variation of the regularised inputs, relative to the data's mean."""
-PLAIN, REGULARISED, PRIOR, CELLS = "not regularised", "regularised", "with a prior", "a few cells changed"
+HELD_OUT_OFF, FLAGGED, VARIATION = 0.1, 0.5, 1.05
+"""Bounds: most real inputs off the manifold, fewest of those that nothing keeps near the data, most total variation of regularised
+ones, relative to the data's mean."""
+PLAIN, REGULARISED, CELLS = "not regularised", "regularised", "a few cells changed"
 
 
 @dataclass(frozen=True)
@@ -56,8 +50,7 @@ class MadeUp:
         rewards, off, reasons: of each input: its reward, whether it is off the manifold, and why.
         kind: how they were made.
         low: whether they were made to be rated low.
-        extreme, real: their most extreme reward, and the data's.
-        beyond: how far that is beyond the data's, in standard deviations.
+        beyond: how far their most extreme reward is beyond the data's, in standard deviations.
         made: the inputs.
     """
 
@@ -66,8 +59,6 @@ class MadeUp:
     reasons: list[tuple[str, ...]]
     kind: str = field(metadata=DRAWN)
     low: bool = field(metadata=DRAWN)
-    extreme: float = field(metadata=DRAWN)
-    real: float = field(metadata=DRAWN)
     beyond: float = field(metadata=DRAWN)
     made: Visualisations = field(metadata=DRAWN)
 
@@ -78,18 +69,6 @@ class MadeUp:
 
 
 @dataclass(frozen=True)
-class FeatureShift:
-    """A feature: its mean and spread in the data, its mean in inputs rated high and low, their difference in spreads."""
-
-    name: str
-    mean: float
-    spread: float
-    high: float
-    low: float
-    shift: float
-
-
-@dataclass(frozen=True)
 class VisualisationFigures:
     """What the step finds.
 
@@ -97,19 +76,17 @@ class VisualisationFigures:
         data: lowest, highest and mean reward in the data.
         held_out_off: share of the data that is off the manifold by its own measure.
         made: the inputs, by kind and direction.
-        prior_explains: share of held-out images' variance that the prior explains; None without a prior.
         flagged: share of the inputs that nothing keeps near the data that is off the manifold; None unless they are images.
         variation: total variation of the regularised inputs, relative to the data's mean; None for vectors.
-        features: how inputs rated high and low differ, the largest difference first; for vectors.
+        features: of vectors: name, mean and spread in the data, mean in inputs rated high and low; the most different first.
     """
 
     data: dict[str, float]
     held_out_off: float
     made: dict[str, MadeUp]
-    prior_explains: float | None = None
     flagged: float | None = field(default=None, metadata=DRAWN)
     variation: float | None = field(default=None, metadata=DRAWN)
-    features: tuple[FeatureShift, ...] = field(default=(), metadata=DRAWN)
+    features: list[list[Any]] = field(default_factory=list, metadata=DRAWN)
 
 
 def why_not(context: StepContext[Subject]) -> str | None:
@@ -120,12 +97,9 @@ def why_not(context: StepContext[Subject]) -> str | None:
     if not subject.scaled.observation_space.shape:
         return "The states are numbers in a table; the heat map shows the reward of each."
     if len(subject.data) < FEWEST_STEPS:
-        return (
-            f"The data have {len(subject.data)} steps; at least {FEWEST_STEPS} are needed to say what inputs look like."
-        )
+        return f"The data have {len(subject.data)} steps; {FEWEST_STEPS} are needed to say what inputs look like."
     own = subject.scaled.differentiable and gradients_are_own(subject.scaled, subject.data)
-    gradients = codes_of(subject.data) is not None or own
-    return None if gradients else "No gradients of this reward are known."
+    return None if own or codes_of(subject.data) is not None else "No gradients of this reward are known."
 
 
 def run(context: StepContext[Subject]) -> Section:
@@ -135,9 +109,8 @@ def run(context: StepContext[Subject]) -> Section:
         return Section("visualisation", TITLE, skipped="The reward is constant: no input is rated higher than another.")
     figures = making.measure()
     pictures = list(making.pictures(figures))
-    return Section(
-        "visualisation", TITLE, list(_checks(figures)), (), list(_tables(figures)), pictures, (), values_of(figures)
-    )
+    tables = list(_tables(figures))
+    return Section("visualisation", TITLE, list(_checks(figures)), (), tables, pictures, (), values_of(figures))
 
 
 class _Making:
@@ -155,69 +128,53 @@ class _Making:
         return Manifold(self.data, self.frames, self.seed)
 
     def measure(self) -> VisualisationFigures:
-        reward, images, effort = self.subject.scaled, self.manifold.images, self.subject.effort
-        prior = fit_prior(self.data, self.frames, self.seed, steps=max(20, round(400 * effort))) if images else None
-        made = {
-            (kind, low): optimise(
-                reward, self.data, self.seed, Objective(low=low), COUNT, settings, self.manifold, prior
-            )
-            for kind, settings in self._kinds().items()
-            for low in (False, True)
-        }
-        lowest, highest, mean = (
-            float(value) for value in (self.rewards.min(), self.rewards.max(), self.rewards.mean())
-        )
-        flagged = float(np.mean(made[PLAIN, False].off + made[PLAIN, True].off)) if images and not self.coded else None
-        figures = [self._made_up(kind, low, each) for (kind, low), each in made.items()]
-        regularised = [made[REGULARISED, low].steps for low in (False, True)] if not self.coded else []
+        reward, images = self.subject.scaled, self.manifold.images
+        action, steps = "action" in reward.inputs, max(10, round(150 * self.subject.effort))
+        settings = VisualisationSettings(steps, action)
+        kinds = {PLAIN: replace(settings, regularised=False), REGULARISED: settings}
+        figures = {}
+        for kind, how in ({CELLS: settings} if self.coded else kinds).items():
+            for low in (False, True):
+                made = optimise(reward, self.data, self.seed, Objective(low=low), COUNT, how, self.manifold)
+                up, down = made.rewards.max() - self.rewards.max(), self.rewards.min() - made.rewards.min()
+                beyond = float(down if low else up) / float(self.rewards.std())
+                reasons = [distance.reasons for distance in made.distances]
+                figures[kind, low] = MadeUp(made.rewards, made.off, reasons, kind, low, beyond, made)
+        regularised = [] if self.coded else [figures[REGULARISED, low].made.steps for low in (False, True)]
+        flagged = None  # of images: vectors stay within their bounds, and their extremes may well be real
+        if images:
+            flagged = float(np.mean(figures[PLAIN, False].off + figures[PLAIN, True].off))
+        lowest, highest, mean = map(float, (self.rewards.min(), self.rewards.max(), self.rewards.mean()))
         return VisualisationFigures(
             {"lowest": lowest, "highest": highest, "mean": mean},
             self.manifold.held_out_off,
-            {each.name: each for each in figures},
-            None if prior is None else prior.explained,
-            flagged,  # vectors stay within their bounds: their extremes may well be real
+            {each.name: each for each in figures.values()},
+            flagged,
             self._variation(regularised),
-            () if images or self.coded else tuple(self._features(*regularised)),
+            [] if images or self.coded else self._features(*regularised),
         )
 
-    def _kinds(self) -> dict[str, VisualisationSettings]:
-        action, steps = "action" in self.subject.scaled.inputs, max(10, round(150 * self.subject.effort))
-        settings = VisualisationSettings(action="best" if action else "fixed", steps=steps)
-        if self.coded:
-            return {CELLS: settings}
-        kinds = {PLAIN: settings.unregularised(), REGULARISED: settings}
-        return kinds | {PRIOR: replace(settings, parametrisation="prior")} if self.manifold.images else kinds
-
-    def _made_up(self, kind: str, low: bool, made: Visualisations) -> MadeUp:
-        real, extreme = (float(values.min() if low else values.max()) for values in (self.rewards, made.rewards))
-        beyond = (real - extreme if low else extreme - real) / float(self.rewards.std())
-        reasons = [distance.reasons for distance in made.distances]
-        return MadeUp(made.rewards, made.off, reasons, kind, low, extreme, real, beyond, made)
-
     def _variation(self, regularised: list[Transitions]) -> float | None:
-        mean = self.manifold.mean_variation
-        if mean is None:
+        if (mean := self.manifold.mean_variation) is None:
             return None
-        images = [frame for steps in regularised for frame in frames_of(steps, self.manifold.frames)]
+        images = [frame for steps in regularised for frame in frames_of(steps, self.frames)]
         return max(float(total_variation(each).max()) for each in images) / max(mean, 1e-9)
 
-    def _features(self, up: Transitions, down: Transitions) -> list[FeatureShift]:
-        regions, frames = self.subject.regions, self.manifold.frames
-        shifts = []
-        for frame in frames:
+    def _features(self, up: Transitions, down: Transitions) -> list[list[Any]]:
+        regions, rows, shifts = self.subject.regions, list[list[Any]](), list[float]()
+        for frame in self.frames:
             real, high, low = (
                 frames_of(steps, [frame])[0].reshape(len(steps), -1).astype(np.float64)
                 for steps in (self.subject.data, up, down)
             )
-            size = real.shape[1]
-            own = regions is not None and len(regions.names) == size
-            names = regions.names if regions is not None and own else [f"feature {i}" for i in range(size)]
-            when = f" ({'before' if frame == 'state' else 'after'})" if len(frames) > 1 else ""
+            own = regions is not None and len(regions.names) == real.shape[1]
+            names = regions.names if regions is not None and own else [f"feature {i}" for i in range(real.shape[1])]
+            when = f" ({'before' if frame == 'state' else 'after'})" if len(self.frames) > 1 else ""
             mean, spread, above, below = real.mean(0), real.std(0), high.mean(0), low.mean(0)
-            shift = np.where(spread > 1e-9, (above - below) / np.maximum(spread, 1e-9), 0.0)
-            columns = zip(*(each.tolist() for each in (mean, spread, above, below, shift)), strict=True)
-            shifts += [FeatureShift(name + when, *each) for name, each in zip(names, columns, strict=True)]
-        return sorted(shifts, key=lambda each: -abs(each.shift))
+            shifts += np.where(spread > 1e-9, (above - below) / np.maximum(spread, 1e-9), 0.0).tolist()
+            columns = (each.tolist() for each in (mean, spread, above, below))
+            rows += [[name + when, *row] for name, *row in zip(names, *columns, strict=True)]
+        return [rows[i] for i in np.argsort(-np.abs(shifts), kind="stable")]
 
     def pictures(self, figures: VisualisationFigures) -> Iterator[Picture]:
         """Draw the inputs beside the data's highest and lowest."""
@@ -226,50 +183,36 @@ class _Making:
         if not self.manifold.images and grid is None:
             return
 
-        def tile(steps: Transitions, i: int, text: str, off: bool = False) -> Tile:
-            shown: list[Array] = [frame[i] for frame in frames_of(steps, self.manifold.frames)]
-            return Tile(shown if grid is None else [each.reshape(grid) for each in shown], text, off)
+        def tile(steps: Transitions, i: int, reward: float, off: bool = False) -> Tile:
+            shown = [frame[i] if grid is None else frame[i].reshape(grid) for frame in frames_of(steps, self.frames)]
+            return Tile(shown, f"{reward:.2f}" + ("\noff the manifold" if off else ""), off)
 
-        for low in (False, True):
+        for low, rated in ((False, "high"), (True, "low")):
             order = np.argsort(self.rewards if low else -self.rewards, kind="stable")[:COUNT]
-            real = [tile(self.data, i, f"{self.rewards[i]:.2f}") for i in order]
-            rows = [("the data's " + ("lowest" if low else "highest"), real)]
+            rows = [(f"the data's {rated}est", [tile(self.data, int(i), self.rewards[i]) for i in order])]
             for each in figures.made.values():
                 if each.low == low:
-                    texts = [
-                        f"{r:.2f}" + ("\noff the manifold" if o else "")
-                        for r, o in zip(each.rewards, each.off, strict=True)
-                    ]
-                    rows.append(
-                        (each.kind, [tile(each.made.steps, i, texts[i], each.off[i]) for i in range(len(texts))])
-                    )
-            when = " (before | after the step)" if len(self.manifold.frames) > 1 else ""
-            rated = "low" if low else "high"
+                    made = enumerate(zip(each.rewards, each.off, strict=True))
+                    rows.append((each.kind, [tile(each.made.steps, i, reward, off) for i, (reward, off) in made]))
+            when = " (before | after the step)" if len(self.frames) > 1 else ""
             caption = f"Inputs rated {rated}, with their rewards{when}. Red: off the manifold; it never learned what to say there."
             yield Picture(f"rated_{rated}", gallery(rows, most), caption)
 
 
 def _checks(figures: VisualisationFigures) -> Iterator[Check]:
-    yield _bounded(
-        "real inputs that count as off the manifold",
-        figures.held_out_off,
-        HELD_OUT_OFF,
-        "The data's episodes differ so much that the red frames say little.",
-    )
-    if (prior := figures.prior_explains) is not None:
-        name, remedy = "held-out images' variance that the prior explains", "Its images are blurred averages."
-        yield _bounded(name, prior, EXPLAINED, remedy, least=True)
-    if (flagged := figures.flagged) is not None:
-        remedy = "The reward has its extremes near the data, or the distance misses something."
-        yield _bounded("unregularised inputs off the manifold", flagged, FLAGGED, remedy, least=True)
-    if (variation := figures.variation) is not None:
-        name, remedy = "total variation of regularised inputs, beside the data's", "The reward pays for fine patterns."
-        yield _bounded(name, variation, VARIATION, remedy)
-
-
-def _bounded(name: str, value: float, bound: float, remedy: str, least: bool = False) -> Check:
-    passed = value >= bound if least else value <= bound
-    return Check(name, passed, value, bound=f"{'≥' if least else '≤'} {bound:g}", remedy="" if passed else remedy)
+    bounded: list[tuple[str, float | None, float, bool, str]] = [
+        ("real inputs that count as off the manifold", figures.held_out_off, HELD_OUT_OFF, False,
+         "The data's episodes differ so much that the red frames say little."),
+        ("unregularised inputs off the manifold", figures.flagged, FLAGGED, True,
+         "The reward has its extremes near the data, or the distance misses something."),
+        ("total variation of regularised inputs, beside the data's", figures.variation, VARIATION, False,
+         "The reward pays for fine patterns."),
+    ]  # fmt: skip
+    for name, value, bound, least, remedy in bounded:
+        if value is not None:
+            passed = value >= bound if least else value <= bound
+            text = f"{'≥' if least else '≤'} {bound:g}"
+            yield Check(name, passed, value, bound=text, remedy="" if passed else remedy)
 
 
 def _tables(figures: VisualisationFigures) -> Iterator[Table]:
@@ -279,21 +222,12 @@ def _tables(figures: VisualisationFigures) -> Iterator[Table]:
         off, why = f"{sum(each.off)} of {len(each.off)}", max(reasons, default="")
         ends = float(each.rewards.min()), float(each.rewards.max())
         rows.append([each.kind, "low" if each.low else "high", *ends, each.beyond, off, why])
-    columns = [
-        "inputs",
-        "made for",
-        "lowest reward",
-        "highest reward",
-        "beyond the data, in deviations",
-        "off the manifold",
-        "why",
-    ]
+    beyond = "beyond the data, in deviations"
+    columns = ["inputs", "made for", "lowest reward", "highest reward", beyond, "off the manifold", "why"]
     yield Table(columns, rows, "Rewards of made-up inputs beside those of the data.")
     if figures.features:
-        shown = figures.features[:MOST_FEATURES]
-        features = [[each.name, each.mean, each.spread, each.high, each.low] for each in shown]
         columns = ["feature", "data", "deviation", "rated high", "rated low"]
-        yield Table(columns, features, "Regularised inputs, the features that differ most.")
+        yield Table(columns, figures.features[:MOST_FEATURES], "Regularised inputs, the features that differ most.")
 
 
 STEP = Step("visualisation", TITLE, run, why_not=why_not)
