@@ -21,10 +21,9 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.spaces import space_from_json, space_to_json
 from rlhf_ray.optim.parallel import in_parallel
-from rlhf_ray.reward.histories import last_of_windows
 from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks import is_built_in, make_network, observe, reads_history
-from rlhf_ray.reward.networks.convolving import steps_that_fit, takes_averages
+from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages
 from rlhf_ray.reward.unmoved import unmoved
 from rlhf_ray.settings import RewardModelSettings, from_json, own_parts, to_json
 
@@ -367,3 +366,28 @@ class RewardEnsemble(nn.Module):
             )
         ensemble.load_state_dict(load_file(directory / "reward.safetensors"))
         return ensemble
+
+
+def last_of_windows(
+    networks: Any, observations: Tensor, actions: Tensor, terminated: bool, window: int, most_steps: int
+) -> Tensor:
+    """Compute the raw reward of each step of an episode, ``[members, n]``: the last one of the fragment that ends with it.
+
+    Windows slide by one step: every step but the first ones has a whole window, as long as the fragments of a fit. That costs
+    ``window`` times the work of a pass over the episode. The first steps, which have fewer before them, are one pass over the first
+    window, because the network is causal. A forward pass has at most ``most_steps``.
+    """
+    n = len(actions)
+    first = min(window, n)
+    ends = torch.zeros(1, dtype=torch.bool, device=observations.device)
+    ends[0] = terminated and first == n
+    parts = [networks(networks.encode(observations[None, : first + 1], actions[None, :first], ends)).squeeze(1)]
+    steps = torch.arange(window, device=observations.device)
+    at_once = max(1, most_steps // window)
+    for start in range(1, n - window + 1, at_once):
+        begin = torch.arange(start, min(start + at_once, n - window + 1), device=observations.device)
+        rows = begin[:, None] + steps
+        frames = torch.cat([observations[rows], observations[rows[:, -1:] + 1]], 1)
+        ends = (rows[:, -1] == n - 1) & terminated
+        parts.append(networks(networks.encode(frames, actions[rows], ends))[..., -1])
+    return torch.cat(parts, 1)

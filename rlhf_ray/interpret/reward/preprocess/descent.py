@@ -13,8 +13,7 @@ from torch import nn
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.interpret.reward.preprocess.options import Objective
 from rlhf_ray.interpret.reward.preprocess.problem import Problem
-from rlhf_ray.reward.functions.potentials import MLPPotential, Potential
-from rlhf_ray.reward.shaping import shaped
+from rlhf_ray.reward.functions.potentials import MLPPotential, Potential, shaped
 
 RECORDS = 20
 """How often the objective on all steps is measured."""

@@ -11,7 +11,7 @@ from rlhf_ray.interpret.reward.preprocess.certificate import EQUIVALENT
 from rlhf_ray.interpret.reward.preprocess.options import Objective
 from rlhf_ray.interpret.reward.preprocess.pictures import before_and_after
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.reward.functions.scaled import ScaledReward
+from rlhf_ray.reward.functions.shaped import ScaledReward
 from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext
