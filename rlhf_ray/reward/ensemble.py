@@ -124,14 +124,7 @@ class RewardEnsemble(nn.Module):
         return in_parallel(work, parts)
 
     def combine(self, members: Tensor) -> Tensor:
-        """Combine the members' rewards to the reward: their mean plus ``deviation_weight`` times their standard deviation.
-
-        Args:
-            members: ``[members, …]``, normalised.
-
-        Returns:
-            ``[…]``, of the dtype of ``members``.
-        """
+        """Combine normalised rewards ``[members, …]`` to the reward ``[…]``: mean plus ``deviation_weight`` times deviation."""
         mean = members.mean(0)
         weight = float(self.deviation_weight)
         return mean + weight * members.std(0, correction=0) if weight else mean
@@ -140,9 +133,8 @@ class RewardEnsemble(nn.Module):
     def training_mode(self, generator: torch.Generator) -> Iterator[None]:
         """Dropout and batch normalisation as in a fit, within this context.
 
-        Args:
-            generator: seeds the dropout masks, also those of a network of the user's own, so that a fit repeats. Without dropout,
-                nothing is drawn from it.
+        ``generator`` seeds the dropout masks, also those of a network of the user's own, so that a fit repeats. Without dropout,
+        nothing is drawn from it.
         """
         self.networks.train()
         try:
@@ -169,11 +161,7 @@ class RewardEnsemble(nn.Module):
             self.window.fill_(length)
 
     def normalise_outputs(self, rewards: Tensor) -> None:
-        """Set the normalisers so that each member has mean 0 and standard deviation 1.
-
-        Args:
-            rewards: raw rewards of all steps of all comparisons, ``[members, …]``.
-        """
+        """Set the normalisers so that the raw rewards ``[members, …]`` of all compared steps get mean 0 and deviation 1."""
         if not self.settings.normalize_outputs:
             return
         rewards = rewards.flatten(1)
@@ -238,14 +226,7 @@ class RewardEnsemble(nn.Module):
             self.networks.train(was)
 
     def check_steps(self, what: str) -> None:
-        """Check that single steps have a reward.
-
-        Args:
-            what: needs the rewards of single steps, for the error.
-
-        Raises:
-            SettingError: the network reads the steps before.
-        """
+        """Raise a `SettingError` if the network reads the steps before, so that ``what`` (single steps) has no reward."""
         if self.reads_history:
             raise SettingError(
                 f"reward_model.network is {self.settings.network!r}, which reads the steps before, but {what} single steps: use a "

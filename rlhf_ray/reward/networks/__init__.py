@@ -109,7 +109,7 @@ class PerStep(nn.Module):
 
 
 class RewardNetStep(nn.Module):
-    """A `StepNetwork` around a ``RewardNet`` of `imitation`, which is not imported: any class of imitation's, or a subclass of a user's.
+    """A `StepNetwork` around a ``RewardNet``: any class of imitation's, which is not imported, or a subclass of a user's.
 
     Observations and actions go through the network's own ``preprocess``: images are scaled to [0, 1], discrete actions become
     one-hot. As in imitation's ``PreferenceModel``, the reward is ``forward``; wrappers that change ``predict_processed`` alone
