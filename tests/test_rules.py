@@ -25,7 +25,7 @@ RLLIB = ("rlhf_ray/rllib/", "rlhf_ray/sweeps/", "rlhf_ray/runs/", "rlhf_ray/cli/
 """Where RLlib and Tune may be imported."""
 READS_PICKLES = (
     "rlhf_ray/data/pickles.py",
-    "rlhf_ray/reward/functions/saved_modules.py",
+    "rlhf_ray/reward/functions/imitation.py",
     "rlhf_ray/policies/sb3_file.py",
 )
 """Read other projects' files, by unpicklers that build only what they list (tests/store/test_exchange.py,

@@ -20,7 +20,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.queries.gatherers import wants_films
 from rlhf_ray.queries.pool import FragmentPool, PoolReport
-from rlhf_ray.reward.estimates import Estimates
+from rlhf_ray.reward.annotators import Estimates
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.methods import unlabelled_pairs
 from rlhf_ray.store import PreferenceStore, Tally

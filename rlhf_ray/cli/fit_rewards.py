@@ -118,7 +118,7 @@ def _fit(data: str, command: FitToRewards) -> None:
         from rlhf_ray.data.recordings import load_transitions, recorded_in
         from rlhf_ray.interpret.reward.visualisation import visualise
         from rlhf_ray.reward.supervised import fit_to_rewards
-        from rlhf_ray.reward.supervised.checks import check_steps
+        from rlhf_ray.reward.supervised.fitter import check_steps
     console = Console(highlight=False)
     steps = load_transitions(data)
     observation_space, action_space = _spaces(data, command.environment)

@@ -21,10 +21,9 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.spaces import space_from_json, space_to_json
 from rlhf_ray.optim.parallel import in_parallel
-from rlhf_ray.reward.histories import last_of_windows
 from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks import is_built_in, make_network, observe, reads_history
-from rlhf_ray.reward.networks.convolving import steps_that_fit, takes_averages
+from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages
 from rlhf_ray.reward.unmoved import unmoved
 from rlhf_ray.settings import RewardModelSettings, from_json, own_parts, to_json
 
@@ -125,14 +124,7 @@ class RewardEnsemble(nn.Module):
         return in_parallel(work, parts)
 
     def combine(self, members: Tensor) -> Tensor:
-        """Combine the members' rewards to the reward: their mean plus ``deviation_weight`` times their standard deviation.
-
-        Args:
-            members: ``[members, …]``, normalised.
-
-        Returns:
-            ``[…]``, of the dtype of ``members``.
-        """
+        """Combine normalised rewards ``[members, …]`` to the reward ``[…]``: mean plus ``deviation_weight`` times deviation."""
         mean = members.mean(0)
         weight = float(self.deviation_weight)
         return mean + weight * members.std(0, correction=0) if weight else mean
@@ -141,9 +133,8 @@ class RewardEnsemble(nn.Module):
     def training_mode(self, generator: torch.Generator) -> Iterator[None]:
         """Dropout and batch normalisation as in a fit, within this context.
 
-        Args:
-            generator: seeds the dropout masks, also those of a network of the user's own, so that a fit repeats. Without dropout,
-                nothing is drawn from it.
+        ``generator`` seeds the dropout masks, also those of a network of the user's own, so that a fit repeats. Without dropout,
+        nothing is drawn from it.
         """
         self.networks.train()
         try:
@@ -170,11 +161,7 @@ class RewardEnsemble(nn.Module):
             self.window.fill_(length)
 
     def normalise_outputs(self, rewards: Tensor) -> None:
-        """Set the normalisers so that each member has mean 0 and standard deviation 1.
-
-        Args:
-            rewards: raw rewards of all steps of all comparisons, ``[members, …]``.
-        """
+        """Set the normalisers so that the raw rewards ``[members, …]`` of all compared steps get mean 0 and deviation 1."""
         if not self.settings.normalize_outputs:
             return
         rewards = rewards.flatten(1)
@@ -239,14 +226,7 @@ class RewardEnsemble(nn.Module):
             self.networks.train(was)
 
     def check_steps(self, what: str) -> None:
-        """Check that single steps have a reward.
-
-        Args:
-            what: needs the rewards of single steps, for the error.
-
-        Raises:
-            SettingError: the network reads the steps before.
-        """
+        """Raise a `SettingError` if the network reads the steps before, so that ``what`` (single steps) has no reward."""
         if self.reads_history:
             raise SettingError(
                 f"reward_model.network is {self.settings.network!r}, which reads the steps before, but {what} single steps: use a "
@@ -367,3 +347,28 @@ class RewardEnsemble(nn.Module):
             )
         ensemble.load_state_dict(load_file(directory / "reward.safetensors"))
         return ensemble
+
+
+def last_of_windows(
+    networks: Any, observations: Tensor, actions: Tensor, terminated: bool, window: int, most_steps: int
+) -> Tensor:
+    """Compute the raw reward of each step of an episode, ``[members, n]``: the last one of the fragment that ends with it.
+
+    Windows slide by one step: every step but the first ones has a whole window, as long as the fragments of a fit. That costs
+    ``window`` times the work of a pass over the episode. The first steps, which have fewer before them, are one pass over the first
+    window, because the network is causal. A forward pass has at most ``most_steps``.
+    """
+    n = len(actions)
+    first = min(window, n)
+    ends = torch.zeros(1, dtype=torch.bool, device=observations.device)
+    ends[0] = terminated and first == n
+    parts = [networks(networks.encode(observations[None, : first + 1], actions[None, :first], ends)).squeeze(1)]
+    steps = torch.arange(window, device=observations.device)
+    at_once = max(1, most_steps // window)
+    for start in range(1, n - window + 1, at_once):
+        begin = torch.arange(start, min(start + at_once, n - window + 1), device=observations.device)
+        rows = begin[:, None] + steps
+        frames = torch.cat([observations[rows], observations[rows[:, -1:] + 1]], 1)
+        ends = (rows[:, -1] == n - 1) & terminated
+        parts.append(networks(networks.encode(frames, actions[rows], ends))[..., -1])
+    return torch.cat(parts, 1)

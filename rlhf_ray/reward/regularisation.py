@@ -1,16 +1,19 @@
-"""Regularisation by held-out comparisons: an L2 penalty that adapts to them, and early stopping.
+"""What keeps fits from noise: an L2 penalty that adapts to held-out comparisons, early stopping, and averaged weights.
 
-Both compare losses per comparison on fixed sets: a hash of the pair decides what is held out, so no comparison that a fit has seen
-is ever used to validate a later one.
+The first two compare losses per comparison on fixed sets: a hash of the pair decides what is held out, so no comparison that a fit
+has seen is ever used to validate a later one.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 SMALLEST, LARGEST = 1e-6, 1.0
@@ -18,6 +21,11 @@ SMALLEST, LARGEST = 1e-6, 1.0
 
 FEWEST_HELD_OUT = 10
 """Held-out comparisons from which on their loss is taken for more than noise."""
+
+
+STEPS = 50
+"""Gradient steps that the average is about. On 100 to 200 answers to Pendulum, 20 and 30 % of them wrong, the worst of 25 versions
+had a correlation with the true reward on all states of 0.79 and 0.60, in place of 0.69 and 0.48."""
 
 
 @dataclass(frozen=True)
@@ -100,3 +108,70 @@ class EarlyStopping:
         """Load the weights with the lowest held-out loss, if there was any."""
         if self._weights is not None:
             self.networks.load_state_dict(self._weights)
+
+
+class WeightAverage:
+    """The exponential moving average of weights over gradient steps (Polyak and Juditsky 1992), beside the weights themselves.
+
+    A fit starts from the weights and ends with their average in their place.
+
+    Args:
+        tensors: the weights, which the optimiser changes in place.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]):
+        self._tensors = list(tensors)
+        self._mean: list[Tensor] = []
+        self._last: list[Tensor] = []
+        """The weights themselves, while the average is in their place."""
+        self._steps = 0
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Put the weights where the last fit left them."""
+        self._put(self._last)
+        self._last = []
+
+    @torch.no_grad()
+    def add(self) -> None:
+        """Count the weights after a gradient step. The first `STEPS` count the same."""
+        if not self._steps:
+            self._mean = [tensor.detach().clone() for tensor in self._tensors]
+        self._steps += 1
+        share = max(1 / self._steps, 1 / STEPS)
+        torch._foreach_lerp_(self._mean, self._tensors, share)
+
+    @torch.no_grad()
+    def end(self) -> None:
+        """Put the average in the weights' place."""
+        if self._steps:
+            self._last = [tensor.detach().clone() for tensor in self._tensors]
+            self._put(self._mean)
+
+    def restart(self) -> None:
+        """Forget the average: the weights come from elsewhere."""
+        self._steps, self._mean, self._last = 0, [], []
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as numpy arrays and plain values."""
+        kept = {
+            name: {str(number): tensor.cpu().numpy().copy() for number, tensor in enumerate(tensors)}
+            for name, tensors in (("mean", self._mean), ("last", self._last))
+        }
+        return {"steps": self._steps, **kept}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
+        self._steps = int(state["steps"])
+        self._mean, self._last = (
+            [
+                torch.as_tensor(np.array(state[name][str(number)])).to(tensor.device)
+                for number, tensor in enumerate(self._tensors)
+                if str(number) in state[name]
+            ]
+            for name in ("mean", "last")
+        )
+
+    def _put(self, values: Sequence[Tensor]) -> None:
+        for tensor, value in zip(self._tensors, values, strict=bool(values)):
+            tensor.copy_(value)

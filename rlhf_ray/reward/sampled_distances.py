@@ -23,9 +23,17 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.measure import statistics
 from rlhf_ray.measure.distances import CONSTANT, pearson_distance, weighted_correlation
 from rlhf_ray.measure.intervals import CORRELATION
-from rlhf_ray.reward.distance_estimates import Estimate, estimate, refused, without
+from rlhf_ray.reward.distance_estimates import (
+    STEPS_PER_VALUE,
+    Estimate,
+    estimate,
+    features,
+    fewest_values,
+    refused,
+    value_features,
+    without,
+)
 from rlhf_ray.reward.functions import RewardFunction
-from rlhf_ray.reward.value_features import STEPS_PER_VALUE, features, fewest_values, value_features
 
 POOL = 4096
 """Most steps that a distance looks at."""

@@ -12,8 +12,7 @@ from scipy import stats
 
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.reward import RewardTrainer, annotators
-from rlhf_ray.reward.annotators import PRIOR, AnnotatorModel, annotator_model, likelihood_rates
-from rlhf_ray.reward.estimates import Estimates
+from rlhf_ray.reward.annotators import PRIOR, AnnotatorModel, Estimates, annotator_model, likelihood_rates
 from rlhf_ray.reward.likelihood import log_likelihood_loss, log_likelihood_slope
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import FORCES, VECTORS, more_right, right_about, some_comparisons

@@ -11,8 +11,7 @@ from torch import nn
 
 from rlhf_ray.optim import parallel
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
-from rlhf_ray.reward.networks import convolving, make_network
-from rlhf_ray.reward.networks.cnn import CNN
+from rlhf_ray.reward.networks import cnn, make_network
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import CHOICES, some_comparisons
 
@@ -36,17 +35,14 @@ def rewards_and_gradients(settings: dict[str, Any], precision: Any, *, together:
     inputs = network.encode(*parts)
     with pytest.MonkeyPatch.context() as patch:
         if not together:
-            for module in ("cnn", "pooled"):
-                patch.setattr(f"rlhf_ray.reward.networks.{module}.members_of_images", one_by_one)
+            patch.setattr(cnn, "members_of_images", one_by_one)
         rewards = network(inputs)
     rewards.pow(2).sum().backward()
     return rewards.detach(), torch.cat([of.grad.flatten() for of in network.parameters()])
 
 
 def one_by_one(network: Any, frames: Any) -> Any:
-    from rlhf_ray.reward.networks.cnn import pixels_of
-
-    pixels = pixels_of(network.settings, frames)
+    pixels = cnn.pixels_of(network.settings, frames)
     return torch.stack([convolve(pixels) for convolve in network.convolutions])
 
 
@@ -86,7 +82,7 @@ def test_small_passes_give_the_gradient_of_one(settings: dict[str, Any], monkeyp
     comparisons = some_comparisons(5, 4, observations=LARGER, actions=CHOICES)
     moments, passes = [], []
     for numbers in (2**40, 1):
-        monkeypatch.setattr(convolving, "PASS_NUMBERS", numbers)
+        monkeypatch.setattr(cnn, "PASS_NUMBERS", numbers)
         trainer = RewardTrainer(
             RewardModelSettings(precision="float32", batch_size=5, **settings),
             LARGER,
@@ -110,36 +106,33 @@ def test_small_passes_give_the_gradient_of_one(settings: dict[str, Any], monkeyp
 
 def test_passes_go_by_the_widest_layer() -> None:
     def that_fit(**settings: Any) -> int | None:
-        return convolving.steps_that_fit(make_network(LARGER, CHOICES, RewardModelSettings(**settings)))
+        return cnn.steps_that_fit(make_network(LARGER, CHOICES, RewardModelSettings(**settings)))
 
     assert that_fit(network="mlp") is None
     for network in ("cnn", "impala"):  # whose convolutions have none, but its head
         normalised = make_network(LARGER, CHOICES, RewardModelSettings(network=network, batch_norm=True))
-        assert convolving.takes_averages(normalised)
+        assert cnn.takes_averages(normalised)
         assert that_fit(network=network, batch_norm=True) == that_fit(network=network)
-    assert that_fit(network="cnn", ensemble_size=1) == convolving.PASS_NUMBERS // (48 * 48 * 3)
+    assert that_fit(network="cnn", ensemble_size=1) == cnn.PASS_NUMBERS // (48 * 48 * 3)
     pooled = {"network": "pooled_cnn", "convolutions": (8, 32), "ensemble_size": 2}
-    assert that_fit(**pooled) == convolving.PASS_NUMBERS // (48 * 48 * 64)
+    assert that_fit(**pooled) == cnn.PASS_NUMBERS // (48 * 48 * 64)
     assert RewardEnsemble(LARGER, CHOICES, RewardModelSettings(**pooled)).at_once == that_fit(**pooled)
 
 
 def test_layers_of_your_own_may_end_in_a_block() -> None:
-    class Blocks(CNN):
-        def convolve(self, channels: int) -> nn.Sequential:
-            first = nn.Sequential(nn.Conv2d(channels, 4, 5, 3), nn.ReLU())
-            return nn.Sequential(first, nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten()))
+    def member() -> nn.Sequential:
+        first = nn.Sequential(nn.Conv2d(3, 4, 5, 3), nn.ReLU())
+        return nn.Sequential(first, nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten()))
 
-    settings = RewardModelSettings(precision="float32")
-    network = Blocks(LARGER, CHOICES, settings)
+    members = nn.ModuleList(member() for _ in range(3))
     images = torch.randint(0, 256, (5, 3, 48, 48)).float()
-    assert network.convolutions is not None
-    expected = torch.stack([member(images / 255) for member in network.convolutions])
-    torch.testing.assert_close(convolving.convolved(network.convolutions, images, bfloat16=False), expected)
+    expected = torch.stack([each(images / 255) for each in members])
+    torch.testing.assert_close(cnn.convolved(members, images, bfloat16=False), expected)
 
 
 @pytest.mark.parametrize("settings", [{}, {"dropout": 0.5}, {"methods": ("surf",)}], ids=str)
 def test_no_bit_of_a_fit_depends_on_the_cores(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolving, "PASS_NUMBERS", 48 * 48 * 3 * 3 * 8)  # a comparison of 2 * 4 steps for each pass
+    monkeypatch.setattr(cnn, "PASS_NUMBERS", 48 * 48 * 3 * 3 * 8)  # a comparison of 2 * 4 steps for each pass
     comparisons = some_comparisons(8, 4, observations=LARGER, actions=CHOICES)
     seen, threads = [], []
     for cores in (1, 3):

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from rlhf_ray.reward.frames import UniqueFrames
+from rlhf_ray.reward.stacked import UniqueFrames
 from tests.made_up import CHOICES, IMAGES, some_comparisons
 
 

@@ -20,8 +20,8 @@ from rlhf_ray.reward.functions import (
     EnsembleReward,
     ImitationReward,
     TableReward,
+    imitation,
     load_reward,
-    saved_modules,
 )
 from rlhf_ray.settings import RewardModelSettings
 
@@ -161,7 +161,7 @@ def test_other_files_of_torch_are_refused(tmp_path, monkeypatch):
     assert "weights without their network" in refusal(tmp_path / "weights.pt")
     torch.save(net, tmp_path / "linear.pth")
     assert "holds a Linear, not a reward network" in refusal(tmp_path / "linear.pth")
-    monkeypatch.setattr(saved_modules, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(imitation, "MOST_BYTES", 2**20)
     with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("data", bytes(2**21))
     assert (tmp_path / "bomb.pt").stat().st_size < 2**14

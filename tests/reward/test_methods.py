@@ -13,10 +13,18 @@ import torch
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.reward.methods import UNLABELLED_PAIRS, FitLabels, FitMethod, make_methods, unlabelled_pairs
-from rlhf_ray.reward.methods.rime import FLIP, Rime
-from rlhf_ray.reward.methods.rune import Rune
-from rlhf_ray.reward.methods.surf import CONFIDENCE, Surf
+from rlhf_ray.reward.methods import (
+    CONFIDENCE,
+    FLIP,
+    UNLABELLED_PAIRS,
+    FitLabels,
+    FitMethod,
+    Rime,
+    Rune,
+    Surf,
+    make_methods,
+    unlabelled_pairs,
+)
 from rlhf_ray.settings import Experiment, RewardModelSettings, from_json, to_json
 from tests.made_up import FORCES, VECTORS, beats, right_about, some_comparisons
 

@@ -14,7 +14,7 @@ import torch
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.functions import EnsembleReward, load_reward
-from rlhf_ray.reward.networks.normalised import DECAY, NormalisedInputs
+from rlhf_ray.reward.networks.mlp import DECAY, NormalisedInputs
 from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.settings import RewardModelSettings, SettingError
 from tests.made_up import FORCES, IMAGES, VECTORS, some_comparisons, some_fragments

@@ -21,7 +21,7 @@ from rlhf_ray.interpret.reward.counterfactuals import check_edits
 from rlhf_ray.interpret.reward.true_reward import true_reward_of
 from rlhf_ray.measure.statistics import constant
 from rlhf_ray.reward.functions import RewardFunction
-from rlhf_ray.reward.functions.scaled import ScaledReward
+from rlhf_ray.reward.functions.shaped import ScaledReward
 
 READABLE = 1e3
 """A spread within this factor of 1, and of the mean, is readable in the four digits that tables have."""

@@ -1,4 +1,4 @@
-"""Reward functions: one interface for any reward, learned or written. One file per kind.
+"""Reward functions: one interface for any reward, learned or written.
 
 Everything that measures, changes or explains a reward takes a `RewardFunction`:
 
@@ -14,8 +14,7 @@ from rlhf_ray.reward.functions.ensemble import EnsembleReward
 from rlhf_ray.reward.functions.function import INPUTS, Input, NotDifferentiableError, RewardFunction, TorchReward
 from rlhf_ray.reward.functions.imitation import ImitationReward
 from rlhf_ray.reward.functions.loading import load_reward
-from rlhf_ray.reward.functions.plain import CallableReward
-from rlhf_ray.reward.functions.table import TableReward
+from rlhf_ray.reward.functions.plain import CallableReward, TableReward
 
 __all__ = [
     "INPUTS",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,14 @@ from rlhf_ray.data.registry import Registry
 from rlhf_ray.reward.ensemble import FORMAT, RewardEnsemble
 from rlhf_ray.reward.functions.ensemble import EnsembleReward
 from rlhf_ray.reward.functions.function import RewardFunction
-from rlhf_ray.reward.functions.imitation import ImitationReward
-from rlhf_ray.reward.functions.plain import CallableReward
-from rlhf_ray.reward.functions.saved_modules import SUFFIXES, load_imitation_net
+from rlhf_ray.reward.functions.imitation import SUFFIXES, ImitationReward, check_size, load_imitation_net
+from rlhf_ray.reward.functions.plain import CallableReward, TableReward
 from rlhf_ray.reward.functions.shaped import FORMAT as SHAPED
 from rlhf_ray.reward.functions.shaped import ShapedReward
-from rlhf_ray.reward.functions.table import TableReward
 from rlhf_ray.settings import RewardModelSettings, from_json, own_parts
 
 MOST_JSON = 2**24
-MOST_TABLE = 2**31
-"""Largest description and table in bytes."""
+"""Largest description in bytes."""
 
 FORMS = (
     "a run folder, a reward model's folder (reward.json), a table (.npz with the array table), a RewardNet that imitation saved "
@@ -126,12 +122,7 @@ READERS: dict[str, Callable[[Path, dict[str, Any]], RewardFunction]] = {
 
 
 def _table(path: Path) -> RewardFunction:
-    with zipfile.ZipFile(path) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-    if size > MOST_TABLE:
-        raise SettingError(
-            f"{path} unpacks to {size / 2**30:.1f} GiB; tables of up to {MOST_TABLE / 2**30:.0f} GiB are loaded."
-        )
+    check_size(path, "tables")
     with np.load(path, allow_pickle=False) as arrays:
         if "table" not in arrays:
             raise SettingError(

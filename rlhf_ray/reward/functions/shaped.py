@@ -1,4 +1,4 @@
-"""A reward with potential shaping, as a reward function that can be saved. No pickle."""
+"""Rewards made of another one: on another scale, and with potential shaping, which can be saved. No pickle."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.functions.ensemble import EnsembleReward
 from rlhf_ray.reward.functions.function import RewardFunction
-from rlhf_ray.reward.functions.potentials import Potential, potential_from
-from rlhf_ray.reward.functions.table import TableReward
-from rlhf_ray.reward.shaping import shaped
+from rlhf_ray.reward.functions.plain import TableReward
+from rlhf_ray.reward.functions.potentials import Potential, potential_from, shaped
 
 Reader = Callable[[Path | str], RewardFunction]
 """Reads a reward from its path: `rlhf_ray.reward.functions.loading.load_reward`."""
@@ -28,7 +27,58 @@ FORMAT = "rlhf_ray.shaped_reward/1"
 NAME = "reward.json"
 
 
-class ShapedReward(RewardFunction):
+class ChangedReward(RewardFunction):
+    """A reward made of another one, ``base``, with its spaces, layers and inputs."""
+
+    def __init__(self, base: RewardFunction):
+        self.base, self.name, self.inputs = base, base.name, base.inputs
+        self.observation_space, self.action_space = base.observation_space, base.action_space
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether the base reward is."""
+        return self.base.differentiable
+
+    def layers(self) -> dict[str, nn.Module]:
+        """Return the base reward's layers by name."""
+        return self.base.layers()
+
+    def fresh(self, seed: int) -> RewardFunction | None:
+        """Return the untrained base reward, unchanged."""
+        return self.base.fresh(seed)
+
+
+class ScaledReward(ChangedReward):
+    """``R' = factor * (R - offset)``, in double precision: the same reward for an agent where no episode ends early.
+
+    Args:
+        base: the reward R.
+        factor: above 0.
+        offset: what is subtracted first.
+        digits: decimals that are kept; None: all. Equal rewards stay equal then, whatever rounding does to them.
+    """
+
+    def __init__(self, base: RewardFunction, factor: float, offset: float, digits: int | None = None):
+        super().__init__(base)
+        self.factor, self.offset, self.digits = float(factor), float(offset), digits
+
+    def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
+        """Compute each member's reward, ``[members, n]`` float64."""
+        given = self.base.members(observations, actions, next_observations, terminated)
+        scaled = self.factor * (np.asarray(given, np.float64) - self.offset)
+        return np.asarray(scaled if self.digits is None else np.round(scaled, self.digits) + 0.0, np.float64)
+
+    def combine(self, members: Tensor) -> Tensor:
+        """Combine the members as the reward itself does."""
+        return self.base.combine(members)
+
+    def forward(self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor) -> Tensor:
+        """Compute the reward with gradients: see `RewardFunction.forward`."""
+        given: Tensor = self.base.forward(observations, actions, next_observations, terminated)
+        return self.factor * (given - self.offset)
+
+
+class ShapedReward(ChangedReward):
     """``R' = R - shift + gamma (1 - terminated) Phi(s') - Phi(s)``.
 
     Args:
@@ -40,9 +90,9 @@ class ShapedReward(RewardFunction):
     """
 
     def __init__(self, base: RewardFunction, potential: Potential, gamma: float, shift: float = 0.0, name: str = ""):
-        self.base, self.potential, self.gamma, self.shift = base, potential, float(gamma), float(shift)
+        super().__init__(base)
+        self.potential, self.gamma, self.shift = potential, float(gamma), float(shift)
         self.name = name or f"{base.name}, shaped"
-        self.observation_space, self.action_space = base.observation_space, base.action_space
         self.inputs = base.inputs | {"state", "next_state", "done"}
 
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
@@ -67,14 +117,6 @@ class ShapedReward(RewardFunction):
         rewards: Tensor = shaped(unshaped, before, after, terminated, self.gamma, self.shift)
         return rewards
 
-    def layers(self) -> dict[str, nn.Module]:
-        """Return the base reward's layers by name."""
-        return self.base.layers()
-
-    def fresh(self, seed: int) -> RewardFunction | None:
-        """Return the untrained base reward, without shaping."""
-        return self.base.fresh(seed)
-
     def save(self, folder: Path | str, base_path: Path | str | None = None) -> None:
         """Write ``reward.json``, ``potential.safetensors`` and the base reward into ``folder``, which is replaced.
 
@@ -87,34 +129,32 @@ class ShapedReward(RewardFunction):
             SettingError: the base reward or the potential is Python code.
         """
         plain, arrays = self.potential.state()
-        description: dict[str, Any] = {
-            "format": FORMAT,
-            "name": self.name,
-            "gamma": self.gamma,
-            "shift": self.shift,
-            "potential": {"kind": self.potential.kind, **plain},
-        }
-        kinds = (EnsembleReward, TableReward, ShapedReward)
-        if base_path is None and not isinstance(self.base, kinds):
+        if base_path is None and not isinstance(self.base, EnsembleReward | TableReward | ShapedReward):
             raise SettingError(
                 f"The reward {self.base.name!r} ({type(self.base).__name__}) can't be saved; save it yourself and give its "
                 "path as base_path."
             )
         with whole_folder(Path(folder)) as new:
+            base: dict[str, str] = {"kind": "path", "path": str(base_path)}
             if isinstance(self.base, EnsembleReward):
-                description["base"] = {"kind": "ensemble", "name": self.base.name}
+                base = {"kind": "ensemble", "name": self.base.name}
                 self.base.module.save(new / "base")
             elif isinstance(self.base, ShapedReward):
-                description["base"] = {"kind": "shaped"}
+                base = {"kind": "shaped"}
                 self.base.save(new / "base", base_path)
             elif isinstance(self.base, TableReward):
-                description["base"] = {"kind": "table", "name": self.base.name}
+                base = {"kind": "table", "name": self.base.name}
                 save_file({"table": np.ascontiguousarray(self.base.table)}, new / "base.safetensors")
-            else:
-                description["base"] = {"kind": "path", "path": str(base_path)}
-            save_file(
-                {name: np.ascontiguousarray(value) for name, value in arrays.items()}, new / "potential.safetensors"
-            )
+            contiguous = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+            save_file(contiguous, new / "potential.safetensors")
+            description = {
+                "format": FORMAT,
+                "name": self.name,
+                "gamma": self.gamma,
+                "shift": self.shift,
+                "potential": {"kind": self.potential.kind, **plain},
+                "base": base,
+            }
             (new / NAME).write_text(json.dumps(description, indent=2) + "\n")
 
     @staticmethod
@@ -136,9 +176,7 @@ class ShapedReward(RewardFunction):
                 raise SettingError(
                     f"{folder} has format {description['format']!r}; this version reads {FORMAT!r}: update rlhf_ray."
                 )
-            base_file = description["base"]
-            if base is None:
-                base = _load_base(folder, base_file, read)
+            base = base or _load_base(folder, description["base"], read)
             plain = dict(description["potential"])
             potential = potential_from(plain.pop("kind"), plain, load_file(folder / "potential.safetensors"))
             return ShapedReward(base, potential, description["gamma"], description["shift"], description["name"])

@@ -1,7 +1,8 @@
-"""Reward networks: from fragments to the reward of each step, for all ensemble members at once. One file per network."""
+"""Reward networks: from fragments to the reward of each step, for all ensemble members at once."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -13,17 +14,13 @@ from torch import Tensor, nn
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.registry import Registry
-from rlhf_ray.reward.networks.cnn import CNN as CNN
+from rlhf_ray.reward.networks.cnn import CNN, POOLED, PUBLISHED, PooledCNN
 from rlhf_ray.reward.networks.mlp import MLP as MLP
-from rlhf_ray.reward.networks.outputs import OUTPUTS
-from rlhf_ray.reward.networks.paper import PaperCNN
-from rlhf_ray.reward.networks.per_action import PerActionMLP
-from rlhf_ray.reward.networks.pooled import PRESETS, PooledCNN
-from rlhf_ray.reward.networks.published import Impala, Nature
-from rlhf_ray.reward.networks.reward_net import RewardNetStep, is_reward_net, members_of
-from rlhf_ray.reward.networks.sequences import SEQUENCES
-from rlhf_ray.reward.networks.sequences import reads_history as reads_history  # where callers look for them
-from rlhf_ray.reward.networks.shaped import ShapedNetwork
+from rlhf_ray.reward.networks.mlp import PerActionMLP
+from rlhf_ray.reward.networks.outputs import OUTPUTS, ShapedNetwork
+from rlhf_ray.reward.networks.outputs import observe as observe  # where callers look for them
+from rlhf_ray.reward.networks.sequences import SequenceNetwork
+from rlhf_ray.reward.networks.sequences import reads_history as reads_history
 from rlhf_ray.reward.passes import steps_at_once
 from rlhf_ray.settings import RewardModelSettings
 
@@ -111,6 +108,68 @@ class PerStep(nn.Module):
         return torch.stack([network(*(step.clone() for step in flat)).view(n, length) for network in self.networks])
 
 
+class RewardNetStep(nn.Module):
+    """A `StepNetwork` around a ``RewardNet``: any class of imitation's, which is not imported, or a subclass of a user's.
+
+    Observations and actions go through the network's own ``preprocess``: images are scaled to [0, 1], discrete actions become
+    one-hot. As in imitation's ``PreferenceModel``, the reward is ``forward``; wrappers that change ``predict_processed`` alone
+    (``NormalizedRewardNet``) have no effect, because `rlhf_ray.reward.RewardEnsemble` normalises each member itself. Layers that
+    keep running statistics (``RunningNorm``, ``EMANorm``) learn them during fits and not during predictions.
+
+    Args:
+        net: the ``RewardNet``.
+    """
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net: Any = net
+        space = net.action_space
+        self.start = int(space.start) if isinstance(space, gym.spaces.Discrete) else 0
+
+    def forward(self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor) -> Tensor:
+        """Return rewards ``[batch]`` float32."""
+        if self.start:  # imitation's one-hot actions begin at 0
+            actions = actions - self.start
+        fitting = self.training and torch.is_grad_enabled()
+        if self.net.training != fitting:
+            self.net.train(fitting)
+        rewards: Tensor = self.net(*self.net.preprocess(observations, actions, next_observations, terminated))
+        return rewards
+
+
+def is_reward_net(network: nn.Module) -> bool:
+    """Return whether ``network`` is a ``RewardNet`` of imitation."""
+    return hasattr(network, "predict_processed") and hasattr(network, "preprocess")
+
+
+def members_of(net: nn.Module, settings: RewardModelSettings) -> list[nn.Module] | None:
+    """Return the members of a ``RewardEnsemble``, alone or inside an ``AddSTDRewardWrapper``; None if ``net`` is none.
+
+    Raises:
+        SettingError: the settings have another ensemble size, or another weight of the deviation.
+    """
+    inner, alpha = net, 0.0  # type: Any, float
+    while hasattr(inner, "base"):
+        alpha = alpha or float(getattr(inner, "default_alpha", 0.0))
+        inner = inner.base
+    if not hasattr(inner, "predict_processed_all"):
+        return None
+    members = list(inner.members)
+    if len(members) != settings.ensemble_size:
+        raise SettingError(
+            f"reward_model.network is {settings.network!r}, an ensemble of {len(members)}, but reward_model.ensemble_size is "
+            f"{settings.ensemble_size}: set it to {len(members)}."
+        )
+    weight = float(getattr(settings, "deviation_weight", 0.0))
+    ours = alpha * math.sqrt(len(members) / (len(members) - 1))  # imitation divides the variance by n - 1
+    if not math.isclose(ours, weight, rel_tol=1e-3):
+        raise SettingError(
+            f"reward_model.network is {settings.network!r}, which adds {alpha:g} standard deviations, but "
+            f"reward_model.deviation_weight is {weight:g}: set it to {ours:.4g}, since imitation divides the variance by one less."
+        )
+    return members
+
+
 class AnyNetwork(Protocol):
     """A `StepNetwork`, or a `RewardNetwork` if it has ``encode``."""
 
@@ -136,13 +195,10 @@ NETWORKS: Registry[Any] = Registry(
         "auto": _auto,
         "mlp": MLP,
         "cnn": CNN,
-        "pooled_cnn": PooledCNN,
-        **PRESETS,
-        "paper_cnn": PaperCNN,
-        "nature": Nature,
-        "impala": Impala,
+        **dict.fromkeys(PUBLISHED, CNN),
+        **dict.fromkeys(("pooled_cnn", *POOLED), PooledCNN),
         "per_action": PerActionMLP,
-        **SEQUENCES,
+        **dict.fromkeys(("gru", "transformer"), SequenceNetwork),
         "shaped": _shaped,
     },
 )
@@ -191,17 +247,6 @@ def _inner_network(
         network = PerStep(steps, observation_space)
     _try_out(network, observation_space, action_space, settings)
     return network
-
-
-def observe(network: Any, inputs: dict[str, Tensor]) -> None:
-    """Let a network update the statistics of its inputs, if it keeps any.
-
-    Args:
-        network: a `RewardNetwork`.
-        inputs: from its ``encode``, of all comparisons.
-    """
-    if hasattr(network, "observe"):
-        network.observe(inputs)
 
 
 def is_built_in(settings: RewardModelSettings) -> bool:

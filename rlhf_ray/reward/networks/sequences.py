@@ -6,7 +6,6 @@ The reward of a step depends on the fragment's steps up to it. `RewardEnsemble.e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.reward.networks.cnn import convolutions_of, pixels_of, small_convolutions
+from rlhf_ray.reward.networks.cnn import convolutions_of, pixels_of
 from rlhf_ray.reward.networks.layers import ACTIVATIONS, StackedLinear
 from rlhf_ray.reward.networks.mlp import VectorInputs, other_inputs
 from rlhf_ray.settings import RewardModelSettings
@@ -25,15 +24,21 @@ HEADS = 4
 
 
 class SequenceNetwork(VectorInputs):
-    """What both have in common: a member's features of each step, what it remembers of them, and a linear output.
+    """A member's features of each step, what it remembers of them, and a linear output.
 
-    Images pass through the convolutions of the network cnn first. Subclasses write `remember`, which builds a member's part that
-    maps features ``[n, length, inputs]`` to ``[n, length, units]``, with ``units`` the last of ``settings.hidden``.
+    See `rlhf_ray.reward.networks.RewardNetwork`. Images pass through the convolutions of a cnn first. By ``settings.network``, the
+    memory is
+
+    * gru: a layer for each but the last of ``settings.hidden``, and a GRU with as many units as the last;
+    * transformer: a causal transformer with a layer for each of ``settings.hidden``, which must all have the same number of units.
 
     Args:
         observation_space: Box.
         action_space: Discrete, MultiDiscrete, MultiBinary or Box.
         settings: inputs, layers and ensemble size.
+
+    Raises:
+        SettingError: the layers of a transformer have different numbers of units, or an odd one.
     """
 
     reads_history = True
@@ -45,79 +50,30 @@ class SequenceNetwork(VectorInputs):
         self.convolutions: nn.ModuleList | None = None
         inputs, self.image = self.inputs, is_image(observation_space)
         if self.image:
-            self.convolutions, pixels, self.images_at_once = convolutions_of(
-                lambda channels: small_convolutions(channels, settings.activation), observation_space, settings
-            )
+            self.convolutions, pixels, self.images_at_once = convolutions_of(observation_space, settings)
             inputs = pixels + (self.encode_action.size if settings.use_action else 0) + int(settings.use_done)
-        self.memories = nn.ModuleList(self.remember(inputs) for _ in range(self.members))
+        memory = _GRU if settings.network == "gru" else _Transformer
+        self.memories = nn.ModuleList(memory(inputs, settings) for _ in range(self.members))
         self.head = StackedLinear(self.members, settings.hidden[-1], 1)
-
-    def remember(self, inputs: int) -> nn.Module:
-        """Build a member's memory."""
-        raise NotImplementedError
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
         """Return ``features`` ``[n, length, inputs]`` float32 and, for images, ``frames``: the observations."""
         if not self.image:
             return super().encode(observations, actions, terminated)
-        parts = other_inputs(self.settings, self.encode_action, actions, terminated)
-        features = torch.cat(parts, 2) if parts else torch.zeros(*actions.shape[:2], 0, device=actions.device)
+        features = other_inputs(self.settings, self.encode_action, actions, terminated)
         return {"features": features} if self.convolutions is None else {"features": features, "frames": observations}
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return rewards ``[members, n, length]``."""
         features = self.features_of(inputs)
         n, length = features.shape[:2]
-        read = []
-        pixels = None if self.convolutions is None else pixels_of(self.settings, inputs["frames"])
-        for i, memory in enumerate(self.memories):
-            seen = features
-            if pixels is not None:
-                assert self.convolutions is not None
-                seen = torch.cat([self.convolutions[i](pixels).view(n, length, -1), features], -1)
-            read.append(memory(seen))
+        seen = [features] * self.members
+        if self.convolutions is not None:
+            pixels = pixels_of(self.settings, inputs["frames"])
+            seen = [torch.cat([see(pixels).view(n, length, -1), features], -1) for see in self.convolutions]
+        read = [memory(of_member) for memory, of_member in zip(self.memories, seen, strict=True)]
         rewards: Tensor = self.head(torch.stack(read).flatten(1, 2))
         return rewards.view(self.members, n, length)
-
-
-class GRUReward(SequenceNetwork):
-    """A layer for each but the last of ``settings.hidden``, and a GRU with as many units as the last.
-
-    See `rlhf_ray.reward.networks.RewardNetwork`.
-
-    Args:
-        observation_space: Box.
-        action_space: Discrete, MultiDiscrete, MultiBinary or Box.
-        settings: inputs, layers and ensemble size.
-    """
-
-    def remember(self, inputs: int) -> nn.Module:
-        """Build a member's memory."""
-        return _GRU(inputs, self.settings)
-
-
-class TransformerReward(SequenceNetwork):
-    """A causal transformer: a layer for each of ``settings.hidden``, which must all have the same number of units.
-
-    See `rlhf_ray.reward.networks.RewardNetwork`.
-
-    Args:
-        observation_space: Box.
-        action_space: Discrete, MultiDiscrete, MultiBinary or Box.
-        settings: inputs, layers and ensemble size.
-
-    Raises:
-        SettingError: the layers have different numbers of units, or an odd one.
-    """
-
-    def remember(self, inputs: int) -> nn.Module:
-        """Build a member's memory."""
-        hidden = self.settings.hidden
-        if len(set(hidden)) > 1 or hidden[0] % 2:
-            raise SettingError(
-                f"reward_model.hidden is {hidden}; the layers of a transformer need one even number of units, such as (64, 64)."
-            )
-        return _Transformer(inputs, self.settings)
 
 
 class _GRU(nn.Module):
@@ -142,6 +98,11 @@ class _Transformer(nn.Module):
     def __init__(self, inputs: int, settings: RewardModelSettings):
         super().__init__()
         units = settings.hidden[0]
+        if len(set(settings.hidden)) > 1 or units % 2:
+            raise SettingError(
+                f"reward_model.hidden is {settings.hidden}; the layers of a transformer need one even number of units, such as "
+                "(64, 64)."
+            )
         self.embed = nn.Sequential(*_layer(inputs, units, settings, activate=False))
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(
@@ -188,7 +149,3 @@ def _layer(inputs: int, units: int, settings: RewardModelSettings, activate: boo
 def reads_history(network: Any) -> bool:
     """Return whether a network, or one inside it, declares that it reads the steps before (attribute ``reads_history``)."""
     return any(bool(getattr(module, "reads_history", False)) for module in network.modules())
-
-
-SEQUENCES: dict[str, Callable[..., SequenceNetwork]] = {"gru": GRUReward, "transformer": TransformerReward}
-"""Both by name."""

@@ -16,9 +16,7 @@ import numpy as np
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward.ensemble import RewardEnsemble
-from rlhf_ray.reward.supervised.balance import Extra
-from rlhf_ray.reward.supervised.checks import check_steps
-from rlhf_ray.reward.supervised.fitter import Fitter
+from rlhf_ray.reward.supervised.fitter import Extra, Fitter, check_steps
 from rlhf_ray.reward.supervised.report import AdversarialReport, balanced_auc, predict
 
 Visualise = Callable[[RewardEnsemble, int], Transitions]

@@ -1,10 +1,10 @@
-"""The fit of a reward model to recorded rewards: batches, gradients, and steps that are not of the data."""
+"""The fit of a reward model to recorded rewards: checks, balanced batches, gradients, and steps that are not of the data."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -12,18 +12,127 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.inputs import check_observations, check_recorded, in_type
+from rlhf_ray.data.spaces import choices_of, shaped
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.optim.adam import Adam
 from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
-from rlhf_ray.reward.supervised.balance import Balancer, Extra
 from rlhf_ray.reward.supervised.objectives import RewardObjective, make_objective
 from rlhf_ray.reward.supervised.report import SupervisedReport, count_episodes, levels_of, measures, predict
 from rlhf_ray.settings import RewardModelSettings, SupervisedSettings
 
 USUAL = 0.9
 """Quantile of the sizes of the task's gradients in the fit without visualisations, which bounds those of visualisations."""
+
+
+def check_steps(
+    steps: Transitions,
+    observation_space: gym.spaces.Box,
+    action_space: gym.Space[Any],
+    what: str = "The data",
+    own: bool = False,
+) -> Transitions:
+    """Check that ``steps`` fit the spaces and have known, finite rewards. Return them in the spaces' types.
+
+    Args:
+        steps: the steps.
+        observation_space: the environment's observation space.
+        action_space: the environment's action space.
+        what: names the steps in the error.
+        own: whether the environment itself returned the observations: they may leave its bounds.
+
+    Raises:
+        SettingError: they don't fit; the message says what and how to mend it.
+    """
+    if not len(steps):
+        raise SettingError(f"{what} have no steps; record some first.")
+    actions = shaped(steps.actions, action_space)
+    if choices_of(action_space) and np.array_equal(actions, np.round(actions)):  # whole numbers may be saved as floats
+        actions = actions.astype(np.int64)
+    check_recorded(steps.observations, actions, (observation_space, action_space), what, own=own)
+    check_observations(steps.next_observations, observation_space, what, own=own)
+    unknown = ~np.isfinite(steps.rewards)
+    if unknown.any():
+        raise SettingError(
+            f"{what} have {int(unknown.sum())} of {len(steps)} rewards that are NaN or infinite; record them with their rewards, "
+            "or remove those steps."
+        )
+    seen = [in_type(values, observation_space) for values in (steps.observations, steps.next_observations)]
+    return steps.with_(actions=actions, observations=seen[0], next_observations=seen[1])
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Steps that are added to each batch.
+
+    Attributes:
+        steps: the steps to draw from.
+        target: what the model should say of each, in the rewards' unit.
+        count: how many to add.
+    """
+
+    steps: Transitions
+    target: float
+    count: int
+
+
+class Balancer:
+    """Draws batches of training steps and says how much each step weighs, to make up for rare zero or nonzero rewards.
+
+    Args:
+        nonzero: ``[n]`` bool: whether each training step's reward is not zero.
+        settings: balance, batch size.
+        rng: draws.
+
+    Attributes:
+        rows: the steps that are trained on.
+        weights: ``[n]`` float32: weight of each step in the loss.
+
+    Raises:
+        SettingError: a balance is asked for, and there is only one kind of reward.
+    """
+
+    def __init__(self, nonzero: BoolArray, settings: SupervisedSettings, rng: np.random.Generator):
+        self._settings, self._rng, balance = settings, rng, settings.balance
+        n, ones = len(nonzero), int(nonzero.sum())
+        if balance != "none" and ones in (0, n):
+            raise SettingError(
+                f"supervised.balance is {balance!r}, but {'no' if ones else 'every'} training reward is zero: there is nothing to "
+                "balance; set it to none."
+            )
+        self.rows: IntArray = np.arange(n)
+        self.weights: FloatArray = np.ones(n, np.float32)
+        self._chances: FloatArray | None = None
+        of_class = np.where(nonzero, n / 2 / max(ones, 1), n / 2 / max(n - ones, 1))  # mean 1
+        if balance == "sampler":
+            self._chances = of_class / of_class.sum()
+        elif balance == "inverse_frequency":
+            self.weights = of_class.astype(np.float32)
+        elif balance == "drop_zeros":
+            zeros = np.flatnonzero(~nonzero)
+            kept = ones if settings.keep_zeros is None else round(settings.keep_zeros * len(zeros))
+            kept = int(np.clip(kept, 1, len(zeros)))
+            self.rows = np.sort(np.concatenate([np.flatnonzero(nonzero), rng.choice(zeros, kept, replace=False)]))
+        self.steps_per_epoch = -(-n // settings.batch_size)
+
+    def batches(self, count: int) -> Iterator[IntArray]:
+        """Yield ``count`` batches of positions."""
+        size, taken = self._settings.batch_size, 0
+        while taken < count:
+            order = self._order()
+            for start in range(0, len(order), size):
+                if taken == count:
+                    return
+                taken += 1
+                yield order[start : start + size]
+
+    def _order(self) -> IntArray:
+        """Return the steps of one pass, in random order."""
+        if self._chances is None:
+            return self._rng.permutation(self.rows)
+        return self._rng.choice(len(self._chances), len(self._chances), p=self._chances)
 
 
 class Fitter:

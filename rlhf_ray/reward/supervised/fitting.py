@@ -14,8 +14,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.supervised.adversarial import Visualise, train_adversarially
-from rlhf_ray.reward.supervised.checks import check_steps
-from rlhf_ray.reward.supervised.fitter import Fitter
+from rlhf_ray.reward.supervised.fitter import Fitter, check_steps
 from rlhf_ray.reward.supervised.report import SupervisedReport, count_episodes
 from rlhf_ray.settings import SUPERVISED_MODEL, RewardModelSettings, SupervisedSettings
 

@@ -13,7 +13,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward.functions import EnsembleReward
 from rlhf_ray.reward.supervised import fit_to_rewards
-from rlhf_ray.reward.supervised.checks import check_steps
+from rlhf_ray.reward.supervised.fitter import check_steps
 from rlhf_ray.settings import SUPERVISED_MODEL, SupervisedSettings
 
 IMAGES, CHOICES = gym.spaces.Box(0, 255, (16, 16, 1), np.uint8), gym.spaces.Discrete(2)

@@ -10,7 +10,7 @@ from rlhf_ray.interpret.reward.preprocess.certificate import EQUIVALENT, Certifi
 from rlhf_ray.interpret.reward.preprocess.problem import Objective, Options
 from rlhf_ray.interpret.reward.preprocess.run import Preprocessed, before_and_after, preprocess
 from rlhf_ray.interpret.reward.subject import Subject
-from rlhf_ray.reward.functions.scaled import ScaledReward
+from rlhf_ray.reward.functions.shaped import ScaledReward
 from rlhf_ray.study.figures import values_of
 from rlhf_ray.study.section import Check, Picture, Section, Table
 from rlhf_ray.study.step import Step, StepContext

@@ -1,0 +1,243 @@
+"""Methods: additions to a fit of the reward ensemble. `RewardModelSettings.methods` names those that a fit uses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.registry import Registry
+from rlhf_ray.settings import RewardModelSettings
+
+UNLABELLED_PAIRS = 512
+"""Pairs without labels that each fit gets from the clip pool, if a method wants any."""
+
+
+@dataclass(frozen=True)
+class FitLabels:
+    """The training comparisons as a method sees them before a pass.
+
+    Attributes:
+        differences: ``[members, n]`` float32: each member's current return of the left fragment minus that of the right one.
+        preferences: ``[n]`` float32: the labels: 1 left, 0 right, 0.5 equally good.
+        weights: ``[n]`` float32: factor of each comparison's loss.
+    """
+
+    differences: Tensor
+    preferences: Tensor
+    weights: Tensor
+
+
+class FitMethod:
+    """An addition to a fit. Subclass it and override what it changes.
+
+    The constructor of a custom method may take ``settings``, the `RewardModelSettings`.
+    """
+
+    unlabelled_ratio: int = 0
+    """Pairs without labels per comparison of a batch, for `unlabelled_loss`."""
+    revises: bool = False
+    """Whether `revise` changes anything: it costs a forward pass over all comparisons."""
+
+    def revise(self, labels: FitLabels) -> FitLabels:
+        """Change labels and weights before a pass over the training comparisons. The store keeps the answers as they were."""
+        return labels
+
+    def steps(self, pairs: int, length: int, generator: Generator) -> Tensor | None:
+        """Draw which steps of each fragment count in a batch.
+
+        Args:
+            pairs: number of pairs in the batch.
+            length: steps per fragment.
+            generator: source of randomness.
+
+        Returns:
+            ``[pairs, 2, length]`` float32 factors of the steps' rewards; None for all steps.
+        """
+        return None
+
+    def unlabelled_loss(self, differences: Tensor, whole: Tensor) -> Tensor | None:
+        """Compute a loss of pairs without labels, which is added to the loss of a batch.
+
+        Args:
+            differences: ``[members, m]`` float32, with gradients: return differences of the pairs, over the steps that count.
+            whole: ``[members, m]`` float32, without gradients: those over all steps.
+
+        Returns:
+            ``[members]`` float32; None for no loss.
+        """
+        return None
+
+    def deviation_weight(self, progress: float) -> float | None:
+        """Return the weight of the ensemble's standard deviation in the reward of this version; None for the setting's.
+
+        Args:
+            progress: the training's progress, 0 to 1.
+        """
+        return None
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return metrics of the last fit."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, as JSON values."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+
+
+CONFIDENCE = 0.99
+"""Least probability of the preferred fragment for a pseudo-label (the paper's τ for locomotion; it also uses 0.999)."""
+
+WEIGHT = 1.0
+"""Weight of the pseudo-labels' loss (the paper's λ)."""
+
+RATIO = 4
+"""Pairs without labels per comparison of a batch (the paper's μ)."""
+
+CROP = 0.1
+"""Largest share of a fragment that a crop leaves out: 5 of 50 steps, as in the paper."""
+
+
+class Surf(FitMethod):
+    """Semi-supervised reward learning with data augmentation (Park et al. 2022).
+
+    Each member labels pairs without answers itself and learns from those labels of which it is confident. It labels whole
+    fragments, and learns from crops of them and of answered pairs: a window of the fragment counts, equally long on both sides,
+    drawn anew for each batch. For rewards of single steps, leaving steps out of the sum is the same as cutting them off.
+    """
+
+    unlabelled_ratio = RATIO
+
+    def steps(self, pairs: int, length: int, generator: Generator) -> Tensor | None:
+        """See `FitMethod.steps`: a window of random length and, on each side of each pair, at a random place."""
+        shortest = length - round(CROP * length)
+        kept = int(torch.randint(shortest, length + 1, (), generator=generator))
+        first = torch.randint(0, length - kept + 1, (pairs, 2, 1), generator=generator)
+        step = torch.arange(length)
+        return ((step >= first) & (step < first + kept)).float()
+
+    def unlabelled_loss(self, differences: Tensor, whole: Tensor) -> Tensor | None:
+        """See `FitMethod.unlabelled_loss`: cross entropy of the crops with the member's own confident labels of whole fragments."""
+        left = torch.sigmoid(whole)
+        labels = (left > 0.5).float()
+        confident = (torch.maximum(left, 1 - left) > CONFIDENCE).float()
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(differences, labels, reduction="none")
+        return WEIGHT * (losses * confident).mean(1)
+
+
+ALPHA = 0.5
+"""α of the paper: how fast the threshold grows with the largest loss of a trusted label."""
+
+FIRST_BETA, LAST_BETA, DECAY_PASSES = 3.0, 1.0, 60
+"""β of the paper: the threshold's slack in standard deviations of the losses, and the passes in which it shrinks from the first to
+the last, as in the authors' code for locomotion."""
+
+MOST_SLACK = 3.0
+"""Largest slack, in nats, as in the authors' code."""
+
+FLIP = 3 * math.log(10)
+"""Loss, in nats, above which a label is turned round: the model gives it a probability below 0.001."""
+
+
+class Rime(FitMethod):
+    """Denoises labels before each pass: leaves out suspected wrong ones, turns round almost certain ones (Cheng et al. 2024).
+
+    A label is trusted if its loss under the ensemble's mean probability is below ``-ln(ρ) + α ρ + β s``: ρ is the largest loss of
+    a label trusted in the last pass, s the losses' standard deviation among those. The first two terms bound the loss of wrong
+    labels from below. A label with a loss above `FLIP` is turned round. All others don't count in this pass.
+
+    It helps if wrong labels are a matter of chance. If an annotator errs where fragments look alike, plain fits are often better.
+    """
+
+    revises = True
+
+    def __init__(self) -> None:
+        self.largest, self.spread, self.passes = 0.0, 0.0, 0
+        self._shares = {"trusted_share": 1.0, "flipped_share": 0.0}
+
+    def revise(self, labels: FitLabels) -> FitLabels:
+        """See `FitMethod.revise`."""
+        left = torch.sigmoid(labels.differences).mean(0).clamp(1e-6, 1 - 1e-6)
+        loss = -(labels.preferences * left.log() + (1 - labels.preferences) * (1 - left).log())
+        trusted, flipped = loss < self.threshold, loss > FLIP
+        if bool(trusted.any()):
+            self.largest = float(loss[trusted].max())
+            self.spread = float(loss[trusted].std(correction=0))
+        self.passes += 1
+        self._shares = {
+            "trusted_share": float((trusted | flipped).float().mean()),
+            "flipped_share": float(flipped.float().mean()),
+        }
+        return replace(
+            labels,
+            preferences=torch.where(flipped, 1 - labels.preferences, labels.preferences),
+            weights=labels.weights * (trusted | flipped),
+        )
+
+    @property
+    def threshold(self) -> float:
+        """Loss, in nats, below which a label is trusted."""
+        beta = max(LAST_BETA, FIRST_BETA - (FIRST_BETA - LAST_BETA) * self.passes / DECAY_PASSES)
+        return -math.log(self.largest + 1e-8) + ALPHA * self.largest + min(beta * self.spread, MOST_SLACK)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the shares of labels that the last pass used and turned round."""
+        return self._shares
+
+    def state(self) -> dict[str, Any]:
+        """See `FitMethod.state`."""
+        return {"largest": self.largest, "spread": self.spread, "passes": self.passes}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """See `FitMethod.load_state`."""
+        self.largest, self.spread, self.passes = state["largest"], state["spread"], state["passes"]
+
+
+FIRST, LAST = 0.05, 0.0
+"""Weight of the spread at the start and at the end of the training (the paper's β starts at 0.05)."""
+
+
+class Rune(FitMethod):
+    """Adds the standard deviation over members to the reward, with a weight that decays to 0 over the training (Liang et al. 2022).
+
+    Each version of the reward carries its weight. The paper lets it decay with each step.
+    """
+
+    def deviation_weight(self, progress: float) -> float | None:
+        """See `FitMethod.deviation_weight`."""
+        return FIRST + (LAST - FIRST) * min(max(progress, 0.0), 1.0)
+
+
+METHODS: Registry[FitMethod] = Registry("reward_model.methods", FitMethod, {"surf": Surf, "rime": Rime, "rune": Rune})
+"""Built-in methods by name."""
+
+
+def make_methods(settings: RewardModelSettings) -> Sequence[FitMethod]:
+    """Make the methods that ``settings.methods`` names, in this order.
+
+    Raises:
+        SettingError: no method has such a name, it doesn't behave like a `FitMethod`, or it has a hook that is never called.
+    """
+    methods = [METHODS.make(name, settings=settings) for name in settings.methods]
+    for name, method in zip(settings.methods, methods, strict=True):
+        for switch, hook in (("revises", "revise"), ("unlabelled_ratio", "unlabelled_loss")):
+            own = getattr(type(method), hook, None) is not getattr(FitMethod, hook)
+            if bool(getattr(method, switch)) != own:
+                raise SettingError(
+                    f"reward_model.methods has {name!r}, whose {switch} is {getattr(method, switch)!r} although it has "
+                    f"{'a' if own else 'no'} {hook}() of its own: it is called only if {switch} is set."
+                )
+    return methods
+
+
+def unlabelled_pairs(settings: RewardModelSettings) -> int:
+    """Return the number of pairs without labels that each fit wants; 0 for none."""
+    return UNLABELLED_PAIRS if any(method.unlabelled_ratio for method in make_methods(settings)) else 0
