@@ -14,7 +14,7 @@ from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.help import Usage
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock
-from rlhf_ray.data.nearest import did_you_mean
+from rlhf_ray.data.registry import did_you_mean
 from rlhf_ray.measure.agreement import AnnotatorAgreement
 from rlhf_ray.store import exchange
 from rlhf_ray.store.answers import Presses

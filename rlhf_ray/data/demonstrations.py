@@ -21,7 +21,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.data import read_episode
+from rlhf_ray.data import other_formats
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
@@ -103,7 +103,7 @@ class Demonstrations:
                         raise ValueError(f"it has no array {name}, but {', '.join(arrays) or 'none'}")
                 return Demonstrations(**{name: arrays[name][()] for name in _CHECKS if name in arrays})
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise read_episode.unreadable(path, error) from error
+            raise other_formats.unreadable(path, error) from error
 
     @staticmethod
     def of(trajectories: Sequence[Trajectory]) -> Demonstrations:
@@ -114,7 +114,7 @@ class Demonstrations:
         """
         if not trajectories:
             raise ValueError("it has no episodes")
-        read_episode.check_alike(trajectories)
+        other_formats.check_alike(trajectories)
         steps = Transitions.of_trajectories(trajectories)
         last = np.append(np.diff(steps.episodes) != 0, True)
         return Demonstrations(
@@ -262,11 +262,11 @@ SPACES = ("observation_space", "action_space")
 """Texts in an ``.npz`` with the environment's spaces."""
 
 _CHECKS: dict[str, Callable[[Any, str], Array]] = {
-    "observations": read_episode.numbers,
-    "actions": read_episode.actions,
-    "next_observations": read_episode.numbers,
-    "rewards": read_episode.column,
-    "terminals": read_episode.flags,
-    "timeouts": read_episode.flags,
+    "observations": other_formats.numbers,
+    "actions": other_formats.actions,
+    "next_observations": other_formats.numbers,
+    "rewards": other_formats.column,
+    "terminals": other_formats.flags,
+    "timeouts": other_formats.flags,
 }
 """The arrays of a file, and what is checked of each."""

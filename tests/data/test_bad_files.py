@@ -11,7 +11,7 @@ import torch
 
 from rlhf_ray.cli.convert import run as convert
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.minari_files import MinariFolder
+from rlhf_ray.data.other_formats import MinariFolder
 from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.queries.fitting import fit
 from rlhf_ray.queries.offline import label_recorded

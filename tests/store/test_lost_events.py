@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import uuid
@@ -189,7 +188,6 @@ def test_whatever_file_is_damaged_nothing_comes_back_and_nothing_is_wrong(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_damaged_file_costs_its_own_answers_alone(tmp_path: Path) -> None:
     right = answers(filled(tmp_path / "whole"))
     for number, name in enumerate(files_of(tmp_path / "whole", "labels", "amendments")):
@@ -241,47 +239,6 @@ def test_the_file_put_back_ends_the_doubt(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "whole" / gone[-1], tmp_path / "store" / gone[-1])
     assert answers(damaged) == answers(whole)
     assert answers(PreferenceStore(tmp_path / "store")) == answers(whole)
-
-
-def as_before_1_3(path: Path) -> None:
-    """Make of the store one that an earlier version wrote: without copies and marker."""
-    for folder in ("amendments", "last"):
-        shutil.rmtree(path / folder)
-    (path / "store.json").write_text(json.dumps({"format": "rlhf_ray.preferences", "major": 1, "minor": 2}))
-
-
-def test_a_store_of_an_earlier_version_is_sound_and_gets_copies_with_the_next_commit(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    right = answers(filled(path))
-    as_before_1_3(path)
-    assert PreferenceStore(path, create=False).verify().problems == ()
-    assert answers(PreferenceStore(path)) == right
-    PreferenceStore(path).commit(OTHER, annotator="dan")
-    assert len(list((path / "amendments").iterdir())) == len(list((path / "last").iterdir())) == 1
-    assert PreferenceStore(path).verify().problems == ()
-    for name in files_of(path, "labels"):
-        folder = tmp_path / "copies" / Path(name).stem
-        shutil.copytree(path, folder)
-        (folder / name).unlink()
-        assert others_answers(PreferenceStore(folder)).items() <= right.items()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", [delete, flip])
-def test_in_a_store_of_an_earlier_version_a_gap_puts_all_earlier_answers_in_doubt(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
-    path = tmp_path / "store"
-    right = answers(filled(path))
-    as_before_1_3(path)
-    segments = files_of(path, "labels")
-    for name in segments[:-1] if damage is delete else segments:  # of the newest one that is gone, nothing would tell
-        folder = tmp_path / Path(name).stem / "store"
-        shutil.copytree(path, folder)
-        damage(folder / name)
-        assert read(folder, right, name) is not None
-        PreferenceStore(folder).commit(OTHER, annotator="dan")
-        assert others_answers(PreferenceStore(folder)).items() <= right.items()
 
 
 @pytest.mark.slow
