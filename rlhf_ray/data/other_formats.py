@@ -269,10 +269,10 @@ class MinariFolder:
         """
         spaces = self.observation_space, self.action_space
         try:
-            for number, episode in enumerate(self._storage.get_episodes(range(self._storage.total_episodes))):
-                actions = shaped(self._acted(numbers(episode["actions"], "actions")), self.action_space)
-                ends = episode["terminations"], episode["truncations"]
-                read = episode(number, self._see(episode["observations"]), actions, episode["rewards"], *ends)
+            for number, kept in enumerate(self._storage.get_episodes(range(self._storage.total_episodes))):
+                acts = shaped(self._acted(numbers(kept["actions"], "actions")), self.action_space)
+                ends = kept["terminations"], kept["truncations"]
+                read = episode(number, self._see(kept["observations"]), acts, kept["rewards"], *ends)
                 check_recorded(read.observations, read.actions, spaces, f"the steps of episode {number}", own=True)
                 yield RecordedEpisode(read, truncated=bool(flags(ends[1], "truncations")[-1]))
         except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
@@ -321,13 +321,13 @@ def write_minari(
         storage.update_metadata(about | {"minari_version": importlib.metadata.version("minari")})
         storage.update_episodes(
             EpisodeBuffer(
-                observations=episode.trajectory.observations,
-                actions=episode.trajectory.actions,
-                rewards=list(episode.trajectory.rewards),
-                terminations=[False] * (len(episode.trajectory) - 1) + [episode.trajectory.terminated],
-                truncations=[False] * (len(episode.trajectory) - 1) + [episode.truncated],
+                observations=each.trajectory.observations,
+                actions=each.trajectory.actions,
+                rewards=list(each.trajectory.rewards),
+                terminations=[False] * (len(each.trajectory) - 1) + [each.trajectory.terminated],
+                truncations=[False] * (len(each.trajectory) - 1) + [each.truncated],
             )
-            for episode in episodes
+            for each in episodes
         )
 
 

@@ -209,12 +209,13 @@ def steps_of(episodes: Iterable[RecordedEpisode], most: int | None = None) -> Tr
     ``next_state.NAME``, which are NaN (0 for integers) where the environment did not say.
     """
     taken: list[RecordedEpisode] = []
-    lengths: list[int] = []
+    total = 0
     for episode in episodes:
-        if most is not None and sum(lengths) >= most:
+        if most is not None and total >= most:
             break
         taken.append(episode)
-        lengths.append(len(episode.trajectory))
+        total += len(episode.trajectory)
+    lengths = [len(episode.trajectory) for episode in taken]
     steps = Transitions.of_trajectories([episode.trajectory for episode in taken])
     truncated = np.zeros(len(steps), bool)
     truncated[np.cumsum(lengths) - 1] = [episode.truncated for episode in taken]

@@ -97,7 +97,7 @@ class Registry(Generic[_T]):
             except Exception as error:
                 raise SettingError(
                     f"{self.setting} is {name!r}, and making it raised {type(error).__name__}: {error}. It may take "
-                    f"{', '.join(offered) or 'no arguments'}, each by name."
+                    f"{', '.join(offered) or 'no arguments'}{', each by name' if offered else ''}."
                 ) from error
         self._check(name, part, _members(self.protocol))
         return cast(_T, part)

@@ -14,14 +14,14 @@ from rlhf_ray.sweeps.space import kinds
         ("ppo.GAMMA", "ppo.gamma"),
         ("labeling.port", "labelling.port"),
         ("ensemble-size", "reward_model.ensemble_size"),
-        ("gamma", "ppo.gamma or sac.gamma"),
     ],
 )
 def test_the_nearest_settings_are_named(given: str, meant: str) -> None:
     assert did_you_mean(given, kinds()) == f"did you mean {meant}?"
 
 
-def test_nothing_near_is_no_suggestion() -> None:
+def test_several_are_named_and_nothing_near_is_no_suggestion() -> None:
+    assert did_you_mean("gamma", ["sac.gamma", "ppo.gamma"], "--{}") == "did you mean --sac.gamma or --ppo.gamma?"
     assert did_you_mean("nonsense", kinds()) == did_you_mean("x", []) == ""
 
 
