@@ -95,7 +95,7 @@ class StoreReader:
             The comparisons with their fragments, or None if there are none.
 
         Raises:
-            ValueError: the fragments differ in length, shape or kind of dtype.
+            SettingError: the fragments differ in length, shape or kind of dtype.
         """
         while len(snapshot := self.snapshot(last)):
             with contextlib.suppress(DamagedFragmentError):  # the damage is now known: the next snapshot omits it

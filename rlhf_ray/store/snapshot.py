@@ -91,7 +91,7 @@ class Snapshot:
 
         Raises:
             DamagedFragmentError: a fragment is damaged, found on its first read. The store's next snapshot omits it.
-            ValueError: their fragments differ in length, shape or kind of dtype.
+            SettingError: their fragments differ in length, shape or kind of dtype.
         """
         rows = self._positions[index]
         left, right = (self._fragments.gather(side.take(rows)) for side in self._sides)
