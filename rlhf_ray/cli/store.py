@@ -196,7 +196,7 @@ class Merge(_Action):
 
 @dataclass(frozen=True)
 class Undo(_Action):
-    """Undo the latest merge; or, if fragments of different shapes were mixed, remove those added later."""
+    """Undo the latest merge."""
 
     def _run(self) -> None:
         print(f"{self.path}: removed {self._open().undo()}")
