@@ -11,10 +11,9 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
-from rlhf_ray.data.rollout import Act, Rollout, See, rollout
+from rlhf_ray.data.rollout import Act, Rollout, See, Switching, rollout
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.spaces import seeded
-from rlhf_ray.data.switching import Switching
 from rlhf_ray.labelling.camera import Camera
 from rlhf_ray.labelling.films import Episode, Film, Reel, film
 from rlhf_ray.queries.pool import CutFragments

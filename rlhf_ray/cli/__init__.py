@@ -17,7 +17,7 @@ from rlhf_ray import __version__, tune_configs
 from rlhf_ray.cli.help import Usage, asks_help
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import DEBUG, cause, debugging, explain
-from rlhf_ray.data.nearest import did_you_mean
+from rlhf_ray.data.registry import did_you_mean
 from rlhf_ray.data.system import TORCH_THREADS, torch_threads
 from rlhf_ray.runs.interruption import leave, nothing_to_save, sigterm_as_ctrl_c
 

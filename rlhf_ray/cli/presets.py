@@ -11,7 +11,7 @@ from rlhf_ray import tune_configs
 from rlhf_ray.cli.help import Usage
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.nearest import did_you_mean
+from rlhf_ray.data.registry import did_you_mean
 from rlhf_ray.settings import AgentName, Experiment, load_experiment
 
 

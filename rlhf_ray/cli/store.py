@@ -14,7 +14,7 @@ from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.help import Usage
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock
-from rlhf_ray.data.nearest import did_you_mean
+from rlhf_ray.data.registry import did_you_mean
 from rlhf_ray.measure.agreement import AnnotatorAgreement
 from rlhf_ray.store import exchange
 from rlhf_ray.store.answers import Presses
@@ -196,7 +196,7 @@ class Merge(_Action):
 
 @dataclass(frozen=True)
 class Undo(_Action):
-    """Undo the latest merge; or, if fragments of different shapes were mixed, remove those added later."""
+    """Undo the latest merge."""
 
     def _run(self) -> None:
         print(f"{self.path}: removed {self._open().undo()}")

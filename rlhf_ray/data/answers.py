@@ -6,7 +6,6 @@ derive from `ANSWERS`: another answer is another line there, with its texts in `
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -53,12 +52,9 @@ class AnswerKind:
         return 1.0 - self.preference
 
 
-def _by_name(kinds: Iterable[AnswerKind]) -> dict[str, AnswerKind]:
-    return {kind.name: kind for kind in kinds}
-
-
-ANSWERS: dict[str, AnswerKind] = _by_name(
-    (
+ANSWERS: dict[str, AnswerKind] = {
+    kind.name: kind
+    for kind in (
         AnswerKind("left", "A <i>is better</i>", "A is better", ("ArrowLeft", "1"), preference=1.0),
         AnswerKind("equal", "Equal", "Equally good", ("ArrowDown",), preference=0.5),
         AnswerKind("right", "B <i>is better</i>", "B is better", ("ArrowRight", "2"), preference=0.0),
@@ -84,7 +80,7 @@ ANSWERS: dict[str, AnswerKind] = _by_name(
         ),
         AnswerKind("flag", "Flag <i>as broken</i>", "Flag: something is wrong with a clip", ("f",), broken=True),
     )
-)
+}
 """All answers by name, in the order of their buttons."""
 
 POSTPONED = "skip"

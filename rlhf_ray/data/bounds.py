@@ -22,10 +22,8 @@ WIDEST_SCALED = 1e5
 
 def formal_numbers(space: gym.spaces.Box, widest: float = WIDEST) -> BoolArray:
     """Return which numbers of a Box have formal bounds, ``[size]``: both finite, and further apart than ``widest``."""
-    low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))
-    with np.errstate(over="ignore", invalid="ignore"):
-        formal: BoolArray = np.isfinite(low) & np.isfinite(high) & (high - low > widest)
-    return formal
+    finite = np.isfinite(space.low) & np.isfinite(space.high)
+    return np.asarray(finite & unscaled(space.low, space.high, widest)).reshape(-1)
 
 
 def unscaled(low: Array, high: Array, widest: float = WIDEST) -> BoolArray:

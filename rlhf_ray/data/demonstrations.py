@@ -21,7 +21,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.data import read_episode
+from rlhf_ray.data import other_formats
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
@@ -97,13 +97,13 @@ class Demonstrations:
             SettingError: ``path`` holds no demonstrations; the message says what is missing.
         """
         try:
-            with open_hdf5(path) if is_hdf5(path) else open_npz(path) as arrays:
+            with _open(path) as arrays:
                 for name in ("observations", "actions"):
                     if name not in arrays:
                         raise ValueError(f"it has no array {name}, but {', '.join(arrays) or 'none'}")
                 return Demonstrations(**{name: arrays[name][()] for name in _CHECKS if name in arrays})
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise read_episode.unreadable(path, error) from error
+            raise other_formats.unreadable(path, error) from error
 
     @staticmethod
     def of(trajectories: Sequence[Trajectory]) -> Demonstrations:
@@ -114,7 +114,7 @@ class Demonstrations:
         """
         if not trajectories:
             raise ValueError("it has no episodes")
-        read_episode.check_alike(trajectories)
+        other_formats.check_alike(trajectories)
         steps = Transitions.of_trajectories(trajectories)
         last = np.append(np.diff(steps.episodes) != 0, True)
         return Demonstrations(
@@ -208,32 +208,19 @@ class Demonstrations:
         return np.asarray((after.astype(coarse) != before.astype(coarse)).reshape(len(after), -1).any(1))
 
 
-def open_npz(path: Path | str) -> Any:
-    """Open an ``.npz`` as numpy does, without unpickling. Of other files, numpy would advise to unpickle them.
+def _open(path: Path | str) -> Any:
+    """Open an ``.npz`` as numpy does, without unpickling, or HDF5. Of other files, numpy would advise to unpickle them.
 
     Raises:
-        OSError: there is no such file.
-        ValueError: it is no ``.npz``.
+        OSError: there is no such file, or it is damaged.
+        ValueError: it is neither, or h5py is not installed.
     """
     with open(path, "rb") as content:
-        if not zipfile.is_zipfile(content):
+        hdf5, zipped = content.read(8) == b"\x89HDF\r\n\x1a\n", zipfile.is_zipfile(content)
+    if not hdf5:
+        if not zipped:
             raise ValueError("it is no .npz file")
-    return np.load(path, allow_pickle=False)
-
-
-def is_hdf5(path: Path | str) -> bool:
-    """Return whether ``path`` is a file that begins as HDF5 does."""
-    with open(path, "rb") as content:
-        return content.read(8) == b"\x89HDF\r\n\x1a\n"
-
-
-def open_hdf5(path: Path | str) -> Any:
-    """Open an HDF5 file.
-
-    Raises:
-        OSError: it is damaged.
-        SettingError: h5py is not installed.
-    """
+        return np.load(path, allow_pickle=False)
     try:
         import h5py
     except ImportError:
@@ -249,7 +236,7 @@ def spaces_of_file(path: Path) -> tuple[gym.Space[Any] | None, gym.Space[Any] | 
     """
     if not zipfile.is_zipfile(path):
         return None, None
-    with open_npz(path) as arrays:
+    with np.load(path, allow_pickle=False) as arrays:
         texts: Mapping[str, str] = {name: str(arrays[name]) for name in SPACES if name in arrays}
     try:
         seen, taken = (space_from_json(json.loads(texts[name])) if texts else None for name in SPACES)
@@ -262,11 +249,11 @@ SPACES = ("observation_space", "action_space")
 """Texts in an ``.npz`` with the environment's spaces."""
 
 _CHECKS: dict[str, Callable[[Any, str], Array]] = {
-    "observations": read_episode.numbers,
-    "actions": read_episode.actions,
-    "next_observations": read_episode.numbers,
-    "rewards": read_episode.column,
-    "terminals": read_episode.flags,
-    "timeouts": read_episode.flags,
+    "observations": other_formats.numbers,
+    "actions": other_formats.actions,
+    "next_observations": other_formats.numbers,
+    "rewards": other_formats.column,
+    "terminals": other_formats.flags,
+    "timeouts": other_formats.flags,
 }
 """The arrays of a file, and what is checked of each."""

@@ -84,21 +84,17 @@ def explain(error: BaseException) -> str:
     if isinstance(error, _SAYS_IT):
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:
-        where = f"{error.filename}: " if error.filename else ""
-        what = f"{where}{os.strerror(error.errno)}"
-        if not where and error.strerror and error.strerror != os.strerror(error.errno):  # from the store, with a remedy
-            what = error.strerror
-            return (
-                f"{what}. A training run continues with `rlhf-ray train --resume RUN`."
-                if error.errno in _FULL
-                else f"{what}."
-            )
+        known = os.strerror(error.errno)
+        if not error.filename and error.strerror and error.strerror != known:  # from the store, with a remedy
+            resume = " A training run continues with `rlhf-ray train --resume RUN`." if error.errno in _FULL else ""
+            return f"{error.strerror}.{resume}"
+        what = f"{error.filename}: {known}." if error.filename else f"{known}."
         if error.errno in _FULL:
             remedy = f"Please {_FULL[error.errno]} there and repeat the command"
-            return f"{what}. {remedy}; a training run continues with `rlhf-ray train --resume RUN`."
+            return f"{what} {remedy}; a training run continues with `rlhf-ray train --resume RUN`."
         if error.errno in _FORBIDDEN:
-            return f"{what}. Make it writable, or choose another location (for example with --run-dir)."
-        return f"{what}."
+            return f"{what} Make it writable, or choose another location (for example with --run-dir)."
+        return what
     message = _said(error)
     if where_raised:
         return f"{where_raised}, raised {message}. --debug shows the full traceback."

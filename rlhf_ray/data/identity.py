@@ -56,23 +56,11 @@ def own_code() -> str:
         file = queue.pop()
         if file not in files and file.is_file():
             files.add(file)
-            queue += _read(file)[1]
+            queue += _beside(file, file.read_bytes())
     content = hashlib.sha256()
     for file in sorted(files):
-        content.update(str(file).encode() + _read(file)[0])
+        content.update(str(file).encode() + hashlib.sha256(file.read_bytes()).digest())
     return content.hexdigest()
-
-
-def _read(file: Path) -> tuple[bytes, list[Path]]:
-    """Return a file's hash and the files beside it that it may import. A file that has not changed is read once."""
-    stat = file.stat()
-    return _read_at(file, stat.st_mtime_ns, stat.st_size, stat.st_ino)
-
-
-@cache
-def _read_at(file: Path, *version: int) -> tuple[bytes, list[Path]]:
-    content = file.read_bytes()
-    return hashlib.sha256(content).digest(), _beside(file, content)
 
 
 class _Walk:
@@ -230,6 +218,7 @@ def _packages() -> tuple[str, ...]:
     return tuple(f"{folder}/" for folder in dict.fromkeys([*folders, *real]))
 
 
+@cache
 def _beside(file: Path, content: bytes) -> list[Path]:
     """Return the files beside ``file``, or above it in its package, that it may import."""
     if file.suffix != ".py":
@@ -247,11 +236,6 @@ def _beside(file: Path, content: bytes) -> list[Path]:
     roots = [file.parent]
     while (roots[-1] / "__init__.py").exists():
         roots.append(roots[-1].parent)
-    found = []
-    for name in names:
-        parts = name.split(".")
-        for root in roots:
-            for length in range(1, len(parts) + 1):
-                place = root.joinpath(*parts[:length])
-                found += [place.with_suffix(".py"), place / "__init__.py"]
-    return [place for place in found if place.is_file()]
+    parts = [name.split(".")[:length] for name in names for length in range(1, name.count(".") + 2)]
+    places = [root.joinpath(*each) for each in parts for root in roots]
+    return [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]

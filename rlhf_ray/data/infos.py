@@ -9,6 +9,7 @@ those in which no step says that it succeeded count as failed.
 from __future__ import annotations
 
 import logging
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,14 +66,11 @@ def _plain(value: Any, name: str, environment: str) -> Any:
 def _log_odd(value: Any, name: str, environment: str) -> None:
     if environment not in _logged:
         _logged.add(environment)
-        text = " ".join(repr(value).split())
-        logger.warning(
+        said = (
             "Environment %s: %r in the info of a step is %s, which is neither true nor false, 1 nor 0; it counts as unknown. "
-            "NaN and None say that it is unknown.",
-            environment,
-            name,
-            text if len(text) <= 60 else f"{text[:57]}...",
+            "NaN and None say that it is unknown."
         )
+        logger.warning(said, environment, name, textwrap.shorten(repr(value), 60, placeholder="..."))
 
 
 class Infos:

@@ -61,13 +61,8 @@ class RecordedEpisode:
         trajectory = self.trajectory
         if len(trajectory) <= steps:
             return self
-        cut = replace(
-            trajectory,
-            observations=trajectory.observations[: steps + 1],
-            actions=trajectory.actions[:steps],
-            rewards=trajectory.rewards[:steps],
-            terminated=False,
-        )
+        parts = trajectory.observations[: steps + 1], trajectory.actions[:steps], trajectory.rewards[:steps]
+        cut = Trajectory(*parts, False, trajectory.start)
         states = {name: values[: steps + 1] for name, values in self.states.items()}
         return replace(self, trajectory=cut, truncated=True, states=states, inside={}, env_states=())
 
@@ -90,9 +85,7 @@ class StateBlobs(Sequence[bytes]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        return zlib.decompress(self._rows[index % len(self)].as_buffer())
+        return zlib.decompress(self._rows[index].as_buffer())
 
 
 GAMMA = 0.99
@@ -188,12 +181,12 @@ def _states(episodes: Sequence[RecordedEpisode]) -> dict[str, list[Array]]:
     """Return the episodes' arrays of each state; blank in episodes without it."""
     examples = {name: values for episode in reversed(episodes) for name, values in episode.states.items()}
 
-    def of(episode: RecordedEpisode, name: str) -> Array:
-        like = examples[name]
-        found = episode.states.get(name)
-        return blank(len(episode.trajectory) + 1, like.dtype, like.shape[1:]) if found is None else found
+    def of(episode: RecordedEpisode, name: str, like: Array) -> Array:
+        if (found := episode.states.get(name)) is not None:
+            return found
+        return np.full((len(episode.trajectory) + 1, *like.shape[1:]), _unknown(like), like.dtype)
 
-    return {name: [of(episode, name) for episode in episodes] for name in sorted(examples)}
+    return {name: [of(episode, name, like) for episode in episodes] for name, like in sorted(examples.items())}
 
 
 def _inside(episodes: Sequence[RecordedEpisode], of_steps: Callable[[Sequence[Array], Any], Array]) -> dict[str, Array]:
@@ -201,14 +194,12 @@ def _inside(episodes: Sequence[RecordedEpisode], of_steps: Callable[[Sequence[Ar
     columns = {}
     for name in episodes[0].inside:
         parts = [episode.inside[name] for episode in episodes]
-        unknown = np.nan if parts[0].dtype.kind == "f" else 0
-        columns[name] = np.concatenate(parts) if name == "memory" else of_steps(parts, unknown)
+        columns[name] = np.concatenate(parts) if name == "memory" else of_steps(parts, _unknown(parts[0]))
     return columns
 
 
-def blank(count: int, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
-    """Return values for what is unknown: NaN, or 0 if ``dtype`` has no NaN."""
-    return np.full((count, *shape), np.nan if dtype.kind == "f" else 0, dtype)
+def _unknown(like: Array) -> float:
+    return np.nan if like.dtype.kind == "f" else 0
 
 
 def steps_of(episodes: Iterable[RecordedEpisode], most: int | None = None) -> Transitions:
@@ -218,14 +209,14 @@ def steps_of(episodes: Iterable[RecordedEpisode], most: int | None = None) -> Tr
     ``next_state.NAME``, which are NaN (0 for integers) where the environment did not say.
     """
     taken: list[RecordedEpisode] = []
-    left = most
+    total = 0
     for episode in episodes:
-        if left is not None and left <= 0:
+        if most is not None and total >= most:
             break
         taken.append(episode)
-        left = None if left is None else left - len(episode.trajectory)
-    steps = Transitions.of_trajectories([episode.trajectory for episode in taken])
+        total += len(episode.trajectory)
     lengths = [len(episode.trajectory) for episode in taken]
+    steps = Transitions.of_trajectories([episode.trajectory for episode in taken])
     truncated = np.zeros(len(steps), bool)
     truncated[np.cumsum(lengths) - 1] = [episode.truncated for episode in taken]
     columns: dict[str, Array] = {
@@ -233,9 +224,8 @@ def steps_of(episodes: Iterable[RecordedEpisode], most: int | None = None) -> Tr
         "level_seed": np.repeat([episode.level_seed for episode in taken], lengths),
         "policy": np.repeat([episode.policy for episode in taken], lengths),
     }
-    normalised = [episode.normalised for episode in taken if episode.normalised is not None]
-    if len(normalised) == len(taken):
-        columns["normalised_reward"] = np.concatenate(normalised)
+    if all(episode.normalised is not None for episode in taken):
+        columns["normalised_reward"] = np.concatenate([np.asarray(episode.normalised) for episode in taken])
     for name, parts in _states(taken).items():
         columns[STATE + name] = np.concatenate([part[:-1] for part in parts])
         columns[f"next_{STATE}{name}"] = np.concatenate([part[1:] for part in parts])
@@ -254,14 +244,9 @@ def episodes_of(transitions: Transitions) -> Iterator[RecordedEpisode]:
         if (np.diff(part.steps) != 1).any():
             raise ValueError(f"Episode {part.episodes[0]} lacks steps; save transitions before sampling them.")
         columns = part.columns
+        observations = np.concatenate([part.observations, part.next_observations[-1:]])
         yield RecordedEpisode(
-            Trajectory(
-                np.concatenate([part.observations, part.next_observations[-1:]]),
-                part.actions,
-                part.rewards,
-                bool(part.terminated[-1]),
-                int(part.steps[0]),
-            ),
+            Trajectory(observations, part.actions, part.rewards, bool(part.terminated[-1]), int(part.steps[0])),
             truncated="truncated" in columns and bool(columns["truncated"][-1]),
             policy=str(columns["policy"][0]) if "policy" in columns else "",
             level_seed=int(columns["level_seed"][0]) if "level_seed" in columns else 0,

@@ -1,4 +1,4 @@
-"""Writes recordings (`rlhf_ray.data.recordings`), chunk by chunk."""
+"""Writes recordings (`rlhf_ray.data.recordings`), chunk by chunk, and recorded episodes in other formats."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import pyarrow as pa
@@ -14,12 +14,16 @@ import pyarrow.ipc
 
 from rlhf_ray.data.atomic import left_over, whole_file, whole_folder, write_text
 from rlhf_ray.data.columns import to_column
+from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.other_formats import write_imitation, write_minari
 from rlhf_ray.data.recorded_episode import GAMMA, STATE, RecordedEpisode, RewardNormaliser, episodes_of, rows_of
-from rlhf_ray.data.recordings import FORMAT, FORMAT_INSIDE, MANIFEST, Recording, is_inside
+from rlhf_ray.data.recordings import FORMAT, FORMAT_INSIDE, MANIFEST, EpisodeSource, Recording, is_inside
 from rlhf_ray.data.spaces import space_to_json
 from rlhf_ray.data.strays import is_empty, without_strays
 from rlhf_ray.data.transitions import Transitions
+
+Format = Literal["recording", "demonstrations", "imitation", "minari"]
 
 CHUNK_BYTES = 16 * 2**20
 CHUNK_STEPS = 4096
@@ -177,3 +181,38 @@ def save(
         for episode in episodes_of(transitions):
             writer.add(episode)
         writer.finish()
+
+
+def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:
+    """Write episodes.
+
+    Args:
+        source: the episodes (`rlhf_ray.data.recordings.open_episodes`). A recording and a Minari data set need their spaces.
+        out: the new folder; or the new ``.npz`` file, for demonstrations.
+        to: recording; demonstrations, an ``.npz``; imitation; or minari.
+
+    Raises:
+        SettingError: ``out`` exists or has a suffix of another format, or the spaces are unknown.
+    """
+    out, spaces = Path(out), (source.observation_space, source.action_space)
+    if out.exists():
+        raise SettingError(f"out is {out}, which exists; give another path.")
+    if (out.suffix == ".npz") != (to == "demonstrations"):
+        raise SettingError(
+            f"out is {out}, but {to} is {'an .npz file' if to == 'demonstrations' else 'a folder'}: give another path."
+        )
+    if to == "demonstrations":
+        trajectories = [episode.trajectory for episode in source.episodes]
+        Demonstrations.of(trajectories).save(out, [space for space in spaces if space is not None])
+    elif to == "imitation":
+        write_imitation((episode.trajectory for episode in source.episodes), out)
+    elif spaces[0] is None or spaces[1] is None:
+        raise SettingError(f"The spaces of the episodes are unknown; {to} needs them: give the environment.")
+    elif to == "minari":
+        write_minari(source.episodes, out, (spaces[0], spaces[1]), source.about.get("environment"))
+    else:
+        with whole_folder(out) as new:
+            writer = RecordingWriter(new, spaces[0], spaces[1], source.about)
+            for episode in source.episodes:
+                writer.add(episode)
+            writer.finish()

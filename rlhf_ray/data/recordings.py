@@ -37,7 +37,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from rlhf_ray.data import imitation_files, minari_files
+from rlhf_ray.data import other_formats
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.columns import to_array
 from rlhf_ray.data.demonstrations import Demonstrations, spaces_of_file
@@ -98,9 +98,7 @@ class Recording:
                 raise ValueError("its lengths and policies don't fit together")
             self.levels = [int(level) for chunk in self.chunks for level in chunk["levels"]]
         except FileNotFoundError:
-            raise SettingError(
-                f"{path} is not a recording (no {MANIFEST}); give a folder from `rlhf-ray record`."
-            ) from None
+            raise SettingError(f"{path} is not a recording (no {MANIFEST}); give one from `rlhf-ray record`.") from None
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             why = f"it lacks {error}" if isinstance(error, KeyError) else error
             raise SettingError(f"{file} can't be read ({why}): restore it from a backup, or record again.") from error
@@ -120,18 +118,12 @@ class Recording:
         """Yield the episodes. Their observations are views of the files."""
         for chunk in self.chunks:
             table = self.table(chunk)
-            rows = arrays_of(table)
-            first = 0
+            rows, first = arrays_of(table), 0
             for length in chunk["lengths"]:
                 frames, steps, last = slice(first, first + length + 1), slice(first, first + length), first + length - 1
+                arrays = rows["observation"][frames], rows["action"][steps], rows["reward"][steps]
                 yield RecordedEpisode(
-                    Trajectory(
-                        rows["observation"][frames],
-                        rows["action"][steps],
-                        rows["reward"][steps],
-                        bool(rows["terminated"][last]),
-                        int(rows["step"][first]),
-                    ),
+                    Trajectory(*arrays, bool(rows["terminated"][last]), int(rows["step"][first])),
                     truncated=bool(rows["truncated"][last]),
                     policy=str(rows["policy"][first]),
                     level_seed=int(rows["level_seed"][first]),
@@ -216,19 +208,14 @@ def open_episodes(path: Path | str) -> EpisodeSource:
         SettingError: ``path`` holds none; the message says what is missing.
     """
     path = Path(path)
-    if (path / MANIFEST).exists():
-        recording = Recording(path)
-        return EpisodeSource(recording, recording.observation_space, recording.action_space, recording.about)
+    if (found := _with_spaces(path)) is not None:
+        return EpisodeSource(found, found.observation_space, found.action_space, found.about)
     if (path / "config.json").exists():
         raise SettingError(
             f"{path} is a run folder; load its steps with rlhf_ray.runs.steps.load_steps, or record its policy."
         )
-    if minari_files.is_minari(path):
-        minari = minari_files.MinariFolder(path)
-        about = {} if minari.environment is None else {"environment": minari.environment}
-        return EpisodeSource(minari, minari.observation_space, minari.action_space, about)
     if path.is_dir():
-        trajectories = imitation_files.read_folder(path)
+        trajectories = other_formats.read_imitation(path)
         return EpisodeSource([RecordedEpisode(of, not of.terminated) for of in trajectories], None, None, {})
     episodes = Demonstrations.load(path).episodes()
     if not episodes:
@@ -236,6 +223,12 @@ def open_episodes(path: Path | str) -> EpisodeSource:
             f"{path} has no step whose next observation is known; add the array next_observations, or give longer episodes."
         )
     return EpisodeSource(episodes, *spaces_of_file(path), {})
+
+
+def _with_spaces(path: Path) -> Recording | other_formats.MinariFolder | None:
+    if (path / MANIFEST).exists():
+        return Recording(path)
+    return other_formats.MinariFolder(path) if other_formats.is_minari(path) else None
 
 
 def load_demonstrations(path: Path | str) -> Demonstrations:
@@ -262,10 +255,8 @@ def load_transitions(path: Path | str, most: int | None = None) -> Transitions:
     Raises:
         SettingError: ``path`` holds nothing of these; the message says what is missing.
     """
-    source = open_episodes(path)
-    return (
-        source.episodes.transitions(most) if isinstance(source.episodes, Recording) else steps_of(source.episodes, most)
-    )
+    episodes = open_episodes(path).episodes
+    return episodes.transitions(most) if isinstance(episodes, Recording) else steps_of(episodes, most)
 
 
 def environment_of(path: Path | str) -> str | None:
@@ -281,12 +272,11 @@ def recorded_in(path: Path | str, space: gym.Space[Any]) -> bool:
 
     A known space that is another one is logged: its numbers may mean something else.
     """
-    if (Path(path) / MANIFEST).exists():
-        known: gym.Space[Any] | None = Recording(path).observation_space
-    elif minari_files.is_minari(Path(path)):
-        known = minari_files.MinariFolder(Path(path)).observation_space
+    path = Path(path)
+    if (found := _with_spaces(path)) is not None:
+        known: gym.Space[Any] | None = found.observation_space
     else:
-        known = spaces_of_file(Path(path))[0] if Path(path).is_file() else None
+        known = spaces_of_file(path)[0] if path.is_file() else None
     if known is not None and known != space:
         logger.warning(
             "%s has observations of %s, and the model or environment has %s: the same number may mean something else in each.",

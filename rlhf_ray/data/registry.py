@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.modules import NoModuleError, import_module
-from rlhf_ray.data.nearest import did_you_mean
 
 _T = TypeVar("_T")
 
@@ -86,10 +86,9 @@ class Registry(Generic[_T]):
             SettingError: there is no such part, making it failed, or it doesn't satisfy the protocol.
         """
         kind = self.find(name)
-        if name in self.parts:
-            made: _T = kind(**_taken(kind, offered))
-            return made
         part: Any = kind
+        if name in self.parts:
+            return cast(_T, kind(**_taken(kind, offered)))
         if inspect.isclass(kind) or inspect.isroutine(kind):
             try:
                 part = kind(**_taken(kind, offered))
@@ -98,12 +97,10 @@ class Registry(Generic[_T]):
             except Exception as error:
                 raise SettingError(
                     f"{self.setting} is {name!r}, and making it raised {type(error).__name__}: {error}. It may take "
-                    f"{', '.join(offered) or 'no arguments'}"
-                    f"{', each by name' if offered else ''}."
+                    f"{', '.join(offered) or 'no arguments'}{', each by name' if offered else ''}."
                 ) from error
         self._check(name, part, _members(self.protocol))
-        result: _T = part
-        return result
+        return cast(_T, part)
 
     def check(self, name: str) -> None:
         """Check the class or object that ``name`` stands for, without calling it. Factory functions are not checked.
@@ -176,25 +173,14 @@ def _taken(kind: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
 
 
 def _misfit(own: Any, wanted: Callable[..., Any], of_class: bool) -> str:
-    """Return the expected call as text if ``own`` can't be called that way; an empty string if it can.
-
-    Args:
-        own: the user's method.
-        wanted: the protocol's method, unbound.
-        of_class: whether ``own`` is unbound too.
-    """
+    """Return how the protocol's unbound method ``wanted`` is called, if ``own`` (unbound ``of_class``) can't be; else empty."""
     names = list(inspect.signature(wanted).parameters)[1:]
-    call = f"({', '.join(names)})"
-    if not callable(own):
-        return call
     try:
-        signature = inspect.signature(own)
-    except (TypeError, ValueError):  # some functions written in C have no signature
-        return ""
-    try:
-        signature.bind(*(["self"] if of_class else []), *names)
+        inspect.signature(own).bind(*(["self"] if of_class else []), *names)
     except TypeError:
-        return call
+        return f"({', '.join(names)})"
+    except ValueError:  # some functions written in C have no signature
+        pass
     return ""
 
 
@@ -202,3 +188,19 @@ def _members(protocol: type) -> list[str]:
     """Return the names of the protocol's methods and attributes."""
     names = [*getattr(protocol, "__annotations__", {}), *vars(protocol)]
     return [name for name in dict.fromkeys(names) if not name.startswith("_")]
+
+
+def did_you_mean(name: str, known: Iterable[str], form: str = "{}") -> str:
+    """Return "did you mean A or B?" with the likeliest of the ``known`` names; empty if nothing is near.
+
+    Args:
+        name: a name, or ``group.name``. It may lack its group. Hyphens count as underscores, capitals as small letters.
+        known: the names that exist.
+        form: how to write each name.
+    """
+    group, _, last = name.lower().replace("-", "_").rpartition(".")
+    names = {each: each.lower().rpartition(".") for each in known}
+    like = difflib.get_close_matches(last, {end for _, _, end in names.values()}, 1, 0.7)
+    close = [each for each, (_, _, end) in names.items() if end in like]
+    close = [form.format(each) for each in close if names[each][0] == group] or [form.format(each) for each in close]
+    return f"did you mean {' or '.join(close[:3])}?" if close else ""

@@ -80,16 +80,13 @@ class VectorRollout:
         Args:
             env_actions: ``[steps, copies, *action_shape]``, as given to the environment.
         """
-        trajectories = []
-        for copy, rows in self.pieces():
-            goes_on = rows.start == 0
-            trajectories.append(
-                Trajectory(
-                    observations=self.observations[rows.start : rows.stop + 1, copy],
-                    actions=env_actions[rows, copy],
-                    rewards=self.rewards[rows, copy],
-                    terminated=bool(self.terminated[rows.stop - 1, copy]),
-                    start=int(self.starts[copy]) if goes_on else 0,
-                )
+        return [
+            Trajectory(
+                self.observations[rows.start : rows.stop + 1, copy],
+                env_actions[rows, copy],
+                self.rewards[rows, copy],
+                terminated=bool(self.terminated[rows.stop - 1, copy]),
+                start=int(self.starts[copy]) if rows.start == 0 else 0,
             )
-        return trajectories
+            for copy, rows in self.pieces()
+        ]

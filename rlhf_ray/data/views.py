@@ -18,7 +18,7 @@ from gymnasium import spaces
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.bounds import WIDEST_SCALED, unscaled, without_formal
 from rlhf_ray.data.images import LEAST_SIDE, is_image
-from rlhf_ray.data.spaces import names_in, with_names
+from rlhf_ray.data.spaces import choices_of, names_in, with_names
 
 MOST_CHOICES = 4096
 """Of the components of an action together: a Box of whole numbers with more is not taken for choices."""
@@ -176,10 +176,8 @@ def _bounds(space: gym.Space[Any]) -> tuple[Array, Array] | None:
     """The bounds of `_numbers`; None if the space has none."""
     if isinstance(space, spaces.Box):
         return space.low.flatten(), space.high.flatten()
-    if (choices := _choices(space)) is not None:
-        return np.zeros(sum(choices)), np.ones(sum(choices))
-    if isinstance(space, spaces.MultiBinary):
-        return np.zeros(int(np.prod(space.shape))), np.ones(int(np.prod(space.shape)))
+    if size := sum(choices_of(space)) or (isinstance(space, spaces.MultiBinary) and int(np.prod(space.shape))):
+        return np.zeros(size), np.ones(size)
     parts = _parts(space)
     bounds_of_parts = [_bounds(part) for part in parts.values()] if parts else []
     known = [bound for bound in bounds_of_parts if bound is not None]
@@ -188,15 +186,9 @@ def _bounds(space: gym.Space[Any]) -> tuple[Array, Array] | None:
     return np.concatenate([low for low, _ in known]), np.concatenate([high for _, high in known])
 
 
-def _choices(space: gym.Space[Any]) -> tuple[int, ...] | None:
-    if isinstance(space, spaces.Discrete):
-        return (int(space.n),)
-    return tuple(int(n) for n in space.nvec.flat) if isinstance(space, spaces.MultiDiscrete) else None
-
-
 def _numbers(space: gym.Space[Any], observation: Any) -> Array:
     """The numbers of an observation as a vector, after any leading axes."""
-    if (choices := _choices(space)) is not None:
+    if choices := choices_of(space):
         start = np.asarray(space.start).flatten()  # type: ignore[attr-defined]
         index = _flat(np.asarray(observation), len(space.shape or ())) - start
         return np.concatenate([np.eye(n, dtype=np.float32)[index[..., i]] for i, n in enumerate(choices)], -1)

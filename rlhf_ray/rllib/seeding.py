@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from ray.rllib.algorithms.algorithm import Algorithm
 
-from rlhf_ray.data.seeds import Process, number_of, sequence
+from rlhf_ray.data.seeds import number_of, sequence
 from rlhf_ray.envs.classic_control import ArrayVectorEnv
 from rlhf_ray.envs.envpool import EnvPoolVectorEnv
 from rlhf_ray.rllib.rllib_internals import begin_episodes, learner_index
@@ -35,7 +35,7 @@ def reset_and_reseed(algorithm: Algorithm, seed: int, iteration: int) -> None:
 
 def begin_runner(runner: Any, seed: int, iteration: int = 0, *, unused: bool = False) -> None:
     """Start new episodes in an env runner, with its random streams of ``iteration``; ``unused``: with ones that no seed gives."""
-    process: Process = "evaluation" if runner.config.in_evaluation else "env runners"
+    process = "evaluation" if runner.config.in_evaluation else "env runners"
     number = runner.worker_index or 0
     seeds = np.random.SeedSequence() if unused else sequence(seed, process, iteration, number)
     of_process, copies, of_environment = seeds.spawn(3)

@@ -15,7 +15,7 @@ from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
 from rlhf_ray.data.images import is_image
-from rlhf_ray.data.minari_files import is_minari
+from rlhf_ray.data.other_formats import is_minari
 from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.labelling.camera import tried_fps
 from rlhf_ray.labelling.collect import collect

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.data.atomic import append, write_text
-from rlhf_ray.data.garbage import uncollected
 from rlhf_ray.data.plain import plain
 from rlhf_ray.runs.all_metrics import all_metrics
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
@@ -105,12 +104,9 @@ class Reporting(Callback):
     def on_end(self, outcome: Outcome | None) -> None:
         """Write the report."""
         if outcome is not None:
-            with uncollected():
-                from rlhf_ray.runs.report.run_report import (
-                    write_report,  # imports matplotlib, which training doesn't need
-                )
+            from rlhf_ray.runs.report.run_report import write_report  # imports matplotlib, which training doesn't need
 
-                write_report(self._path)
+            write_report(self._path)
 
 
 def numbers(metrics: dict[str, Any]) -> dict[str, float]:

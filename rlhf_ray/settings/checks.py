@@ -12,8 +12,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.nearest import did_you_mean
-from rlhf_ray.data.registry import names_of
+from rlhf_ray.data.registry import did_you_mean, names_of
 from rlhf_ray.data.whole import LARGEST
 
 T = TypeVar("T")

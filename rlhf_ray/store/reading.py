@@ -67,12 +67,14 @@ class StoreReader:
 
         `verify` looks for more.
         """
-        problems = self._contents.problems()
+        return [*self._contents.problems(), *self._problem_of_weights()]
+
+    def _problem_of_weights(self) -> list[str]:
         try:
             self.weights()
         except ValueError as error:
-            problems.append(str(error))
-        return problems
+            return [str(error)]
+        return []
 
     def snapshot(self, last: int | None = None) -> Snapshot:
         """Return the active comparisons as of now, without reading fragments.
@@ -93,7 +95,7 @@ class StoreReader:
             The comparisons with their fragments, or None if there are none.
 
         Raises:
-            SettingError: the fragments differ in length, shape or kind of dtype; `undo` repairs that.
+            SettingError: the fragments differ in length, shape or kind of dtype.
         """
         while len(snapshot := self.snapshot(last)):
             with contextlib.suppress(DamagedFragmentError):  # the damage is now known: the next snapshot omits it
@@ -141,8 +143,7 @@ class StoreReader:
             The changed comparisons and the current weights.
 
         Raises:
-            ValueError: see `weights`.
-            SettingError: see `load`.
+            ValueError: see `weights` and `load`.
         """
         while True:
             self._contents.refresh()
@@ -196,16 +197,7 @@ class StoreReader:
         """Read all files and check them against their checksums."""
         self._contents = Contents(self._files)  # nothing counts as read before
         verification = upkeep.verify(self._contents)
-        problems = list(verification.problems)
-        if len(self.families()) > 1:
-            problems.append(
-                f"clips: active comparisons have fragments of several kinds; `rlhf-ray store undo {self.path}` repairs that"
-            )
-        try:
-            self.weights()
-        except ValueError as error:
-            problems.append(str(error))
-        return replace(verification, problems=tuple(problems))
+        return replace(verification, problems=(*verification.problems, *self._problem_of_weights()))
 
     def describe(self) -> dict[str, Any]:
         """Return summary counts of the store, as JSON values."""

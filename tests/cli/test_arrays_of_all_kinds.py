@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_ray import cli
-from rlhf_ray.data.conversion import write_episodes
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.recording_writer import write_episodes
 from rlhf_ray.data.recordings import load_demonstrations, load_transitions, open_episodes
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import RewardModelSettings

@@ -11,8 +11,7 @@ import torch
 
 from rlhf_ray.cli.convert import run as convert
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.minari_files import MinariFolder
-from rlhf_ray.data.recordings import load_demonstrations
+from rlhf_ray.data.other_formats import MinariFolder
 from rlhf_ray.queries.fitting import fit
 from rlhf_ray.queries.offline import label_recorded
 from rlhf_ray.reward import RewardEnsemble
@@ -24,13 +23,6 @@ from tests.data.test_conversion import recorded
 from tests.made_up import FORCES, VECTORS, some_comparisons, some_fragments
 
 
-def test_a_recording_is_taken_as_demonstrations(tmp_path: Path) -> None:
-    episodes = recorded(tmp_path / "recording", (VECTORS, FORCES))
-    found = load_demonstrations(tmp_path / "recording")
-    assert len(found) == sum(len(each.trajectory) for each in episodes)
-    np.testing.assert_array_equal(found.actions[:3], episodes[0].trajectory.actions)
-
-
 def test_a_relative_path_is_a_minari_data_set_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("minari")
     recorded(tmp_path / "recording", (VECTORS, FORCES))
@@ -40,13 +32,6 @@ def test_a_relative_path_is_a_minari_data_set_too(tmp_path: Path, monkeypatch: p
     (tmp_path / "sub" / "pend-v0" / "data" / "metadata.json").write_text("{")
     with pytest.raises(SettingError, match=r"pend-v0 can't be read as a Minari data set"):
         MinariFolder("sub/pend-v0")
-
-
-def test_empty_files_are_one_line(tmp_path: Path) -> None:
-    for name in ("zero.npz", "zero.pkl"):
-        (tmp_path / name).write_bytes(b"")
-        with pytest.raises(SettingError, match=rf"{name} holds no recorded steps"):
-            load_demonstrations(tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -124,47 +123,3 @@ def test_saving_the_same_iteration_again_replaces_it(tmp_path: Path) -> None:
     again = _save(tmp_path, 1, "other weights")
     assert (again / "learner" / "state").read_text() == "other weights"
     assert last_checkpoint(tmp_path) == again
-
-
-def test_a_crash_at_any_moment_leaves_a_whole_checkpoint_and_never_half_a_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Crash(BaseException):
-        pass
-
-    countdown = 0
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            nonlocal countdown
-            countdown -= 1
-            if countdown == 0:
-                raise Crash
-            return function(*arguments, **keywords)
-
-        return call
-
-    real = {name: getattr(Path, name) for name in ("write_text", "mkdir", "rename")} | {"rmtree": shutil.rmtree}
-    for moment in range(1, 40):
-        folder = tmp_path / str(moment)
-        for iteration in (1, 2):
-            _save(folder, iteration, str(iteration))
-        with monkeypatch.context() as patch:
-            for name in ("write_text", "mkdir", "rename"):
-                patch.setattr(Path, name, counted(real[name]))
-            patch.setattr(shutil, "rmtree", counted(real["rmtree"]))
-            countdown = moment
-            crashed = False
-            for iteration in (3, 3, 4):  # the second time as after a resume from the one before
-                try:
-                    _save(folder, iteration, str(iteration))
-                except Crash:
-                    crashed = True
-                    break
-        found = last_checkpoint(folder)
-        assert found is not None
-        assert (found / "learner" / "state").read_text() == str(int(found.name))
-        if not crashed:
-            assert moment > 10
-            return
-    pytest.fail("there are more moments than were tried")

@@ -11,10 +11,9 @@ import pytest
 
 from rlhf_ray.cli import fit_rewards
 from rlhf_ray.cli.convert import run
-from rlhf_ray.data.conversion import write_episodes
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recorded_episode import RecordedEpisode
-from rlhf_ray.data.recording_writer import RecordingWriter
+from rlhf_ray.data.recording_writer import RecordingWriter, write_episodes
 from rlhf_ray.data.recordings import Recording, load_demonstrations, load_transitions, open_episodes
 from rlhf_ray.settings import SettingError
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS

@@ -134,8 +134,9 @@ def test_what_is_no_file_of_demonstrations_is_an_error_that_says_what_it_should_
     np.save(tmp_path / "one.npy", np.zeros(3))
     (tmp_path / "code.py").write_text("print(1)")
     (tmp_path / "text.npz").write_text("no")
+    (tmp_path / "zero.npz").write_bytes(b"")
     (tmp_path / "folder").mkdir()
-    others = ("one.npy", "text.npz", "code.py")
+    others = ("one.npy", "text.npz", "code.py", "zero.npz")
     for name in ("lacking.npz", "uneven.npz", "empty.npz", "objects.npz", *others, "folder", "nothing"):
         why = r"\(it is no .npz file\)" if name in others else ".*"
         with pytest.raises(SettingError, match=rf"{name} holds no recorded steps {why}: .* with the arrays"):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
+from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
 from tests.made_up import CHOICES, IMAGES, same_fragments, some_fragments
 
 
@@ -50,6 +50,7 @@ def test_every_fragment_is_a_slice_of_one_episode_and_no_two_are_the_same(
     assert fragments is not None
     assert len(fragments) == min(count, windows)
     assert fragments.length == length
+    assert (fragments.policy_versions == 3).all()
     places = _source(fragments)
     assert len(set(places)) == len(places)
     for i, (number, first) in enumerate(places):
@@ -94,31 +95,6 @@ def test_start_share_counts_no_stretch_that_begins_in_the_middle_of_an_episode()
     assert len(fragments) == 10
     assert (fragments.starts == 0).sum() == 1
     assert _source(fragments).count((1, 0)) == 1
-
-
-def test_where_there_are_too_few_beginnings_the_rest_starts_anywhere() -> None:
-    fragments = _cut([_trajectory(0, 100), _trajectory(1, 100)], count=30, start_share=1.0)
-    assert fragments is not None
-    assert len(fragments) == 30
-    assert {(0, 0), (1, 0)} <= set(_source(fragments))
-
-
-def test_a_trajectory_of_exactly_one_fragment_gives_it_whole() -> None:
-    fragments = _cut([_trajectory(0, 4, terminated=True)])
-    assert fragments is not None
-    assert len(fragments) == 1
-    assert fragments.terminated.all()
-
-
-def test_no_trajectory_of_a_fragments_length_gives_none() -> None:
-    assert _cut([]) is None
-    assert _cut([_trajectory(0, 3), _trajectory(1, 0)]) is None
-
-
-def test_the_policy_version_is_written_on_every_fragment() -> None:
-    fragments = _cut([_trajectory(0, 30)], policy_version=RANDOM_POLICY)
-    assert fragments is not None
-    assert (fragments.policy_versions == RANDOM_POLICY).all()
 
 
 def test_the_same_generator_cuts_the_same_fragments() -> None:

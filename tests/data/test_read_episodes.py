@@ -18,12 +18,11 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from rlhf_ray.data import atomic, imitation_files, read_episode, recordings
-from rlhf_ray.data.conversion import write_episodes
+from rlhf_ray.data import atomic, other_formats, recordings
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recorded_episode import RecordedEpisode
-from rlhf_ray.data.recording_writer import RecordingWriter
+from rlhf_ray.data.recording_writer import RecordingWriter, write_episodes
 from rlhf_ray.data.recordings import EpisodeSource, Recording, load_demonstrations, load_transitions, open_episodes
 from rlhf_ray.envs import Viewed
 
@@ -177,7 +176,7 @@ def test_a_space_without_a_view_is_refused_in_one_line(tmp_path: Path) -> None:
 
 
 def changed_folder(folder: Path, **changes: Any) -> Path:
-    imitation_files.write_folder([trajectory(), trajectory(4, seed=1)], folder)
+    other_formats.write_imitation([trajectory(), trajectory(4, seed=1)], folder)
     file = folder / "data-00000-of-00001.arrow"
     with pa.OSFile(str(file), "rb") as source:
         columns = pa.ipc.open_stream(source).read_all().to_pydict()
@@ -205,12 +204,12 @@ def test_a_folder_of_imitation_that_does_not_fit_is_refused(tmp_path: Path, chan
 
 def test_flags_for_each_step_end_an_episode_by_the_last_one(tmp_path: Path) -> None:
     of = trajectory(4)
-    ended = read_episode.episode(0, of.observations, of.actions, of.rewards[:, None], [False, False, False, True])
+    ended = other_formats.episode(0, of.observations, of.actions, of.rewards[:, None], [False, False, False, True])
     assert ended.terminated
     assert ended.rewards.shape == (4,)
-    assert not read_episode.episode(0, of.observations, of.actions, None, np.zeros((4, 1))).terminated
+    assert not other_formats.episode(0, of.observations, of.actions, None, np.zeros((4, 1))).terminated
     with pytest.raises(ValueError, match="3 terminations for 4 actions"):
-        read_episode.episode(0, of.observations, of.actions, None, [False, False, True])
+        other_formats.episode(0, of.observations, of.actions, None, [False, False, True])
 
 
 @pytest.mark.parametrize("kind", ["folder", "minari", "d.npz"])
@@ -218,7 +217,7 @@ def test_choices_saved_as_a_column_are_read_as_flat_ones(tmp_path: Path, kind: s
     flat = trajectory(9, 0)
     column, file = replace(flat, actions=flat.actions[:, None]), tmp_path / kind
     if kind == "folder":
-        imitation_files.write_folder([column], file)
+        other_formats.write_imitation([column], file)
     elif kind == "minari":
         # Minari's actions are numbered from 1 here, ours from 0.
         theirs, seen = gym.spaces.Discrete(3, start=1), gym.spaces.Box(-9, 9, (2,), np.float32)

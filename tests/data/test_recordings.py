@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rlhf_ray.data import imitation_files, recording_writer
+from rlhf_ray.data import other_formats, recording_writer
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
@@ -221,7 +221,7 @@ def test_trajectories_go_to_imitation_and_back(tmp_path: Path) -> None:
     for spaces in SPACES[:2]:
         episodes = [each.trajectory for each in some_episodes(*spaces)]
         path = tmp_path / f"folder{len(spaces[0].shape)}"
-        imitation_files.write_folder(episodes, path)
+        other_formats.write_imitation(episodes, path)
         for ours, theirs in zip(episodes, serialize.load(str(path)), strict=True):
             np.testing.assert_array_equal(theirs.obs, ours.observations)
             np.testing.assert_array_equal(theirs.acts, ours.actions)
@@ -231,7 +231,7 @@ def test_trajectories_go_to_imitation_and_back(tmp_path: Path) -> None:
         for name in ARRAYS:
             same(getattr(steps, name), getattr(Transitions.of_trajectories(episodes), name))
         with pytest.raises(SettingError, match="exists; give another folder"):
-            imitation_files.write_folder(episodes, path)
+            other_formats.write_imitation(episodes, path)
 
 
 class Evil:
