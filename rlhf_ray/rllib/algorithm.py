@@ -20,10 +20,9 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.tune import PlacementGroupFactory
 
-from rlhf_ray.actors.budget import StepBudget
 from rlhf_ray.actors.cluster import start_ray
 from rlhf_ray.actors.placement import NODES_WITHIN, await_room, ring_bundles
-from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, Stop, check_horizon, never
+from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, StepBudget, Stop, check_horizon, never
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError

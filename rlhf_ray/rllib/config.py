@@ -22,7 +22,7 @@ from ray.rllib.env.env_context import EnvContext
 from ray.rllib.utils import force_list
 
 from rlhf_ray import envs
-from rlhf_ray.actors.streams import OwnStreams
+from rlhf_ray.actors.local import OwnStreams
 from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path

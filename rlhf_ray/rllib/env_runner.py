@@ -15,7 +15,7 @@ from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from rlhf_ray.actors.cluster import was_restarted
-from rlhf_ray.actors.streams import OwnStreams
+from rlhf_ray.actors.local import OwnStreams
 from rlhf_ray.data.bounds import fitted
 from rlhf_ray.data.defaults import making, stepping, take_own_defaults
 from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostFragmentsError, PartError

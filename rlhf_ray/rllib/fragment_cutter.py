@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
-from rlhf_ray.actors.executor import Executor
-from rlhf_ray.actors.handles import Actor, Ref
+from rlhf_ray.actors.executor import Actor, Executor, Ref
 from rlhf_ray.actors.local import executor_of
 from rlhf_ray.data.errors import LostFragmentsError
 from rlhf_ray.data.failures import cause
