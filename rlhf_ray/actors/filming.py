@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlhf_ray.actors.executor import Actor, Ref
 from rlhf_ray.actors.fragment_source import MORE_FRAGMENTS, Collecting
-from rlhf_ray.actors.handles import Actor, Ref
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.actors.rollout_collector import PolicyFactory, RolloutCollector
 from rlhf_ray.data.fragments import RANDOM_POLICY

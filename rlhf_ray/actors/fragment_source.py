@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from rlhf_ray.actors.handles import Actor, Ref, passed
-from rlhf_ray.actors.open_questions import LOST
+from rlhf_ray.actors.executor import Actor, Ref, passed
+from rlhf_ray.actors.gatherer import LOST
 from rlhf_ray.actors.rollout_collector import PolicyFactory, RolloutCollector
 from rlhf_ray.data.errors import LostFragmentsError, SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY

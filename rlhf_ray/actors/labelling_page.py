@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf_ray.actors.executor import Actor
 from rlhf_ray.actors.gatherer import PATIENCE, GathererProgress
-from rlhf_ray.actors.handles import Actor
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.films import Episode, Film

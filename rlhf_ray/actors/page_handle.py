@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rlhf_ray.actors.handles import Actor, Ref, passed
+from rlhf_ray.actors.executor import Actor, Ref, passed
 from rlhf_ray.actors.labelling_page import LabellingPage
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.labelling.films import Episode

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from rlhf_ray.actors.open_questions import OpenQuestions
+from rlhf_ray.actors.gatherer import OpenQuestions
 from rlhf_ray.actors.page_handle import PageHandle
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.labelling.open_pages import OPEN_FOR

@@ -4,29 +4,114 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from rlhf_ray.actors.executor import Executor
-from rlhf_ray.actors.gatherer import GathererActor, MakeGatherer
-from rlhf_ray.actors.handles import Ref, passed
-from rlhf_ray.actors.open_questions import LOST, ChosenPairs, OpenQuestions, as_arrays
-from rlhf_ray.actors.reward_trainer import Fitted, RewardTrainerActor, StateLostError
-from rlhf_ray.actors.ring import LABELS, STATE, RingSettings, check_horizon, check_labels
+import gymnasium as gym
+
+from rlhf_ray.actors.executor import Executor, Ref, passed
+from rlhf_ray.actors.fragment_source import FragmentSource
+from rlhf_ray.actors.gatherer import LOST, ChosenPairs, GathererActor, MakeGatherer, OpenQuestions, as_arrays
+from rlhf_ray.actors.people import People
+from rlhf_ray.actors.ring import LABELS, STATE, RingSettings, Stop, check_horizon, check_labels, never
+from rlhf_ray.actors.ring_callbacks import RingCallbacks
+from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.failures import blaming
 from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.queries.gatherers import wants_films
 from rlhf_ray.queries.pool import FragmentPool, PoolReport
+from rlhf_ray.queries.schedule import LabelSchedule
+from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.reward.comparison_set import NothingToFitError
 from rlhf_ray.reward.annotators import Estimates
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.methods import unlabelled_pairs
+from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore, Tally
 
-if TYPE_CHECKING:
-    from rlhf_ray.actors.people import People
+logger = logging.getLogger(__name__)
+
+
+class StateLostError(RuntimeError):
+    """The process was restarted and lost its state; the caller must restore it."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The report of a fit, and the number of the last store event that it included."""
+
+    report: FitReport
+    last: int
+
+
+class RewardTrainerActor:
+    """A `RewardTrainer` that detects when a restart has lost its state."""
+
+    def __init__(
+        self,
+        settings: RewardModelSettings,
+        preferences: PreferenceSettings,
+        observation_space: gym.spaces.Box,
+        action_space: gym.Space[Any],
+        seed: int,
+    ):
+        self.trainer = RewardTrainer(
+            settings, observation_space, action_space, held_out_share=preferences.held_out_share, seed=seed
+        )
+        self._parts = {"reward_model.network": settings.network, "reward_model.loss": settings.loss}
+        self._parts |= {f"reward_model.methods ({name})": name for name in settings.methods}
+        self._last = 0
+
+    def fit(
+        self, updates: int, version: int, changes: Changes, unlabelled: Pairs | None = None, progress: float = 0.0
+    ) -> tuple[Fitted, dict[str, Array], dict[str, Any]]:
+        """Apply ``changes``, take ``updates`` gradient steps and make a new version.
+
+        Idempotent: calling it again with the same ``version`` returns that version without another fit.
+
+        If no comparison remains (all were withdrawn, or all have weight 0), no version is made: the report is about the current
+        version, with 0 ``gradient_steps`` and NaN losses and accuracies. The changes are applied in any case.
+
+        Args:
+            updates: gradient steps.
+            version: the version to make; must be the current one plus 1.
+            changes: changes of comparisons since the last fit.
+            unlabelled: pairs that nobody was asked about, for methods that learn from them.
+            progress: the training's progress, 0 to 1.
+
+        Returns:
+            The report, the version (`RewardEnsemble.state`), and the state after it (`RewardTrainer.state`).
+
+        Raises:
+            StateLostError: the current version is a different one, as after a restart.
+        """
+        current = int(self.trainer.ensemble.version)
+        if current == version - 1:
+            self.trainer.comparisons.apply(changes)
+            self._last = changes.last
+            try:
+                with blaming(self._parts):
+                    self._report: FitReport = self.trainer.fit(updates, unlabelled=unlabelled, progress=progress)
+            except NothingToFitError as nothing:
+                logger.warning("No new version of the reward model: %s", nothing)
+                self._report = FitReport.nothing_fitted(
+                    int(self.trainer.ensemble.version), len(self.trainer.comparisons)
+                )
+        elif current != version:
+            raise StateLostError(f"The reward trainer is at version {current}; it can't make version {version} next.")
+        state = self.trainer.state()
+        return Fitted(self._report, self._last), state["ensemble"], state
+
+    def load_state(self, state: dict[str, Any], comparisons: Changes) -> None:
+        """Restore ``state`` (see `RewardTrainer.load_state`)."""
+        self.trainer.load_state(state, comparisons)
 
 
 FILMS = "gatherer.films"
@@ -269,3 +354,72 @@ class RingActors:
         """Stop the actors."""
         for actor in (self.pool, *(questions.actor for questions in self.gatherers), self.trainer, self.store):
             self.executor.stop(actor)
+
+
+FIRST_FIT = "fitting the reward model to the first answers"
+
+
+class ActorRing:
+    """A ring with actors.
+
+    Args:
+        actors: the ring's actors.
+        schedule: when how many labels are due.
+        source: makes fragments other than those from the agent's own rollouts.
+        callbacks: told when the first fit starts.
+        fits: whether to fit the reward model; otherwise it only collects preferences.
+    """
+
+    def __init__(
+        self,
+        actors: RingActors,
+        schedule: LabelSchedule,
+        source: FragmentSource,
+        callbacks: RingCallbacks,
+        *,
+        fits: bool = True,
+    ):
+        self.actors, self.schedule, self.source, self.callbacks = actors, schedule, source, callbacks
+        self.fits, self.collecting = fits, True
+
+    @property
+    def people(self) -> People | None:
+        """See `Ring.people`."""
+        return self.actors.people
+
+    @property
+    def env_steps(self) -> int:
+        """See `Ring.env_steps`."""
+        return self.source.env_steps
+
+    @property
+    def version(self) -> int:
+        """See `Ring.version`."""
+        return self.actors.version
+
+    def newest_reward(self) -> dict[str, Array]:
+        """See `Ring.newest_reward`."""
+        return self.actors.newest_reward()
+
+    def check(self) -> None:
+        """See `Ring.check`. Here, everything happens within the calls."""
+
+    def farewell(self, env_steps: int, stop: Stop = never, policy: Callable[[], PolicyFactory] | None = None) -> None:
+        """See `Ring.farewell`. Waits for the episode and for the pages, up to two minutes."""
+        if self.people is None or self.people.left:
+            return
+        if policy is not None and self.people.questions.pages and not stop():
+            self.source.film_last(policy(), env_steps)
+        self.people.farewell("over", stop, env_steps)
+
+    def close(self) -> None:
+        """See `Ring.close`. Loses no answers: gatherers commit them themselves."""
+        if self.people is not None:
+            self.people.farewell("stopped")
+        self.end()
+        self.source.close()
+        self.actors.close()
+
+    def end(self) -> None:
+        """End the ring's own work."""
+        raise NotImplementedError

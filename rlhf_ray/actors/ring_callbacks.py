@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Protocol
 
-from rlhf_ray.labelling.links import invitation
+from rlhf_ray.labelling.sessions import invitation
 from rlhf_ray.labelling.waiting import PeopleWait
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from rlhf_ray.cli.help import Usage
 from rlhf_ray.cli.presets import preset
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.metrics import pairs_skipped
-from rlhf_ray.labelling.links import invitation
+from rlhf_ray.labelling.sessions import invitation
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import (
     Experiment,

@@ -11,8 +11,7 @@ import tyro
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import in_job
-from rlhf_ray.labelling.links import find, table
-from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.labelling.sessions import Sessions, find, table
 
 
 @dataclass(frozen=True)

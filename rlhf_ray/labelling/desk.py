@@ -18,13 +18,11 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.films import Episode, Film, FilmInfo
 from rlhf_ray.labelling.kept_films import Films
-from rlhf_ray.labelling.leases import Lease, Leases
 from rlhf_ray.labelling.messages import AnswerRequest, ShownQuestion
 from rlhf_ray.labelling.open_pages import OpenPages
-from rlhf_ray.labelling.past import USED_ID, Meaning, Past
-from rlhf_ray.labelling.question import Shown
+from rlhf_ray.labelling.past import USED_ID, GroupCommit, Meaning, Past, Store
+from rlhf_ray.labelling.question import Lease, Leases, Shown
 from rlhf_ray.labelling.questions import QuestionQueue
-from rlhf_ray.labelling.recorder import GroupCommit, Store
 from rlhf_ray.labelling.second_looks import Doubt, SecondLooks, replacing
 from rlhf_ray.labelling.situation import Situation, why_nothing
 from rlhf_ray.labelling.statistics import statistics

@@ -169,7 +169,7 @@ class RoundQuestions:
 
 
 class GathererState(Protocol):
-    """What a decision about a gatherer depends on (`rlhf_ray.actors.open_questions.OpenQuestions`)."""
+    """What a decision about a gatherer depends on (`rlhf_ray.actors.gatherer.OpenQuestions`)."""
 
     @property
     def open(self) -> int:

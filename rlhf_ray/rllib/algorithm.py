@@ -20,17 +20,16 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.tune import PlacementGroupFactory
 
-from rlhf_ray.actors.budget import StepBudget
 from rlhf_ray.actors.cluster import start_ray
 from rlhf_ray.actors.placement import NODES_WITHIN, await_room, ring_bundles
-from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, Stop, check_horizon, never
+from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, StepBudget, Stop, check_horizon, never
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim.parallel import leave_cores_to_parts
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferenceConfig
-from rlhf_ray.rllib.env_runner import raise_fault
+from rlhf_ray.rllib.env_runner import raise_fault, reset_and_reseed, seed_learners
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
 from rlhf_ray.rllib.metrics import Gauges
@@ -44,7 +43,6 @@ from rlhf_ray.rllib.rllib_internals import (
 )
 from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
 from rlhf_ray.rllib.run_folder import InRunFolder
-from rlhf_ray.rllib.seeding import reset_and_reseed, seed_learners
 from rlhf_ray.rllib.starting import first_weights
 from rlhf_ray.store.files import lock_store
 

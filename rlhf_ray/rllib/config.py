@@ -22,17 +22,16 @@ from ray.rllib.env.env_context import EnvContext
 from ray.rllib.utils import force_list
 
 from rlhf_ray import envs
-from rlhf_ray.actors.streams import OwnStreams
+from rlhf_ray.actors.local import OwnStreams
 from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.registry import names_of
 from rlhf_ray.labelling.camera import camera_options, without_a_screen
+from rlhf_ray.rllib.array_env_runner import FragmentCutter
 from rlhf_ray.rllib.checking import Checked, check_environment
 from rlhf_ray.rllib.connectors import GivesEnvActions, HistoryReward
-from rlhf_ray.rllib.env_runner import EnvRunner
-from rlhf_ray.rllib.environments import env_threads, register_environment
-from rlhf_ray.rllib.fragment_cutter import FragmentCutter
+from rlhf_ray.rllib.env_runner import EnvRunner, env_threads, register_environment
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
 from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of, skip_notes
 from rlhf_ray.rllib.starting import fitted_reward
@@ -54,7 +53,7 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
 
     The settings form one `Experiment`. ``experiment`` holds them as plain values until they are used, because each may be one of
     Tune's samplers. All other settings are RLlib's; those that don't work with a learned reward are refused
-    (`rlhf_ray.rllib.inherited`).
+    (`rlhf_ray.rllib.checking`).
     """
 
     agent: AgentName
@@ -96,7 +95,7 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
         raise NotImplementedError
 
     def check_inherited(self) -> None:
-        """Check settings that come from RLlib (`rlhf_ray.rllib.inherited.check_inherited`).
+        """Check settings that come from RLlib (`rlhf_ray.rllib.checking.check_inherited`).
 
         Raises:
             SettingError: RLlib or the learned reward would ignore or contradict a setting.

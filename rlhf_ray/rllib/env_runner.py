@@ -1,28 +1,124 @@
-"""EnvRunner: RLlib's env runner, plus a report of environment faults, for which RLlib would only restart it repeatedly."""
+"""EnvRunner: RLlib's env runner, plus reports of environment faults; environments by name; a random stream for each of them."""
 
 from __future__ import annotations
 
 import copy
 import json
 import logging
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import ray
+import torch
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList
+from ray import tune
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
+from rlhf_ray import envs
 from rlhf_ray.actors.cluster import was_restarted
-from rlhf_ray.actors.streams import OwnStreams
+from rlhf_ray.actors.local import OwnStreams
 from rlhf_ray.data.bounds import fitted
 from rlhf_ray.data.defaults import making, stepping, take_own_defaults
 from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostFragmentsError, PartError
 from rlhf_ray.data.failures import cause, debugging
 from rlhf_ray.data.infos import Infos
-from rlhf_ray.rllib.rllib_internals import seeded_without_compiler, tell_cluster, told_cluster
-from rlhf_ray.rllib.seeding import begin_runner, seeds_of_copies
+from rlhf_ray.data.seeds import number_of, sequence
+from rlhf_ray.data.system import usable_cores, within_bound
+from rlhf_ray.envs.classic_control import ArrayVectorEnv
+from rlhf_ray.envs.envpool import EnvPoolVectorEnv
+from rlhf_ray.rllib.rllib_internals import (
+    begin_episodes,
+    env_creator,
+    learner_index,
+    seeded_without_compiler,
+    tell_cluster,
+    told_cluster,
+)
+from rlhf_ray.settings import Experiment
+
+
+def register_environment(config: Any, name: str) -> None:
+    """Register a name that `rlhf_ray.envs.make_env` accepts with RLlib, unless it is registered already."""
+    if env_creator(name) is None:
+        tune.register_env(name, envs.EnvCreator(name))
+    if _is_ours(name) and gym.VectorizeMode(config.gym_env_vectorize_mode) is gym.VectorizeMode.SYNC:
+        config.env_runners(gym_env_vectorize_mode="vector_entry_point")
+
+
+def env_threads(experiment: Experiment) -> dict[str, Any]:
+    """Return the options of the environment by which its copies step in threads or processes, as the agent's settings say."""
+    agent, name = experiment.agent_settings, experiment.environment
+    if isinstance(agent.env_threads, int):
+        threads = within_bound(agent.env_threads)
+        return envs.thread_options(name, threads, threads if _is_ours(name) else 1)
+    return envs.thread_options(name, max(1, usable_cores() // max(1, agent.num_env_runners)))
+
+
+def _is_ours(name: str) -> bool:
+    """Return whether a name of RLlib's is made by `rlhf_ray.envs`, which takes its options, and not by a creator of the user's."""
+    return isinstance(env_creator(name), envs.EnvCreator)
+
+
+_SEED_EACH = SyncVectorEnv, AsyncVectorEnv, ArrayVectorEnv, EnvPoolVectorEnv
+"""Vector environments whose `reset` takes a list with each copy's seed. Gymnasium promises only that it takes one number."""
+
+
+def reset_and_reseed(algorithm: Algorithm, seed: int, iteration: int) -> None:
+    """Start new episodes in all environments, and give all processes the random streams of ``iteration``.
+
+    RLlib's checkpoints contain neither environments nor generators. An algorithm that does this at regular iterations can resume
+    there: a restored run and an uninterrupted one give the same result.
+    """
+    for group in (algorithm.env_runner_group, algorithm.eval_env_runner_group):
+        if group is not None:
+            group.foreach_env_runner(lambda runner: begin_runner(runner, seed, iteration), local_env_runner=True)
+    seed_learners(algorithm, seed, iteration)
+    seed_process(sequence(seed, "algorithm", iteration))
+
+
+def begin_runner(runner: Any, seed: int, iteration: int = 0, *, unused: bool = False) -> None:
+    """Start new episodes in an env runner, with its random streams of ``iteration``; ``unused``: with ones that no seed gives."""
+    process = "evaluation" if runner.config.in_evaluation else "env runners"
+    number = runner.worker_index or 0
+    seeds = np.random.SeedSequence() if unused else sequence(seed, process, iteration, number)
+    of_process, copies, of_environment = seeds.spawn(3)
+    if number:  # 0 is in the algorithm's process, which has a stream already
+        seed_process(of_process)
+    begin_episodes(runner, copies, of_environment)
+
+
+def seed_learners(algorithm: Algorithm, seed: int, iteration: int = 0) -> None:
+    """Give each learner with a process of its own the random stream of ``iteration``. RLlib gives all of them the same."""
+
+    def seed_one(learner: Any) -> None:
+        seed_process(sequence(seed, "learners", iteration, learner_index(learner)))
+
+    if algorithm.learner_group.is_remote:
+        algorithm.learner_group.foreach_learner(seed_one)
+
+
+def seed_process(seeds: np.random.SeedSequence) -> None:
+    """Seed all global generators of this process."""
+    number = number_of(seeds)
+    random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)
+
+
+def seeds_of_copies(env: Any, seeds: np.random.SeedSequence) -> int | Sequence[int]:
+    """Return what to seed a vector environment's reset with: each copy's own seed, or one number if it takes no list.
+
+    Each call returns other seeds, so environments that are made again don't replay their episodes.
+    """
+    numbers = [number_of(seed) for seed in seeds.spawn(env.num_envs)]
+    return numbers if isinstance(env.unwrapped, _SEED_EACH) else numbers[0]
+
 
 FAULTS = {kind.__name__: kind for kind in (FaultyEnvironmentError, LostFragmentsError, PartError)}
 """Faults that env runners report, by name."""

@@ -14,11 +14,10 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, needs_episodes
-from rlhf_ray.rllib.checking import Checked
+from rlhf_ray.rllib.checking import Checked, check_inherited
 from rlhf_ray.rllib.checkpoint_parts import OwnCheckpoints
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.env_runner import EnvRunner
-from rlhf_ray.rllib.inherited import check_inherited
 from rlhf_ray.rllib.learner import PPOLearner, overridden, uses_fast_path
 from rlhf_ray.rllib.policy import checked_network, policy_spec
 from rlhf_ray.rllib.rllib_internals import model_config, module_spec
@@ -41,7 +40,7 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         )
         algorithm = config.build_algo()
 
-    Everything else is `PPOConfig`; settings that don't work with a learned reward are refused (`rlhf_ray.rllib.inherited`). The
+    Everything else is `PPOConfig`; settings that don't work with a learned reward are refused (`rlhf_ray.rllib.checking`). The
     groups' settings are the fields of `FragmentSettings`, `PreferenceSettings`, `RewardModelSettings` and `LabellingSettings`,
     which document them. Values may be Tune's samplers.
     """

@@ -17,8 +17,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
 from rlhf_ray.rllib.connectors import GivesEnvActions
-from rlhf_ray.rllib.env_runner import EnvRunner, raise_fault
-from rlhf_ray.rllib.environments import env_threads, register_environment
+from rlhf_ray.rllib.env_runner import EnvRunner, env_threads, raise_fault, register_environment
 from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec

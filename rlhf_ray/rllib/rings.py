@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlhf_ray.actors.budget import StepBudget
 from rlhf_ray.actors.build import build_ring
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.fixed_reward import FixedReward
 from rlhf_ray.actors.labelling_page import PageSettings
 from rlhf_ray.actors.local import LocalExecutor
-from rlhf_ray.actors.ring import Ring, RingSettings
+from rlhf_ray.actors.ring import Ring, RingSettings, StepBudget
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.labelling.camera import tried_fps
 from rlhf_ray.labelling.serve import warn_of_readers

@@ -25,10 +25,9 @@ from ray.rllib.utils.metrics import (
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
-from rlhf_ray.rllib.checking import Checked
+from rlhf_ray.rllib.checking import Checked, check_inherited
 from rlhf_ray.rllib.checkpoint_parts import OwnCheckpoints
 from rlhf_ray.rllib.config import PreferenceConfig
-from rlhf_ray.rllib.inherited import check_inherited
 from rlhf_ray.rllib.learned_reward import LearnedReward
 from rlhf_ray.rllib.policy import built
 from rlhf_ray.rllib.rllib_internals import model_config, module_spec
@@ -56,7 +55,7 @@ REFUSED = {
     "policy_model_config": ("training(policy_model_config)", _NETWORKS),
     "training_intensity": ("training(training_intensity)", "use training(updates_per_env_step=…)"),
 }
-"""Attributes of `SACConfig` that must keep their default; see `rlhf_ray.rllib.inherited.REFUSED`."""
+"""Attributes of `SACConfig` that must keep their default; see `rlhf_ray.rllib.checking.REFUSED`."""
 
 
 class ReplaySACConfig(SACConfig):  # type: ignore[misc]
@@ -220,7 +219,7 @@ class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
         algorithm = config.build_algo()
 
     Everything else is `SACConfig`; settings that don't work with a learned reward, or with this replay buffer, are refused
-    (`REFUSED`, `rlhf_ray.rllib.inherited`).
+    (`REFUSED`, `rlhf_ray.rllib.checking`).
     """
 
     agent = "sac"

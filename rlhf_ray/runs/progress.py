@@ -20,7 +20,7 @@ from rich.table import Table
 from rlhf_ray.agents.true_return import episodes_of, success_of
 from rlhf_ray.data.metrics import in_order, pairs_skipped, share_of
 from rlhf_ray.data.system import core_bound, usable_cores
-from rlhf_ray.labelling.links import invitation
+from rlhf_ray.labelling.sessions import invitation
 from rlhf_ray.labelling.waiting import PeopleWait, spoken
 from rlhf_ray.measure.error_rates import newest_rates
 from rlhf_ray.queries.schedule import gathered

@@ -14,8 +14,7 @@ from typing import Any
 import gymnasium as gym
 
 from rlhf_ray.actors.episode_player import EpisodePlayer
-from rlhf_ray.actors.executor import Executor, players
-from rlhf_ray.actors.handles import Actor
+from rlhf_ray.actors.executor import Actor, Executor, players
 from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.agents.saved import PolicySource
 from rlhf_ray.agents.true_return import LONGEST, LastResort, ended, warn_of_carried_state

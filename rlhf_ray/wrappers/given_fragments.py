@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rlhf_ray.actors.handles import Ref
+from rlhf_ray.actors.executor import Ref
 from rlhf_ray.actors.ring import Pretrained, Progress
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.rollout_collector import PolicyFactory

@@ -33,9 +33,8 @@ from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.labelling.films import Film
-from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import warn_of_readers
-from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.labelling.sessions import Sessions, invitation
 from rlhf_ray.labelling.texts import load_texts
 from rlhf_ray.queries.gatherers import who_sees_films
 from rlhf_ray.queries.parts import check_parts

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from rlhf_ray.actors import filming
+from rlhf_ray.actors.executor import Actor
 from rlhf_ray.actors.filming import EPISODE_EVERY, Filming
 from rlhf_ray.actors.fragment_source import MORE_FRAGMENTS, Collecting
-from rlhf_ray.actors.handles import Actor
 from rlhf_ray.actors.ring import Progress
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY

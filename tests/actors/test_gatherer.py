@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rlhf_ray.actors import gatherer
+from rlhf_ray.actors.executor import Actor
 from rlhf_ray.actors.gatherer import GathererActor, GathererProgress
-from rlhf_ray.actors.handles import Actor
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from tests.made_up import some_comparisons

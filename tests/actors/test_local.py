@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.actors.executor import RayExecutor
-from rlhf_ray.actors.handles import passed
+from rlhf_ray.actors.executor import RayExecutor, passed
 from rlhf_ray.actors.local import LocalExecutor, executor_of
 
 

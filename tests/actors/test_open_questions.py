@@ -13,9 +13,8 @@ import ray
 
 from rlhf_ray.actors import open_questions
 from rlhf_ray.actors.asynchronous import AsynchronousRing
-from rlhf_ray.actors.gatherer import GathererProgress
-from rlhf_ray.actors.handles import Actor
-from rlhf_ray.actors.open_questions import ChosenPairs, OpenQuestions, as_arrays, losses
+from rlhf_ray.actors.executor import Actor
+from rlhf_ray.actors.gatherer import ChosenPairs, GathererProgress, OpenQuestions, as_arrays, losses
 from rlhf_ray.actors.ring import Progress, never, no_policy
 from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.comparisons import Pairs

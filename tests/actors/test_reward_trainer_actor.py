@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_ray.actors.reward_trainer import RewardTrainerActor, StateLostError
+from rlhf_ray.actors.ring_actors import RewardTrainerActor, StateLostError
 from rlhf_ray.data.comparisons import Changes
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore

@@ -12,14 +12,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import rlhf_ray.rllib.environments
+import rlhf_ray.rllib.env_runner
 from rlhf_ray.agents.true_return import evaluate, play
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.envs import check_spaces, make_env, make_vector_env, thread_options
 from rlhf_ray.envs.envpool import EnvPoolEnv, EnvPoolVectorEnv
-from rlhf_ray.rllib.environments import env_threads
-from rlhf_ray.rllib.seeding import seeds_of_copies
+from rlhf_ray.rllib.env_runner import env_threads, seeds_of_copies
 from rlhf_ray.settings import Experiment, PPOSettings, SACSettings
 
 # Not imported here: it must be after OpenGL.
@@ -366,7 +365,7 @@ def test_threads_change_no_step() -> None:
 def test_threads_are_the_cores_shared_among_env_runners(
     settings: dict[str, int], cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rlhf_ray.rllib.environments, "usable_cores", lambda: cores)
+    monkeypatch.setattr(rlhf_ray.rllib.env_runner, "usable_cores", lambda: cores)
     for agent, group in (("ppo", PPOSettings), ("sac", SACSettings)):
         experiment = Experiment(environment="envpool/WalkerWalk-v1", agent=agent, **{agent: group(**settings)})  # type: ignore[arg-type]
         assert env_threads(experiment) == {"num_threads": threads}

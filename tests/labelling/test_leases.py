@@ -5,9 +5,8 @@ import time
 
 import pytest
 
-from rlhf_ray.labelling import leases as module
-from rlhf_ray.labelling.leases import Lease, Leases
-from rlhf_ray.labelling.question import Shown
+from rlhf_ray.labelling import question as module
+from rlhf_ray.labelling.question import Lease, Leases, Shown
 
 CLIP = "0123456789abcdef" * 4
 SHOWN = Shown(CLIP, CLIP[::-1], True, "repeat", 1.0, "e" * 32, True)

@@ -7,9 +7,8 @@ import pytest
 
 from rlhf_ray import cli
 from rlhf_ray.data.places import JOB
-from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import links
-from rlhf_ray.labelling.sessions import LASTS_S, LONGEST_NAME, Person, Sessions
+from rlhf_ray.labelling.sessions import LASTS_S, LONGEST_NAME, Person, Sessions, invitation
 from rlhf_ray.settings import LabellingSettings
 
 

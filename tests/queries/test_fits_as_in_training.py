@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray import cli
-from rlhf_ray.actors.reward_trainer import RewardTrainerActor
+from rlhf_ray.actors.ring_actors import RewardTrainerActor
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.queries.fitting import fit
 from rlhf_ray.queries.offline import label_recorded

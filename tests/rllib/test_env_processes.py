@@ -10,8 +10,7 @@ from ray import tune
 from rlhf_ray.data.system import CORES
 from rlhf_ray.envs.processes import ProcessesVectorEnv
 from rlhf_ray.rllib import PreferencePPOConfig
-from rlhf_ray.rllib.env_runner import EnvRunner
-from rlhf_ray.rllib.environments import env_threads
+from rlhf_ray.rllib.env_runner import EnvRunner, env_threads
 from rlhf_ray.rllib.reference import ReferencePPOConfig, ReferenceSACConfig
 from rlhf_ray.runs.new_run import new_run
 from rlhf_ray.runs.train import train

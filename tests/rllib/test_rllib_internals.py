@@ -24,7 +24,7 @@ from ray.tune.logger import CSVLoggerCallback
 from ray.tune.registry import ENV_CREATOR, _global_registry
 from ray.util.debug import reset_log_once
 
-from rlhf_ray.rllib import rllib_internals, seeding
+from rlhf_ray.rllib import env_runner, rllib_internals
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.policy import built, policy_spec
@@ -85,7 +85,7 @@ def test_a_local_group_has_its_learner() -> None:
 
 def test_a_seed_reaches_every_global_generator() -> None:
     def drawn(seed: int) -> tuple[float, ...]:
-        seeding.seed_process(np.random.SeedSequence(seed))
+        env_runner.seed_process(np.random.SeedSequence(seed))
         return random.random(), float(np.random.random()), float(torch.rand(()))
 
     assert drawn(1) == drawn(1)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlhf_ray.data.seeds import generator, number_of, sequence
-from rlhf_ray.rllib import env_runner, seeding
+from rlhf_ray.rllib import env_runner
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
 from rlhf_ray.rllib.choice import reference_config
 from rlhf_ray.rllib.env_runner import EnvRunner
@@ -94,7 +94,7 @@ def test_a_run_repeats_its_episodes_and_none_of_another_iteration() -> None:
     assert starts(made(ArrayEnvRunner, 1)) == first
     again: list[list[float]] = []
     for iteration in (4, 8, 4):
-        seeding.begin_runner(runner, 0, iteration)
+        env_runner.begin_runner(runner, 0, iteration)
         again.append(starts(runner))
     assert again[0] == again[2]
     assert not set(first) & set(again[0])
@@ -129,9 +129,11 @@ def test_environments_that_are_made_again_repeat_no_episode() -> None:
 
 def test_vector_environments_that_take_one_seed_get_one() -> None:
     first, second = (made(EnvRunner, index, environment="CartPole-v1") for index in (1, 2))
-    assert not isinstance(seeding.seeds_of_copies(first.env, first.copies), list)
+    assert not isinstance(env_runner.seeds_of_copies(first.env, first.copies), list)
     alone: Any = SimpleNamespace(num_envs=1, unwrapped=first.env.unwrapped)
-    assert seeding.seeds_of_copies(alone, np.random.SeedSequence(5)) == number_of(np.random.SeedSequence(5).spawn(1)[0])
+    assert env_runner.seeds_of_copies(alone, np.random.SeedSequence(5)) == number_of(
+        np.random.SeedSequence(5).spawn(1)[0]
+    )
     seen = [runner.sample(num_timesteps=3, explore=False) for runner in (first, second)]
     found = [episode.get_observations(0).tobytes() for episodes in seen for episode in episodes]
     assert len(set(found)) == len(found) == 2 * COPIES
@@ -149,11 +151,11 @@ def test_learners_with_processes_of_their_own_get_streams_of_their_own() -> None
                 drawn.append(float(torch.rand(())))
 
     algorithm: Any = SimpleNamespace(learner_group=Group())
-    seeding.seed_learners(algorithm, 0)
-    seeding.seed_learners(algorithm, 1)
-    seeding.seed_learners(algorithm, 0, 5)
+    env_runner.seed_learners(algorithm, 0)
+    env_runner.seed_learners(algorithm, 1)
+    env_runner.seed_learners(algorithm, 0, 5)
     assert len(set(drawn)) == 9
-    seeding.seed_learners(algorithm, 0)
+    env_runner.seed_learners(algorithm, 0)
     assert drawn[-3:] == drawn[:3]
 
 
@@ -167,12 +169,12 @@ def test_processes_and_draws_of_the_ring_share_no_numbers() -> None:
 def test_no_two_env_runners_iterations_or_uses_have_the_same_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     episodes: list[Any] = []
     processes: list[Any] = []
-    monkeypatch.setattr(seeding, "begin_episodes", lambda runner, *seeds: episodes.append(seeds))
-    monkeypatch.setattr(seeding, "seed_process", processes.append)
+    monkeypatch.setattr(env_runner, "begin_episodes", lambda runner, *seeds: episodes.append(seeds))
+    monkeypatch.setattr(env_runner, "seed_process", processes.append)
 
     def begin(number: int, iteration: int, evaluates: bool, **how: Any) -> Any:
         runner = SimpleNamespace(worker_index=number, config=SimpleNamespace(in_evaluation=evaluates))
-        seeding.begin_runner(runner, 5, iteration, **how)
+        env_runner.begin_runner(runner, 5, iteration, **how)
         return tuple(tuple(seeds.generate_state(4)) for seeds in episodes[-1])
 
     cases = [
