@@ -26,7 +26,6 @@ from rlhf_ray.data.system import bound_cores
 from rlhf_ray.runs.callbacks import CALLBACKS, Callback
 from rlhf_ray.runs.interruption import Interrupted, nothing_to_save
 from rlhf_ray.runs.progress import Counting, ProgressBars
-from rlhf_ray.runs.trackers import TRACKERS, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment
 from rlhf_ray.settings.checks import Count
 from rlhf_ray.settings.experiment import to_json
@@ -54,8 +53,6 @@ class Train(Experiment):
     """Number of episodes for the final evaluation of each agent."""
     cores: Count | None = None
     """Most cores that the run uses. None: all that the process may use. The experiment does not depend on it."""
-    tracker: TrackerName = "none"
-    """Tracker besides TensorBoard: wandb for Weights & Biases (needs a login, or WANDB_MODE=offline)."""
     callback: tuple[str, ...] = ()
     """Your own callbacks, each as module:Name (see rlhf_ray.runs.callbacks). They receive the run's events and metrics."""
     teacher: str | None = None
@@ -70,7 +67,6 @@ class Train(Experiment):
         given = {
             "--reference": self.reference,
             "--callback": bool(self.callback),
-            "--tracker": self.tracker != "none",
             "what to start from": bool(self.start.parts),
         }
         if self.true_reward and any(given.values()):
@@ -80,7 +76,7 @@ class Train(Experiment):
     @property
     def options(self) -> dict[str, Any]:
         """What a run folder keeps besides the experiment."""
-        names = ("reference", "evaluation_episodes", "true_reward", "tracker", "callback")
+        names = ("reference", "evaluation_episodes", "true_reward", "callback")
         return {name: getattr(self, name) for name in names}
 
 
@@ -105,7 +101,6 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
     bound_cores(command.cores)
     experiment = _experiment(command)
     check_agent(experiment, defaults)
-    check_tracker(command.tracker)
     callbacks = _callbacks(command.callback, resumed)
     if resumed is not None:
         _check_resumed(resumed, command, defaults, experiment)
@@ -142,7 +137,7 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
             resume=resumed is not None,
             reference=command.reference,
             evaluation_episodes=command.evaluation_episodes,
-            callbacks=[*callbacks, *(kind() for kind in TRACKERS[command.tracker]), progress],
+            callbacks=[*callbacks, progress],
         )
 
 

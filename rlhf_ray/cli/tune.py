@@ -19,7 +19,6 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.system import bound_cores
 from rlhf_ray.runs.interruption import nothing_to_save, sigterm_as_ctrl_c
-from rlhf_ray.runs.trackers import TrackerName
 from rlhf_ray.settings import Experiment
 from rlhf_ray.settings.sweep import Metric, Schedule, Search
 
@@ -62,8 +61,6 @@ class Tune(Experiment):
     """Number of further seeds to train the best settings with, for a mean and a confidence interval."""
     cores: int | None = None
     """Most cores that each trial uses. None: all that the process may use. Results do not depend on it."""
-    tracker: TrackerName = "none"
-    """Tracker besides TensorBoard: wandb for Weights & Biases (needs a login, or WANDB_MODE=offline)."""
     run_dir: Path | None = None
     """Folder of the sweep. None: a new folder under runs/."""
 
@@ -149,7 +146,6 @@ def plan_of(command: Tune, name: str) -> Plan:
         metric=metric,
         evaluation_episodes=command.evaluation_episodes,
         seeds=command.seeds,
-        tracker=command.tracker,
         name=name,
     )
 
