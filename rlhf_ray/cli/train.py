@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from rlhf_ray import tune_configs
-from rlhf_ray.cli.arguments import parse_arguments, spelled_out
-from rlhf_ray.cli.help import asks_help
-from rlhf_ray.cli.presets import check_agent, new_folder, preset, usage_of
+from rlhf_ray.cli.arguments import asks_help, parse_arguments, spelled_out
+from rlhf_ray.cli.presets import about_presets, check_agent, new_folder, preset
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import cause
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Train(Experiment):
-    """Learn a reward from comparisons and train an agent on it."""
+    """Learn a reward from comparisons and train an agent on it. `rlhf-ray train --resume RUN` continues a run."""
 
     run_dir: Path | None = None
     """The run folder, for everything the run writes. None: a new folder under runs/."""
@@ -83,8 +82,7 @@ class Train(Experiment):
 def run(words: list[str]) -> None:
     """Run the command."""
     if words[0].startswith("-") and asks_help(words):
-        usage = usage_of("train PRESET [--SETTING VALUE …]", "train --resume RUN")
-        parse_arguments(Train, "rlhf-ray train PRESET", ["--help"], usage=usage)
+        parse_arguments(Train, "rlhf-ray train PRESET", ["--help"], about=about_presets("train"))
     resumed = _resumed(words) if words[0] == "--resume" else None
     with contextlib.nullcontext() if resumed is None else resumed.writing():
         _run(words, resumed)

@@ -28,7 +28,8 @@ from rlhf_ray.runs.folder import own_folder
 from rlhf_ray.settings import Experiment, from_json, to_json
 from rlhf_ray.settings.checks import Count, Natural, check_values
 from rlhf_ray.sweeps import state
-from rlhf_ray.sweeps.results import SweepOutcome, collect, conclude
+from rlhf_ray.sweeps.report import conclude
+from rlhf_ray.sweeps.results import SweepOutcome, collect
 from rlhf_ray.sweeps.space import PLACED, Space, apply, check, describe, extremes, points
 from rlhf_ray.sweeps.state import PLAN as PLAN  # where callers look for it
 from rlhf_ray.sweeps.strategies import (
@@ -188,8 +189,8 @@ def read_plan(folder: Path) -> Plan:
         raise SettingError(f"{folder} is not a sweep's folder: it has no {PLAN}.")
     for part in (folder, folder / SEEDS):
         state.check(part)
-    with state.named(folder / PLAN):
-        values = json.loads((folder / PLAN).read_text())
+    with state.named(file := state.plan_file(folder)):
+        values = json.loads(file.read_text())
         modules = values.pop("modules", None)
         plan = Plan(experiment=from_json(Experiment, values.pop("experiment")), **values)
     consent.check(plan.experiment.own_names(), folder / PLAN, modules)
