@@ -141,7 +141,7 @@ def commands(block: Block) -> Iterator[list[str]]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the pages take for granted: a run, a store, a fitted reward, and the files that blocks of any page are."""
     folder = tmp_path_factory.mktemp("pages")
-    options = {"reference": False, "evaluation_episodes": 20, "tracker": "none"}
+    options = {"reference": False, "evaluation_episodes": 20}
     run = RunFolder.create(folder / "runs" / "example", Experiment(), options)
     save_experiment(Experiment(), run.path / "best.json")
     store = PreferenceStore(folder / "preferences")

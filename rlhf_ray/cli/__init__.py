@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_ray import __version__, tune_configs
-from rlhf_ray.cli.help import Usage, asks_help
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import DEBUG, cause, debugging, explain
 from rlhf_ray.data.registry import did_you_mean
@@ -42,33 +41,31 @@ COMMANDS = {
 }
 """``module:function`` of each command of one or two words in this package; the function takes the remaining arguments."""
 
-USAGE = Usage(
-    ("rlhf-ray COMMAND …", "rlhf-ray COMMAND --help", "rlhf-ray --version"),
-    (
-        ("train PRESET [--SETTING VALUE …]", "learn a reward from comparisons and train an agent on it"),
-        ("train --resume RUN", "resume a stopped or killed run"),
-        ("evaluate RUN [--episodes N]", "measure the true return of a run's saved policy"),
-        ("compare RUN RUN …", "compare runs in one table and one picture"),
-        ("record RUN --out FILE", "record episodes of a run's saved policy"),
-        ("convert SOURCE OUT [--to FORMAT]", "convert recorded episodes: ours, imitation's, Minari's"),
-        ("label SOURCE --store STORE", "collect comparisons from people, without training"),
-        ("links RUN [--revoke NAME]", "show, renew or revoke the annotators' links to a labelling page"),
-        ("pause RUN [--end]", "stop asking questions for a while; training continues"),
-        ("fit STORE [--out FOLDER]", "fit a reward model to stored labels"),
-        ("interpret reward RUN", "report what a run's learned reward looks at"),
-        ("interpret agent RUN", "report what a run's agent sees, remembers and uses"),
-        ("interpret preprocess PATH", "turn a reward into an equivalent one that is easier to read"),
-        ("tune PRESET [--trials N …]", "search over settings: the preset's search space, or --vary"),
-        ("tune --resume FOLDER", "resume a stopped or killed sweep"),
-        ("submit -- COMMAND …", "run one of these commands on a cluster"),
-        ("store ACTION PATH …", "inspect and manage a preference store; `rlhf-ray store` lists the actions"),
-        ("doctor [--address …]", "check the installation, this machine and the Ray cluster"),
-    ),
-    """`rlhf-ray COMMAND --help` explains a command and all its options, `rlhf-ray train PRESET --help` with the preset's values.
-    With --debug (or RLHF_RAY_DEBUG=1), every command shows full tracebacks.
-
-    If a file names an environment or a part as module:Name, allow it with --allow-import MODULE, because importing runs its
-    code. To resume what somebody else made, allow its pickles with --allow-pickle FOLDER.""",
+DESCRIBED = {
+    "train PRESET [--SETTING VALUE …]": "learn a reward from comparisons and train an agent on it",
+    "train --resume RUN": "resume a stopped or killed run",
+    "evaluate RUN [--episodes N]": "measure the true return of a run's saved policy",
+    "compare RUN RUN …": "compare runs in one table and one picture",
+    "record RUN --out FILE": "record episodes of a run's saved policy",
+    "convert SOURCE OUT [--to FORMAT]": "convert recorded episodes: ours, imitation's, Minari's",
+    "label SOURCE --store STORE": "collect comparisons from people, without training",
+    "links RUN [--revoke NAME]": "show, renew or revoke the annotators' links to a labelling page",
+    "pause RUN [--end]": "stop asking questions for a while; training continues",
+    "fit STORE [--out FOLDER]": "fit a reward model to stored labels",
+    "interpret reward RUN": "report what a run's learned reward looks at",
+    "interpret agent RUN": "report what a run's agent sees, remembers and uses",
+    "interpret preprocess PATH": "turn a reward into an equivalent one that is easier to read",
+    "tune PRESET [--trials N …]": "search over settings: the preset's search space, or --vary",
+    "tune --resume FOLDER": "resume a stopped or killed sweep",
+    "submit -- COMMAND …": "run one of these commands on a cluster",
+    "store ACTION PATH …": "inspect and manage a preference store; `rlhf-ray store` lists the actions",
+    "doctor [--address …]": "check the installation, this machine and the Ray cluster",
+}
+FLAGS = (
+    "`rlhf-ray COMMAND --help` explains a command and all its options, `rlhf-ray train PRESET --help` with the preset's values. "
+    "With --debug (or RLHF_RAY_DEBUG=1), every command shows full tracebacks. If a file names an environment or a part as "
+    "module:Name, allow it with --allow-import MODULE, because importing runs its code. To resume what somebody else made, allow "
+    "its pickles with --allow-pickle FOLDER."
 )
 
 PLAIN = {"−": "-", "–": "-", "…": "...", "±": "+-", "×": "x"}
@@ -141,7 +138,9 @@ def run_in_utf8() -> None:
 
 def _run(words: list[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
-        print(USAGE.shown())
+        from rlhf_ray.cli.arguments import overview
+
+        print(overview("rlhf-ray COMMAND …, rlhf-ray COMMAND --help, rlhf-ray --version", DESCRIBED, FLAGS))
         return
     if words[0] == "--version":
         print(f"rlhf-ray {__version__}")
@@ -176,7 +175,7 @@ def _command(words: list[str]) -> tuple[str, list[str]]:
 
 def _check_named(command: str, rest: list[str]) -> None:
     """Check that what to train on comes first."""
-    if rest and (not rest[0].startswith("-") or rest[0] == "--resume" or asks_help(rest)):
+    if rest and (not rest[0].startswith("-") or rest[0] == "--resume" or {"-h", "--help"} & {*rest}):
         return
     given = f"{rest[0]} is given before a preset" if rest else f"{command} needs a preset"
     form = " ".join([command, "PRESET", *rest[:1]])

@@ -6,14 +6,14 @@ import contextlib
 import inspect
 import io
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from rlhf_ray.cli.help import Usage, asks_help
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.whole import whole_number
 
@@ -36,9 +36,22 @@ def _whole_numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | N
     )
 
 
-def parse_arguments(
-    kind: Any, program: str, words: Sequence[str], default: Any = None, usage: Usage | None = None
-) -> Any:
+def asks_help(words: Sequence[str]) -> bool:
+    """Whether ``words`` ask for the help."""
+    return "-h" in words or "--help" in words
+
+
+def overview(form: str, rows: Mapping[str, str], text: str) -> str:
+    """Return the help of a command that has commands: its form, a row for each of them, and a text, in 80 columns."""
+    indent = " " * 6
+    lines = [
+        f"  {name}\n{textwrap.fill(said, 80, initial_indent=indent, subsequent_indent=indent)}"
+        for name, said in rows.items()
+    ]
+    return "\n\n".join([f"usage: {form}", "\n".join(lines), textwrap.fill(text, 80, break_on_hyphens=False)])
+
+
+def parse_arguments(kind: Any, program: str, words: Sequence[str], default: Any = None, about: str = "") -> Any:
     """Parse ``words`` into an instance of ``kind``; ``--help`` prints all options and exits.
 
     Args:
@@ -46,19 +59,17 @@ def parse_arguments(
         program: the program name shown in the help.
         words: the arguments.
         default: an instance with the default values.
-        usage: more of the help, shown first.
+        about: more of the help.
 
     Raises:
         SettingError: an option is unknown or missing, or has an invalid value.
         SystemExit: ``--help`` was given.
     """
-    about = inspect.getdoc(kind) or ""
+    about = f"{inspect.getdoc(kind) or ''} {about}".strip()
     defaults: dict[str, Any] = {} if default is None else {"default": default}
     printed = io.StringIO()
     if asks_help(words):
         words = ["--help"]
-        if usage is not None:
-            about = f"{usage.shown().removeprefix('usage: ')}\n\n{about}"
     try:
         with contextlib.redirect_stderr(printed):
             return tyro.cli(
@@ -87,20 +98,6 @@ def spelled_out(words: Sequence[str], short: str, setting: str) -> list[str]:
     values = [word.partition("=")[2] for word in words if word.startswith(f"{short}=")]
     values += [value for word, value in pairwise(words) if word == short and not value.startswith("-")]
     return [*words, f"{setting}={values[-1]}"] if values else list(words)
-
-
-def need_first(kind: Any, program: str, words: Sequence[str], usage: Usage) -> None:
-    """Show the help, or refuse a command line that doesn't begin with what the command is about.
-
-    Raises:
-        SettingError: it doesn't.
-        SystemExit: the help was asked for.
-    """
-    if asks_help(words):
-        parse_arguments(kind, program, ["--help"], usage=usage)
-    command, _, first = program.rpartition(" ")
-    given = f"{words[0]} is given before {first}" if words else f"`{command}` needs {first}"
-    raise SettingError(f"{given}: {usage.forms[0]}. `{command} --help` explains it.")
 
 
 def _in_one_line(box: str, program: str) -> str:

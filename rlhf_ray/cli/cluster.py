@@ -12,19 +12,16 @@ from pathlib import Path
 
 from rlhf_ray.actors import access
 from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.help import Usage
 from rlhf_ray.data.errors import SettingError
-
-USAGE = Usage(
-    ("rlhf-ray submit [--address URL] [--working-dir FOLDER] [--OPTION VALUE …] -- COMMAND …",),
-    text="""COMMAND is the part after `rlhf-ray`, such as `train pendulum --seed 3` or `train --resume runs/…`. It runs on the
-    cluster; its output is shown here. Relative run folders are below the home folder on the cluster.""",
-)
 
 
 @dataclass(frozen=True)
 class Submit:
-    """Run an `rlhf-ray` command as a Ray job on a cluster and show its output. Ctrl-C detaches; the job keeps running."""
+    """Run an `rlhf-ray` command as a Ray job on a cluster and show its output. Ctrl-C detaches; the job keeps running.
+
+    The command follows --, such as `rlhf-ray submit -- train pendulum --seed 3` or `-- train --resume runs/…`. Relative run folders
+    are below the home folder on the cluster.
+    """
 
     address: str | None = None
     """URL of the cluster's dashboard. Default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS or http://127.0.0.1:8265."""
@@ -43,7 +40,7 @@ class Submit:
 def submit(words: list[str]) -> None:
     """Run `rlhf-ray submit`."""
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    options: Submit = parse_arguments(Submit, "rlhf-ray submit", own, usage=USAGE)
+    options: Submit = parse_arguments(Submit, "rlhf-ray submit", own)
     if not command:
         raise SettingError("no command is given; write it after --: `rlhf-ray submit -- train pendulum`.")
     if options.working_dir is not None and not options.working_dir.is_dir():

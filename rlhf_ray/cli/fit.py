@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tyro
+
 from rlhf_ray.cli import fit_rewards
-from rlhf_ray.cli.arguments import need_first, parse_arguments
-from rlhf_ray.cli.help import Usage
+from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
@@ -27,27 +28,16 @@ from rlhf_ray.settings import Experiment, RewardModelSettings
 if TYPE_CHECKING:
     from rlhf_ray.reward import FitReport, RewardEnsemble
 
-USAGE = Usage(
-    (
-        "rlhf-ray fit STORE [--out FOLDER] [--SETTING VALUE …]",
-        "rlhf-ray fit --from-rewards DATA [--out FOLDER] [--SETTING VALUE …]",
-    ),
-    (
-        ("STORE", "a preference store's folder or URL, or a run folder"),
-        (
-            "DATA",
-            "a recording, an .npz of steps, trajectories of imitation, or a Minari data set, whose true rewards the "
-            "reward model is fitted to; "
-            "`rlhf-ray fit --from-rewards DATA --help` lists the options",
-        ),
-    ),
-)
-
 
 @dataclass(frozen=True)
 class Fit:
-    """Fit a reward model to the labels in a preference store, as a training does, and write the fit's curve and metrics."""
+    """Fit a reward model to the labels in a preference store, as a training does, and write the fit's curve and metrics.
 
+    `rlhf-ray fit --from-rewards DATA` fits to recorded true rewards instead; `rlhf-ray fit --from-rewards --help` has its options.
+    """
+
+    store: tyro.conf.Positional[str]
+    """A preference store's folder or URL, or a run folder."""
     out: Path = Path("reward_model")
     """Folder for the reward model; use it with `rlhf-ray train … --reward-from`."""
     environment: str | None = None
@@ -69,23 +59,18 @@ def run(words: list[str]) -> None:
     Raises:
         SettingError: there are no labels, or an option does not match them.
     """
-    data, rest = fit_rewards.take_data(words)
-    if data is not None:
-        fit_rewards.run(data, rest)
+    if any(word.partition("=")[0] == fit_rewards.FLAG for word in words):
+        fit_rewards.run(words)
         return
-    if not words or words[0].startswith("-"):
-        need_first(Fit, "rlhf-ray fit STORE", words, USAGE)
-    where = words[0]
-    around = RunFolder.around(where) if "://" not in where else None
-    command = parse_arguments(
-        Fit, f"rlhf-ray fit {where}", words[1:], Fit() if around is None else _as_in(around.experiment())
-    )
+    command: Fit = parse_arguments(Fit, "rlhf-ray fit", words)
+    if "://" not in command.store and (around := RunFolder.around(command.store)) is not None:
+        command = parse_arguments(Fit, "rlhf-ray fit", words, _as_in(command.store, around.experiment()))
     fit_rewards.check_out(command.out)
     with Lock(command.out):
-        _fit(where, command)
+        _fit(command)
 
 
-def _fit(where: str, command: Fit) -> None:
+def _fit(command: Fit) -> None:
     with nothing_to_save():
         from rlhf_ray.queries.fitting import fit
         from rlhf_ray.reward.curves import write_curve
@@ -94,7 +79,7 @@ def _fit(where: str, command: Fit) -> None:
         from rlhf_ray.store.files import store_of
     passes: list[PassLosses] = []
     try:
-        store = PreferenceStore(store_of(where), create=False)
+        store = PreferenceStore(store_of(command.store), create=False)
         spaces: tuple[Any, Any] = (None, None)
         if command.environment is not None:
             spaces = spaces_of(command.environment, supported=True)
@@ -116,7 +101,7 @@ def _fit(where: str, command: Fit) -> None:
     write_text(command.out / fit_rewards.REPORT, json.dumps(plain(metrics), indent=2) + "\n")
     if command.environment is None:
         print(
-            f"rlhf-ray: the environment of {where} is unknown, so the reward model is for the spaces of its fragments: "
+            f"rlhf-ray: the environment of {command.store} is unknown, so the reward model is for the spaces of its fragments: "
             f"observations {reward.observation_space} and actions {reward.action_space}. To train on it, fit "
             "with --environment.",
             file=sys.stderr,
@@ -126,9 +111,10 @@ def _fit(where: str, command: Fit) -> None:
         print(f"  {line}")
 
 
-def _as_in(experiment: Experiment) -> Fit:
+def _as_in(store: str, experiment: Experiment) -> Fit:
     """The defaults from a run's settings."""
     return Fit(
+        store,
         environment=experiment.environment,
         held_out_share=experiment.preferences.held_out_share,
         seed=experiment.seed,

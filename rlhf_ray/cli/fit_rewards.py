@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +47,8 @@ ELSEWHERE = {
 class FitToRewards:
     """Fit a reward model to the true rewards of recorded episodes, and test it on other episodes of the recording."""
 
+    from_rewards: str
+    """A recording, an .npz of steps, trajectories of imitation, or a Minari data set."""
     out: Path = Path("reward_model")
     """Folder for the reward model; use it with `rlhf-ray train … --reward-from` and `rlhf-ray interpret reward --model`."""
     environment: str | None = None
@@ -56,27 +57,6 @@ class FitToRewards:
     """Random seed for the held-out episodes, initial weights and batches."""
     supervised: SupervisedSettings = field(default_factory=SupervisedSettings)
     reward_model: RewardModelSettings = field(default_factory=lambda: SUPERVISED_MODEL)
-
-
-def take_data(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Take ``--from-rewards DATA`` from a command line. Return DATA, None if it is not there, and the other words.
-
-    Raises:
-        SettingError: DATA is missing.
-    """
-    for at, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name != FLAG:
-            continue
-        given, after = ([value], at + 1) if equals else (list(words[at + 1 : at + 2]), at + 2)
-        if given in ([], [""]):
-            raise SettingError(f"{FLAG} names no data; give a recording, for example {FLAG} recording.")
-        if given[0] in ("-h", "--help"):
-            return "DATA", [*words[:at], "--help"]
-        if given[0].startswith("-"):
-            raise SettingError(f"{FLAG} is {given[0]!r}; give a recording, for example {FLAG} recording.")
-        return given[0], [*words[:at], *words[after:]]
-    return None, list(words)
 
 
 def check_out(out: Path) -> None:
@@ -90,13 +70,13 @@ def check_out(out: Path) -> None:
         raise SettingError(f"--out is {out}, which exists and is not a reward model; give another folder.")
 
 
-def run(data: str, words: list[str]) -> None:
+def run(words: list[str]) -> None:
     """Run the command.
 
     Raises:
         SettingError: the data can't be read or fitted, or an option does not match it.
     """
-    command = parse_arguments(FitToRewards, f"rlhf-ray fit {FLAG} {data}", words, FitToRewards())
+    command: FitToRewards = parse_arguments(FitToRewards, "rlhf-ray fit", words)
     for name, instead in ELSEWHERE.items():
         value = getattr(command.reward_model, name)
         if value != getattr(SUPERVISED_MODEL, name):
@@ -106,10 +86,10 @@ def run(data: str, words: list[str]) -> None:
             )
     check_out(command.out)
     with Lock(command.out):
-        _fit(data, command)
+        _fit(command)
 
 
-def _fit(data: str, command: FitToRewards) -> None:
+def _fit(command: FitToRewards) -> None:
     with nothing_to_save():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -119,7 +99,7 @@ def _fit(data: str, command: FitToRewards) -> None:
         from rlhf_ray.interpret.reward.visualisation import visualise
         from rlhf_ray.reward.supervised import fit_to_rewards
         from rlhf_ray.reward.supervised.fitter import check_steps
-    console = Console(highlight=False)
+    console, data = Console(highlight=False), command.from_rewards
     steps = load_transitions(data)
     observation_space, action_space = _spaces(data, command.environment)
     own = recorded_in(data, observation_space)
@@ -149,7 +129,7 @@ def _fit(data: str, command: FitToRewards) -> None:
     from rlhf_ray.runs.supervised import supervised_section
 
     section = supervised_section(report)
-    about = {"verdict": section.checks[0].text, "data": str(data), "seed": command.seed}
+    about = {"verdict": section.checks[0].text, "data": data, "seed": command.seed}
     write_text(command.out / REPORT, json.dumps(report.to_json() | about, indent=2) + "\n")
     print_section(section)
     console.print(

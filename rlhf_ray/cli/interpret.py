@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.help import Usage
+from rlhf_ray.cli.arguments import overview, parse_arguments
 from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.cli.studies import check_amounts, own_steps, print_screen, run_shown, writable
 from rlhf_ray.data.errors import SettingError
@@ -21,25 +20,11 @@ if TYPE_CHECKING:
     from rlhf_ray.data.transitions import Transitions
     from rlhf_ray.reward.functions import RewardFunction
 
-USAGE = Usage(
-    (
-        "rlhf-ray interpret reward RUN [--out FOLDER] [--OPTION VALUE …]",
-        "rlhf-ray interpret reward --model PATH --data PATH [--OPTION VALUE …]",
-        "rlhf-ray interpret agent RUN [--out FOLDER] [--OPTION VALUE …]",
-        "rlhf-ray interpret preprocess PATH [--data PATH] [--environment NAME] [--OPTION VALUE …]",
-    ),
-    (
-        (
-            "reward",
-            "a report: what the reward seems to reward, what it ignores, which checks failed, with the evidence",
-        ),
-        ("agent", "a report and a panel: what the agent sees, remembers and uses, tested by intervention"),
-        ("preprocess", "an equivalent reward that is easier to read: sparse or smooth, by potential shaping"),
-    ),
-    """RUN is a run folder; PATH is a run folder, a reward model's folder, a table (.npz) or a network saved by imitation (.pt).
-
-    `rlhf-ray interpret reward --help` (or agent, preprocess) lists the options.""",
-)
+SUBJECTS = {
+    "reward": "a report: what the reward seems to reward, what it ignores, which checks failed, with the evidence",
+    "agent": "a report and a panel: what the agent sees, remembers and uses, tested by intervention",
+    "preprocess": "an equivalent reward that is easier to read: sparse or smooth, by potential shaping",
+}
 
 
 @dataclass(frozen=True)
@@ -89,9 +74,10 @@ class InterpretReward:
 def no_subject(words: list[str]) -> None:
     """Run `rlhf-ray interpret` without a subject: explain what there is."""
     if not words or words[0] in ("-h", "--help"):
-        print(USAGE.shown())
+        text = "`rlhf-ray interpret reward --help` (or agent, preprocess) lists the options."
+        print(overview("rlhf-ray interpret SUBJECT …", SUBJECTS, text))
         sys.exit(0 if words else 2)
-    there = ", ".join(f"`rlhf-ray interpret {name}`" for name, _ in USAGE.rows)
+    there = ", ".join(f"`rlhf-ray interpret {name}`" for name in SUBJECTS)
     raise SettingError(f"`rlhf-ray interpret {words[0]}` does not exist; there are {there}.")
 
 

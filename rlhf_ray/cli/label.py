@@ -6,8 +6,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlhf_ray.cli.arguments import need_first, parse_arguments, spelled_out
-from rlhf_ray.cli.help import Usage
+import tyro
+
+from rlhf_ray.cli.arguments import parse_arguments, spelled_out
 from rlhf_ray.cli.presets import preset
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.metrics import pairs_skipped
@@ -21,24 +22,16 @@ from rlhf_ray.settings import (
     RewardModelSettings,
 )
 
-USAGE = Usage(
-    ("rlhf-ray label SOURCE --store STORE [--comparisons N] [--OPTION VALUE …]",),
-    (
-        ("a run folder", "clips of its saved policy"),
-        ("a preset, an environment", "clips of random actions"),
-        ("an .npz file", "recorded steps, as written by `rlhf-ray record` (images only; needs --environment)"),
-        ("a Minari data set", "its recorded steps (images only; needs --environment)"),
-        ("a preference store", "its clips in new pairs (images only; needs --environment)"),
-    ),
-    """SOURCE is where the clips come from. With --teacher oracle (or another scripted one): recorded steps with true rewards of any
-    kind, without an environment; an .npz file, a folder that `rlhf-ray record` or imitation wrote, or a preference store.""",
-)
-
 
 @dataclass(frozen=True)
 class Label:
     """Collect comparisons from people, at a page that acknowledges only durable answers, or from a scripted teacher."""
 
+    source: tyro.conf.Positional[str]
+    """Where the clips come from. A run folder: its saved policy. A preset or an environment: random actions. An .npz file of
+    `rlhf-ray record`, a Minari data set or a preference store: their own, of images, with --environment. With --teacher oracle (or
+    another scripted one): recorded steps with true rewards of any kind, without an environment; an .npz file, a folder that
+    `rlhf-ray record` or imitation wrote, or a preference store."""
     store: str
     """Folder or URL of the preference store, new or existing."""
     comparisons: int = 100
@@ -62,13 +55,11 @@ class Label:
 
 def run(words: list[str]) -> None:
     """Run the command."""
-    if not words or words[0].startswith("-"):
-        need_first(Label, "rlhf-ray label SOURCE", words, USAGE)
-    given = spelled_out(words[1:], "--teacher", "--preferences.teacher")
-    command = parse_arguments(Label, f"rlhf-ray label {words[0]}", given)
+    given = spelled_out(words, "--teacher", "--preferences.teacher")
+    command = parse_arguments(Label, "rlhf-ray label", given)
     _tell_stored(command)
     if command.teacher != "human":
-        _scripted(words[0], command)
+        _scripted(command)
         return
     from rlhf_ray.runs.label import label
     from rlhf_ray.runs.progress import Labelled
@@ -78,10 +69,10 @@ def run(words: list[str]) -> None:
     labelled = Labelled(command.store, command.comparisons)
 
     held = label(
-        words[0],
+        command.source,
         command.store,
         comparisons=command.comparisons,
-        experiment=_experiment(words[0], command.environment),
+        experiment=_experiment(command.source, command.environment),
         length=command.length,
         seed=command.seed,
         labelling=command.labelling,
@@ -109,11 +100,11 @@ def _tell_stored(command: Label) -> None:
         print(f"{command.store}: {stored} stored comparisons count towards --comparisons={command.comparisons}; {more}")
 
 
-def _scripted(source: str, command: Label) -> None:
-    path = Path(source)
+def _scripted(command: Label) -> None:
+    path = Path(command.source)
     if not path.exists() or (path / "config.json").exists():
         raise SettingError(
-            f"--teacher is {command.teacher!r}, which labels recorded steps, but {source} is none: record some first (rlhf-ray "
+            f"--teacher is {command.teacher!r}, which labels recorded steps, but {path} is none: record some first (rlhf-ray "
             "record), or train with this teacher (rlhf-ray train)."
         )
     preferences = dataclasses.replace(command.preferences, teacher=command.teacher, comparisons=command.comparisons)

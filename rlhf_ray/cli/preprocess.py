@@ -5,24 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlhf_ray.cli.arguments import need_first, parse_arguments
-from rlhf_ray.cli.help import Usage
+import tyro
+
+from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.studies import writable
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.interpret.reward.preprocess.problem import Options
 from rlhf_ray.runs.interruption import nothing_to_save
 
-USAGE = Usage(
-    ("rlhf-ray interpret preprocess PATH [--data PATH] [--environment NAME] [--out FOLDER] [--OPTION VALUE …]",),
-    text="PATH is a run folder, a reward model's folder, a table (.npz), or a network saved by imitation (.pt).",
-)
-
 
 @dataclass(frozen=True)
 class Preprocess:
     """Add potential shaping to a reward so that it becomes sparse or smooth. Optimal policies stay the same."""
 
+    path: tyro.conf.Positional[str]
+    """A run folder, a reward model's folder, a table (.npz), or a network saved by imitation (.pt)."""
     data: Path | None = None
     """Steps to make it sparse or smooth on: a recording of `rlhf-ray record`, an .npz, or trajectories saved by imitation. Not
     needed with --environment if that has a table of its states."""
@@ -44,16 +42,13 @@ def preprocess_command(words: list[str]) -> None:
     Raises:
         SettingError: there is no such reward, or the options don't suit it.
     """
-    if not words or words[0].startswith("-"):
-        need_first(Preprocess, "rlhf-ray interpret preprocess PATH", words, USAGE)
-    path = words[0]
-    command: Preprocess = parse_arguments(Preprocess, f"rlhf-ray interpret preprocess {path}", words[1:])
+    command: Preprocess = parse_arguments(Preprocess, "rlhf-ray interpret preprocess", words)
     writable(command.out)
     with Lock(command.out):
-        _preprocess(path, command)
+        _preprocess(command)
 
 
-def _preprocess(path: str, command: Preprocess) -> None:
+def _preprocess(command: Preprocess) -> None:
     with nothing_to_save():
         import torch
 
@@ -65,7 +60,7 @@ def _preprocess(path: str, command: Preprocess) -> None:
         from rlhf_ray.runs.interpret import check_steps
     torch.set_num_threads(1)
     if command.environment is None:
-        reward = load_reward(path)
+        reward = load_reward(command.path)
         assert command.data is not None
         steps = load_transitions(command.data)
         steps = check_steps(reward, steps, command.data)
@@ -75,14 +70,14 @@ def _preprocess(path: str, command: Preprocess) -> None:
             env = envs.make_env(command.environment)
         except (ValueError, ImportError) as error:
             raise SettingError(str(error)) from error
-        reward = load_reward(path, env.observation_space, env.action_space)
+        reward = load_reward(command.path, env.observation_space, env.action_space)
         tables = tables_of(env, command.options.gamma)
         if tables is None:
             raise SettingError(
                 f"--environment is {command.environment}, which has no table of its states; give recorded steps with --data."
             )
         found = preprocess(reward, tables.mdp, command.options, observations=tables.observations)
-    write(found, command.out, base_path=path)
+    write(found, command.out, base_path=command.path)
     print(f"{command.out}: {found.certificate}")
     for warning in found.certificate.warnings:
         print(f"Warning: {warning}")

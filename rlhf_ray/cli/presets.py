@@ -8,23 +8,17 @@ from pathlib import Path
 from typing import get_args
 
 from rlhf_ray import tune_configs
-from rlhf_ray.cli.help import Usage
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import did_you_mean
 from rlhf_ray.settings import AgentName, Experiment, load_experiment
 
 
-def usage_of(*forms: str) -> Usage:
-    """The head of the help of a command that takes a PRESET."""
-    return Usage(
-        tuple(f"rlhf-ray {form}" for form in forms),
-        (
-            ("PRESET", f"one of {', '.join(tune_configs.names())}"),
-            ("", "or an environment id, which uses the default settings"),
-            ("", "or a JSON file of settings: a run's config.json, a sweep's best.json"),
-        ),
-        f"The defaults below are those of an environment id; `rlhf-ray {forms[0].split()[0]} PRESET --help` shows a preset's.",
+def about_presets(command: str) -> str:
+    """More of the help of a command that takes a PRESET."""
+    return (
+        f"PRESET is one of {', '.join(tune_configs.names())}; or an environment id, which uses the default settings; or "
+        f"a JSON file of settings: a run's config.json, a sweep's best.json. `rlhf-ray {command} PRESET --help` shows a preset's."
     )
 
 

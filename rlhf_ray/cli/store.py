@@ -10,8 +10,7 @@ from typing import Any
 
 import tyro
 
-from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.help import Usage
+from rlhf_ray.cli.arguments import overview, parse_arguments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.registry import did_you_mean
@@ -223,14 +222,6 @@ ACTIONS: dict[str, type[_Action]] = {
 }
 
 
-USAGE = Usage(
-    ("rlhf-ray store ACTION PATH …", "rlhf-ray store ACTION --help"),
-    tuple((name, " ".join((kind.__doc__ or "").partition("\n\n")[0].split())) for name, kind in ACTIONS.items()),
-    """PATH is a store's folder or URL (s3://bucket/folder), or a run folder. merge and import create the store if there is
-    none.""",
-)
-
-
 def run(words: list[str]) -> None:
     """Run one of the actions.
 
@@ -238,7 +229,11 @@ def run(words: list[str]) -> None:
         SettingError: a path is wrong, or reading or writing failed.
     """
     if not words or words[0] in ("-h", "--help"):
-        print(USAGE.shown())
+        rows = {name: " ".join((kind.__doc__ or "").partition("\n\n")[0].split()) for name, kind in ACTIONS.items()}
+        text = (
+            "PATH is a store's folder or URL (s3://bucket/folder), or a run folder. merge and import create the store."
+        )
+        print(overview("rlhf-ray store ACTION PATH …", rows, text))
         sys.exit(0 if words else 2)
     if words[0] not in ACTIONS:
         meant = did_you_mean(words[0], ACTIONS) or f"give one of {', '.join(ACTIONS)}."

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from rlhf_ray import tune_configs
-from rlhf_ray.cli.arguments import parse_arguments, spelled_out
-from rlhf_ray.cli.help import asks_help
-from rlhf_ray.cli.presets import check_agent, new_folder, preset, usage_of
+from rlhf_ray.cli.arguments import asks_help, parse_arguments, spelled_out
+from rlhf_ray.cli.presets import about_presets, check_agent, new_folder, preset
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import cause
@@ -25,7 +24,6 @@ from rlhf_ray.data.system import bound_cores
 from rlhf_ray.runs.callbacks import CALLBACKS, Callback
 from rlhf_ray.runs.interruption import Interrupted, nothing_to_save
 from rlhf_ray.runs.progress import Counting, ProgressBars
-from rlhf_ray.runs.trackers import TRACKERS, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment
 from rlhf_ray.settings.checks import Count
 from rlhf_ray.settings.experiment import to_json
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Train(Experiment):
-    """Learn a reward from comparisons and train an agent on it."""
+    """Learn a reward from comparisons and train an agent on it. `rlhf-ray train --resume RUN` continues a run."""
 
     run_dir: Path | None = None
     """The run folder, for everything the run writes. None: a new folder under runs/."""
@@ -53,8 +51,6 @@ class Train(Experiment):
     """Number of episodes for the final evaluation of each agent."""
     cores: Count | None = None
     """Most cores that the run uses. None: all that the process may use. The experiment does not depend on it."""
-    tracker: TrackerName = "none"
-    """Tracker besides TensorBoard: wandb for Weights & Biases (needs a login, or WANDB_MODE=offline)."""
     callback: tuple[str, ...] = ()
     """Your own callbacks, each as module:Name (see rlhf_ray.runs.callbacks). They receive the run's events and metrics."""
     teacher: str | None = None
@@ -69,7 +65,6 @@ class Train(Experiment):
         given = {
             "--reference": self.reference,
             "--callback": bool(self.callback),
-            "--tracker": self.tracker != "none",
             "what to start from": bool(self.start.parts),
         }
         if self.true_reward and any(given.values()):
@@ -79,15 +74,14 @@ class Train(Experiment):
     @property
     def options(self) -> dict[str, Any]:
         """What a run folder keeps besides the experiment."""
-        names = ("reference", "evaluation_episodes", "true_reward", "tracker", "callback")
+        names = ("reference", "evaluation_episodes", "true_reward", "callback")
         return {name: getattr(self, name) for name in names}
 
 
 def run(words: list[str]) -> None:
     """Run the command."""
     if words[0].startswith("-") and asks_help(words):
-        usage = usage_of("train PRESET [--SETTING VALUE …]", "train --resume RUN")
-        parse_arguments(Train, "rlhf-ray train PRESET", ["--help"], usage=usage)
+        parse_arguments(Train, "rlhf-ray train PRESET", ["--help"], about=about_presets("train"))
     resumed = _resumed(words) if words[0] == "--resume" else None
     with contextlib.nullcontext() if resumed is None else resumed.writing():
         _run(words, resumed)
@@ -104,7 +98,6 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
     bound_cores(command.cores)
     experiment = _experiment(command)
     check_agent(experiment, defaults)
-    check_tracker(command.tracker)
     callbacks = _callbacks(command.callback, resumed)
     if resumed is not None:
         _check_resumed(resumed, command, defaults, experiment)
@@ -143,7 +136,7 @@ def _run(words: list[str], resumed: RunFolder | None) -> None:
             resume=resumed is not None,
             reference=command.reference,
             evaluation_episodes=command.evaluation_episodes,
-            callbacks=[*callbacks, *(kind() for kind in TRACKERS[command.tracker]), progress],
+            callbacks=[*callbacks, progress],
         )
 
 

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rlhf_ray import tune_configs
-from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.help import asks_help
-from rlhf_ray.cli.presets import check_agent, new_folder, preset, usage_of
+from rlhf_ray.cli.arguments import asks_help, parse_arguments
+from rlhf_ray.cli.presets import about_presets, check_agent, new_folder, preset
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.system import bound_cores
 from rlhf_ray.runs.interruption import nothing_to_save, sigterm_as_ctrl_c
-from rlhf_ray.runs.trackers import TrackerName
 from rlhf_ray.settings import Experiment
 from rlhf_ray.settings.sweep import Metric, Schedule, Search
 
@@ -32,8 +30,8 @@ if TYPE_CHECKING:
 class Tune(Experiment):
     """Run trials with different settings, from the preset's search space or --vary.
 
-    Prints a table of the trials and writes best.json (for `rlhf-ray train`), a report, and a run folder per trial. Takes all
-    settings of `rlhf-ray train` too.
+    Lists the trials and writes best.json (for `rlhf-ray train`), a report, and a run folder per trial. Takes all settings of
+    `rlhf-ray train` too. `rlhf-ray tune --resume FOLDER [--cores N]` continues a sweep.
     """
 
     vary: tuple[str, ...] = ()
@@ -62,8 +60,6 @@ class Tune(Experiment):
     """Number of further seeds to train the best settings with, for a mean and a confidence interval."""
     cores: int | None = None
     """Most cores that each trial uses. None: all that the process may use. Results do not depend on it."""
-    tracker: TrackerName = "none"
-    """Tracker besides TensorBoard: wandb for Weights & Biases (needs a login, or WANDB_MODE=offline)."""
     run_dir: Path | None = None
     """Folder of the sweep. None: a new folder under runs/."""
 
@@ -71,8 +67,7 @@ class Tune(Experiment):
 def run(words: list[str]) -> None:
     """Run the command; ``words`` are the preset and options, or ``--resume FOLDER [--cores N]``."""
     if words[0].startswith("-") and asks_help(words):
-        usage = usage_of("tune PRESET [--trials N] [--SETTING VALUE …]", "tune --resume FOLDER [--cores N]")
-        parse_arguments(Tune, "rlhf-ray tune PRESET", ["--help"], usage=usage)
+        parse_arguments(Tune, "rlhf-ray tune PRESET", ["--help"], about=about_presets("tune"))
     if "--resume" in words:
         resumed, cores = _resumed(words)
         bound_cores(cores)
@@ -149,7 +144,6 @@ def plan_of(command: Tune, name: str) -> Plan:
         metric=metric,
         evaluation_episodes=command.evaluation_episodes,
         seeds=command.seeds,
-        tracker=command.tracker,
         name=name,
     )
 

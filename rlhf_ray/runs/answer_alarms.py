@@ -1,16 +1,20 @@
-"""Alarms about answers: sides, ties, and errors, by the error rates that each fit estimates (`rlhf_ray.reward.annotators`).
-
-Each is a function of the metrics so far that returns an alarm, or None.
-"""
+"""Alarms: what they are, and those about answers: sides, ties, and errors, by the error rates that each fit estimates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from rlhf_ray.measure.error_rates import GUESSED, ROSE_BY, ErrorRate, Kind, newest_drifts, newest_rates
 from rlhf_ray.queries.schedule import TIES, held_back
-from rlhf_ray.runs.alarm import Alarm, Rows, newest
 from rlhf_ray.store.answers import FEW_ANSWERS, MOSTLY, Presses
+
+Row = dict[str, Any]
+Rows = Sequence[Row]
+"""The metrics so far: the rows of ``metrics.jsonl``, the oldest first."""
 
 MANY_WRONG = 0.15
 """Lower end of the interval of all answers' error rate above which they are too many."""
@@ -24,7 +28,84 @@ SAME_BUTTON = (
 SEE = "Look at the answers: `rlhf-ray store show RUN answers.html`."
 
 
-def one_sided_answers(rows: Rows) -> Alarm | None:
+@dataclass(frozen=True)
+class Alarm:
+    """A problem in training.
+
+    Attributes:
+        name: fixed name of the alarm.
+        message: the finding, with numbers.
+        remedy: how to fix it.
+        value: the figure that is out of bounds.
+        bound: what it has to be.
+    """
+
+    name: str
+    message: str
+    remedy: str
+    value: float
+    bound: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an alarm has found: see `Alarm`. ``names`` are the annotators whom it is about."""
+
+    message: str
+    value: float
+    bound: str
+    names: Iterable[str] = ()
+
+
+CHECKS: list[Callable[[Rows], Alarm | None]] = []
+"""The alarms that need no more than the metrics."""
+
+
+def raises(
+    remedy: str, *, listed: bool = True
+) -> Callable[[Callable[..., Finding | None]], Callable[..., Alarm | None]]:
+    """Decorate a function of the metrics that returns what is wrong: it raises the alarm of its name.
+
+    Args:
+        remedy: how to fix it; ``{whom}`` stands for what to do about the annotators whom it is about.
+        listed: whether it is one of `CHECKS`.
+    """
+
+    def decorate(find: Callable[..., Finding | None]) -> Callable[..., Alarm | None]:
+        @functools.wraps(find)
+        def check(rows: Rows, *context: Any) -> Alarm | None:
+            if (found := find(rows, *context)) is None:
+                return None
+            said = remedy.replace("{whom}", talk_to(found.names))
+            return Alarm(find.__name__, found.message, said, found.value, found.bound)
+
+        CHECKS.extend([check] if listed else [])
+        return check
+
+    return decorate
+
+
+def has(row: Row, *names: str) -> bool:
+    """Return whether a row has finite values for all these metrics."""
+    return all(isinstance(row.get(name), int | float) and math.isfinite(row[name]) for name in names)
+
+
+def newest(rows: Rows, count: int, *names: str) -> list[Row]:
+    """Return the newest ``count`` rows (or fewer) that have all these metrics, oldest first."""
+    found: list[Row] = []
+    for row in reversed(rows):
+        if has(row, *names):
+            found.append(row)
+            if len(found) == count:
+                break
+    return found[::-1]
+
+
+@raises(
+    "Sides are random, so about half should be. They may press the same button every time: {whom}. Check that the page shows both "
+    "clips."
+)
+def one_sided_answers(rows: Rows) -> Finding | None:
     """Nearly all recent answers of an annotator are for the fragment shown on one side, although sides are random."""
     presses = {name: each for name, each in presses_of(rows).items() if each.one_sided}
     if not presses:
@@ -34,17 +115,12 @@ def one_sided_answers(rows: Rows) -> Alarm | None:
         f"the {each.one_sided}"
         for name, each in presses.items()
     ]
-    return Alarm(
-        "one_sided_answers",
-        f"{'; '.join(found)}.",
-        f"Sides are random, so about half should be. They may press the same button every time: {talk_to(presses)}. Check that the "
-        "page shows both clips.",
-        max(max(each.left, each.right) / each.decided for each in presses.values()),
-        "about 0.5",
-    )
+    most = max(max(each.left, each.right) / each.decided for each in presses.values())
+    return Finding(f"{'; '.join(found)}.", most, "about 0.5", presses)
 
 
-def equal_answers(rows: Rows) -> Alarm | None:
+@raises("Ties teach little. They may press the same button every time: {whom}.")
+def equal_answers(rows: Rows) -> Finding | None:
     """An annotator answers "equally good" nearly always, and others don't, so that it isn't the fragments."""
     presses = presses_of(rows)
     equal = {name: each for name, each in presses.items() if each.mostly_equal}
@@ -53,117 +129,83 @@ def equal_answers(rows: Rows) -> Alarm | None:
         return None
     usual = sum(each.equal for each in others) / sum(each.answers for each in others)
     found = [f"{each.equal} of the last {each.answers} answers of {name}" for name, each in equal.items()]
-    return Alarm(
-        "equal_answers",
-        f"{'; '.join(found)} are “equally good”; of the others' answers, {100 * usual:.0f} %.",
-        f"Ties teach little. They may press the same button every time: {talk_to(equal)}.",
-        max(each.equal / each.answers for each in equal.values()),
-        f"≤ {MOSTLY}",
-    )
+    message = f"{'; '.join(found)} are “equally good”; of the others' answers, {100 * usual:.0f} %."
+    return Finding(message, max(each.equal / each.answers for each in equal.values()), f"≤ {MOSTLY}", equal)
 
 
-def fragments_alike(rows: Rows) -> Alarm | None:
+@raises(
+    "Comparing similar fragments teaches nothing. Raise fragments.length, fragments.exploration_env_steps or "
+    f"ppo.entropy_coefficient. {SAME_BUTTON}"
+)
+def fragments_alike(rows: Rows) -> Finding | None:
     """The fragments are duplicates, or the teacher sees no difference between them."""
     pools, fits = newest(rows, 1, "distinct_fragments"), newest(rows, 1, "ties", "comparisons")
     distinct = pools[0]["distinct_fragments"] if pools else 1.0
     ties, answers = (fits[0]["ties"], fits[0]["comparisons"]) if fits else (0, 0)
     if distinct < DISTINCT_FRAGMENTS:
         message = f"Only {100 * distinct:.0f} % of the fragments in the pool are distinct."
-    elif held_back(rows[-1]) is not None:
+        return Finding(message, distinct, f"≥ {DISTINCT_FRAGMENTS}")
+    if held_back(rows[-1]) is not None:
         return None  # `labels_held_back` reports it
-    elif nothing_decided(rows):
+    if nothing_decided(rows):
         message = f"All {answers} answers are ties, held-out ones too: the reward model has learned nothing from them."
     elif answers >= FEW_ANSWERS and ties > TIES * answers:
         message = f"{ties:.0f} of {answers} answers are ties."
     else:
         return None
-    few = distinct < DISTINCT_FRAGMENTS
-    return Alarm(
-        "fragments_alike",
-        message,
-        "Comparing similar fragments teaches nothing. Raise fragments.length, fragments.exploration_env_steps or "
-        f"ppo.entropy_coefficient. {SAME_BUTTON}",
-        distinct if few else ties / answers,
-        f"≥ {DISTINCT_FRAGMENTS}" if few else f"≤ {TIES}",
-    )
+    return Finding(message, ties / answers, f"≤ {TIES}")
 
 
-def labels_held_back(rows: Rows) -> Alarm | None:
+@raises(
+    "The fragments hardly show the behaviour to learn. Start from --demonstrations or --policy-from, or raise fragments.length or "
+    f"fragments.exploration_env_steps. {SAME_BUTTON}"
+)
+def labels_held_back(rows: Rows) -> Finding | None:
     """Due labels are held back, because the answers would be ties."""
-    if (held := held_back(rows[-1])) is None:
-        return None
-    return Alarm(
-        "labels_held_back",
-        held,
-        "The fragments hardly show the behaviour to learn. Start from --demonstrations or --policy-from, or raise fragments.length "
-        f"or fragments.exploration_env_steps. {SAME_BUTTON}",
-        rows[-1]["labels_held_back"],
-        "0",
-    )
+    held = held_back(rows[-1])
+    return None if held is None else Finding(held, rows[-1]["labels_held_back"], "0")
 
 
-def no_information(rows: Rows) -> Alarm | None:
+@raises(
+    "Such answers teach nothing. They may be guessed, or about something that the reward model can't see "
+    f"(reward_model.network, fragments.length): {{whom}}. {SEE}"
+)
+def no_information(rows: Rows) -> Finding | None:
     """An annotator's answers are as good as guessed."""
-    if not (rates := _rated(rows, "guesses")):
-        return None
-    return Alarm(
-        "no_information",
-        _said(rates),
-        "Such answers teach nothing. They may be guessed, or about something that the reward model can't see "
-        f"(reward_model.network, fragments.length): {talk_to(rates)}. {SEE}",
-        max(rate.rate for rate in rates.values()),
-        f"< {GUESSED[0]}",
-    )
+    return _rated(rows, "guesses", f"< {GUESSED[0]}")
 
 
-def inverted_answers(rows: Rows) -> Alarm | None:
+@raises(
+    "They may press the keys the wrong way round: {whom}. Until then, with reward_model.label_noise=None, fits take these answers "
+    "for their opposite."
+)
+def inverted_answers(rows: Rows) -> Finding | None:
     """More of an annotator's answers are wrong than right."""
-    if not (rates := _rated(rows, "inverted")):
-        return None
-    return Alarm(
-        "inverted_answers",
-        _said(rates),
-        f"They may press the keys the wrong way round: {talk_to(rates)}. Until then, with reward_model.label_noise=None, fits take "
-        "these answers for their opposite.",
-        max(rate.rate for rate in rates.values()),
-        "< 0.5",
-    )
+    return _rated(rows, "inverted", "< 0.5")
 
 
-def drifting_answers(rows: Rows) -> Alarm | None:
+@raises(f"They may be tired or in a hurry, or judge otherwise than before: suggest a break, {{whom}}. {SEE}")
+def drifting_answers(rows: Rows) -> Finding | None:
     """Clearly more of an annotator's newest answers are wrong than of the older ones."""
     drifts = {name: drift for name, drift in newest_drifts(rows).items() if drift.clear and not _one_sided(rows, name)}
     if not drifts:
         return None
-    return Alarm(
-        "drifting_answers",
-        " ".join(drift.sentence(name) for name, drift in drifts.items()),
-        f"They may be tired or in a hurry, or judge otherwise than before: suggest a break, {talk_to(drifts)}. {SEE}",
-        max(drift.newest.rate for drift in drifts.values()),
-        f"at most {ROSE_BY} above that of the older answers",
-    )
+    message = " ".join(drift.sentence(name) for name, drift in drifts.items())
+    most = max(drift.newest.rate for drift in drifts.values())
+    return Finding(message, most, f"at most {ROSE_BY} above that of the older answers", drifts)
 
 
-def wrong_answers(rows: Rows) -> Alarm | None:
+@raises(
+    "Fits learn less from each. Make questions easier (a longer fragments.length, labelling.instructions that say what to look "
+    f"for), allow skips, or collect more answers (preferences.comparisons). {SEE}"
+)
+def wrong_answers(rows: Rows) -> Finding | None:
     """Many of all answers are wrong, and no alarm names the annotator whose they are."""
     whole, _ = newest_rates(rows)
     named = no_information(rows) or inverted_answers(rows) or any(of.one_sided for of in presses_of(rows).values())
     if whole is None or whole.low <= MANY_WRONG or named:
         return None
-    return Alarm(
-        "wrong_answers",
-        _said({"": whole}),
-        "Fits learn less from each. Make questions easier (a longer fragments.length, labelling.instructions that say what to look "
-        f"for), allow skips, or collect more answers (preferences.comparisons). {SEE}",
-        whole.rate,
-        f"≤ {MANY_WRONG}, by its interval",
-    )
-
-
-ANSWER_ALARMS = (
-    one_sided_answers, equal_answers, fragments_alike, labels_held_back, no_information, inverted_answers, drifting_answers,
-    wrong_answers,
-)  # fmt: skip
+    return Finding(_said({"": whole}), whole.rate, f"≤ {MANY_WRONG}, by its interval")
 
 
 def nothing_decided(rows: Rows) -> bool:
@@ -192,10 +234,11 @@ def talk_to(names: Iterable[str]) -> str:
     return f"talk to {' and '.join(names)}, or leave their answers out ({commands})"
 
 
-def _rated(rows: Rows, kind: Kind) -> dict[str, ErrorRate]:
-    """Return the annotators with error rates of this kind, but those that `one_sided_answers` names and says why."""
+def _rated(rows: Rows, kind: Kind, bound: str) -> Finding | None:
+    """Find annotators with error rates of this kind, but those that `one_sided_answers` names and says why."""
     rates = newest_rates(rows)[1]
-    return {name: rate for name, rate in rates.items() if rate.kind == kind and not _one_sided(rows, name)}
+    found = {name: rate for name, rate in rates.items() if rate.kind == kind and not _one_sided(rows, name)}
+    return Finding(_said(found), max(rate.rate for rate in found.values()), bound, found) if found else None
 
 
 def _one_sided(rows: Rows, name: str) -> bool:

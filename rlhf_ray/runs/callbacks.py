@@ -1,4 +1,4 @@
-"""Callbacks: hooks into a run. Progress bars, metrics files, trackers and your own code are each a `Callback`.
+"""Callbacks: hooks into a run. Progress bars, metrics files and your own code are each a `Callback`.
 
 ::
 

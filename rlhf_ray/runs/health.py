@@ -1,6 +1,6 @@
 """Health: alarms for training that fails without an error.
 
-Each alarm is a function of the metrics so far that returns the problem with its figure, or None. `Health` calls all of them after
+Each alarm is a function of the metrics so far that returns what is wrong with its figure, or None. `Health` calls all of them after
 each iteration; those about answers are in `rlhf_ray.runs.answer_alarms`. Thresholds lie outside the range of runs that learned.
 """
 
@@ -19,8 +19,7 @@ from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.labelling.waiting import NOBODY_AFTER, spoken
 from rlhf_ray.measure import held_out
-from rlhf_ray.runs.alarm import Alarm, Row, Rows, has, newest
-from rlhf_ray.runs.answer_alarms import ANSWER_ALARMS, nothing_decided
+from rlhf_ray.runs.answer_alarms import CHECKS, Alarm, Finding, Row, Rows, has, newest, nothing_decided, raises
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 
 declare("alarms", Metric("alarms", "Active alarms.", kind=int))
@@ -112,7 +111,11 @@ class Health:
         return raised
 
 
-def reward_hacking(rows: Rows) -> Alarm | None:
+@raises(
+    "The policy may exploit errors of the reward model. Label newer behaviour: raise preferences.comparisons or "
+    "preferences.rounds, or choose a flatter preferences.schedule."
+)
+def reward_hacking(rows: Rows) -> Finding | None:
     """The learned return has risen while the true return has fallen.
 
     Or the held-out accuracy has fallen and the true return has not risen. Each fit changes the learned reward's scale and origin,
@@ -138,19 +141,17 @@ def reward_hacking(rows: Rows) -> Alarm | None:
             continue
         rising = "learned reward above the probe set's" if name == "learned_gain" else "learned return"
         rose = " to ".join(f"{mean:.4g}" for mean in learned.means[[start, -1]])
-        return Alarm(
-            "reward_hacking",
-            f"Over the last {len(rows) - known[start]} iterations the {rising} rose from {rose} while the {what} fell from "
-            f"{before} to {now}.",
-            "The policy may exploit errors of the reward model. Label newer behaviour: raise preferences.comparisons or "
-            "preferences.rounds, or choose a flatter preferences.schedule.",
-            float(now),
-            f"about {before} or more",
-        )
+        when = f"Over the last {len(rows) - known[start]} iterations"
+        message = f"{when} the {rising} rose from {rose} while the {what} fell from {before} to {now}."
+        return Finding(message, float(now), f"about {before} or more")
     return None
 
 
-def reward_scale(rows: Rows) -> Alarm | None:
+@raises(
+    "One fit should not change the reward this much. Lower reward_model.updates or reward_model.learning_rate, or raise "
+    "reward_model.weight_decay."
+)
+def reward_scale(rows: Rows) -> Finding | None:
     """The scale of the raw reward jumps between consecutive versions."""
     fits = newest(rows, 2, "reward_std", "reward_version")
     if len(fits) < 2 or nothing_decided(rows):
@@ -158,33 +159,32 @@ def reward_scale(rows: Rows) -> Alarm | None:
     before, now = (fit["reward_std"] for fit in fits)
     if max(before, now) <= SCALE_JUMP * min(before, now):
         return None
-    return Alarm(
-        "reward_scale",
+    message = (
         f"From reward version {fits[0]['reward_version']} to {fits[1]['reward_version']}, the standard deviation of the raw reward "
-        f"changed from {before:.3g} to {now:.3g}.",
-        "One fit should not change the reward this much. Lower reward_model.updates or reward_model.learning_rate, or raise "
-        "reward_model.weight_decay.",
-        now,
-        f"{before / SCALE_JUMP:.3g} to {before * SCALE_JUMP:.3g}",
+        f"changed from {before:.3g} to {now:.3g}."
     )
+    return Finding(message, now, f"{before / SCALE_JUMP:.3g} to {before * SCALE_JUMP:.3g}")
 
 
-def ensemble_collapse(rows: Rows) -> Alarm | None:
+@raises(
+    "The members act as one model, so selection by disagreement is random. Collect more comparisons per fit, lower "
+    "reward_model.initial_updates or reward_model.updates, or set reward_model.bootstrap to True."
+)
+def ensemble_collapse(rows: Rows) -> Finding | None:
     """The ensemble members are practically identical."""
-    fits = newest(rows, 1, "disagreement")
-    if not fits or fits[0]["disagreement"] >= COLLAPSED_DISAGREEMENT or nothing_decided(rows):
+    apart = [row["disagreement"] for row in newest(rows, 1, "disagreement")]
+    if not apart or apart[0] >= COLLAPSED_DISAGREEMENT or nothing_decided(rows):
         return None
-    return Alarm(
-        "ensemble_collapse",
-        f"The predicted probabilities of the ensemble members differ by only {fits[0]['disagreement']:.1e}.",
-        "The members act as one model, so selection by disagreement is random. Collect more comparisons per fit, lower "
-        "reward_model.initial_updates or reward_model.updates, or set reward_model.bootstrap to True.",
-        fits[0]["disagreement"],
-        f"≥ {COLLAPSED_DISAGREEMENT}",
-    )
+    message = f"The predicted probabilities of the ensemble members differ by only {apart[0]:.1e}."
+    return Finding(message, apart[0], f"≥ {COLLAPSED_DISAGREEMENT}")
 
 
-def below_chance(rows: Rows) -> Alarm | None:
+@raises(
+    "The answers contradict each other: annotators may answer at random, for one side, or against the instructions. Look at the "
+    "statistics page and at `rlhf-ray store show RUN answers.html`, and leave out whose answers are wrong: `rlhf-ray store weigh "
+    "RUN NAME 0`."
+)
+def below_chance(rows: Rows) -> Finding | None:
     """The reward model predicts answers that it was not fitted to worse than guessing."""
     fits = newest(rows, 1, "held_out_accuracy", "held_out")
     if not fits:
@@ -192,18 +192,15 @@ def below_chance(rows: Rows) -> Alarm | None:
     accuracy, answers = fits[0]["held_out_accuracy"], held_out_answers(fits[0])
     if not held_out.below_chance(accuracy, answers):
         return None
-    return Alarm(
-        "below_chance",
-        f"Held-out accuracy is {accuracy:.2f} on {answers} answers; guessing gives 0.5.",
-        "The answers contradict each other: annotators may answer at random, for one side, or against the instructions. Look at "
-        "the statistics page and at `rlhf-ray store show RUN answers.html`, and leave out whose answers are wrong: "
-        "`rlhf-ray store weigh RUN NAME 0`.",
-        accuracy,
-        "> 0.5",
-    )
+    message = f"Held-out accuracy is {accuracy:.2f} on {answers} answers; guessing gives 0.5."
+    return Finding(message, accuracy, "> 0.5")
 
 
-def labels_starving(rows: Rows) -> Alarm | None:
+@raises(
+    "The reward model has fewer labels than planned. Add annotators, lower preferences.comparisons, or, if there are too few "
+    "fragments to pair, raise fragments.pool or fragments.initial_env_steps."
+)
+def labels_starving(rows: Rows) -> Finding | None:
     """Labels fall behind the schedule."""
     waiting = newest(rows, STARVING_ITERATIONS, "labels_due", "comparisons")
     rounds = newest(rows, STARVING_ROUNDS, "wanted", "answered", "comparisons")
@@ -214,59 +211,40 @@ def labels_starving(rows: Rows) -> Alarm | None:
     if len(due) < enough or any(answered >= (1 - STARVING) * wanted for wanted, answered in due):
         return None
     wanted, answered = due[-1]
-    return Alarm(
-        "labels_starving",
-        f"Only {answered:.0f} of {wanted:.0f} due labels are answered, and too few for {len(due)} "
-        f"{'iterations' if waiting else 'labelling rounds'}.",
-        "The reward model has fewer labels than planned. Add annotators, lower preferences.comparisons, or, if there are too few "
-        "fragments to pair, raise fragments.pool or fragments.initial_env_steps.",
-        answered,
-        f"≥ {(1 - STARVING) * wanted:.0f}",
-    )
+    since = f"{len(due)} {'iterations' if waiting else 'labelling rounds'}"
+    message = f"Only {answered:.0f} of {wanted:.0f} due labels are answered, and too few for {since}."
+    return Finding(message, answered, f"≥ {(1 - STARVING) * wanted:.0f}")
 
 
-def nobody_answers(rows: Rows) -> Alarm | None:
+@raises("Send the annotators their links (`rlhf-ray links RUN`) and check that they can reach the page.")
+def nobody_answers(rows: Rows) -> Finding | None:
     """Questions are open for people, and none is answered."""
     silence = rows[-1].get("unanswered_seconds")
     if silence is None or silence < NOBODY_AFTER:
         return None
-    return Alarm(
-        "nobody_answers",
-        f"Nobody answered for {spoken(silence)} while questions were open.",
-        "Send the annotators their links (`rlhf-ray links RUN`) and check that they can reach the page.",
-        silence,
-        f"< {NOBODY_AFTER:.0f} s",
-    )
+    message = f"Nobody answered for {spoken(silence)} while questions were open."
+    return Finding(message, silence, f"< {NOBODY_AFTER:.0f} s")
 
 
-CHECKS = (
-    *ANSWER_ALARMS,
-    reward_hacking,
-    reward_scale,
-    ensemble_collapse,
-    below_chance,
-    labels_starving,
-    nobody_answers,
-)
-"""The alarms that need no more than the metrics."""
-
-
-def endless_episodes(rows: Rows, limited: bool) -> Alarm | None:
+@raises("Register the environment with max_episode_steps.", listed=False)
+def endless_episodes(rows: Rows, limited: bool) -> Finding | None:
     """No episode has ended in an environment without a time limit."""
     if limited or len(rows) < ENDLESS_AFTER or newest(rows, 1, "true_return_mean"):
         return None
     steps = rows[-1].get("env_steps", 0)
-    return Alarm(
-        "endless_episodes",
+    message = (
         f"No episode has ended in {steps:,} environment steps, and the environment has no time limit: the true return in training "
-        f"is unknown, and an evaluation cuts episodes after {LONGEST:,} steps.",
-        "Register the environment with max_episode_steps.",
-        steps,
-        "an episode ends",
+        f"is unknown, and an evaluation cuts episodes after {LONGEST:,} steps."
     )
+    return Finding(message, steps, "an episode ends")
 
 
-def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Alarm | None:
+@raises(
+    "The policy no longer explores and will hardly change. If it is not good yet, raise ppo.entropy_coefficient, or lower "
+    "ppo.learning_rate or ppo.epochs (with agent=sac, raise sac.target_entropy).",
+    listed=False,
+)
+def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Finding | None:
     """The policy has practically stopped exploring."""
     seen = newest(rows, SETTLED_FOR, "policy_entropy")
     if len(seen) < SETTLED_FOR:
@@ -279,16 +257,7 @@ def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Alarm | None:
         start = next(row["policy_entropy"] for row in rows if has(row, "policy_entropy"))
         left, least = math.exp((entropy - start) / math.prod(action_space.shape or (1,))), SPREAD_LEFT
         what = f"action standard deviation is {100 * left:.2g} % of its initial value"
-    if left >= least:
-        return None
-    return Alarm(
-        "entropy_collapse",
-        f"For {SETTLED_FOR} iterations, the policy's {what}.",
-        "The policy no longer explores and will hardly change. If it is not good yet, raise ppo.entropy_coefficient, or lower "
-        "ppo.learning_rate or ppo.epochs (with agent=sac, raise sac.target_entropy).",
-        left,
-        f"≥ {least}",
-    )
+    return None if left >= least else Finding(f"For {SETTLED_FOR} iterations, the policy's {what}.", left, f"≥ {least}")
 
 
 def held_out_answers(row: Row) -> int:

@@ -1,4 +1,4 @@
-"""Results of a sweep: its trials, the best settings as a file for `rlhf-ray train`, a table and the report."""
+"""Results of a sweep: its trials, those of the same settings together, and the best."""
 
 from __future__ import annotations
 
@@ -7,27 +7,18 @@ import math
 import shlex
 import statistics
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ray.tune import Result, ResultGrid
-from rich.console import Console
-from rich.table import Table
 
-from rlhf_ray.data.metrics import share_of
 from rlhf_ray.data.plain import plain
 from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.rllib.metrics import PREFERENCES
-from rlhf_ray.settings import Experiment, save_experiment
-from rlhf_ray.sweeps.report import write_sweep_report
-from rlhf_ray.sweeps.space import apply
 from rlhf_ray.sweeps.trial import ENV_STEPS, OBJECTIVE, REFUSAL, SETTINGS
 
 FORMAT = "rlhf_ray.sweep/1"
-
-BEST, TRIALS = "best.json", "trials.json"
 
 NAMES = {"return": "true return", "likelihood": "held-out log-likelihood"}
 """Display names of the objectives."""
@@ -124,7 +115,7 @@ def configurations(trials: list[dict[str, Any]], repeat: int) -> list[dict[str, 
         group = sorted(group, key=lambda trial: (trial["seed"] is None, trial["seed"]))
         each = [trial["objective"] for trial in group if trial["objective"] is not None]
         states = {trial["status"] for trial in group} | ({"unfinished"} if len(group) < repeat else set())
-        known = [trial for trial in group if _is_known(trial["held_out_accuracy"])]
+        known = [trial for trial in group if is_known(trial["held_out_accuracy"])]
         decided: list[Any] = [trial.get("held_out_decided") for trial in known]
         found.append(
             group[0]
@@ -149,7 +140,8 @@ STATES = ("failed", "unfinished", "stopped early", "finished")
 """What may have become of a trial. The first of them that applies to a trial of a configuration applies to the whole."""
 
 
-def _is_known(value: Any) -> bool:
+def is_known(value: Any) -> bool:
+    """Whether a number was measured."""
     return value is not None and math.isfinite(value)
 
 
@@ -200,59 +192,3 @@ def _rows(result: Result, *names: str) -> list[list[float]]:
         return []
     found: list[list[float]] = table[list(names)].dropna().astype(float).to_numpy().tolist()
     return found
-
-
-def conclude(outcome: SweepOutcome, experiment: Experiment, folder: Path, say: Callable[[str], None]) -> None:
-    """Write ``trials.json``, ``best.json`` and ``report.html`` to ``folder``, and print a table.
-
-    Args:
-        outcome: the sweep's result.
-        experiment: the settings shared by all trials.
-        folder: the sweep's folder.
-        say: called with messages for the user.
-    """
-    (folder / TRIALS).write_text(json.dumps(outcome.to_json(), indent=2) + "\n")
-    if outcome.best is not None:
-        save_experiment(apply(experiment, outcome.best["settings"]), folder / BEST)
-    report = write_sweep_report(folder)
-    _print(outcome)
-    if outcome.over_seeds is not None:
-        over = outcome.over_seeds
-        interval = over["interval_95"]
-        spread = "" if interval is None else f" (95 % interval {interval[0]:.4g} to {interval[1]:.4g})"
-        say(f"the best settings with {len(over['each'])} other seeds: {over['mean']:.4g}{spread}")
-    if not outcome.complete:
-        say(f"not all trials are done; resume with: rlhf-ray tune --resume {folder}")
-    if outcome.best is not None:
-        say(f"train with the best settings: rlhf-ray train {folder / BEST}")
-    say(f"report: {report}")
-
-
-def _print(outcome: SweepOutcome) -> None:
-    """Print a table of three columns, which fits in 80 characters however many settings vary."""
-    table = Table(title="trials, best first; those stopped early come last", show_lines=True)
-    for name in (NAMES[outcome.plan["metric"]], "settings", "trial"):
-        table.add_column(name, overflow="fold")
-    for trial in outcome.ranked:
-        best = trial is outcome.best
-        objective = [_text(trial["objective"])]
-        if ends := trial.get("interval_95"):
-            objective.append(f"95 %: {_text(ends[0])} to {_text(ends[1])}")
-        said = [trial["name"], f"{trial['status']}, {trial['env_steps']:,} steps"]
-        if outcome.configurations:
-            said.append(f"mean of {len(trial['each'])} seeds: {', '.join(map(_text, trial['each']))}")
-        if _is_known(trial["held_out_accuracy"]):
-            said.append(f"held-out accuracy {share_of(trial['held_out_accuracy'], trial.get('held_out_decided'))}")
-        table.add_row(
-            "\n".join([*objective, *([f"best, in {BEST}"] if best else [])]),
-            "\n".join(f"{name} {_text(value)}" for name, value in trial["settings"].items()),
-            "\n".join(said),
-            style="bold" if best else None,
-        )
-    Console().print(table)
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -25,11 +25,11 @@ from rlhf_ray.data.modules import found_in_all
 from rlhf_ray.data.places import in_job
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.runs.folder import own_folder
-from rlhf_ray.runs.trackers import PROJECT, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment, from_json, to_json
 from rlhf_ray.settings.checks import Count, Natural, check_values
 from rlhf_ray.sweeps import state
-from rlhf_ray.sweeps.results import SweepOutcome, collect, conclude
+from rlhf_ray.sweeps.report import conclude
+from rlhf_ray.sweeps.results import SweepOutcome, collect
 from rlhf_ray.sweeps.space import PLACED, Space, apply, check, describe, extremes, points
 from rlhf_ray.sweeps.state import PLAN as PLAN  # where callers look for it
 from rlhf_ray.sweeps.strategies import (
@@ -70,7 +70,6 @@ class Plan:
         metric: the objective.
         evaluation_episodes: episodes per measurement of the true return.
         seeds: number of trainings of the best settings with other seeds, at the end.
-        tracker: experiment tracker besides TensorBoard.
         name: display name of the experiment.
     """
 
@@ -84,7 +83,6 @@ class Plan:
     metric: Metric = "return"
     evaluation_episodes: Count = 20
     seeds: Natural = 0
-    tracker: TrackerName = "none"
     name: str = ""
 
     def check(self) -> None:
@@ -105,7 +103,6 @@ class Plan:
                 f"--schedule is {self.schedule} and preferences.teacher is {preferences.teacher!r}: trials of a population take "
                 "turns, each with its own labelling page, so annotators would have to switch pages. Use asha or none."
             )
-        check_tracker(self.tracker)
         check_repeat(self.repeat, self.schedule, self.space)
         check(self.space, self.experiment)
         check_strategies(self.search, self.schedule, self.space, self.trials, self.concurrent)
@@ -192,8 +189,8 @@ def read_plan(folder: Path) -> Plan:
         raise SettingError(f"{folder} is not a sweep's folder: it has no {PLAN}.")
     for part in (folder, folder / SEEDS):
         state.check(part)
-    with state.named(folder / PLAN):
-        values = json.loads((folder / PLAN).read_text())
+    with state.named(file := state.plan_file(folder)):
+        values = json.loads(file.read_text())
         modules = values.pop("modules", None)
         plan = Plan(experiment=from_json(Experiment, values.pop("experiment")), **values)
     consent.check(plan.experiment.own_names(), folder / PLAN, modules)
@@ -273,13 +270,6 @@ def _common(plan: Plan, experiment: Experiment) -> dict[str, Any]:
 def _tuner(
     plan: Plan, folder: Path, space: Space, search: Any, samples: int, schedule: Any, say: Callable[[str], None]
 ) -> tune.Tuner:
-    callbacks: list[Any] = [Announcer(say), state.Keeper()]
-    if plan.tracker == "wandb":
-        from ray.air.integrations.wandb import WandbLoggerCallback
-
-        # W&B runs in processes that may be on other nodes, without this environment.
-        mode = os.environ.get("WANDB_MODE")
-        callbacks.append(WandbLoggerCallback(project=PROJECT, group=folder.name, dir=str(folder), mode=mode))
     return tune.Tuner(
         TRIALS[plan.experiment.agent],
         param_space=space,
@@ -300,7 +290,7 @@ def _tuner(
             checkpoint_config=tune.CheckpointConfig(
                 checkpoint_at_end=True, checkpoint_frequency=plan.experiment.checkpoint_every, num_to_keep=state.KEPT
             ),
-            callbacks=callbacks,
+            callbacks=[Announcer(say), state.Keeper()],
             verbose=0,  # Tune's own table would have a column per setting
         ),
     )

@@ -29,22 +29,11 @@ SAVED = ("*[-_]state-*.json", "*-state-*.pkl", "callback-states-*.pkl", "experim
 KEPT = 4
 """Newest checkpoints kept per trial. With fewer, one that another trial is about to copy could be deleted."""
 
-AGAIN = "Start the sweep again in another folder (its labels are in preferences/ of each trial's folder)"
-
-
-class DamagedSweepError(SettingError):
-    """A file of a sweep is missing or damaged. The message names it and the remedy. Nothing was changed."""
-
-    def __init__(self, file: Path, remedy: str = AGAIN):
-        what = "is missing" if not file.exists() else "is empty" if not file.stat().st_size else "is damaged"
-        super().__init__(f"{file} {what}; nothing was changed. {remedy}.")
-
 
 class Keeper(tune.Callback):  # type: ignore[misc]
     """Keeps each state that Tune saves (see `keep`)."""
 
-    def __init__(self) -> None:
-        self._newest = 0
+    _newest = 0
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **info: Any) -> None:
         """Keep a new state (called by Tune in the same step in which it saved the state)."""
@@ -55,11 +44,8 @@ class Keeper(tune.Callback):  # type: ignore[misc]
         newest = max((file.stat().st_mtime_ns for file in staged.glob(SAVED[-1])), default=0)
         if newest != self._newest:
             live = [trial for trial in trials if trial.checkpoint is not None and trial.status != Trial.TERMINATED]
-            keep(
-                Path(storage.experiment_fs_path),
-                staged,
-                {trial.storage.trial_dir_name: trial.checkpoint.path for trial in live},
-            )
+            checkpoints = {trial.storage.trial_dir_name: trial.checkpoint.path for trial in live}
+            keep(Path(storage.experiment_fs_path), staged, checkpoints)
             self._newest = newest
 
 
@@ -88,20 +74,27 @@ def has_started(folder: Path) -> bool:
     return bool(_saved(folder) or _saved(find_folder(folder / STATE))) or any(folder.glob("trial_*"))
 
 
+def plan_file(folder: Path) -> Path:
+    """Return the file with a sweep's plan: the copy, if there is one."""
+    kept = find_folder(folder / STATE) / PLAN
+    return kept if kept.exists() else folder / PLAN
+
+
 def check(folder: Path) -> None:
     """Check the files that a resumed sweep reads.
 
     Raises:
-        DamagedSweepError: one is missing or damaged.
+        SettingError: one is missing or damaged.
     """
     kept = find_folder(folder / STATE)
-    if kept.exists():
-        if damage := damaged_files(kept):
-            raise DamagedSweepError(kept / damage[0], f"Resume from Tune's own files, if they are whole: rm -r {kept}")
-        if (kept / PLAN).exists() and (not (folder / PLAN).exists() or _differ(kept / PLAN, folder / PLAN)):
-            raise DamagedSweepError(folder / PLAN, f"Its copy is whole: cp {kept / PLAN} {folder / PLAN}")
+    if kept.exists() and (damage := damaged_files(kept)):
+        raise _damaged(kept / damage[0])
     for name, (checkpoint, _) in _trials(folder).items():
-        _check_trial(folder / name, folder / checkpoint)
+        with named(folder / name / "result.json"):
+            for line in (folder / name / "result.json").read_text().splitlines()[:-1]:  # a kill may cut the last one
+                json.loads(line)
+        if damage := damaged_files(folder / checkpoint):
+            raise _damaged(folder / checkpoint / damage[0])
 
 
 def check_pickles(folder: Path) -> None:
@@ -118,17 +111,6 @@ def check_pickles(folder: Path) -> None:
             signed.check(folder / checkpoint, folder, skip=(PREFERENCES,))
 
 
-def _check_trial(trial: Path, newest: Path) -> None:
-    with named(trial / "result.json", f"Resume without its rows so far: rm -f {trial / 'result.json'}"):
-        for line in (trial / "result.json").read_text().splitlines()[:-1]:  # a kill may cut the last one
-            json.loads(line)
-    if damage := damaged_files(newest):
-        others = without_strays(trial.glob("checkpoint_*"))
-        older = [one for one in others if one.name < newest.name and not damaged_files(one)]
-        remedy = f"Resume from the one before it: rm -rf {newest}; cp -r {older[-1]} {newest}" if older else AGAIN
-        raise DamagedSweepError(newest / damage[0], remedy)
-
-
 def put_back(folder: Path) -> None:
     """Put the kept state where Tune reads it, and cut rows that a killed sweep wrote in part. Call `check` first.
 
@@ -138,11 +120,10 @@ def put_back(folder: Path) -> None:
     if _saved(kept):
         for file in (*_saved(folder), *folder.glob("trial_*/error.pkl")):
             file.unlink()
-        for file in (*_saved(kept), *kept.glob(TUNER)):
+        for file in (*_saved(kept), *kept.glob(TUNER), *kept.glob(PLAN)):
             shutil.copyfile(file, folder / file.name)
     for rows in (*folder.glob("trial_*/result.json"), *folder.glob("trial_*/progress.csv")):
-        content = rows.read_bytes()
-        os.truncate(rows, content.rfind(b"\n") + 1)
+        os.truncate(rows, rows.read_bytes().rfind(b"\n") + 1)
     for checkpoint, _ in _trials(folder).values():
         # Tune fails when it can't delete older checkpoints again: make empty folders in place of those deleted since.
         name, _, number = Path(checkpoint).name.rpartition("_")
@@ -151,18 +132,26 @@ def put_back(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def named(file: Path, remedy: str = AGAIN) -> Iterator[None]:
-    """Context manager: an error inside means that ``file`` is damaged.
+def named(file: Path) -> Iterator[None]:
+    """Context manager: an error inside, other than a SettingError, means that ``file`` is damaged.
 
     Raises:
-        DamagedSweepError: there was an error.
+        SettingError: there was an error.
     """
     try:
         yield
     except SettingError:
         raise
     except Exception as error:
-        raise DamagedSweepError(file, remedy) from error
+        raise _damaged(file) from error
+
+
+def _damaged(file: Path) -> SettingError:
+    what = "is missing" if not file.exists() else "is empty" if not file.stat().st_size else "is damaged"
+    return SettingError(
+        f"{file} {what}; nothing was changed. Start the sweep again in another folder (its labels are in preferences/ of each "
+        "trial's folder)."
+    )
 
 
 def _trials(folder: Path) -> dict[str, tuple[str, str]]:
@@ -170,10 +159,6 @@ def _trials(folder: Path) -> dict[str, tuple[str, str]]:
     file = find_folder(folder / STATE) / TRIALS
     trials: dict[str, tuple[str, str]] = json.loads(file.read_text()) if file.exists() else {}
     return trials
-
-
-def _differ(one: Path, other: Path) -> bool:
-    return one.read_bytes() != other.read_bytes()
 
 
 def _saved(folder: Path) -> list[Path]:

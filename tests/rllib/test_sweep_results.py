@@ -13,7 +13,8 @@ from ray import tune
 
 from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SettingError, load_experiment
 from rlhf_ray.sweeps import Plan
-from rlhf_ray.sweeps.results import SweepOutcome, _rank, _trial, conclude, configurations
+from rlhf_ray.sweeps.report import conclude
+from rlhf_ray.sweeps.results import SweepOutcome, _rank, _trial, configurations
 from rlhf_ray.sweeps.running import Announcer
 
 
@@ -31,10 +32,7 @@ def trial(name: str, objective: float | None, status: str, gamma: float) -> dict
     }
 
 
-def test_the_first_of_the_table_is_marked_as_the_best_and_is_the_one_in_the_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+def test_the_first_of_the_list_is_marked_as_the_best_and_is_the_one_in_the_file(tmp_path: Path) -> None:
     plan = Plan(Experiment(), {"ppo.gamma": tune.uniform(0.9, 0.99)}, trials=4, schedule="asha")
     # One that was stopped early looked better at the time than all others do at the end.
     trials = [
@@ -44,13 +42,15 @@ def test_the_first_of_the_table_is_marked_as_the_best_and_is_the_one_in_the_file
         trial("trial_worse", -400.0, "finished", 0.94),
     ]
     outcome = SweepOutcome(plan.to_json(), sorted(trials, key=_rank), complete=True)
-    conclude(outcome, plan.experiment, tmp_path, lambda what: None)
+    said: list[str] = []
+    conclude(outcome, plan.experiment, tmp_path, said.append)
     names = ["trial_whole", "trial_worse", "trial_early", "trial_lost"]
-    printed = capsys.readouterr().out
+    printed = "\n".join(said)
     assert sorted(names, key=printed.index) == names
     (marked,) = (line for line in printed.splitlines() if "best, in best.json" in line)
-    assert printed.index("-300") < printed.index(marked) < printed.index("-400")
-    assert "held-out accuracy 1.00 (2 answers)" in printed
+    assert marked.startswith("1. -300 ")
+    assert "held-out accuracy 1.00 (2 answers)" in marked
+    assert "ppo.gamma 0.94" in printed
     assert load_experiment(tmp_path / "best.json").ppo.gamma == 0.93
     assert json.loads((tmp_path / "trials.json").read_text())["best"] == "trial_whole"
 
@@ -88,11 +88,8 @@ def test_what_people_need_is_said() -> None:
         Experiment(preferences=people, fragments=fragments, total_env_steps=3_000)
 
 
-def test_repeated_trials_are_ranked_by_their_mean(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_trials_are_ranked_by_their_mean(tmp_path: Path) -> None:
     """The luckiest trial is of settings that are worse on average; a configuration with a lost trial comes last."""
-    monkeypatch.setenv("COLUMNS", "100")
     plan = Plan(Experiment(), {"ppo.gamma": tune.uniform(0.9, 0.99)}, trials=3, repeat=3)
     each = {0.91: [-100.0, -500.0, -600.0], 0.92: [-300.0, -310.0, -320.0], 0.93: [-50.0, None, -60.0]}
     trials = [
@@ -110,9 +107,10 @@ def test_repeated_trials_are_ranked_by_their_mean(
     assert found[2]["status"] == "failed"
     assert configurations(trials[:2], 3)[0]["status"] == "unfinished"
     outcome = SweepOutcome(plan.to_json(), sorted(trials, key=_rank), complete=True, configurations=found)
-    conclude(outcome, plan.experiment, tmp_path, lambda what: None)
+    said: list[str] = []
+    conclude(outcome, plan.experiment, tmp_path, said.append)
     assert load_experiment(tmp_path / "best.json").ppo.gamma == 0.92
-    assert "mean of 3 seeds: -300, -310, -320" in capsys.readouterr().out
+    assert "mean of 3 seeds: -300, -310, -320" in said[1]
     page = (tmp_path / "report.html").read_text()
     assert "true return of the best of 3 configurations<b>−310</b>" in page
     assert "of 3 configurations ran their full budget, and come first<b>2</b>" in page

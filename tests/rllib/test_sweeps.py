@@ -80,11 +80,9 @@ def rows_of(trial: Path) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("ray_session")
 def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_train_takes(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
     space = {"ppo.gamma": tune.uniform(0.9, 0.99), "reward_model.updates": tune.choice([3, 5])}
     plan = Plan(
         small(total_env_steps=4100),
@@ -93,7 +91,6 @@ def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_trai
         search="optuna",
         schedule="asha",
         evaluation_episodes=2,
-        tracker="wandb",
     )
     folder = tmp_path / "sweep"
     killer = Killer(folder, between=(1100, 2500))  # a trial that is stopped at a rung saves there, and is ending
@@ -132,7 +129,6 @@ def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_trai
     assert "Traceback" not in printed + caplog.text
     for trial in outcome.trials:
         assert list((folder / trial["name"]).glob("events.out.tfevents.*"))  # TensorBoard
-    assert len(list(folder.glob("wandb/offline-run-*/*.wandb"))) >= 3
     deadline = time.monotonic() + 20
     while trials_processes():
         assert time.monotonic() < deadline, "a trial's process is left over"

@@ -14,7 +14,7 @@ from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs, side_of
 from rlhf_ray.queries.pool import CutFragments, FragmentPool
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.runs.alarm import Alarm
+from rlhf_ray.runs.answer_alarms import Alarm
 from rlhf_ray.runs.health import QUIET, SETTLED_FOR, STARVING_ITERATIONS, Health, _Moves
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store.answers import Presses
