@@ -35,12 +35,7 @@ FEW = ("Hopper", "Walker2d", "reacher", "-v5", "coinrun", "MetaWorld")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run.
-
-    Attributes:
-        experiment, task, variant, seed: what it is, in the table.
-        words: the command after `python`, without the seed and the folder.
-    """
+    """One run: what it is in the table, and its command after `python`, without the seed and the folder."""
 
     experiment: str
     task: str
@@ -70,6 +65,8 @@ def cells_of(experiment: str, task: str, variant: str, words: Sequence[str], fir
 
 
 TRAINING = ("-m", "rlhf_ray", "train")
+EPISODES = 50
+"""Episodes of each evaluation."""
 
 
 def train(*words: str) -> tuple[str, ...]:
@@ -77,8 +74,10 @@ def train(*words: str) -> tuple[str, ...]:
     return (*TRAINING, *words, "--evaluation-episodes", str(EPISODES))
 
 
-EPISODES = 50
-"""Episodes of each evaluation."""
+def reference(task: str, *words: str, first: int = FIRST_SEED) -> list[Cell]:
+    """The cells of the same agent trained on the true reward."""
+    return cells_of("reference", task, "true reward", train(*words, "--true-reward"), first)
+
 
 DISCRETE = ("cartpole", "CartPole", "acrobot", "Acrobot", "coinrun")
 """What the names of tasks with Discrete actions contain."""
@@ -142,17 +141,8 @@ def _run(cell: Cell, runs: Path) -> dict[str, Any]:
         raise RuntimeError(f"{cell.key} has stopped early: {folder}")
     before, is_training, _ = " ".join(cell.words).partition(" ".join(TRAINING))
     if is_training and any(part in cell.task for part in DISCRETE):
-        evaluate = [
-            sys.executable,
-            *before.split(),
-            "-m",
-            "rlhf_ray",
-            "evaluate",
-            str(folder),
-            "--episodes",
-            str(EPISODES),
-        ]
-        agent = json.loads(_run_command([*evaluate, "--sample-actions", "--json"]))
+        evaluate = (sys.executable, *before.split(), "-m", "rlhf_ray", "evaluate", str(folder))
+        agent = json.loads(_run_command([*evaluate, "--episodes", str(EPISODES), "--sample-actions", "--json"]))
     return {
         "return": agent["true_return_mean"],
         "random": (result["random"] or {}).get("true_return_mean"),

@@ -31,58 +31,33 @@ class Line:
 
 @dataclass(frozen=True)
 class Costs:
-    """CPU seconds, measured.
+    """CPU seconds, measured."""
 
-    Attributes:
-        rollout: of one rollout, in its env runner.
-        spread: of rollouts, the coefficient of variation.
-        step_bytes: of an environment step, as it goes to a learner.
-        clips_bytes: of a full pool of clips, as they go to the fragmenter.
-        handling: of the run's process for one rollout: starting it, its metrics, new weights.
-        iteration: of the run's process for one iteration, whatever the number of rollouts, without learning.
-        learning: of the learner for an iteration.
-        reduce: of each learner to agree on the gradients of an iteration, for each doubling of the learners.
-        clips: of the fragmenter for a full pool of clips.
-        fit: of the reward trainer for an iteration.
-        ray: of Ray's own processes on the env runner's node for one rollout.
-    """
-
-    rollout: Line
-    spread: float
-    step_bytes: float
-    clips_bytes: float
-    handling: Line
-    iteration: float
-    learning: Line
-    reduce: float
-    clips: float
-    fit: float
-    ray: Line
+    rollout: Line  # of one rollout, in its env runner
+    spread: float  # of rollouts, the coefficient of variation
+    step_bytes: float  # of an environment step, as it goes to a learner
+    clips_bytes: float  # of a full pool of clips, as they go to the fragmenter
+    handling: Line  # of the run's process for one rollout: starting it, its metrics, new weights
+    iteration: float  # of the run's process for one iteration, whatever the number of rollouts, without learning
+    learning: Line  # of the learner for an iteration
+    reduce: float  # of each learner to agree on the gradients of an iteration, for each doubling of the learners
+    clips: float  # of the fragmenter for a full pool of clips
+    fit: float  # of the reward trainer for an iteration
+    ray: Line  # of Ray's own processes on the env runner's node for one rollout
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Machines, and how they are used.
+    """Machines, and how they are used."""
 
-    Attributes:
-        steps: environment steps of one rollout.
-        nodes: those with env runners.
-        runners: env runners on each.
-        cores: of each.
-        learners: 0: the run's process learns.
-        learner_speed: of a learner, in the measured one's: above 1 with a GPU.
-        home_cores: of the node with the run's process, the ring and the learners; None: that is the first of ``nodes``.
-        network: bytes per second of a node.
-    """
-
-    steps: int
-    nodes: int
-    runners: int
-    cores: int
-    learners: int = 0
-    learner_speed: float = 1.0
-    home_cores: int | None = None
-    network: float = 1.25e9
+    steps: int  # environment steps of one rollout
+    nodes: int  # those with env runners
+    runners: int  # env runners on each
+    cores: int  # of each
+    learners: int = 0  # 0: the run's process learns
+    learner_speed: float = 1.0  # of a learner, in the measured one's: above 1 with a GPU
+    home_cores: int | None = None  # of the node with run, ring and learners; None: that is the first of `nodes`
+    network: float = 1.25e9  # bytes per second of a node
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.cells import FIRST_SEED, Cell, cells_of, train
+from benchmarks.cells import FIRST_SEED, Cell, cells_of, reference, train
 
 CONTROL_SAC = (
     *("--agent", "sac", "--sac.hidden", "128", "128", "--sac.num-envs", "8", "--sac.rollout-length", "50"),
@@ -23,11 +23,10 @@ QUADRUPED = _words("envpool/QuadrupedWalk-v1", 1_000_000)
 CHEETAH = _words("envpool/CheetahRun-v1", 1_000_000)
 
 
-def _labels(count: int, teacher: str | None = None, mistake: float | None = None) -> tuple[str, ...]:
-    words: tuple[str, ...] = ("--preferences.comparisons", str(count))
-    if teacher:
-        words += ("--preferences.teacher", teacher)
-    return words if mistake is None else (*words, "--preferences.mistake", str(mistake))
+def _labels(count: int, teacher: str = "", mistake: float | None = None) -> tuple[str, ...]:
+    of = {"comparisons": count, "teacher": teacher or None, "mistake": mistake}
+    given = (("--preferences." + name, str(value)) for name, value in of.items() if value is not None)
+    return tuple(word for pair in given for word in pair)
 
 
 DECAY = ("--reward-model.weight-decay", "10")
@@ -45,20 +44,20 @@ thing that an agent exploits. Pretraining and disagreement as in B-Pref's and RI
 MILLION = ("--total-env-steps", "1000000")
 """RIME's and MCP's agents take a million steps: twice what the other cells of WalkerWalk do. The last of two values counts."""
 
-
+THIRTY, TEN, HUMAN = _labels(1_000, "mistake", 0.3), _labels(100, "mistake", 0.1), _labels(500, "human_like")
 CONTROL: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]] = {
     WALK: {
         "500 labels": _labels(500),
-        "1000 labels, 30 % wrong": _labels(1_000, "mistake", 0.3),
-        "1000 labels, 30 % wrong, RUNE": (*_labels(1_000, "mistake", 0.3), "--reward-model.methods", "rune"),
-        "1000 labels, 30 % wrong, weight decay 10": (*_labels(1_000, "mistake", 0.3), *DECAY),
-        "1000 labels, 30 % wrong, for errors": (*_labels(1_000, "mistake", 0.3), *FOR_ERRORS),
-        "500 labels, human-like": _labels(500, "human_like"),
-        "500 labels, human-like, for errors": (*_labels(500, "human_like"), *FOR_ERRORS),
-        "100 labels, 10 % wrong": _labels(100, "mistake", 0.1),
-        "100 labels, 10 % wrong, for errors": (*_labels(100, "mistake", 0.1), *FOR_ERRORS),
-        "1000 labels, 30 % wrong, for errors, 1M steps": (*_labels(1_000, "mistake", 0.3), *FOR_ERRORS, *MILLION),
-        "100 labels, 10 % wrong, for errors, 1M steps": (*_labels(100, "mistake", 0.1), *FOR_ERRORS, *MILLION),
+        "1000 labels, 30 % wrong": THIRTY,
+        "1000 labels, 30 % wrong, RUNE": (*THIRTY, "--reward-model.methods", "rune"),
+        "1000 labels, 30 % wrong, weight decay 10": (*THIRTY, *DECAY),
+        "1000 labels, 30 % wrong, for errors": (*THIRTY, *FOR_ERRORS),
+        "500 labels, human-like": HUMAN,
+        "500 labels, human-like, for errors": (*HUMAN, *FOR_ERRORS),
+        "100 labels, 10 % wrong": TEN,
+        "100 labels, 10 % wrong, for errors": (*TEN, *FOR_ERRORS),
+        "1000 labels, 30 % wrong, for errors, 1M steps": (*THIRTY, *FOR_ERRORS, *MILLION),
+        "100 labels, 10 % wrong, for errors, 1M steps": (*TEN, *FOR_ERRORS, *MILLION),
     },
     QUADRUPED: {"1000 labels": _labels(1_000), "1000 labels, for errors": (*_labels(1_000), *FOR_ERRORS)},
     CHEETAH: {"500 labels": _labels(500)},
@@ -85,7 +84,7 @@ FRESH = {
 def _cells(table: str, tasks: Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]]) -> list[Cell]:
     cells: list[Cell] = []
     for words, variants in tasks.items():
-        cells += cells_of("reference", words[0], "true reward", train(*words, "--true-reward"))
+        cells += reference(words[0], *words)
         for variant, labels in variants.items():
             first = FRESH.get(variant, FIRST_SEED)
             cells += cells_of(table, words[0], variant, train(*words, *labels), first)

@@ -18,14 +18,13 @@ import ctypes
 import hashlib
 import json
 import os
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.intervals import bootstrap
+from benchmarks.intervals import ratio
 from benchmarks.record import RESULTS, about, record
 from benchmarks.start import PR_SET_CHILD_SUBREAPER, follow
 
@@ -58,15 +57,11 @@ def main() -> None:
             if len({arm["weights"] for arm in arms.values()}) > 1:
                 raise RuntimeError(f"{name}, seed {turn}: the number of cores has changed what was learned.")
             runs.append(arms)
-            trainings[name]["over_one"] = {str(cores): _over_one(runs, cores) for cores in options.cores if cores > 1}
+            wall = {key: [run[key]["wall_seconds"] for run in runs] for key in map(str, options.cores)}
+            trainings[name]["over_one"] = {key: ratio(each, wall["1"]) for key, each in wall.items() if key != "1"}
             found = ", ".join(f"{cores}: {each['median']:.2f}" for cores, each in trainings[name]["over_one"].items())
             print(f"{name}, turn {turn}, same bits; wall time in that of one core, by cores: {found}", flush=True)
             record(name_of_record, {"trainings": trainings})
-
-
-def _over_one(runs: list[dict[str, Any]], cores: int) -> dict[str, Any]:
-    ratios = [run[str(cores)]["wall_seconds"] / run["1"]["wall_seconds"] for run in runs]
-    return {"median": statistics.median(ratios), "interval_95": bootstrap(ratios)}
 
 
 def _run(name: str, cores: int, seed: int) -> dict[str, Any]:

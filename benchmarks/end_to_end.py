@@ -24,14 +24,13 @@ os.environ["TQDM_DISABLE"] = "1"
 import argparse
 import ctypes
 import json
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.intervals import bootstrap
+from benchmarks.intervals import ratio
 from benchmarks.record import record
 from benchmarks.start import PR_SET_CHILD_SUBREAPER, follow
 
@@ -59,19 +58,9 @@ def imitation(members: int, seed: int) -> None:
     networks = [BasicRewardNet(*spaces, hid_sizes=(64, 64)) for _ in range(members)]
     network: Any = networks[0] if members == 1 else RewardEnsemble(*spaces, networks)
     model = pc.PreferenceModel(network)
-    agent = PPO(
-        "MlpPolicy",
-        venv,
-        n_steps=200,
-        batch_size=128,
-        n_epochs=10,
-        learning_rate=1e-3,
-        gamma=0.98,
-        gae_lambda=0.9,
-        ent_coef=0.0,
-        policy_kwargs={"net_arch": [64, 64]},
-        seed=seed,
-    )
+    settings: dict[str, Any] = {"n_steps": 200, "batch_size": 128, "n_epochs": 10, "learning_rate": 1e-3}
+    settings |= {"gamma": 0.98, "gae_lambda": 0.9, "ent_coef": 0.0, "policy_kwargs": {"net_arch": [64, 64]}}
+    agent = PPO("MlpPolicy", venv, **settings, seed=seed)
     silent = configure(tempfile.mkdtemp(prefix="imitation"), format_strs=[])  # spares it its output
     steps = 0
     for each in networks:
@@ -134,19 +123,8 @@ def main() -> None:
                 print(
                     f"turn {turn}: {arm}: {found['cpu_seconds']:.1f} CPU s, {found['wall_seconds']:.1f} s", flush=True
                 )
-    ratios = {
-        arm: [ours / theirs for ours, theirs in zip(seconds["ours"], values, strict=True)]
-        for arm, values in seconds.items()
-        if arm != "ours"
-    }
-    outcome = {
-        "cpu_seconds": seconds,
-        "did": did,
-        "ratios": {
-            arm: {"median": statistics.median(values), "interval_95": bootstrap(values)}
-            for arm, values in ratios.items()
-        },
-    }
+    ratios = {arm: ratio(seconds["ours"], values) for arm, values in seconds.items() if arm != "ours"}
+    outcome = {"cpu_seconds": seconds, "did": did, "ratios": ratios}
     print(json.dumps(outcome["ratios"], indent=1))
     if options.turns >= 8:
         record("end_to_end", outcome)

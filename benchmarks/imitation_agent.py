@@ -3,7 +3,7 @@
     python benchmarks/imitation_agent.py Pendulum-v1 --steps 100000 --comparisons 200 --seed 0 --run-dir runs/imitation
 
 Where from: the page "Preference comparisons" of its documentation for everything but PPO's settings, which are that page's for
-Pendulum and those that imitation's own experiments were tuned with for the others (`PPO_SETTINGS`). ``--normalise`` puts a
+Pendulum and those that imitation's own experiments were tuned with for the others (`VALUES`). ``--normalise`` puts a
 `NormalizedRewardNet` around the reward, as its command line does by default and its documentation page does not.
 
 ``--steps`` are the steps that PPO trains for, rounded up to whole iterations; those in which imitation only samples trajectories
@@ -32,79 +32,26 @@ from rlhf_ray.teachers.human_like import ERROR, ERROR_SCALE
 
 ENVIRONMENTS = 8
 
-DOCUMENTED: dict[str, Any] = {
-    "batch_size": 64,
-    "ent_coef": 0.01,
-    "learning_rate": 2e-3,
-    "clip_range": 0.1,
-    "gae_lambda": 0.95,
-    "gamma": 0.97,
-    "n_epochs": 10,
-}
-"""PPO on the documentation's page, for Pendulum."""
+NAMES = "rollout batch_size clip_range ent_coef gae_lambda gamma learning_rate max_grad_norm n_epochs vf_coef"
+VALUES = """
+Pendulum-v1                2048 64  0.1 0.01                  0.95 0.97  2e-3                  -   10 -
+rlhf_ray/CartPoleFixed-v0  2048 64  0.1 0.0                   -    0.95  5e-4                  -   5  0.1
+rlhf_ray/HopperFixed-v0    2048 512 0.1 0.0010159833764878474 0.98 0.995 0.0003904770450788824 0.9 20 0.20315938606555833
+HalfCheetah-v5             512  64  0.1 3.794797423594763e-06 0.95 0.95  0.0003286871805949382 0.8 5  0.11483689492120866
+rlhf_ray/Walker2dFixed-v0  8192 128 0.4 0.00013057334805552262 0.92 0.98 0.000138575372312869  0.6 20 0.6167177795726859
+Swimmer-v5                 2048 64  0.1 5.167107294612664e-08 0.95 0.999 0.000414936134792374  2   5  0.6162112311062333
+"""
+"""PPO by environment, "-" where SB3's default counts. Pendulum: the documentation's page. CartPole: examples/1_train_bc.ipynb and
+those that follow, the expert on seals/CartPole-v0, the same task. The others: the named configurations seals_hopper,
+seals_half_cheetah, seals_walker and seals_swimmer of imitation.scripts.config.train_preference_comparisons. Any other environment:
+as Pendulum."""
 
-PPO_SETTINGS: dict[str, dict[str, Any]] = {
-    "Pendulum-v1": DOCUMENTED,
-    # examples/1_train_bc.ipynb and those that follow: the expert on seals/CartPole-v0, the same task
-    "rlhf_ray/CartPoleFixed-v0": {
-        "batch_size": 64,
-        "ent_coef": 0.0,
-        "learning_rate": 5e-4,
-        "gamma": 0.95,
-        "clip_range": 0.1,
-        "vf_coef": 0.1,
-        "n_epochs": 5,
-    },
-    # the named configuration seals_hopper of imitation.scripts.config.train_preference_comparisons
-    "rlhf_ray/HopperFixed-v0": {
-        "batch_size": 512,
-        "clip_range": 0.1,
-        "ent_coef": 0.0010159833764878474,
-        "gae_lambda": 0.98,
-        "gamma": 0.995,
-        "learning_rate": 0.0003904770450788824,
-        "max_grad_norm": 0.9,
-        "n_epochs": 20,
-        "vf_coef": 0.20315938606555833,
-    },
-    # seals_half_cheetah, seals_walker and seals_swimmer there
-    "HalfCheetah-v5": {
-        "rollout": 512,
-        "batch_size": 64,
-        "clip_range": 0.1,
-        "ent_coef": 3.794797423594763e-06,
-        "gae_lambda": 0.95,
-        "gamma": 0.95,
-        "learning_rate": 0.0003286871805949382,
-        "max_grad_norm": 0.8,
-        "n_epochs": 5,
-        "vf_coef": 0.11483689492120866,
-    },
-    "rlhf_ray/Walker2dFixed-v0": {
-        "rollout": 8192,
-        "batch_size": 128,
-        "clip_range": 0.4,
-        "ent_coef": 0.00013057334805552262,
-        "gae_lambda": 0.92,
-        "gamma": 0.98,
-        "learning_rate": 0.000138575372312869,
-        "max_grad_norm": 0.6,
-        "n_epochs": 20,
-        "vf_coef": 0.6167177795726859,
-    },
-    "Swimmer-v5": {
-        "batch_size": 64,
-        "clip_range": 0.1,
-        "ent_coef": 5.167107294612664e-08,
-        "gae_lambda": 0.95,
-        "gamma": 0.999,
-        "learning_rate": 0.000414936134792374,
-        "max_grad_norm": 2,
-        "n_epochs": 5,
-        "vf_coef": 0.6162112311062333,
-    },
-}
-"""PPO by environment, with the steps of a rollout where they aren't 2,048; `DOCUMENTED` for any other environment."""
+
+def ppo_settings(environment: str) -> dict[str, Any]:
+    """PPO's settings, with the steps of a rollout (``rollout``)."""
+    rows = {row[0]: row[1:] for row in map(str.split, VALUES.strip().splitlines())}
+    values = zip(NAMES.split(), rows.get(environment, rows["Pendulum-v1"]), strict=True)
+    return {name: json.loads(value) for name, value in values if value != "-"}
 
 
 FRAGMENT_LENGTH = 100
@@ -173,8 +120,8 @@ def main() -> None:
         "features_extractor_kwargs": {"normalize_class": RunningNorm},
     }
     plain = options.environment in PLAIN_POLICY
-    of_ppo = dict(PPO_SETTINGS.get(options.environment, DOCUMENTED))
-    rollout = of_ppo.pop("rollout", 2048)
+    of_ppo = ppo_settings(options.environment)
+    rollout = of_ppo.pop("rollout")
     agent = PPO(
         policy=MlpPolicy if plain else FeedForward32Policy,
         policy_kwargs=None if plain else normalising,

@@ -35,7 +35,7 @@ import httpx
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as `rlhf-ray` does; read when torch is imported
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.intervals import bootstrap
+from benchmarks.intervals import ratio
 from benchmarks.record import record
 from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
@@ -137,12 +137,12 @@ def main() -> None:
                 own[name].append(time.process_time() - cpu)
     rows: dict[str, Any] = {}
     for name, algorithm in arms.items():
-        ratios = [off / on for off, on in zip(spent["off"], spent[name], strict=True)]
+        found = ratio(spent["off"], spent[name])
         rows[name] = {
             "env_steps_per_second": steps / statistics.median(spent[name]),
-            "against_off": statistics.median(ratios),
+            "against_off": found["median"],
             "against_off_total": sum(spent["off"]) / sum(spent[name]),
-            "interval_95_of_median": bootstrap(ratios),
+            "interval_95_of_median": found["interval_95"],
             "own_cpu_against_off": sum(own["off"]) / sum(own[name]),
             "comparisons": algorithm.ring.answered,
             "reward_versions": algorithm.ring.version,

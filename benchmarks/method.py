@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.cells import FEW_SEEDS, FIRST_SEED, Cell, cells_of, run, train
+from benchmarks.cells import FEW_SEEDS, FIRST_SEED, Cell, cells_of, reference, run, train
 from benchmarks.control import control, metaworld
 from benchmarks.kernels import KERNELS
 
@@ -47,22 +47,15 @@ FROZEN: Mapping[str, tuple[str, ...]] = {
 """Tasks that have no preset, with what was a default when their settings were frozen."""
 
 
-def train_on(task: str, *words: str) -> tuple[str, ...]:
-    """The words of a training with the task's frozen settings."""
-    return train(task, *FROZEN.get(task, ()), *words)
+def frozen(task: str) -> tuple[str, ...]:
+    """A task with its frozen settings."""
+    return (task, *FROZEN.get(task, ()))
 
 
 # Beside imitation.
 
 BUDGETS = {PENDULUM: (100_000, 200), CARTPOLE: (200_000, 200), ACROBOT: (200_000, 200), HOPPER: (200_000, 350)}
 """Environment steps and comparisons of each task."""
-
-IMITATION_ENVIRONMENTS = {
-    PENDULUM: "Pendulum-v1",
-    CARTPOLE: "rlhf_ray/CartPoleFixed-v0",
-    ACROBOT: "rlhf_ray/AcrobotFixed-v0",
-    HOPPER: "rlhf_ray/HopperFixed-v0",
-}
 
 
 def budget_words(task: str) -> tuple[str, ...]:
@@ -73,22 +66,30 @@ def budget_words(task: str) -> tuple[str, ...]:
 
 def references(tasks: Sequence[str]) -> list[Cell]:
     """PPO on the true reward, in the same number of steps."""
-    return [
-        cell
-        for task in tasks
-        for cell in cells_of("reference", task, "true reward", train_on(task, *budget_words(task), "--true-reward"))
-    ]
+    return [cell for task in tasks for cell in reference(task, *frozen(task), *budget_words(task))]
+
+
+IMITATION_ENVIRONMENTS = {
+    PENDULUM: "Pendulum-v1",
+    CARTPOLE: "rlhf_ray/CartPoleFixed-v0",
+    ACROBOT: "rlhf_ray/AcrobotFixed-v0",
+}
+"""imitation's names of environments that have others here."""
+
+
+def beside(task: str, steps: object, comparisons: object, *more: str) -> tuple[str, ...]:
+    """The words of imitation's training."""
+    environment = IMITATION_ENVIRONMENTS.get(task, task)
+    words = ("--steps", str(steps), "--comparisons", str(comparisons))
+    return ("benchmarks/imitation_agent.py", environment, *words, *more)
 
 
 def imitation() -> list[Cell]:
-    """The cells of the table."""
     cells = references(list(BUDGETS))
-    for task, (steps, comparisons) in BUDGETS.items():
-        cells += cells_of("imitation", task, "rlhf_ray", train_on(task, *budget_words(task)))
-        words: tuple[str, ...] = ("benchmarks/imitation_agent.py", IMITATION_ENVIRONMENTS[task], "--steps", str(steps))
-        words += ("--comparisons", str(comparisons))
-        cells += cells_of("imitation", task, "imitation", words)
-        cells += cells_of("imitation", task, "imitation, normalised reward", (*words, "--normalise"))
+    for task, budget in BUDGETS.items():
+        cells += cells_of("imitation", task, "rlhf_ray", train(*frozen(task), *budget_words(task)))
+        cells += cells_of("imitation", task, "imitation", beside(task, *budget))
+        cells += cells_of("imitation", task, "imitation, normalised reward", beside(task, *budget, "--normalise"))
     return cells
 
 
@@ -98,7 +99,6 @@ LABELS = (25, 50, 100, 200)
 
 
 def labels() -> list[Cell]:
-    """The cells of the table."""
     cells = references([PENDULUM, CARTPOLE])
     for task in (PENDULUM, CARTPOLE):
         for count in LABELS:
@@ -111,7 +111,6 @@ def labels() -> list[Cell]:
 
 
 def learning() -> list[Cell]:
-    """The cells of the table."""
     cells = references([PENDULUM, CARTPOLE])
     for task in (PENDULUM, CARTPOLE):
         words = train(task, *budget_words(task))
@@ -126,19 +125,14 @@ PRESETS_FIRST_SEED, PRESETS_SEEDS = 2000, 20
 
 
 def presets() -> list[Cell]:
-    """The cells of the table: a preset as it is, whose kernels stand for three machines."""
+    """A preset as it is, whose kernels stand for three machines."""
     tasks, first = (CARTPOLE, PENDULUM), PRESETS_FIRST_SEED
-    cells = [
+    return [cell for task in tasks for cell in reference(task, task, first=first)] + [
         Cell("presets", task, kernels, seed, ("benchmarks/kernels.py", kernels, *train(task)))
         for seed in range(first, first + PRESETS_SEEDS)
         for task in tasks
         for kernels in KERNELS
     ]
-    return [
-        cell
-        for task in tasks
-        for cell in cells_of("reference", task, "true reward", train(task, "--true-reward"), first)
-    ] + cells
 
 
 # From the defaults alone.
@@ -161,7 +155,7 @@ def defaults() -> list[Cell]:
     """The cells of the table: both agents with no setting changed."""
     cells: list[Cell] = []
     for name in TEN:
-        cells += cells_of("reference", name, "true reward", train(name, "--true-reward"), DEFAULTS_FIRST_SEED)
+        cells += reference(name, name, first=DEFAULTS_FIRST_SEED)
         cells += cells_of("defaults", name, "comparisons", train(name), DEFAULTS_FIRST_SEED)
     return cells
 
@@ -174,70 +168,51 @@ SMALL = {
 }
 """Fewer labels and steps than the presets: with plenty, all variants are equally good."""
 
-WRONG = ("--preferences.teacher", "mistake")
+
+def wrong(share: float, *more: str) -> tuple[str, ...]:
+    """The options of a teacher who errs."""
+    return ("--preferences.teacher", "mistake", "--preferences.mistake", str(share), *more)
+
+
+SELECTION, METHODS, NOISE = "--preferences.selection", "--reward-model.methods", "--reward-model.label-noise"
 OF_200 = ("--preferences.comparisons", "200")
 """60 comparisons, some of them wrong, are too few for Pendulum, whatever the likelihood."""
-
+HELD_OUT = ("--preferences.held-out-share", "0.2")
+ERRORS: Mapping[str, tuple[str, ...]] = {
+    "10 % wrong": wrong(0.1),
+    "10 % wrong, noise model": wrong(0.1, NOISE, "0.2"),
+    "30 % wrong": wrong(0.3),
+    "30 % wrong, noise model": wrong(0.3, NOISE, "0.6"),
+    "30 % wrong, RIME": wrong(0.3, METHODS, "rime"),
+}
 PARTS: Mapping[str, tuple[str, ...]] = {
     "random pairs": (),
-    "disagreement of probabilities": ("--preferences.selection", "disagreement"),
-    "disagreement of logits": ("--preferences.selection", "disagreement_logits"),
-    "disagreement of labels": ("--preferences.selection", "disagreement_labels"),
-    "entropy": ("--preferences.selection", "entropy"),
-    "k-center": ("--preferences.selection", "k_center"),
-    "k-center in disagreement": ("--preferences.selection", "disagreement+k_center"),
-    "information gain": ("--preferences.selection", "information_gain"),
-    "near on-policy": ("--preferences.selection", "near_on_policy"),
+    "disagreement of probabilities": (SELECTION, "disagreement"),
+    "disagreement of logits": (SELECTION, "disagreement_logits"),
+    "disagreement of labels": (SELECTION, "disagreement_labels"),
+    "entropy": (SELECTION, "entropy"),
+    "k-center": (SELECTION, "k_center"),
+    "k-center in disagreement": (SELECTION, "disagreement+k_center"),
+    "information gain": (SELECTION, "information_gain"),
+    "near on-policy": (SELECTION, "near_on_policy"),
     "one network": ("--reward-model.ensemble-size", "1"),
     "no bootstrap": ("--reward-model.no-bootstrap",),
-    "adaptive L2": ("--reward-model.adaptive-l2", "--preferences.held-out-share", "0.2"),
-    "early stopping": ("--reward-model.early-stopping", "3", "--preferences.held-out-share", "0.2"),
-    "SURF": ("--reward-model.methods", "surf"),
-    "RUNE": ("--reward-model.methods", "rune"),
-    "10 % wrong": (*WRONG, "--preferences.mistake", "0.1"),
-    "10 % wrong, noise model": (*WRONG, "--preferences.mistake", "0.1", "--reward-model.label-noise", "0.2"),
-    "30 % wrong": (*WRONG, "--preferences.mistake", "0.3"),
-    "30 % wrong, noise model": (*WRONG, "--preferences.mistake", "0.3", "--reward-model.label-noise", "0.6"),
-    "30 % wrong, RIME": (*WRONG, "--preferences.mistake", "0.3", "--reward-model.methods", "rime"),
-    "10 % wrong of 200": (*OF_200, *WRONG, "--preferences.mistake", "0.1"),
-    "10 % wrong of 200, noise model": (
-        *OF_200,
-        *WRONG,
-        "--preferences.mistake",
-        "0.1",
-        "--reward-model.label-noise",
-        "0.2",
-    ),
-    "30 % wrong of 200": (*OF_200, *WRONG, "--preferences.mistake", "0.3"),
-    "30 % wrong of 200, noise model": (
-        *OF_200,
-        *WRONG,
-        "--preferences.mistake",
-        "0.3",
-        "--reward-model.label-noise",
-        "0.6",
-    ),
-    "30 % wrong of 200, RIME": (*OF_200, *WRONG, "--preferences.mistake", "0.3", "--reward-model.methods", "rime"),
+    "adaptive L2": ("--reward-model.adaptive-l2", *HELD_OUT),
+    "early stopping": ("--reward-model.early-stopping", "3", *HELD_OUT),
+    "SURF": (METHODS, "surf"),
+    "RUNE": (METHODS, "rune"),
+    **ERRORS,
+    **{name.replace("wrong", "wrong of 200"): (*OF_200, *words) for name, words in ERRORS.items()},
 }
 """Options of each variant; the first is what the others are compared with."""
 
 
-def small_references() -> list[Cell]:
-    """PPO on the true reward, in the steps of `SMALL`."""
-    return [
-        cell
-        for task, words in SMALL.items()
-        for cell in cells_of("reference", task, "true reward", train_on(task, *words, "--true-reward"))
-    ]
-
-
 def parts() -> list[Cell]:
-    """The cells of the table."""
-    cells = small_references()
+    cells = [cell for task, words in SMALL.items() for cell in reference(task, *frozen(task), *words)]
     for variant, more in PARTS.items():
         for task, words in SMALL.items():
             budget = words[:2] if more[:2] == OF_200 else words
-            cells += cells_of("parts", task, variant, train_on(task, *budget, *more))
+            cells += cells_of("parts", task, variant, train(*frozen(task), *budget, *more))
     return cells
 
 
@@ -255,12 +230,12 @@ TEACHER_TASKS = {
 
 
 def teachers() -> list[Cell]:
-    """The cells of the table."""
     cells: list[Cell] = []
-    for task, words in TEACHER_TASKS.items():
-        cells += cells_of("reference", task, "true reward", train_on(*words, "--true-reward"))
+    for task, (name, *rest) in TEACHER_TASKS.items():
+        words = (*frozen(name), *rest)
+        cells += reference(task, *words)
         for teacher in TEACHERS:
-            cells += cells_of("teachers", task, teacher, train_on(*words, "--preferences.teacher", teacher))
+            cells += cells_of("teachers", task, teacher, train(*words, "--preferences.teacher", teacher))
     return cells
 
 
@@ -268,17 +243,16 @@ def teachers() -> list[Cell]:
 
 
 def sac() -> list[Cell]:
-    """The cells of the table: SAC at half of PPO's labels, and at as many."""
-    cells: list[Cell] = []
+    """SAC at half of PPO's labels, and at as many."""
+    cells = references([PENDULUM, HOPPER])
     for task, preset in ((PENDULUM, "pendulum_sac"), (HOPPER, "hopper_sac")):
         steps, comparisons = BUDGETS[task]
-        for share in (1, 2):
-            count = str(comparisons // share)
+        for count in (str(comparisons), str(comparisons // 2)):
             words = ("--preferences.comparisons", count)
-            ppo = train_on(task, "--total-env-steps", str(steps), *words)
+            ppo = train(*frozen(task), "--total-env-steps", str(steps), *words)
             cells += cells_of("sac", task, f"PPO, {count} labels", ppo)
             cells += cells_of("sac", task, f"SAC, {count} labels", train(preset, *words))
-    return [*references([PENDULUM, HOPPER]), *cells]
+    return cells
 
 
 # A procgen game, in what two cores can do.
@@ -296,7 +270,6 @@ COINRUN = (
 
 
 def coinrun() -> list[Cell]:
-    """The cells of the table."""
     return [
         Cell(experiment, "coinrun", variant, seed, train(*COINRUN, *words))
         for seed in range(FIRST_SEED, FIRST_SEED + FEW_SEEDS)
@@ -313,9 +286,7 @@ PEOPLE_FIRST_SEED, PEOPLE_SEEDS = 3000, 20
 
 ERRING: Mapping[str, tuple[str, ...]] = {
     "none wrong": (),
-    "10 % wrong": (*WRONG, "--preferences.mistake", "0.1"),
-    "20 % wrong": (*WRONG, "--preferences.mistake", "0.2"),
-    "30 % wrong": (*WRONG, "--preferences.mistake", "0.3"),
+    **{f"{percent} % wrong": wrong(percent / 100) for percent in (10, 20, 30)},
     "human-like": ("--preferences.teacher", "human_like"),
     "systematic": ("--preferences.teacher", "systematic"),
 }
@@ -323,7 +294,7 @@ ERRING: Mapping[str, tuple[str, ...]] = {
 
 FOUR = ("--preferences.teacher", "population", "--preferences.annotators", "oracle", "oracle", "oracle")
 
-BESIDE: Mapping[str, tuple[str, ...]] = {
+ALIKE: Mapping[str, tuple[str, ...]] = {
     "10 % wrong": ("--teacher", "mistake", "--mistake", "0.1", "--noise", "0.2"),
     "human-like": ("--teacher", "human_like", "--noise", "0.2"),
 }
@@ -331,35 +302,27 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
 
 
 def people() -> list[Cell]:
-    """The cells of the table: Pendulum on twenty seeds, other tasks on five or three, all with the presets as they are."""
+    """Pendulum on twenty seeds, other tasks on five or three, all with the presets as they are."""
     first = PEOPLE_FIRST_SEED
-    cells = cells_of("reference", PENDULUM, "true reward", train(PENDULUM, "--true-reward"), first)
+    cells = reference(PENDULUM, PENDULUM, first=first)
     for seed in range(first, first + PEOPLE_SEEDS):
         cells += [Cell("people", PENDULUM, name, seed, train(PENDULUM, *words)) for name, words in ERRING.items()]
     for name in ("inverted", "guessing"):
         cells += cells_of("people", PENDULUM, f"four, one {name}", train(PENDULUM, *FOUR, name), first)
     for task in (CARTPOLE, ACROBOT, REACHER, HOPPER, "HalfCheetah-v5"):
-        words = BUDGET_TASKS[task]
-        cells += cells_of("reference", task, "true reward", train(*words, "--true-reward"), first)
-        human = train(*words, "--preferences.comparisons", "350", *ERRING["human-like"])
+        cells += reference(task, *BUDGET_TASKS[task], first=first)
+        human = train(*BUDGET_TASKS[task], "--preferences.comparisons", "350", *ERRING["human-like"])
         cells += cells_of("people", task, "human-like", human, first)
-    for task, count, name in (
-        (PENDULUM, 50, "none wrong"),
-        (CARTPOLE, 50, "none wrong"),
-        (PENDULUM, 100, "human-like"),
-        (CARTPOLE, 100, "human-like"),
-    ):
-        words = train(*BUDGET_TASKS[task], "--preferences.comparisons", str(count), *ERRING[name])
-        cells += cells_of("people", task, f"{name}, {count} labels", words, first)
+    for count, name in ((50, "none wrong"), (100, "human-like")):
+        for task in (PENDULUM, CARTPOLE):
+            words = train(*BUDGET_TASKS[task], "--preferences.comparisons", str(count), *ERRING[name])
+            cells += cells_of("people", task, f"{name}, {count} labels", words, first)
     for task in (PENDULUM, CARTPOLE):
-        steps, comparisons = BUDGETS[task]
-        for name, more in BESIDE.items():
-            words = ("benchmarks/imitation_agent.py", IMITATION_ENVIRONMENTS[task], "--steps", str(steps))
-            words += ("--comparisons", str(comparisons), *more)
-            cells += cells_of("people", task, f"{name}, imitation", words, first)
+        for name, more in ALIKE.items():
+            cells += cells_of("people", task, f"{name}, imitation", beside(task, *BUDGETS[task], *more), first)
             if task != PENDULUM:
                 ours = train(task, *budget_words(task), *ERRING[name])
-                cells += cells_of("people", task, f"{name}, {comparisons} labels", ours, first)
+                cells += cells_of("people", task, f"{name}, {BUDGETS[task][1]} labels", ours, first)
     return cells
 
 
@@ -368,60 +331,50 @@ def people() -> list[Cell]:
 BUDGETS_FIRST_SEED = 600
 
 BUDGET_TASKS: Mapping[str, tuple[str, ...]] = {
-    "pendulum": ("pendulum", "--total-env-steps", "100000"),
-    "cartpole": ("cartpole", "--total-env-steps", "200000"),
-    "acrobot": ("acrobot", "--total-env-steps", "200000"),
-    "rlhf_ray/HopperFixed-v0": ("rlhf_ray/HopperFixed-v0", "--total-env-steps", "300000"),
-    "HalfCheetah-v5": ("HalfCheetah-v5", "--total-env-steps", "300000"),
-    "rlhf_ray/Walker2dFixed-v0": ("rlhf_ray/Walker2dFixed-v0", "--total-env-steps", "300000"),
-    "Swimmer-v5": ("Swimmer-v5", "--total-env-steps", "300000"),
-    "Reacher-v5": ("Reacher-v5", "--total-env-steps", "300000"),
-    "moving_dot": ("moving_dot", "--total-env-steps", "150000"),
-    "coinrun": COINRUN,
-}
+    task: (task, "--total-env-steps", str(steps))
+    for task, steps in {
+        PENDULUM: 100_000,
+        **dict.fromkeys((CARTPOLE, ACROBOT), 200_000),
+        **dict.fromkeys((HOPPER, "HalfCheetah-v5", "rlhf_ray/Walker2dFixed-v0", "Swimmer-v5", REACHER), 300_000),
+        "moving_dot": 150_000,
+    }.items()
+} | {"coinrun": COINRUN}
 """The words of each task's training: presets where there are any, elsewhere the defaults alone."""
 
 BUDGET_LABELS = (100, 350, 700)
 
-BESIDE_IMITATION: Mapping[str, str] = {
-    "pendulum": "Pendulum-v1",
-    "cartpole": "rlhf_ray/CartPoleFixed-v0",
-    "acrobot": "rlhf_ray/AcrobotFixed-v0",
-} | {task: task for task in BUDGET_TASKS if "-v" in task}
-"""imitation's environment of each task; its documented networks take no images."""
-
 
 def budgets() -> list[Cell]:
-    """The cells of the table, the quick tasks first."""
+    """The quick tasks first. imitation's documented networks take no images."""
     cells: list[Cell] = []
     for task, words in BUDGET_TASKS.items():
         first = BUDGETS_FIRST_SEED
-        cells += cells_of("reference", task, "true reward", train(*words, "--true-reward"), first)
+        cells += reference(task, *words, first=first)
         for count in BUDGET_LABELS:
             labels_ = train(*words, "--preferences.comparisons", str(count))
             cells += cells_of("budgets", task, str(count), labels_, first)
-    for task, environment in BESIDE_IMITATION.items():
-        steps = BUDGET_TASKS[task][BUDGET_TASKS[task].index("--total-env-steps") + 1]
-        beside = ("benchmarks/imitation_agent.py", environment, "--steps", steps, "--comparisons", "350")
-        cells += cells_of("budgets", task, "imitation, 350", beside, BUDGETS_FIRST_SEED)
+    for task, words in BUDGET_TASKS.items():
+        if task not in ("moving_dot", "coinrun"):
+            cells += cells_of("budgets", task, "imitation, 350", beside(task, words[2], 350), BUDGETS_FIRST_SEED)
     return cells
 
 
-TABLES: Mapping[str, Callable[[], list[Cell]]] = {
-    "presets": presets,
-    "people": people,
-    "learning": learning,
-    "budgets": budgets,
-    "control": control,
-    "metaworld": metaworld,
-    "imitation": imitation,
-    "labels": labels,
-    "defaults": defaults,
-    "parts": parts,
-    "teachers": teachers,
-    "sac": sac,
-    "coinrun": coinrun,
-}
+_ORDERED = (
+    presets,
+    people,
+    learning,
+    budgets,
+    control,
+    metaworld,
+    imitation,
+    labels,
+    defaults,
+    parts,
+    teachers,
+    sac,
+    coinrun,
+)
+TABLES: Mapping[str, Callable[[], list[Cell]]] = {table.__name__: table for table in _ORDERED}
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,13 @@ class Table:
         low = self.random(task)
         return [(value - low) / (float(np.mean(best)) - low) for value in returns]
 
+    def rows(self) -> Iterator[tuple[str, str, list[float], list[float]]]:
+        """Each task and variant that was run, with true returns, and those normalised."""
+        for task in self.tasks:
+            for variant in self.variants(task):
+                if returns := self.returns(task, variant):
+                    yield task, variant, returns, self.normalised(task, variant)
+
     def missing(self) -> int:
         """How many cells are not there."""
         return sum(cell.key not in self.cells for cell in [*self.planned, *self.references])
@@ -138,15 +145,10 @@ def by_task(table: Table) -> list[str]:
         "| task | | seeds | true return | trained on the true reward | random | normalised |",
         "|---|---|---|---|---|---|---|",
     ]
-    for task in table.tasks:
-        for variant in table.variants(task):
-            if returns := table.returns(task, variant):
-                best, scores = table.returns(task, REFERENCE), table.normalised(task, variant)
-                lines.append(
-                    f"| {task} | {variant} | {len(returns)} | {estimate(returns).text()} | "
-                    f"{estimate(best).text() if best else ''} | {number(table.random(task))} | "
-                    f"{f'**{estimate(scores).text()}**' if scores else ''} |"
-                )
+    for task, variant, returns, scores in table.rows():
+        best, score = _text(table.returns(task, REFERENCE)), f"**{_text(scores)}**" if scores else ""
+        figures = (_text(returns), best, number(table.random(task)), score)
+        lines.append(f"| {task} | {variant} | {len(returns)} | {' | '.join(figures)} |")
     return lines
 
 
@@ -179,7 +181,7 @@ def by_variant(table: Table) -> list[str]:
     for variant in variants:
         base = variant.split(",")[0] if "," in variant else variants[0]
         scores = [table.normalised(task, variant) for task in table.tasks]
-        row = [estimate(values).text() if values else "" for values in scores]
+        row = list(map(_text, scores))
         both = [(mine, table.normalised(task, base)) for task, mine in zip(table.tasks, scores, strict=True)]
         both = [pair for pair in both if all(pair)]
         against = difference(*map(list, zip(*both, strict=True))).text(sign=True) if variant != base and both else ""
@@ -191,16 +193,11 @@ def by_variant(table: Table) -> list[str]:
 def by_pair(table: Table) -> list[str]:
     """A row for each task and variant: true return, normalised, and how far the task's first variant is ahead."""
     lines = ["| task | | seeds | true return | normalised | the first is ahead by |", "|---|---|---|---|---|---|"]
-    for task in table.tasks:
+    for task, variant, returns, scores in table.rows():
         first = table.normalised(task, table.variants(task)[0])
-        for index, variant in enumerate(table.variants(task)):
-            returns, scores = table.returns(task, variant), table.normalised(task, variant)
-            if returns:
-                ahead = difference([first], [scores]).text(sign=True) if index and first and scores else ""
-                lines.append(
-                    f"| {task} | {variant} | {len(returns)} | {estimate(returns).text()} | "
-                    f"{estimate(scores).text() if scores else ''} | {ahead} |"
-                )
+        compared = variant != table.variants(task)[0] and first and scores
+        ahead = difference([first], [scores]).text(sign=True) if compared else ""
+        lines.append(f"| {task} | {variant} | {len(returns)} | {_text(returns)} | {_text(scores)} | {ahead} |")
     return lines
 
 
@@ -221,10 +218,9 @@ def by_budget(table: Table) -> list[str]:
         if (theirs := scores["imitation, 350"]) and (mine := scores["350"]):
             both.append((mine, theirs))
             ahead = difference([mine], [theirs]).text(sign=True)
-        row = [estimate(values).text() if values else "" for values in scores.values()]
-        best = table.returns(task, REFERENCE)
+        row = list(map(_text, scores.values()))
         if any(row):
-            lines.append(f"| {task} | {estimate(best).text() if best else ''} | {' | '.join(row)} | {ahead} |")
+            lines.append(f"| {task} | {_text(table.returns(task, REFERENCE))} | {' | '.join(row)} | {ahead} |")
     row = [f"**{estimate(*values).text()}**" if values else "" for values in groups.values()]
     ahead = f"**{difference(*map(list, zip(*both, strict=True))).text(sign=True)}**" if both else ""
     return [*lines, f"| all | | {' | '.join(row)} | {ahead} |"]
@@ -307,18 +303,21 @@ def plot_curves(name: str, path: Path) -> None:
             panel.plot(steps / 1000, values, color=BLUE, alpha=0.7, linewidth=1.2)
         panel.plot([], [], color=BLUE, label="learned from comparisons")
         best = estimate(table.returns(task, REFERENCE)).value
-        for level, label, style in (
-            (best, "PPO on the true reward", "--"),
-            (table.random(task), "random actions", ":"),
-        ):
+        levels = ((best, "PPO on the true reward", "--"), (table.random(task), "random actions", ":"))
+        for level, label, style in levels:
             panel.axhline(level, color=GREY, linestyle=style, linewidth=1.2, label=label)
         panel.set_title(f"{task}, {table.found(task, variant)[0]['comparisons']} comparisons", fontsize=10)
         panel.set_xlabel("environment steps (thousands)")
-        panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("true return of an episode")
     figure.legend(
         *panels[0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside lower center", ncols=3
     )
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    for panel in figure.axes:
+        panel.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
@@ -327,13 +326,8 @@ def plot_parts(path: Path) -> None:
     """Each variant of the table ``parts`` on each task: every seed, and the interquartile mean with its interval."""
     table = Table("parts")
     variants = [one for one in table.variants() if any(table.normalised(task, one) for task in table.tasks)]
-    figure, panels = plt.subplots(
-        1,
-        len(table.tasks),
-        figsize=(4.2 * len(table.tasks), 0.27 * len(variants) + 1),
-        sharey=True,
-        constrained_layout=True,
-    )
+    size = (4.2 * len(table.tasks), 0.27 * len(variants) + 1)
+    figure, panels = plt.subplots(1, len(table.tasks), figsize=size, sharey=True, constrained_layout=True)
     for panel, task in zip(panels, table.tasks, strict=True):
         for row, variant in enumerate(variants):
             if not (scores := table.normalised(task, variant)):
@@ -346,11 +340,9 @@ def plot_parts(path: Path) -> None:
                 panel.axvline(found.value, color=GREY, linewidth=0.8, linestyle=":")
         panel.set_title(task, fontsize=10)
         panel.set_xlabel("normalised true return")
-        panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_yticks(range(len(variants)), variants, fontsize=8)
     panels[0].invert_yaxis()
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    _save(figure, path)
 
 
 def plot_budgets(path: Path) -> None:
@@ -372,10 +364,8 @@ def plot_budgets(path: Path) -> None:
     panel.set_yticks(range(len(tasks)), tasks, fontsize=8)
     panel.invert_yaxis()
     panel.set_xlabel("normalised true return: 0 random, 1 PPO on the true reward")
-    panel.spines[["top", "right"]].set_visible(False)
     panel.legend(title="comparisons", fontsize=8, title_fontsize=8, frameon=False, loc="lower right")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    _save(figure, path)
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ from imitation.rewards.reward_nets import CnnRewardNet
 from imitation.util.logger import configure
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.intervals import bootstrap
+from benchmarks.intervals import ratio
 from benchmarks.record import record
 from rlhf_ray import envs
 from rlhf_ray.data.comparisons import Comparisons, Pairs
@@ -195,12 +195,9 @@ def main() -> None:
         for arm in arms if seed % 2 else arms[::-1]:
             found[arm].append(run(arm, given, unseen, options.epochs, seed))
     for arm in arms[1:]:
-        pairs = zip(found["imitation"][1:], found[arm][1:], strict=True)
-        ratios = [other["seconds"] / mine["seconds"] for other, mine in pairs]
-        outcome[arm] = {
-            "times_imitation": {"median": statistics.median(ratios), "interval_95": bootstrap(ratios)},
-            "accuracy": [each["accuracy"] for each in found[arm][1:]],
-        }
+        theirs, mine = ([each["seconds"] for each in found[name][1:]] for name in ("imitation", arm))
+        accuracies = [each["accuracy"] for each in found[arm][1:]]
+        outcome[arm] = {"times_imitation": ratio(theirs, mine), "accuracy": accuracies}
         print(arm, outcome[arm]["times_imitation"], statistics.mean(outcome[arm]["accuracy"]), flush=True)
     unseen = comparisons(500, 99)
     for precision in arms[1:]:

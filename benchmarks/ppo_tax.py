@@ -18,6 +18,7 @@ import dataclasses
 import json
 import statistics
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import psutil
 from ray.rllib.algorithms.ppo import PPOConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.intervals import bootstrap
+from benchmarks.intervals import in_turns, ratio
 from benchmarks.record import record
 from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPOConfig
@@ -35,9 +36,6 @@ from rlhf_ray.rllib.ppo import apply_ppo
 from rlhf_ray.runs.quiet import quiet
 from rlhf_ray.runs.train import start_ray
 from rlhf_ray.settings import Experiment
-
-WARM_UP = 1
-"""Turns of each arm that are not counted: the first loads modules and compiles kernels."""
 
 
 def cpu_seconds() -> float:
@@ -75,28 +73,27 @@ def main() -> None:
         experiment = dataclasses.replace(experiment, total_env_steps=options.total_env_steps)
     quiet()
     start_ray(cpus=2)
-    arms = {"plain": plain_ppo(experiment), "preferences": PreferencePPOConfig.from_experiment(experiment).build_algo()}
+    arms = {"preferences": PreferencePPOConfig.from_experiment(experiment).build_algo(), "plain": plain_ppo(experiment)}
     budget = experiment.total_env_steps - experiment.resolved_fragments().initial_env_steps
-    iterations = budget // experiment.ppo.iteration_env_steps // (WARM_UP + options.turns)
-    spent: dict[str, list[float]] = {"plain": [], "preferences": []}
-    for turn in range(WARM_UP + options.turns):
-        order = ("plain", "preferences") if turn % 2 == 0 else ("preferences", "plain")
-        for name in order:
-            before = cpu_seconds()
-            for _ in range(iterations):
-                arms[name].train()
-            if turn >= WARM_UP:
-                spent[name].append((cpu_seconds() - before) / (iterations * experiment.ppo.iteration_env_steps))
+    iterations = budget // experiment.ppo.iteration_env_steps // (1 + options.turns)
+
+    def turn(algorithm: Any) -> float:
+        before = cpu_seconds()
+        for _ in range(iterations):
+            algorithm.train()
+        return (cpu_seconds() - before) / (iterations * experiment.ppo.iteration_env_steps)
+
+    spent = in_turns({name: partial(turn, algorithm) for name, algorithm in arms.items()}, options.turns)
     ring = arms["preferences"].ring
     comparisons, versions = ring.answered, ring.version
     for algorithm in arms.values():
         algorithm.stop()
-    ratios = [ours / plain for ours, plain in zip(spent["preferences"], spent["plain"], strict=True)]
+    found = ratio(spent["preferences"], spent["plain"])
     outcome = {
         "preset": options.preset,
         "ratio": sum(spent["preferences"]) / sum(spent["plain"]),
-        "ratio_median_of_turns": statistics.median(ratios),
-        "interval_95_of_median": bootstrap(ratios),
+        "ratio_median_of_turns": found["median"],
+        "interval_95_of_median": found["interval_95"],
         "microseconds_per_step": {name: 1e6 * statistics.mean(values) for name, values in spent.items()},
         "turns": spent,
         "env_steps_of_each": iterations * options.turns * experiment.ppo.iteration_env_steps,

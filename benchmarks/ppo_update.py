@@ -21,7 +21,6 @@ import copy
 import math
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.intervals import bootstrap
+from benchmarks.intervals import cpu_seconds, in_turns, ratio
 from benchmarks.record import record
 from rlhf_ray import envs
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
@@ -134,17 +133,10 @@ def main() -> None:
         "sb3": of_sb3(),
         "torch": of_torch(),
     }
-    spent: dict[str, list[float]] = {name: [] for name in arms}
-    for turn in range(options.turns + 1):
-        for name in list(arms) if turn % 2 else reversed(arms):
-            begun = time.process_time()
-            arms[name]()
-            if turn:
-                spent[name].append(1000.0 * (time.process_time() - begun) / MINIBATCHES)
-    outcome: dict[str, Any] = {"milliseconds": {name: statistics.median(each) for name, each in spent.items()}}
-    for name in ("rllib", "sb3", "torch"):
-        ratios = [ours / other for ours, other in zip(spent["ours"], spent[name], strict=True)]
-        outcome[f"ours_over_{name}"] = {"median": statistics.median(ratios), "interval_95": bootstrap(ratios)}
+    spent = in_turns({name: cpu_seconds(arm) for name, arm in arms.items()}, options.turns)
+    milliseconds = {name: 1000.0 * statistics.median(each) / MINIBATCHES for name, each in spent.items()}
+    others = {f"ours_over_{name}": ratio(spent["ours"], spent[name]) for name in ("rllib", "sb3", "torch")}
+    outcome: dict[str, Any] = {"milliseconds": milliseconds, **others}
     print(outcome)
     record("ppo_update", {"turns": options.turns, **outcome})
 

@@ -19,7 +19,6 @@ import argparse
 import copy
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from stable_baselines3.common.logger import configure
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.intervals import bootstrap
+from benchmarks.intervals import cpu_seconds, in_turns, ratio
 from benchmarks.record import record
 from rlhf_ray.rllib.sac import ReplaySACConfig
 
@@ -147,19 +146,11 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = {}
     for units in (128, 256):
-        arms = {"ours": ours(units), "sb3": of_sb3(units), "torch": of_torch(units)}
-        spent: dict[str, list[float]] = {name: [] for name in arms}
-        for turn in range(options.turns + 1):
-            for name in list(arms) if turn % 2 else reversed(arms):
-                begun = time.process_time()
-                arms[name]()
-                if turn:
-                    spent[name].append(1000.0 * (time.process_time() - begun) / STEPS)
-        row: dict[str, Any] = {"milliseconds": {name: statistics.median(each) for name, each in spent.items()}}
-        for name in ("sb3", "torch"):
-            ratios = [ours / other for ours, other in zip(spent["ours"], spent[name], strict=True)]
-            row[f"ours_over_{name}"] = {"median": statistics.median(ratios), "interval_95": bootstrap(ratios)}
-        rows[f"{units}-{units}"] = row
+        arms = {"ours": ours, "sb3": of_sb3, "torch": of_torch}
+        spent = in_turns({name: cpu_seconds(arm(units)) for name, arm in arms.items()}, options.turns)
+        milliseconds = {name: 1000.0 * statistics.median(each) / STEPS for name, each in spent.items()}
+        others = {f"ours_over_{name}": ratio(spent["ours"], spent[name]) for name in ("sb3", "torch")}
+        rows[f"{units}-{units}"] = {"milliseconds": milliseconds, **others}
     print(rows)
     record("sac_update", {"turns": options.turns, "sizes": rows})
 

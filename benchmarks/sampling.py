@@ -20,6 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.intervals import bootstrap
+from benchmarks.intervals import in_turns, ratio
 from benchmarks.record import record
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
 from rlhf_ray.rllib.env_runner import EnvRunner
@@ -82,18 +83,12 @@ def measure(environment: str, copies: int, steps: int, turns: int, wanted: int) 
         "rllib": of_rllib(EnvRunner, environment, copies, steps),
         "sb3": of_sb3(environment, copies, steps),
     }
-    rates: dict[str, list[float]] = {name: [] for name in arms}
-    for turn in range(turns + 1):
-        for name in list(arms) if turn % 2 else reversed(arms):
-            found = rate(arms[name], wanted)
-            if turn:
-                rates[name].append(found)
+    rates = in_turns({name: partial(rate, arm, wanted) for name, arm in arms.items()}, turns)
     row: dict[str, Any] = {"environment": environment, "copies": copies, "rollout_length": steps}
     for name, each in rates.items():
         row[name] = statistics.median(each)
         if name != "ours":
-            ratios = [ours / other for ours, other in zip(rates["ours"], each, strict=True)]
-            row[f"times_{name}"] = {"median": statistics.median(ratios), "interval_95": bootstrap(ratios)}
+            row[f"times_{name}"] = ratio(rates["ours"], each)
     return row
 
 

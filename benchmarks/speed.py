@@ -12,7 +12,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,14 +48,7 @@ COMMANDS = (
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast as something else.
-
-    Attributes:
-        what: is measured.
-        beside: what it is compared with.
-        median: of the turns' ratios.
-        low, high: its 95 % interval.
-    """
+    """How many times as fast ``what`` is as what is ``beside`` it: the median of turns, and its 95 % interval."""
 
     what: str
     beside: str
@@ -64,7 +57,7 @@ class Ratio:
     high: float
 
 
-def ratio(what: str, beside: str, found: dict[str, Any], *, inverse: bool = False) -> Ratio:
+def ratio(what: str, beside: str, found: dict[str, Any], inverse: bool = False) -> Ratio:
     """A ratio of a record; ``inverse`` for one of times."""
     values = [found["median"], *(found.get("interval_95") or found["interval_95_of_median"])]
     if inverse:
@@ -72,109 +65,84 @@ def ratio(what: str, beside: str, found: dict[str, Any], *, inverse: bool = Fals
     return Ratio(what, beside, *values)
 
 
-def of_sampling(kept: dict[str, Any]) -> Iterator[Ratio]:
-    """Sampling."""
-    for row in kept["rows"]:
-        what = f"sampling {row['environment']}, {row['copies']} copies, policy of 64-64"
-        yield ratio(what, "RLlib's env runner", row["times_rllib"])
-        yield ratio(what, "Stable-Baselines3", row["times_sb3"])
-
-
-def of_sac(kept: dict[str, Any]) -> Iterator[Ratio]:
-    """SAC's gradient steps."""
-    for size, row in kept["sizes"].items():
-        what = f"SAC's gradient step, batch of 256, networks of {size}"
-        yield ratio(what, "Stable-Baselines3", row["ours_over_sb3"], inverse=True)
-        yield ratio(what, "plain torch", row["ours_over_torch"], inverse=True)
-
-
-def of_update(kept: dict[str, Any]) -> Iterator[Ratio]:
-    """PPO's update."""
-    for name, beside in (("rllib", "RLlib's learner"), ("sb3", "Stable-Baselines3"), ("torch", "plain torch")):
-        yield ratio("PPO minibatch of 128, policy of 64-64", beside, kept[f"ours_over_{name}"], inverse=True)
-
-
-def of_reward(kept: dict[str, Any]) -> Iterator[Ratio]:
+def of_reward(of: dict[str, Any]) -> Iterator[Ratio]:
     """Fits of MLPs."""
-    for row in kept["rows"]:
+    for row in of["rows"]:
         networks = f"{row['members']} network{'s' if row['members'] > 1 else ''} of {row['hidden']}-{row['hidden']}"
         for name, beside in (("imitation", "imitation"), ("torch", "plain stacked torch")):
             yield ratio(f"reward fit, {networks}, {row['length']} steps", beside, row["ratio"][name])
 
 
-def of_pixels(kept: dict[str, Any]) -> Iterator[Ratio]:
-    """Fits of CNNs."""
-    for precision in ("float32", "bfloat16"):
-        if precision in kept:
-            yield ratio(
-                f"reward fit from pixels, 2 convolutions of 32, {precision}",
-                "imitation",
-                kept[precision]["times_imitation"],
-            )
-
-
-def of_fragments(kept: dict[str, Any]) -> Iterator[Ratio]:
+def of_fragments(of: dict[str, Any]) -> Iterator[Ratio]:
     """Fragments and selection."""
-    for row in kept["random"]:
+    for row in of["random"]:
         what = f"1,000 random pairs, {row['trajectories']} trajectories, {row['length']} steps"
         yield ratio(what, "imitation", row["times_imitation"])
-    yield ratio("100 of 1,000 pairs by disagreement, 5 networks of 32-32", "imitation", kept["active"])
-    yield ratio("selection, 5 networks of 32-32", "its forward passes alone", kept["of_forward_limit"])
+    yield ratio("100 of 1,000 pairs by disagreement, 5 networks of 32-32", "imitation", of["active"])
+    yield ratio("selection, 5 networks of 32-32", "its forward passes alone", of["of_forward_limit"])
 
 
-def of_tax(kept: dict[str, Any]) -> Iterator[Ratio]:
-    """A training."""
-    found = {"median": kept["ratio_median_of_turns"], "interval_95": kept["interval_95_of_median"]}
-    yield ratio(
-        "Pendulum training, everything included, networks of 64-64",
-        "RLlib's PPO on the true reward",
-        found,
-        inverse=True,
-    )
-
-
-def of_whole_runs(kept: dict[str, Any]) -> Iterator[Ratio]:
-    """Whole runs."""
-    for arm, found in kept["ratios"].items():
-        yield ratio("whole Pendulum run, as a command", f"{arm} of 64-64", found, inverse=True)
-
-
-def of_an_earlier_commit(kept: dict[str, Any]) -> Iterator[Ratio]:
-    """A training from pixels."""
-    what = f"{kept['training'].split()[0]}, about a fifth of the preset, as a command"
-    yield ratio(what, f"the same at {kept['before']}", kept["now_over_before"], inverse=True)
-
-
-def of_cores(kept: dict[str, Any]) -> Iterator[Ratio]:
+def of_cores(of: dict[str, Any]) -> Iterator[Ratio]:
     """Trainings on one core of a machine and on more, wall time."""
-    for training in kept["trainings"].values():
+    for training in of["trainings"].values():
         name, _, steps = training["words"][:3]
         for cores, found in training["over_one"].items():
-            what = f"{name}, {int(steps):,} steps, wall time, {cores} cores of {kept['machine']['cores']}"
+            what = f"{name}, {int(steps):,} steps, wall time, {cores} cores of {of['machine']['cores']}"
             yield ratio(what, "one core", found, inverse=True)
 
 
-def of_labelling(kept: dict[str, Any]) -> Iterator[Ratio]:
+def of_labelling(of: dict[str, Any]) -> Iterator[Ratio]:
     """What labelling costs PPO."""
-    for arm, what in (
-        ("10 s", "a scripted teacher that takes 10 s"),
-        ("people", "a person at the page, an answer a second"),
-    ):
-        row = kept["arms"][arm]
-        found = {"median": row["against_off"], "interval_95": row["interval_95_of_median"]}
-        yield ratio(f"asynchronous {kept['preset']}, {what}", "no labelling, wall time", found)
+    people = {"10 s": "a scripted teacher that takes 10 s", "people": "a person at the page, an answer a second"}
+    for arm, who in people.items():
+        row = of["arms"][arm]
+        yield ratio(
+            f"asynchronous {of['preset']}, {who}", "no labelling, wall time", row | {"median": row["against_off"]}
+        )
 
 
-READERS: dict[str, Callable[[dict[str, Any]], Iterator[Ratio]]] = {
-    "end_to_end": of_whole_runs,
-    "ppo_tax_pendulum": of_tax,
-    "sampling": of_sampling,
-    "ppo_update": of_update,
-    "sac_update": of_sac,
+TAX = ("Pendulum training, everything included, networks of 64-64", "RLlib's PPO on the true reward")
+OTHERS = {"rllib": "RLlib's learner", "sb3": "Stable-Baselines3", "torch": "plain torch"}
+READERS: dict[str, Callable[[dict[str, Any]], Iterable[Ratio]]] = {
+    "end_to_end": lambda of: [
+        ratio("whole Pendulum run, as a command", f"{arm} of 64-64", found, inverse=True)
+        for arm, found in of["ratios"].items()
+    ],
+    "ppo_tax_pendulum": lambda of: [ratio(*TAX, of | {"median": of["ratio_median_of_turns"]}, inverse=True)],
+    "sampling": lambda of: [
+        ratio(f"sampling {row['environment']}, {row['copies']} copies, policy of 64-64", beside, row[f"times_{name}"])
+        for row in of["rows"]
+        for name, beside in (("rllib", "RLlib's env runner"), ("sb3", "Stable-Baselines3"))
+    ],
+    "ppo_update": lambda of: [
+        ratio("PPO minibatch of 128, policy of 64-64", beside, of[f"ours_over_{name}"], inverse=True)
+        for name, beside in OTHERS.items()
+    ],
+    "sac_update": lambda of: [
+        ratio(
+            f"SAC's gradient step, batch of 256, networks of {size}",
+            OTHERS[name],
+            row[f"ours_over_{name}"],
+            inverse=True,
+        )
+        for size, row in of["sizes"].items()
+        for name in ("sb3", "torch")
+    ],
     "reward_training": of_reward,
-    "pixels": of_pixels,
+    "pixels": lambda of: [
+        ratio(f"reward fit from pixels, 2 convolutions of 32, {arm}", "imitation", of[arm]["times_imitation"])
+        for arm in ("float32", "bfloat16")
+        if arm in of
+    ],
     "fragments": of_fragments,
-    "whole_run": of_an_earlier_commit,
+    "whole_run": lambda of: [
+        ratio(
+            f"{of['training'].split()[0]}, about a fifth of the preset, as a command",
+            f"the same at {of['before']}",
+            of["now_over_before"],
+            inverse=True,
+        )
+    ],
     "cores_2": of_cores,
     "cores_16": of_cores,
     "labelling_pendulum": of_labelling,

@@ -15,6 +15,7 @@ Writes benchmarks/results/start.json.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -27,31 +28,21 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.record import record
 
-HELP = (
-    "--help",
-    "train --help",
-    "train pendulum --help",
-    "evaluate --help",
-    "record --help",
-    "fit --help",
-    "label --help",
-    "links --help",
-    "tune pendulum --help",
-    "store --help",
-    "submit --help",
-    "ps --help",
-    "stop --help",
-    "doctor --help",
-)
+HELP = [
+    f"{words} --help".strip()
+    for words in ("", "train", "train pendulum", "evaluate", "record", "fit", "label", "links")
+]
+HELP += ["tune pendulum --help", "store --help", "submit --help", "doctor --help"]
 SMALLEST = (
     "train pendulum --total-env-steps 400 --fragments.initial-env-steps 200 --preferences.comparisons 4 --preferences.rounds 1 "
     "--ppo.num-envs 1 --ppo.epochs 1 --reward-model.initial-updates 10 --evaluation-episodes 1"
 )
 A_FEW_ITERATIONS = "train pendulum --total-env-steps 17600 --evaluation-episodes 1"
-CLOCK = os.sysconf("SC_CLK_TCK")
 PR_SET_CHILD_SUBREAPER = 36
 YARDSTICK = [sys.executable, "-c", "import torch"]
 
@@ -65,25 +56,16 @@ class Family:
 
     def look(self) -> set[int]:
         """Read the CPU seconds of those alive, and give their ids. Orphans are this process's children: it is their reaper."""
-        parents, spent = {}, {}
-        for entry in os.listdir("/proc"):
-            if entry.isdecimal():
-                try:
-                    fields = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
-                except OSError:
-                    continue
-                parents[int(entry)], spent[int(entry)] = int(fields[1]), (int(fields[11]) + int(fields[12])) / CLOCK
-        alive: set[int] = set()
-        newest = {os.getpid()}
-        while newest := {pid for pid, parent in parents.items() if parent in newest}:
-            alive |= newest
-        for pid in alive:
-            self.seconds[pid] = spent[pid]
-            name = _name(pid)
-            if name and not name.startswith("ray::IDLE"):
-                self.names[pid] = name
-            else:
-                self.names.setdefault(pid, name)
+        alive = set()
+        for process in psutil.Process().children(recursive=True):
+            self.names.setdefault(process.pid, "")
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                self.seconds[process.pid] = times.user + times.system
+                alive.add(process.pid)
+                name = _name(process.cmdline())
+                if name and not name.startswith("ray::IDLE"):
+                    self.names[process.pid] = name
         return alive
 
     def by_name(self) -> dict[str, float]:
@@ -94,12 +76,8 @@ class Family:
         return {name: round(seconds, 2) for name, seconds in total.most_common()}
 
 
-def _name(pid: int) -> str:
+def _name(words: list[str]) -> str:
     """What a process is: Ray gives its workers titles, and of others the program counts."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").split()
-    except OSError:
-        return ""
     if not words:
         return ""
     if words[0].startswith("ray::"):
@@ -143,10 +121,8 @@ def follow(command: list[str], folder: Path, *, memory: bool = False) -> dict[st
     parts = Counter[str]()
     for pid, size in peaks.items():
         parts[family.names[pid]] += size  # type: ignore[assignment]
-    return found | {
-        "memory_gb": round(sum(peaks.values()), 3),
-        "memory_gb_of": {k: round(v, 3) for k, v in parts.items()},
-    }
+    rounded = {name: round(size, 3) for name, size in parts.items()}
+    return found | {"memory_gb": round(sum(peaks.values()), 3), "memory_gb_of": rounded}
 
 
 def peak_gb(pid: int) -> float:
@@ -179,10 +155,8 @@ def several(words: str, times: int, *, memory: bool = False) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="start") as folder:
             found.append(measure(words, Path(folder), memory=memory))
     found.sort(key=lambda one: one["cpu_seconds"])
-    return found[len(found) // 2] | {
-        "cpu_seconds_of_all": [one["cpu_seconds"] for one in found],
-        "import_torch": yardstick(),
-    }
+    every = [one["cpu_seconds"] for one in found]
+    return found[len(found) // 2] | {"cpu_seconds_of_all": every, "import_torch": yardstick()}
 
 
 def yardstick() -> float:

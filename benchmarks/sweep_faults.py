@@ -33,8 +33,7 @@ from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.sweeps import Plan, sweep
 
-ACTORS = ("SweepTrial", "FragmentPool", "GathererActor", "RolloutCollector", "RewardTrainerActor")
-ACTORS += ("PreferenceStore",)
+ACTORS = ("SweepTrial", "FragmentPool", "GathererActor", "RolloutCollector", "RewardTrainerActor", "PreferenceStore")
 
 
 def processes(*names: str) -> list[psutil.Process]:
@@ -57,20 +56,16 @@ class Killer(threading.Thread):
         super().__init__(daemon=True)
         self.every, self.duration, self.random = every, duration, random.Random(seed)
         self.kills: list[float] = []
-        self.misses = 0
 
     def run(self) -> None:
         """Kill, until the time is over."""
         started = time.monotonic()
         while time.monotonic() - started < self.duration:
             time.sleep(self.every)
-            trials = processes("SweepTrial")
-            if not trials:  # all of them are starting
-                self.misses += 1
-                continue
-            self.random.choice(trials).kill()
-            self.kills.append(time.monotonic() - started)
-            print(f"killed a trial, the {len(self.kills)}th time", flush=True)
+            if trials := processes("SweepTrial"):  # none while all of them are starting
+                self.random.choice(trials).kill()
+                self.kills.append(time.monotonic() - started)
+                print(f"killed a trial, the {len(self.kills)}th time", flush=True)
 
 
 def main() -> None:
@@ -112,17 +107,13 @@ def main() -> None:
         held = PreferenceStore(options.runs / trial["name"] / "preferences", create=False).load()
         ids = [] if held is None else list(held.pairs.ids)
         labels[trial["name"]] = {"labels": len(ids), "twice": len(ids) - len(set(ids))}
+    told = ("status", "env_steps", "objective")
     result = {
         "seconds": seconds,
-        "kills": len(killer.kills),
-        "killed_at": killer.kills,
-        "kills_missed": killer.misses,
+        "kills": killer.kills,
         "complete": outcome.complete,
         "finished": sum(trial["status"] == "finished" for trial in outcome.trials),
-        "trials": [
-            {name: trial[name] for name in ("status", "env_steps", "objective")} | labels[trial["name"]]
-            for trial in outcome.trials
-        ],
+        "trials": [{name: trial[name] for name in told} | labels[trial["name"]] for trial in outcome.trials],
         "actors_left": left,
     }
     record("sweep_faults", result)

@@ -19,7 +19,6 @@ import argparse
 import ctypes
 import json
 import shlex
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.intervals import bootstrap
+from benchmarks.intervals import ratio
 from benchmarks.record import ROOT, record
 from benchmarks.start import PR_SET_CHILD_SUBREAPER, follow
 
@@ -71,11 +70,7 @@ def _compare(trees: dict[str, Path], training: Sequence[str], turns: int) -> dic
             if turn:
                 seconds[arm].append(found["cpu_seconds"])
             print(f"turn {turn}: {arm}: {found['cpu_seconds']:.1f} CPU s, {found['wall_seconds']:.1f} s", flush=True)
-    ratios = [now / before for now, before in zip(seconds["now"], seconds["before"], strict=True)]
-    return {
-        "cpu_seconds": seconds,
-        "now_over_before": {"median": statistics.median(ratios), "interval_95": bootstrap(ratios)},
-    }
+    return {"cpu_seconds": seconds, "now_over_before": ratio(seconds["now"], seconds["before"])}
 
 
 if __name__ == "__main__":

@@ -11,15 +11,8 @@ from dataclasses import dataclass
 
 import psutil
 
-ROLES = (
-    "EnvRunner",
-    "ActorHost",
-    "FragmentPool",
-    "GathererActor",
-    "PreferenceStore",
-    "RewardTrainerActor",
-    "RolloutCollector",
-)
+ROLES = ("EnvRunner", "ActorHost", "FragmentPool", "GathererActor", "PreferenceStore", "RewardTrainerActor")
+ROLES += ("RolloutCollector",)
 """What Ray calls their processes."""
 
 

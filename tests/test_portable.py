@@ -18,28 +18,14 @@ import pytest
 from tests.test_rules import PRODUCT, dotted, imported, sources
 
 STUBS = Path(mypy.__file__).parent / "typeshed" / "stdlib"
-MODULES = {
-    name: [name, f"_{name}"]
-    for name in ("os", "signal", "socket", "select", "resource", "mmap", "fcntl", "time", "sys")
-}
+MODULES = ("os", "signal", "socket", "select", "resource", "mmap", "fcntl", "time", "sys")
 """Modules of the standard library that differ, and whose stubs define them."""
 OTHER_UNITS = ("ru_maxrss",)
 """The same name with another unit: kB on Linux, bytes on macOS."""
 WORDS = re.compile(r"/(proc|sys|dev/shm)(/.*)?|lib\w+\.so[.\d]*|egl|osmesa|fork|forkserver|LD_(PRELOAD|LIBRARY_PATH)")
 """Constants that stand for Linux's own files, libraries, ways to draw and ways to start a process."""
-COMMANDS = {
-    "nproc",
-    "taskset",
-    "ionice",
-    "chrt",
-    "lscpu",
-    "free",
-    "ldconfig",
-    "xdg-open",
-    "systemctl",
-    "apt-get",
-    "setsid",
-}
+COMMANDS = {"nproc", "taskset", "ionice", "chrt", "lscpu", "free", "ldconfig", "xdg-open"}
+COMMANDS |= {"systemctl", "apt-get", "setsid"}
 """Programs of Linux, as the first word of a command."""
 
 
@@ -66,7 +52,8 @@ def defined(body: list[ast.stmt], platform: str) -> set[str]:
 def only_linux() -> frozenset[str]:
     """What the standard library has on Linux and not on macOS, such as ``os.sched_getaffinity``."""
     names = set()
-    for module, stubs in MODULES.items():
+    for module in MODULES:
+        stubs = (module, f"_{module}")
         paths = [
             path for stub in stubs for path in (STUBS / f"{stub}.pyi", STUBS / stub / "__init__.pyi") if path.exists()
         ]
