@@ -29,8 +29,8 @@ from rlhf_ray.queries.gatherers import wants_films
 from rlhf_ray.queries.pool import FragmentPool, PoolReport
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.reward.comparison_set import NothingToFitError
 from rlhf_ray.reward.annotators import Estimates
+from rlhf_ray.reward.comparison_set import NothingToFitError
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.methods import unlabelled_pairs
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
