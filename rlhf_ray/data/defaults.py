@@ -2,14 +2,21 @@
 
 A simulator written in torch may set float64 as the default dtype, or switch gradients off, for the whole process: networks
 made later would be float64, or not learn. So an environment's code runs with the defaults that it has set, and everything else
-without them: torch's dtype, gradients, deterministic algorithms and device; numpy's errors; the folder. Filters that make errors
-of warnings are undone.
+without them.
+
+=====================================================================================  ===========================================
+default                                                                                what an environment's change of it does
+=====================================================================================  ===========================================
+torch's dtype, gradients, deterministic algorithms, device; numpy's errors; folder     holds while the environment's code runs
+warnings as errors; number of torch's threads; handlers of Ctrl-C and SIGTERM          is undone
+=====================================================================================  ===========================================
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import warnings
@@ -69,6 +76,7 @@ class _Here(threading.local):
     whole = False
     own: Any = None
     filters: Any = ()
+    others: Any = None
 
 
 _here = _Here()
@@ -104,6 +112,7 @@ class _Theirs(contextlib.ContextDecorator):
             return
         here.filters, here.whole = list(warnings.filters), self.whole or _theirs is not None
         here.own = _State.now() if here.whole else _quick(sys.modules.get("torch"))
+        here.others = _others() if self.whole else None
         if _theirs is not None:
             _theirs.apply(here.own)
 
@@ -114,10 +123,9 @@ class _Theirs(contextlib.ContextDecorator):
         if here.depth:
             return
         if here.filters != warnings.filters:
-            kept = [each for each in warnings.filters if each[0] != "error" or each in here.filters]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # tells Python's cache of filters about the change
-            warnings.filters[:] = kept  # type: ignore[index]
+            _tolerate_warnings(here.filters)
+        if here.others is not None:
+            _restore(*here.others)
         if not here.whole and here.own == _quick(sys.modules.get("torch")):
             return
         after = _State.now()
@@ -152,3 +160,28 @@ def take_own_defaults() -> _State:
     if before != plain and _theirs is None:
         _theirs = before
     return before
+
+
+def _tolerate_warnings(before: list[Any]) -> None:
+    """Remove filters that turn warnings into errors and that ``before`` lacks."""
+    kept = [each for each in warnings.filters if each[0] != "error" or each in before]
+    if len(kept) != len(warnings.filters):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tells Python's cache of filters about the change
+        warnings.filters[:] = kept  # type: ignore[index]
+
+
+def _others() -> tuple[int | None, dict[Any, Any] | None]:
+    torch: Any = sys.modules.get("torch")
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else None
+    return torch and torch.get_num_threads(), handlers
+
+
+def _restore(threads: int | None, handlers: dict[Any, Any] | None) -> None:
+    torch: Any = sys.modules.get("torch")
+    if threads not in (None, torch and torch.get_num_threads()):
+        torch.set_num_threads(threads)
+    for number, handler in (handlers or {}).items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)

@@ -4,8 +4,9 @@ The lock is an ``flock`` on the folder itself, on which all users agree and whic
 ``.NAME.lock`` beside it (inside it, if the folder above can't be written), for what isn't there yet, is a file, or is replaced
 meanwhile. The file says in JSON who holds the lock: process, host, command, and since when. Readers take none.
 
-On NFS, Linux passes only the file's on to the server (which frees it once the client's lease has expired). Where a file system has
-no locks, no folder is locked, and a warning says so.
+The kernel releases it with its process, also after SIGKILL or a crash: nobody judges whether a process is dead, and a reused
+process id deceives nobody. On NFS, Linux passes only the file's on to the server (which frees it once the client's lease has
+expired); most cluster file systems take both. Where a file system has no locks, no folder is locked, and a warning says so.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import sys
 import time
 import weakref
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 
 from rlhf_ray.data.errors import SettingError
@@ -31,12 +33,6 @@ INSIDE = ".lock"
 """Name of the lock file of a folder inside one that can't be written."""
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-
-_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
-"""A link leads to somebody's file, and opening a pipe would wait."""
-
-_BEGIN = b'{"pid": '
-"""The first bytes of a lock file that is not empty."""
 
 _open: weakref.WeakSet[Lock] = weakref.WeakSet()
 """The locks that this process holds."""
@@ -65,14 +61,12 @@ class Lock:
         self._path, self._remedy = path, remedy
         self._held: list[int] = []
         self._made = [above for above in target.parents if not above.exists()]
-        files = target.with_name(f".{target.name}.lock"), target / INSIDE
+        beside, inside = target.with_name(f".{target.name}.lock"), target / INSIDE
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            self._file = files[0] if os.access(target.parent, os.W_OK) or not target.is_dir() else files[1]
+            self._file = beside if os.access(target.parent, os.W_OK) or not target.is_dir() else inside
             if target.is_dir():
-                with contextlib.suppress(OSError):  # its file system has no locks
-                    self._held.append(os.open(target, os.O_RDONLY | os.O_DIRECTORY))
-                    self._lock(*files)
+                self._take_folder(target, beside, inside)
             while not self._take_file():
                 pass
         except OSError as error:
@@ -92,10 +86,27 @@ class Lock:
             os.truncate(self._held[-1], 0)
             os.pwrite(self._held[-1], f"{json.dumps(about)}\n".encode(), 0)
 
+    def _take_folder(self, target: Path, *files: Path) -> None:
+        """Lock the folder itself, where its file system can. One of ``files`` may say who else has it."""
+        with contextlib.suppress(OSError):
+            self._held.append(os.open(target, os.O_RDONLY | os.O_DIRECTORY))
+            self._lock(*files)
+
     def _take_file(self) -> bool:
         """Lock the file; return whether it is still there: its holder may have just released it."""
         try:
-            self._held.append(_opened(self._file))
+            self._held.append(descriptor := _opened(self._file))
+            try:
+                self._lock(self._file)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                logger.warning(
+                    "The file system of %s has no locks (%s): let no other process write there.",
+                    self._path,
+                    error.strerror,
+                )
+                return True
         except OSError as error:
             if not os.path.lexists(self._file):
                 raise
@@ -103,23 +114,10 @@ class Lock:
                 f"{self._path} can't be locked: {self._file} is no lock file that you may use ({error.strerror}). Remove it if no "
                 f"other process writes to {self._path}."
             ) from error
-        try:
-            self._lock(self._file)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            said = "The file system of %s has no locks (%s): let no other process write there."
-            logger.warning(said, self._path, error.strerror)
-            return True
-        if self._is_there():
-            return True
-        os.close(self._held.pop())
-        return False
-
-    def _is_there(self) -> bool:
-        """Whether the last descriptor is still that of the lock file."""
         with contextlib.suppress(OSError):
-            return os.path.samestat(os.fstat(self._held[-1]), os.lstat(self._file))
+            if os.path.samestat(os.fstat(descriptor), os.lstat(self._file)):
+                return True
+        os.close(self._held.pop())
         return False
 
     def _lock(self, *files: Path) -> None:
@@ -139,7 +137,7 @@ class Lock:
         if not self._held:
             return
         with contextlib.suppress(OSError):
-            if self._is_there():  # or the folder was replaced
+            if os.path.samestat(os.fstat(self._held[-1]), os.lstat(self._file)):  # or the folder was replaced
                 os.unlink(self._file)
             for above in self._made:  # nothing was written
                 above.rmdir()
@@ -153,11 +151,20 @@ class Lock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.release()
 
     def __del__(self) -> None:
         self._close()
+
+
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
+"""A link leads to somebody's file, and opening a pipe would wait."""
+
+_BEGIN = b'{"pid": '
+"""The first bytes of a lock file that is not empty."""
 
 
 def _opened(file: Path) -> int:
@@ -166,40 +173,50 @@ def _opened(file: Path) -> int:
     Raises:
         OSError: it can't be opened, or it is no lock file.
     """
+    while True:
+        try:
+            try:
+                descriptor = os.open(file, os.O_RDWR | _FLAGS)
+            except PermissionError:
+                descriptor = os.open(file, os.O_RDONLY | _FLAGS)
+        except FileNotFoundError:
+            # Without O_EXCL, Linux would refuse another user's in /tmp.
+            with contextlib.suppress(FileExistsError):
+                return os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
+            continue
+        about = os.fstat(descriptor)
+        if (
+            stat.S_ISREG(about.st_mode)
+            and about.st_nlink <= 1
+            and os.pread(descriptor, len(_BEGIN), 0) in (b"", _BEGIN)
+        ):
+            return descriptor
+        os.close(descriptor)
+        raise FileExistsError(errno.EEXIST, "it is something else", str(file))
+
+
+def _read(file: Path) -> bytes:
+    descriptor = os.open(file, os.O_RDONLY | _FLAGS)
     try:
-        descriptor = os.open(file, os.O_RDWR | _FLAGS)
-    except PermissionError:
-        descriptor = os.open(file, os.O_RDONLY | _FLAGS)
-    except FileNotFoundError:
-        with contextlib.suppress(FileExistsError):  # without O_EXCL, Linux would refuse another user's in /tmp
-            return os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
-        return _opened(file)
-    about = os.fstat(descriptor)
-    if stat.S_ISREG(about.st_mode) and about.st_nlink <= 1 and os.pread(descriptor, len(_BEGIN), 0) in (b"", _BEGIN):
-        return descriptor
-    os.close(descriptor)
-    raise FileExistsError(errno.EEXIST, "it is something else", str(file))
+        return os.read(descriptor, 2**22)
+    finally:
+        os.close(descriptor)
 
 
 def _holder(*files: Path) -> str:
     """Describe who holds the lock, and how to end it, from the first of ``files`` that names a living process."""
     for file in files:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            about = json.loads(file.read_bytes())
-            pid, host = int(about["pid"]), about["host"]
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            about = json.loads(_read(file))
+            pid, host, since, command = int(about["pid"]), about["host"], float(about["since"]), about["command"]
+            minutes = max(0.0, time.time() - since) / 60
             if here := host == socket.gethostname():
                 with contextlib.suppress(PermissionError):  # another user's
                     os.kill(pid, 0)
-            minutes = max(0.0, time.time() - float(about["since"])) / 60
-            age = (
-                f"{60 * minutes:.0f} s"
-                if minutes < 2
-                else f"{minutes:.0f} min"
-                if minutes < 90
-                else f"{minutes / 60:.0f} h"
-            )
+            age = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"
+            age = f"{60 * minutes:.0f} s" if minutes < 2 else age
             stop = f"`kill {pid}`" if here else f"`kill {pid}` on {host}"
-            return f"process {pid} on {host}, for {age} (`{about['command']}`): wait until it ends, stop it with {stop}"
+            return f"process {pid} on {host}, for {age} (`{command}`): wait until it ends, stop it with {stop}"
     return "another process: wait until it ends"  # which has just taken it, can't write who it is, or is of a renamed folder
 
 

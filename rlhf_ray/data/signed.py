@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 import stat
+import tempfile
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -36,6 +37,9 @@ _PLAIN = (".npz", ".safetensors", ".arrow", ".parquet")
 
 _BYTES = 32
 
+_own = secrets.token_bytes(_BYTES)
+"""The key of this process, where none can be kept."""
+
 _trusted: set[Path] = set()
 
 
@@ -51,7 +55,7 @@ def sign(folder: Path, skip: Collection[str] = ()) -> None:
         folder: the folder.
         skip: names of its subfolders that hold nothing that runs code.
     """
-    write_text(folder / SIGNATURE, json.dumps({"hmac": _hmac(folder, skip)}) + "\n")
+    write_text(folder / SIGNATURE, json.dumps({"hmac": _hmac(_key(), folder, skip)}) + "\n")
 
 
 def digest(folder: Path, skip: Collection[str] = ()) -> str:
@@ -88,18 +92,18 @@ def check(folder: Path, source: Path, skip: Collection[str] = ()) -> None:
 def _is_signed(folder: Path, skip: Collection[str]) -> bool:
     try:
         given = json.loads((folder / SIGNATURE).read_text())["hmac"]
-        return hmac.compare_digest(str(given), _hmac(folder, skip))
+        return hmac.compare_digest(str(given), _hmac(_key(), folder, skip))
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def _hmac(folder: Path, skip: Collection[str]) -> str:
+def _hmac(key: bytes, folder: Path, skip: Collection[str]) -> str:
     """Return the HMAC of the files in ``folder``.
 
     Raises:
         ValueError: there is something else than files and folders, such as a link to what can change.
     """
-    content = hmac.new(_key(config_folder()), digestmod="sha256")
+    content = hmac.new(key, digestmod="sha256")
     for place, folders, names in os.walk(folder):
         left_out = skip if place == str(folder) else ()
         folders[:] = sorted(name for name in folders if name not in left_out and not stray(name))
@@ -118,20 +122,34 @@ def _hmac(folder: Path, skip: Collection[str]) -> str:
     return content.hexdigest()
 
 
+def _key() -> bytes:
+    """Return this user's key; where the home folder can't be written, one for this machine; else one for this process."""
+    for folder, private in ((config_folder(), False), (Path(tempfile.gettempdir(), f"rlhf_ray-{os.getuid()}"), True)):
+        with contextlib.suppress(OSError):
+            return _kept_key(folder, private)
+    return _own
+
+
 @functools.lru_cache
-def _key(folder: Path) -> bytes:
-    """Return the key in this user's configuration folder, made if missing; where none can be kept, one of this process."""
+def _kept_key(folder: Path, private: bool) -> bytes:
+    """Return the key in ``folder``, made if missing. A ``private`` folder must be this user's, who alone may look into it.
+
+    Raises:
+        OSError: there is none, and none can be made.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    about = folder.lstat()
+    if private and not (stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077):
+        raise PermissionError(folder)
     file = folder / "key"
-    with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError), open(file, "xb", opener=_for_me_alone) as made:
-            made.write(secrets.token_bytes(_BYTES))
-        for _ in range(20):
-            if len(key := file.read_bytes()) == _BYTES:
-                return key
-            time.sleep(0.05)  # another process is just writing it
-    return secrets.token_bytes(_BYTES)
-
-
-def _for_me_alone(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    with contextlib.suppress(FileExistsError):
+        made = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(made, secrets.token_bytes(_BYTES))
+        finally:
+            os.close(made)
+    for _ in range(20):
+        if len(key := file.read_bytes()) == _BYTES:
+            return key
+        time.sleep(0.05)  # another process is just writing it
+    raise OSError(f"{file} is no key")

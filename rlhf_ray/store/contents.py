@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ from rlhf_ray.store.snapshot import Snapshot
 log = logging.getLogger("rlhf_ray.store")
 
 _T = TypeVar("_T", pa.Table, Pack)
+
+MARKED_SINCE = 3
+"""Minor version of the format since which a new store has a marker."""
 
 
 @dataclass(frozen=True, order=True)
@@ -69,7 +73,7 @@ class Contents:
         packs: the packs, by file name.
         unreadable: damaged files and a description of the damage. They are ignored.
         last_number: the largest sequence number seen.
-        marker: the store's marker; None if it was deleted.
+        marker: the store's marker; None in stores of before format 1.3, or if it was deleted.
         missing: numbers of the events that no readable segment holds, ascending.
         doubt: answers with lower numbers don't count, because a missing event may have taken them back; 0 for none.
         doubtful: ids of these answers.
@@ -142,7 +146,7 @@ class Contents:
         there = np.flatnonzero((left[:, 0] >= 0) & (right[:, 0] >= 0))
         kept = there if last is None else there[max(0, len(there) - last) :]
         lost = len(labels) - len(there)
-        return Snapshot(take(labels, kept), packs, left[kept], right[kept], lost)
+        return Snapshot(take(labels, kept), packs, left[kept], right[kept], lost, self.files.root)
 
     def where(self, names: Sequence[str | None]) -> IntArray:
         """Return ``[n, 2]`` int64: each fragment's pack (position in `packs`) and row there; -1 if it is not stored."""
@@ -273,12 +277,13 @@ class Contents:
         named = {name for side in ("left_id", "right_id") for name in rows[side].to_pylist() if name is not None}
         if gone := len(named - self._fragments.keys()):
             problems.append(f"clips: {gone} fragments of stored events are missing or damaged")
-        for folder, missing in self.incomplete().items():
-            other = "labels" if folder == AMENDMENTS else AMENDMENTS
-            problems.append(
-                f"{folder}: {len(missing)} events are in {other}/ alone; the next commit writes them here too"
-            )
-        if self.marker is None:
+        if self.marker is not None:  # otherwise there are no copies yet
+            for folder, missing in self.incomplete().items():
+                other = "labels" if folder == AMENDMENTS else AMENDMENTS
+                problems.append(
+                    f"{folder}: {len(missing)} events are in {other}/ alone; the next commit writes them here too"
+                )
+        if self.marker is None and json.loads(self.files.read("store.json")).get("minor", 0) >= MARKED_SINCE:
             problems.append(f"{LAST}: the marker of the newest event is missing; the next commit writes it")
         return problems
 

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 import tempfile
-import zlib
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from rlhf_ray.data import pickles
-from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.by_pip import IMITATION
-from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.data.pickles import Stored, array_of, check_size, frames_of, stack
-from rlhf_ray.data.spaces import of_one_choice
-from rlhf_ray.store import parquet
+from rlhf_ray.store import foreign, parquet
 from rlhf_ray.store.files import LocalFiles
 from rlhf_ray.store.schema import rows_holding
 from rlhf_ray.store.store import PreferenceStore
@@ -67,7 +60,7 @@ def export(store: PreferenceStore, out: Path) -> int:
 
 
 def import_file(store: PreferenceStore | Path | str, file: Path) -> int:
-    """Add the content of ``file``: an exported Parquet file, or what `read_foreign` reads. `PreferenceStore.undo` reverts it.
+    """Add the content of ``file``: an exported Parquet file, or a pickle that `foreign` reads. `PreferenceStore.undo` reverts it.
 
     Args:
         store: the store to add to, or its path; a new one is created once the file was read.
@@ -94,7 +87,7 @@ def import_file(store: PreferenceStore | Path | str, file: Path) -> int:
         elif file.suffix in (".csv", ".jsonl"):
             raise ValueError(f"{file} has no clips, which an import needs: export to .parquet, and import that.")
         else:
-            origin, comparisons = read_foreign(file)
+            origin, comparisons = foreign.read(file)
             for side in (comparisons.pairs.left, comparisons.pairs.right):
                 side.check_finite(str(file))
             received.commit(comparisons, annotator=origin, annotator_type="import")
@@ -147,99 +140,3 @@ def write_imitation(store: PreferenceStore, out: Path) -> int:
 def _write_jsonl(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> None:
     for row in events.to_pylist():
         sink.write(json.dumps(row, default=lambda time: time.isoformat()).encode() + b"\n")
-
-
-def read_foreign(file: Path) -> tuple[str, Comparisons]:
-    """Read another project's preference file, a pickle, without running code from it.
-
-    It is imitation's `PreferenceDataset`, or the `PrefDB` of Matthew Rahtz's learning-from-human-preferences and its descendants
-    (``train.pkl.gz``, ``val.pkl.gz``). A `PrefDB` has neither actions nor true rewards: actions become 0 and rewards NaN. A segment
-    of n frames becomes a fragment of n - 1 steps, with the last frame as the final observation.
-
-    Returns:
-        The origin (``imitation`` or ``drlhp``) and the comparisons.
-
-    Raises:
-        ValueError: the format is unknown, the file refers to an unexpected class, or it exceeds `rlhf_ray.data.pickles.LARGEST`.
-    """
-    content = file.read_bytes()
-    room = _Room()
-    try:
-        content_read = pickles.load(room.unpack(content, GZIP) if content[:2] == b"\x1f\x8b" else content)
-        if isinstance(content_read, Stored) and content_read.kind == "PreferenceDataset":
-            return "imitation", _imitation(vars(content_read))
-        if isinstance(content_read, Stored) and content_read.kind == "PrefDB":
-            return "drlhp", _drlhp(vars(content_read), room)
-    except (*pickles.ERRORS, OSError, zlib.error) as error:
-        raise ValueError(f"Can't import {file}: {pickles.reason(error)}") from error
-    raise ValueError(f"Can't import {file}: it holds neither imitation's PreferenceDataset nor a PrefDB.")
-
-
-GZIP = 16 + zlib.MAX_WBITS
-"""zlib's code for the gzip format."""
-
-
-class _Room:
-    """Tracks how much may still be unpacked: `pickles.LARGEST` bytes in total."""
-
-    def __init__(self) -> None:
-        self._left = pickles.LARGEST
-
-    def unpack(self, content: bytes, kind: int = zlib.MAX_WBITS) -> bytes:
-        """Decompress ``content``.
-
-        Raises:
-            ValueError: the result exceeds the remaining room.
-            EOFError: the content is truncated.
-        """
-        unpacked = bytearray()
-        while content:  # a gzip file may have several members
-            unpacker = zlib.decompressobj(kind)
-            unpacked += unpacker.decompress(content, self._left + 1)
-            check_size(pickles.LARGEST - self._left + len(unpacked))
-            if not unpacker.eof:
-                raise EOFError("its compressed data is truncated")
-            content = unpacker.unused_data.lstrip(b"\0") if kind == GZIP else b""
-        self._left -= len(unpacked)
-        return bytes(unpacked)
-
-
-def _imitation(found: dict[str, Any]) -> Comparisons:
-    if not len(found["fragments1"]):
-        raise ValueError("it has no comparisons")
-
-    def stacked(some: list[Any]) -> Fragments:
-        actions = of_one_choice(stack([one.acts for one in some]), axes=2)
-        actions = actions.astype(np.int64 if actions.dtype.kind in "iu" else np.float32)
-        rewards = stack([one.rews for one in some]).astype(np.float64)
-        return _fragments(stack([one.obs for one in some]), actions, rewards, [bool(one.terminal) for one in some])
-
-    return _compared(stacked(found["fragments1"]), stacked(found["fragments2"]), stack(found["preferences"]))
-
-
-def _drlhp(found: dict[str, Any], room: _Room) -> Comparisons:
-    segments = found["segments"]
-    if isinstance(segments, Stored):  # each one pickled and compressed separately
-        segments = {name: pickles.load(room.unpack(content)) for name, content in vars(segments)["store"].items()}
-
-    def named(names: list[Any]) -> Fragments:
-        # Check before building any: a file may name the same fragment any number of times.
-        sizes = {name: sum(array_of(frame).nbytes for frame in frames_of(segments[name])) for name in set(names)}
-        check_size(sum(sizes[name] for name in names))
-        observations = stack([stack(segments[name]) for name in names])
-        steps = len(names), observations.shape[1] - 1
-        return _fragments(observations, np.zeros(steps, np.int64), np.full(steps, np.nan), [False] * len(names))
-
-    left, right, preferences = zip(*found["prefs"], strict=True)
-    return _compared(named(list(left)), named(list(right)), np.stack([stack(mu) for mu in preferences])[:, 0])
-
-
-def _fragments(observations: Array, actions: Array, rewards: Array, terminated: list[bool]) -> Fragments:
-    zeros = np.zeros(len(terminated), np.int64)
-    return Fragments(observations, actions, rewards, np.array(terminated, bool), zeros, zeros)
-
-
-def _compared(left: Fragments, right: Fragments, preferences: Array) -> Comparisons:
-    n = len(left)
-    pairs = Pairs.of(Fragments.concatenate([left, right]), np.stack([np.arange(n), np.arange(n) + n], axis=1))
-    return Comparisons(pairs, preferences.astype(np.float32))

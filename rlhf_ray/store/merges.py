@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,13 +55,13 @@ def brought(events: pa.Table, source: str, weights: Mapping[str, float]) -> pa.T
     """Return ``events`` marked as those of a new merge, after the row that records the merge."""
     name = uuid.uuid4().hex[:12]
     events = events.set_column(LABELS.get_field_index("merge"), "merge", pa.array([name] * len(events), pa.string()))
-    about = json.dumps({"source": source, "weights": dict(weights)})
-    return pa.concat_tables([_row(MERGE, name, merge=name, extra=about), events], promote_options="default")
+    about = {"source": source, "weights": dict(weights)}
+    return pa.concat_tables([_row(MERGE, name, merge=name, about=about), events], promote_options="default")
 
 
-def taken_back(merge: str) -> pa.Table:
-    """Return the row that undoes a merge."""
-    return _row(UNDO, uuid.uuid4().hex, target=merge)
+def taken_back(merge: str | None, events: list[str]) -> pa.Table:
+    """Return the row that undoes a merge, or the ``events`` of a merge without an id."""
+    return _row(UNDO, uuid.uuid4().hex, target=merge, about={"events": events})
 
 
 def families(snapshot: Snapshot) -> dict[str, str]:
@@ -72,7 +73,11 @@ def families(snapshot: Snapshot) -> dict[str, str]:
 def in_words(rows: Rows) -> str:
     """Describe the length, shapes and dtypes of these fragments."""
     length = rows.arrays["actions"].shape[1]
-    shapes = (f"{name} {rows.arrays[name].shape[2:]} {rows.arrays[name].dtype}" for name in ("observations", "actions"))
+    shapes = (
+        f"{name} {array.shape[2:]} {array.dtype}"
+        for name, array in rows.arrays.items()
+        if name in ("observations", "actions")
+    )
     return f"fragments of {length} steps, {', '.join(shapes)}"
 
 
@@ -91,11 +96,21 @@ def check_one_family(held: Mapping[str, Mapping[str, str]]) -> None:
         raise SettingError(f"{stores}. One reward model can't be fitted to both: keep them in separate stores.")
 
 
-def _row(kind: str, name: str, **more: str) -> pa.Table:
-    row = dict.fromkeys(LABELS.names) | {
-        "kind": kind,
-        "event_id": name,
-        "annotator": "",
-        "t_answered": datetime.now(UTC),
-    }
-    return pa.Table.from_pylist([row | more], schema=LABELS)
+def foreign(contents: Contents, snapshot: Snapshot) -> list[str]:
+    """Return the ids of events about fragments of another kind than those of the oldest active comparison."""
+    events = contents.events()
+    sides = [contents.where(events[side].to_pylist())[:, 0].tolist() for side in ("left_id", "right_id")]
+    first = next(iter(families(snapshot)))
+    return [
+        event
+        for event, *packs in zip(events["event_id"].to_pylist(), *sides, strict=True)
+        if any(number >= 0 and snapshot.packs[number].family != first for number in packs)
+    ]
+
+
+def _row(
+    kind: str, name: str, *, about: dict[str, Any], target: str | None = None, merge: str | None = None
+) -> pa.Table:
+    row = dict.fromkeys(LABELS.names) | {"kind": kind, "event_id": name, "target": target, "merge": merge}
+    row |= {"annotator": "", "t_answered": datetime.now(UTC), "extra": json.dumps(about)}
+    return pa.Table.from_pylist([row], schema=LABELS)

@@ -16,7 +16,6 @@ import pyarrow.ipc
 
 from rlhf_ray.data.arrays import Array, IntArray
 from rlhf_ray.data.columns import to_array, to_column
-from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 
 COLUMNS = {
@@ -149,7 +148,7 @@ def gather(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> Fragments:
 
     Raises:
         DamagedFragmentError: one of them is damaged.
-        SettingError: they differ in shape.
+        ValueError: they differ in shape.
     """
     _check(packs, which, rows)
     return Fragments(**_one_by_one(packs, which, rows, COLUMNS))
@@ -186,7 +185,7 @@ class Joined:
 
         Raises:
             DamagedFragmentError: one of them is damaged.
-            SettingError: they differ in shape.
+            ValueError: they differ in shape.
         """
         large: dict[str, Array] = {}
         if self._large or not self._sound:
@@ -206,7 +205,7 @@ def _check(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> None:
     used = np.unique(which).tolist()
     families = {packs[number].family for number in used}
     if len(families) != 1:
-        raise SettingError(
+        raise ValueError(
             f"The store holds fragments of {len(families)} shapes (from several environments or fragment lengths), which can't "
             "share a batch: keep them in separate stores."
         )

@@ -52,7 +52,7 @@ CLIPS = pa.schema(
 
 def write(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> None:
     """Write ``events`` (with the column ``holds``) and their fragments to ``sink``."""
-    sums = [checksum(row) for row in events.to_pylist()]
+    sums = [checksum(row, row["extra"]) for row in events.to_pylist()]
     events = events.append_column("checksum", pa.array(sums, pa.string()))
     schema = pa.schema([*events.schema, *CLIPS]).with_metadata({META: json.dumps({"major": MAJOR})})
     sides = [events[f"{side}_id"].to_pylist() for side in SIDES]
@@ -63,11 +63,11 @@ def write(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> None:
             writer.write_table(pa.table([*events.slice(start, ROWS).columns, *columns], schema=schema))
 
 
-def checksum(row: dict[str, Any]) -> str:
-    """Return a hash of what an event (a row of `LABELS`) says."""
+def checksum(row: dict[str, Any], extra: str | None = None) -> str:
+    """Return a hash of what an event (a row of `LABELS`) says, and of its ``extra``, which earlier versions left out."""
     names = ("event_id", "kind", "target", "left_id", "right_id", "preference")
     content = [*(row[name] for name in names), bool(row["presented_swapped"])]
-    if noted := json.loads(row["extra"] or "{}"):
+    if noted := json.loads(extra or "{}"):
         content.append(json.dumps(noted, sort_keys=True))
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
@@ -162,7 +162,7 @@ def _typed(row: dict[str, Any], file: Path) -> dict[str, Any]:
         event = Event(**{name: row[name] for name in names} | {"extra": dict(extra)})
     except (ValueError, TypeError) as error:
         raise ValueError(f"{file}: {error}" if "event" in str(error) else _changed(row, file, "extra")) from error
-    if row.get("checksum") not in (None, "", checksum(row)):
+    if row.get("checksum") not in (None, "", checksum(row), checksum(row, row["extra"])):
         raise ValueError(_changed(row, file, "answer"))
     return row | {"event": event}
 

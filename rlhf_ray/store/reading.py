@@ -67,14 +67,12 @@ class StoreReader:
 
         `verify` looks for more.
         """
-        return [*self._contents.problems(), *self._problem_of_weights()]
-
-    def _problem_of_weights(self) -> list[str]:
+        problems = self._contents.problems()
         try:
             self.weights()
         except ValueError as error:
-            return [str(error)]
-        return []
+            problems.append(str(error))
+        return problems
 
     def snapshot(self, last: int | None = None) -> Snapshot:
         """Return the active comparisons as of now, without reading fragments.
@@ -95,7 +93,7 @@ class StoreReader:
             The comparisons with their fragments, or None if there are none.
 
         Raises:
-            SettingError: the fragments differ in length, shape or kind of dtype.
+            SettingError: the fragments differ in length, shape or kind of dtype; `undo` repairs that.
         """
         while len(snapshot := self.snapshot(last)):
             with contextlib.suppress(DamagedFragmentError):  # the damage is now known: the next snapshot omits it
@@ -143,7 +141,8 @@ class StoreReader:
             The changed comparisons and the current weights.
 
         Raises:
-            ValueError: see `weights` and `load`.
+            ValueError: see `weights`.
+            SettingError: see `load`.
         """
         while True:
             self._contents.refresh()
@@ -197,7 +196,16 @@ class StoreReader:
         """Read all files and check them against their checksums."""
         self._contents = Contents(self._files)  # nothing counts as read before
         verification = upkeep.verify(self._contents)
-        return replace(verification, problems=(*verification.problems, *self._problem_of_weights()))
+        problems = list(verification.problems)
+        if len(self.families()) > 1:
+            problems.append(
+                f"clips: active comparisons have fragments of several kinds; `rlhf-ray store undo {self.path}` repairs that"
+            )
+        try:
+            self.weights()
+        except ValueError as error:
+            problems.append(str(error))
+        return replace(verification, problems=tuple(problems))
 
     def describe(self) -> dict[str, Any]:
         """Return summary counts of the store, as JSON values."""

@@ -56,7 +56,8 @@ UNDECIDED = "incomparable"
 """``extra.answer`` of a skip by a scripted teacher that can't decide; `rlhf_ray.data.answers` declares people's."""
 
 MERGE, UNDO = "merge", "undo"
-"""Kinds of rows that are not events: the record of a merge (``extra``: its source), and the undoing of one (``target``: its id)."""
+"""Kinds of rows that are not events: the record of a merge (``extra``: its source), and the undoing of one (``target``: its id; for
+a merge without an id, ``extra`` lists the events)."""
 
 
 @dataclass(frozen=True)
@@ -161,10 +162,16 @@ def counting(rows: pa.Table) -> pa.Table:
     """Return the events among ``rows`` (from `in_order`), each once, without those that were undone."""
     if not touches_merges(rows):
         return rows
-    columns = list(zip(*(rows[name].to_pylist() for name in ("kind", "target", "merge")), strict=True))
-    undone = {target for kind, target, _ in columns if kind == UNDO and target is not None}
-    kept = [i for i, (kind, _, merge) in enumerate(columns) if kind not in (MERGE, UNDO) and merge not in undone]
-    return _once(take(rows, np.array(kept, np.int64)), "event_id")
+    names = ("event_id", "kind", "target", "extra", "merge")
+    columns = list(zip(*(rows[name].to_pylist() for name in names), strict=True))
+    undone = {target for _, kind, target, _, _ in columns if kind == UNDO}
+    events = {event for _, kind, _, extra, _ in columns if kind == UNDO for event in json.loads(extra)["events"]}
+    kept = [
+        row
+        for row, (event, kind, _, _, merge) in enumerate(columns)
+        if kind not in (MERGE, UNDO) and (merge not in undone if merge else event not in events)
+    ]
+    return _once(take(rows, np.array(kept)), "event_id")
 
 
 def touches_merges(rows: pa.Table) -> bool:
@@ -247,7 +254,7 @@ def holding(events: pa.Table) -> dict[tuple[str, str], int]:
     return {
         (pair, annotator): row
         for row, (event, kind, _, pair, annotator, left, right) in enumerate(zip(*columns, strict=True))
-        if kind in ANSWERS and event not in cancelled and left != right
+        if kind in ("label", "supersede") and event not in cancelled and left != right
     }
 
 
@@ -271,13 +278,19 @@ def rows_holding(events: pa.Table) -> IntArray:
 
 def touched(rows: pa.Table, sequence: int) -> list[tuple[str, str]]:
     """Return pair and annotator of all labels affected by rows after number ``sequence``: each once, in order."""
-    names = ("sequence", "event_id", "kind", "target", "pair_id", "annotator", "merge")
+    names = ("sequence", "event_id", "kind", "target", "pair_id", "annotator", "extra", "merge")
     columns = list(zip(*(rows[name].to_pylist() for name in names), strict=True))
-    labels = {event: (pair, who) for _, event, kind, _, pair, who, _ in columns if kind in ANSWERS}
+    labels = {event: (pair, who) for _, event, kind, _, pair, who, *_ in columns if kind in ("label", "supersede")}
     about = []
-    for number, event, kind, target, *_ in columns:
+    for number, event, kind, target, _, _, extra, _ in columns:
         if number > sequence and kind == UNDO:
-            about += [each for _, name, _, of, _, _, by in columns if by == target is not None for each in (of, name)]
+            about += [
+                name
+                for _, name, _, target_name, *_, merge in columns
+                if merge == target is not None
+                for name in (target_name, name)
+            ]
+            about += json.loads(extra)["events"]
         elif number > sequence:
             about += [target, event]
     return list(dict.fromkeys(labels[name] for name in about if name in labels))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs, Side
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.store.answers import sides_in
 from rlhf_ray.store.packs import Joined, Pack
 
@@ -24,6 +26,7 @@ class Snapshot:
         packs: the packs with the fragments.
         left, right: ``[n, 2]`` int64: position of the pack in ``packs``, and the row in it.
         lost: number of active labels left out because a fragment is missing or damaged.
+        path: the store's path, for errors.
     """
 
     labels: pa.Table
@@ -31,6 +34,8 @@ class Snapshot:
     left: IntArray
     right: IntArray
     lost: int
+    path: Path | str = ""
+    """The store's path, for errors."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -63,6 +68,11 @@ class Snapshot:
         return self._fragments.positions(self.left), self._fragments.positions(self.right)
 
     @cached_property
+    def _one_family(self) -> bool:
+        used = np.unique(np.concatenate([self.left[:, 0], self.right[:, 0]])).tolist()
+        return len({self.packs[number].family for number in used}) <= 1
+
+    @cached_property
     def _ids(self) -> Array:
         return np.array(self.ids, dtype=object)
 
@@ -91,11 +101,21 @@ class Snapshot:
 
         Raises:
             DamagedFragmentError: a fragment is damaged, found on its first read. The store's next snapshot omits it.
-            SettingError: their fragments differ in length, shape or kind of dtype.
+            SettingError: the active comparisons' fragments differ in length, shape or kind of dtype.
         """
+        if not self._one_family:
+            raise SettingError(
+                f"{self.path} holds fragments of several lengths or shapes, which one reward model can't be fitted to. Undo the "
+                f"merge that added the others: rlhf-ray store undo {self.path}"
+            )
         rows = self._positions[index]
         left, right = (self._fragments.gather(side.take(rows)) for side in self._sides)
-        pairs = Pairs(left, right, tuple(self._ids.take(rows).tolist()), int(self._reward_versions.take(rows).max()))
+        pairs = Pairs(
+            left,
+            right,
+            tuple(self._ids.take(rows).tolist()),
+            int(self._reward_versions.take(rows).max()),
+        )
         return Comparisons(
             pairs,
             self.preferences.take(rows),

@@ -226,10 +226,10 @@ class PreferenceStore(StoreReader):
         return len(self) - before
 
     def undo(self) -> str:
-        """Revert the latest merge.
+        """Revert the latest merge; or, if the store mixes fragments of several shapes, remove those that differ from the oldest.
 
-        This removes exactly what it added: an answer that it superseded becomes active again. The same store can be merged again
-        later.
+        Reverting a merge removes exactly what it added: an answer that it superseded becomes active again. The same store can be
+        merged again later.
 
         Returns:
             A description of what was removed.
@@ -239,13 +239,18 @@ class PreferenceStore(StoreReader):
             OSError: the write failed. The call may be repeated.
         """
         self._begin()
-        if not (done := self.merges()):
+        snapshot, done = self._contents.snapshot(), self.merges()
+        if len(merges.families(snapshot)) > 1:  # possible in stores from before version 1.2
+            self._append(merges.taken_back(None, merges.foreign(self._contents, snapshot)))
+            gone = len(snapshot) - len(self)
+            return f"{gone} comparisons of {', '.join(list(merges.families(snapshot).values())[1:])}"
+        if not done:
             raise ValueError(f"{self.path} has no merge to undo.")
         last, mine = done[-1], self.weights()
         kept = {name: weight for name, weight in mine.items() if last.weights.get(name) != weight}
         if kept != mine:
             self._weigh(kept)
-        self._append(merges.taken_back(last.id))
+        self._append(merges.taken_back(last.id, []))
         return f"{last.comparisons} comparisons from {last.source}, merged {last.time:%Y-%m-%d %H:%M} UTC"
 
     def replace_with(self, path: Path | str) -> None:

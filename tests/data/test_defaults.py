@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -22,9 +23,11 @@ def state() -> Any:
         torch.is_grad_enabled(),
         torch.are_deterministic_algorithms_enabled(),
         torch.get_default_device(),
+        torch.get_num_threads(),
         np.geterr(),
         os.getcwd(),
         [each for each in warnings.filters if each[0] == "error"],
+        signal.getsignal(signal.SIGINT),
     )
 
 
@@ -33,9 +36,11 @@ def set_all() -> None:
     torch.set_grad_enabled(False)
     torch.use_deterministic_algorithms(True)
     torch.set_default_device("meta")
+    torch.set_num_threads(torch.get_num_threads() + 1)
     np.seterr(all="raise")
     os.chdir("/")
     warnings.simplefilter("error")
+    signal.signal(signal.SIGINT, lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

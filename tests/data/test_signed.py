@@ -5,6 +5,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -77,17 +78,25 @@ def test_a_copy_keeps_its_signature_and_another_key_does_not_know_it(folder, tmp
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
 
 
-def test_without_a_home_that_can_be_written_the_key_is_this_processs(folder, monkeypatch):
+def test_without_a_home_that_can_be_written_the_key_is_this_machines(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mine = tmp_path / f"rlhf_ray-{os.getuid()}"
     signed.sign(folder, ("store",))
     check(folder)
-    signed._key.cache_clear()  # as in another process
+    assert (mine / "key").exists()
+    signed._kept_key.cache_clear()  # as in another process
+    check(folder)
+    mine.chmod(0o777)  # anybody could have put the key there
+    signed._kept_key.cache_clear()
     with pytest.raises(SettingError):
         check(folder)
+    signed.sign(folder, ("store",))  # with a key of this process
+    check(folder)
 
 
 def test_processes_that_make_the_key_at_the_same_time_agree(tmp_path):
-    program = "from rlhf_ray.data.signed import _key, config_folder; print(_key(config_folder()).hex())"
+    program = "from rlhf_ray.data.signed import _key; print(_key().hex())"
     environment = os.environ | {"XDG_CONFIG_HOME": str(tmp_path)}
     started = [
         subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE) for _ in range(6)

@@ -20,8 +20,8 @@ import pytest
 
 from rlhf_ray.data import pickles
 from rlhf_ray.settings import SettingError
-from rlhf_ray.store import Event, PreferenceStore
-from rlhf_ray.store.exchange import export, import_file, read_foreign
+from rlhf_ray.store import Event, PreferenceStore, foreign
+from rlhf_ray.store.exchange import export, import_file
 from tests.made_up import CHOICES, IMAGES, same_comparisons, some_comparisons
 
 
@@ -275,7 +275,7 @@ def test_what_is_packed_in_a_foreign_file_has_a_limit(tmp_path: Path, monkeypatc
         (tmp_path / "bomb").write_bytes(content)
         tracemalloc.start()
         with pytest.raises(ValueError, match=match):
-            read_foreign(tmp_path / "bomb")
+            foreign.read(tmp_path / "bomb")
         assert tracemalloc.get_traced_memory()[1] < 20 << 20
         tracemalloc.stop()
 

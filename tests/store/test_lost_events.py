@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import uuid
@@ -17,6 +18,7 @@ from rlhf_ray.queries.fitting import fit
 from rlhf_ray.settings import RewardModelSettings, SettingError
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.exchange import export, import_file
+from rlhf_ray.store.files import open_files
 from tests.made_up import some_comparisons, some_fragments
 
 CLIPS = some_fragments(24, 4, seed=8)
@@ -36,7 +38,7 @@ def event(name: str, pair: int, preference: float | None, kind: str = "label", b
     return Event(name, kind, by, IDS[2 * pair], IDS[2 * pair + 1], preference, **more)  # type: ignore[arg-type]
 
 
-def filled(path: Path, *, merged: bool = True) -> PreferenceStore:
+def filled(path: Path | str, *, merged: bool = True) -> PreferenceStore:
     """A store in which every kind of event takes something back, each commit in a file of its own."""
     store = PreferenceStore(path)
     store.record([event(f"a{pair}", pair, pair % 2) for pair in range(6)], CLIPS)
@@ -47,7 +49,7 @@ def filled(path: Path, *, merged: bool = True) -> PreferenceStore:
     store.record([event("again", 2, 0.5)])  # ada's later answer to a pair is the one that counts
     store.record([event("f8", 8, None, "flag"), event("a9", 9, 1.0)])
     if merged:
-        other = PreferenceStore(path.with_name(f"other-{uuid.uuid4().hex}"))
+        other = PreferenceStore(Path(str(path).replace("://", "-")).with_name(f"other-{uuid.uuid4().hex}"))
         other.commit(OTHER, annotator="cleo")
         store.import_from(other.path)
         store.undo()
@@ -67,6 +69,11 @@ def answers(store: PreferenceStore) -> Right:
         for key, answer in zip(held.keys, held.preferences, strict=True)
         if weights.get(key[1], 1.0) > 0
     }
+
+
+def others_answers(store: PreferenceStore) -> Right:
+    """Those of everyone but dan, who writes after the damage."""
+    return {key: answer for key, answer in answers(store).items() if key[1] != "dan"}
 
 
 def delete(file: Path) -> None:
@@ -114,7 +121,7 @@ def holding_event(path: Path, event: str) -> list[str]:
     return [name for name in names if event in pq.read_table(path / name)["event_id"].to_pylist()]
 
 
-def read(path: Path, right: Right, name: str) -> PreferenceStore | None:
+def read(path: Path | str, right: Right, name: str) -> PreferenceStore | None:
     """Open a damaged store, whose answers must be right ones, and its damage known; None if it refuses in one line."""
     try:
         store = PreferenceStore(path, create=False)
@@ -182,6 +189,7 @@ def test_whatever_file_is_damaged_nothing_comes_back_and_nothing_is_wrong(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_damaged_file_costs_its_own_answers_alone(tmp_path: Path) -> None:
     right = answers(filled(tmp_path / "whole"))
     for number, name in enumerate(files_of(tmp_path / "whole", "labels", "amendments")):
@@ -233,6 +241,69 @@ def test_the_file_put_back_ends_the_doubt(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "whole" / gone[-1], tmp_path / "store" / gone[-1])
     assert answers(damaged) == answers(whole)
     assert answers(PreferenceStore(tmp_path / "store")) == answers(whole)
+
+
+def as_before_1_3(path: Path) -> None:
+    """Make of the store one that an earlier version wrote: without copies and marker."""
+    for folder in ("amendments", "last"):
+        shutil.rmtree(path / folder)
+    (path / "store.json").write_text(json.dumps({"format": "rlhf_ray.preferences", "major": 1, "minor": 2}))
+
+
+def test_a_store_of_an_earlier_version_is_sound_and_gets_copies_with_the_next_commit(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    right = answers(filled(path))
+    as_before_1_3(path)
+    assert PreferenceStore(path, create=False).verify().problems == ()
+    assert answers(PreferenceStore(path)) == right
+    PreferenceStore(path).commit(OTHER, annotator="dan")
+    assert len(list((path / "amendments").iterdir())) == len(list((path / "last").iterdir())) == 1
+    assert PreferenceStore(path).verify().problems == ()
+    for name in files_of(path, "labels"):
+        folder = tmp_path / "copies" / Path(name).stem
+        shutil.copytree(path, folder)
+        (folder / name).unlink()
+        assert others_answers(PreferenceStore(folder)).items() <= right.items()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [delete, flip])
+def test_in_a_store_of_an_earlier_version_a_gap_puts_all_earlier_answers_in_doubt(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "store"
+    right = answers(filled(path))
+    as_before_1_3(path)
+    segments = files_of(path, "labels")
+    for name in segments[:-1] if damage is delete else segments:  # of the newest one that is gone, nothing would tell
+        folder = tmp_path / Path(name).stem / "store"
+        shutil.copytree(path, folder)
+        damage(folder / name)
+        assert read(folder, right, name) is not None
+        PreferenceStore(folder).commit(OTHER, annotator="dan")
+        assert others_answers(PreferenceStore(folder)).items() <= right.items()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [delete, flip])
+def test_it_is_so_at_a_url_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    right = answers(filled(tmp_path / "whole", merged=False))
+    for name in files_of(tmp_path / "whole"):
+        if name.startswith("last/") and damage is not delete:
+            continue
+        shutil.copytree(tmp_path / "whole", tmp_path / "store", dirs_exist_ok=False)
+        damage(tmp_path / "store" / name)
+        url = f"memory://{uuid.uuid4().hex}"
+        files = open_files(url)
+        for each in files_of(tmp_path / "store"):
+            content = (tmp_path / "store" / each).read_bytes()
+            files.write(each, lambda sink, content=content: sink.write(content))
+        shutil.rmtree(tmp_path / "store")
+        if (found := read(url, right, name)) is None:
+            continue
+        found.commit(OTHER, annotator="dan")
+        assert others_answers(PreferenceStore(url)).items() <= right.items()
 
 
 def test_a_file_of_weights_that_is_gone_or_changed_is_refused_until_they_are_set_again(tmp_path: Path) -> None:

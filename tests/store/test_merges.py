@@ -26,6 +26,16 @@ def files(folder: Path) -> set[str]:
     return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
 
 
+def mixed(folder: Path) -> Path:
+    """A store as versions before 1.2 left it after a merge of clips of another length: nothing was checked or remembered."""
+    store, other = made(folder, 4, 5), made(folder.with_name("longer"), 3, 7, seed=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlhf_ray.store.merges.check_one_family", lambda held: None)
+        patch.setattr("rlhf_ray.store.merges.brought", lambda events, *_: events)
+        store.import_from(other.path)
+    return folder
+
+
 @pytest.mark.parametrize("spaces", [{"length": 7}, {"actions": CHOICES}])
 def test_clips_of_another_kind_are_refused_before_anything_is_written(
     tmp_path: Path, spaces: dict[str, Any], capsys: pytest.CaptureFixture[str]
@@ -106,6 +116,30 @@ def test_an_undo_that_is_interrupted_is_repeated(tmp_path: Path, monkeypatch: py
     PreferenceStore(tmp_path / "store").undo()
     assert len(store) == 4
     assert store.weights() == {}
+
+
+def test_a_store_that_an_older_version_mixed_names_the_command_that_repairs_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = mixed(tmp_path / "store")
+    store = PreferenceStore(path)
+    assert len(store) == 7
+    for load in (store.load, lambda: store.since(0), lambda: store.snapshot().gather(np.arange(2))):
+        with pytest.raises(ValueError, match=f"rlhf-ray store undo {path}"):
+            load()
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["fit", str(path), "--environment", "Pendulum-v1", "--out", str(tmp_path / "fit")])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"rlhf-ray store undo {path}" in line
+    (problem,) = store.verify().problems
+    assert f"rlhf-ray store undo {path}" in problem
+    cli.main(["store", "undo", str(path)])
+    assert "removed 3 comparisons of fragments of 7 steps" in capsys.readouterr().out
+    found = PreferenceStore(path).load()
+    assert found is not None
+    assert (len(found), found.pairs.left.length) == (4, 5)
+    assert PreferenceStore(path).verify().problems == ()
 
 
 def _wide(comparisons: Comparisons) -> Comparisons:

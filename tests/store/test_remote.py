@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.store import Event, PreferenceStore
+from rlhf_ray.store import Event, PreferenceStore, store
 from tests.made_up import joined, same_comparisons, some_comparisons
 
 
@@ -73,15 +73,25 @@ def test_a_remote_store_is_a_store(tmp_path: Path, url: str) -> None:
     assert opened.describe()["files"] == {"labels": 1, "clips": 1, "quarantine": 0}
 
 
+@pytest.mark.slow
+def test_the_writer_joins_small_files_there_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "COMPACT_AT", 3)
+    opened, reader = PreferenceStore(url), PreferenceStore(url)
+    batches = [some_comparisons(1, seed=seed) for seed in range(7)]
+    for batch in batches:
+        opened.commit(batch, annotator="oracle")
+        assert len(reader.load() or []) == len(opened)
+    assert same_comparisons(load(url), joined(batches))
+    assert opened.describe()["files"]["labels"] < 3
+
+
 def test_stores_move_between_file_systems(tmp_path: Path, url: str) -> None:
     batch = some_comparisons(4)
     PreferenceStore(tmp_path / "here").commit(batch, annotator="oracle")
     PreferenceStore(tmp_path / "here").copy_to(url)
     assert same_comparisons(load(url), batch)
-    PreferenceStore(url).weigh("oracle", 0.5)
     PreferenceStore(url).copy_to(tmp_path / "back")
     assert same_comparisons(load(str(tmp_path / "back")), batch)
-    assert PreferenceStore(url).weights() == PreferenceStore(tmp_path / "back").weights() == {"oracle": 0.5}
     assert PreferenceStore(f"file://{tmp_path}/merged").import_from(url) == 4
     assert same_comparisons(load(str(tmp_path / "merged")), batch)
 
@@ -142,6 +152,15 @@ def test_keys_in_a_url_are_not_shown(server: str) -> None:
     with pytest.raises(ValueError, match="is not a preference store") as error:
         PreferenceStore(url, create=False)
     assert "secret" not in str(error.value)
+
+
+def test_weights_are_there_too(tmp_path: Path, url: str) -> None:
+    PreferenceStore(url).weigh("anna", 0.5)
+    opened = PreferenceStore(url)
+    opened.weigh("bert", 0)
+    assert PreferenceStore(url).weights() == {"anna": 0.5, "bert": 0.0}
+    opened.copy_to(tmp_path / "here")
+    assert PreferenceStore(tmp_path / "here").weights() == {"anna": 0.5, "bert": 0.0}
 
 
 def test_a_url_that_nobody_knows_is_one_line_without_its_keys() -> None:

@@ -61,6 +61,16 @@ def test_shapes_and_dtypes_are_kept(tmp_path: Path, observations: gym.spaces.Box
     assert loaded.pairs.left.ids() == comparisons.pairs.left.ids()
 
 
+def test_a_commit_may_be_repeated(tmp_path: Path) -> None:
+    store, batch = PreferenceStore(tmp_path), some_comparisons(4)
+    assert _commit(store, batch[:2]) == 2
+    assert _commit(store, batch) == 2
+    assert _commit(store, batch) == 0
+    assert _commit(PreferenceStore(tmp_path), batch) == 0
+    assert len(store) == 4
+    assert same_comparisons(_load(tmp_path), batch)
+
+
 def test_a_pair_that_is_twice_in_a_commit_is_stored_once_with_its_first_answer(tmp_path: Path) -> None:
     batch = some_comparisons(2)
     twice = Comparisons(batch[np.array([0, 1, 0])].pairs, np.array([1, 0, 0], dtype=np.float32))
@@ -114,6 +124,14 @@ def test_what_a_killed_process_left_unfinished_is_ignored(tmp_path: Path) -> Non
     assert len(store) == 2
     assert _commit(store, some_comparisons(1, seed=9)) == 1
     assert len(_load(tmp_path)) == 3
+
+
+def test_a_store_whose_making_was_cut_short_can_be_opened(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-1-store.json").write_text('{"form')
+    PreferenceStore(tmp_path)
+    for folder in ("clips", "labels"):
+        (tmp_path / folder).rmdir()
+    assert _commit(PreferenceStore(tmp_path), some_comparisons(1)) == 1
 
 
 def test_every_file_is_flushed_before_it_gets_its_name_and_its_folder_after(
@@ -237,6 +255,30 @@ def test_where_files_cannot_be_linked_they_are_copied(tmp_path: Path, monkeypatc
     _commit(store, some_comparisons(2))
     store.copy_to(tmp_path / "two")
     assert same_comparisons(_load(tmp_path / "two"), some_comparisons(2))
+
+
+def test_copying_a_store_onto_itself_loses_nothing(tmp_path: Path) -> None:
+    store = PreferenceStore(tmp_path)
+    _commit(store, some_comparisons(2))
+    store.copy_to(tmp_path)
+    assert same_comparisons(_load(tmp_path), some_comparisons(2))
+
+
+def test_import_adds_what_is_missing_after_what_is_there_and_in_order(tmp_path: Path) -> None:
+    a, b, c = (some_comparisons(2, seed=seed) for seed in range(3))
+    mine, theirs = PreferenceStore(tmp_path / "mine"), PreferenceStore(tmp_path / "theirs")
+    _commit(mine, c)
+    for batch in (a, b):
+        _commit(theirs, batch)
+    assert mine.import_from(tmp_path / "theirs") == 4
+    assert mine.import_from(tmp_path / "theirs") == 0
+    everything = joined([c, a, b])
+    loaded = mine.load()
+    assert loaded is not None
+    assert same_comparisons(loaded, everything)
+    assert same_comparisons(_load(tmp_path / "mine"), everything)
+    assert _commit(mine, a) == 0
+    assert len(_load(tmp_path / "theirs")) == 4
 
 
 def test_import_from_a_folder_that_is_no_store_is_an_error_and_makes_none(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.directions.directions import NOT_LINEAR, Directions
 
-Op = Literal["ablate_mean", "ablate_midpoint", "steer"]
+Op = Literal["ablate_mean", "ablate_midpoint", "swap", "reflect", "scale", "steer"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,9 @@ class Intervention:
         components: the numbers of the components to change.
         op: * ablate_mean: set the scores to ``amount``, by default their mean, `Directions.means`.
             * ablate_midpoint: set them to ``amount``, by default halfway between two classes, `Directions.midpoints`.
+            * swap: exchange the scores of two components.
+            * reflect: mirror them about ``amount``, by default `Directions.midpoints`.
+            * scale: multiply them by ``amount``.
             * steer: add ``amount``.
         amount: see ``op``: a number, or one per component, or in a layer of images ``[*positions, components]``.
         when: the steps of the episode at which to change them; None: all.
@@ -50,16 +53,24 @@ class Intervention:
         if self.op not in get_args(Op):
             raise SettingError(f"op is {self.op!r}; it must be one of {', '.join(get_args(Op))}.")
         count, components = len(self.basis), list(self.components)
-        known = all(0 <= component < count for component in components)
-        if not components or len(set(components)) < len(components) or not known:
+        if (
+            not components
+            or len(set(components)) < len(components)
+            or not all(0 <= component < count for component in components)
+        ):
             raise SettingError(f"components are {components}; give different numbers from 0 to {count - 1}.")
-        if self.op == "steer" and self.amount is None:
-            raise SettingError("amount is None; steer needs one.")
-        shape = () if self.amount is None else np.shape(self.amount)
-        if shape and shape[-1] != len(components):
-            raise SettingError(
-                f"amount has shape {shape}; {self.op} of {len(components)} components needs a number or one per component."
-            )
+        if self.op == "swap" and len(components) != 2:
+            raise SettingError(f"components are {components}; swap exchanges the scores of two components: give two.")
+        if self.op == "swap" and self.amount is not None:
+            raise SettingError(f"amount is {self.amount}; swap takes none.")
+        if self.op in ("scale", "steer") and self.amount is None:
+            raise SettingError(f"amount is None; {self.op} needs one.")
+        if self.amount is not None:
+            shape = np.shape(self.amount)
+            if shape and shape[-1] != len(components):
+                raise SettingError(
+                    f"amount has shape {shape}; {self.op} of {len(components)} components needs a number or one per component."
+                )
 
     @property
     def name(self) -> str:
@@ -81,13 +92,13 @@ class Intervention:
             if not on.any():
                 return values
             arranged = self._arrange(values)
-            filters, moves, center, amount = (torch.as_tensor(of, device=values.device) for of in self._vectors)
+            filters, moves, center = (torch.as_tensor(vector, device=values.device) for vector in self._vectors)
             scores = (arranged - center) @ filters.T
             if self.basis.kind in NOT_LINEAR:
                 flat = arranged.detach().cpu().numpy().reshape(-1, arranged.shape[-1])
                 exact = self.basis.encode(flat)[:, list(self.components)].reshape(scores.shape)
                 scores = scores + (torch.as_tensor(exact, device=values.device) - scores.detach())
-            change = amount.expand_as(scores) if self.op == "steer" else amount - scores
+            change = self._target(scores) - scores
             if not on.all():
                 change = change * torch.as_tensor(on, device=values.device).view(n, *[1] * (change.dim() - 1))
             return self._restore((arranged + change @ moves).to(values.dtype), values)
@@ -95,14 +106,28 @@ class Intervention:
         return apply
 
     @cached_property
-    def _vectors(self) -> list[FloatArray]:
-        """Filters and moves ``[k, size]`` of the components, the center ``[size]``, and the amount, float64."""
-        chosen, basis = list(self.components), self.basis
-        amount = self.amount
-        if amount is None:
-            amount = (basis.means if self.op == "ablate_mean" else basis.midpoints)[chosen]
-        given = (basis.filters[chosen], basis.patterns[chosen], basis.center, amount)
-        return [np.asarray(of, np.float64) for of in given]
+    def _vectors(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Filters and moves ``[k, size]`` of the components, and the center ``[size]``, float64."""
+        chosen = list(self.components)
+        filters, moves = (np.asarray(of, np.float64)[chosen] for of in (self.basis.filters, self.basis.patterns))
+        return filters, moves, np.asarray(self.basis.center, np.float64)
+
+    def _target(self, scores: Tensor) -> Tensor:
+        if self.op == "swap":
+            return scores.flip(-1)
+        default = self.basis.means if self.op == "ablate_mean" else self.basis.midpoints
+        amount = torch.as_tensor(
+            np.asarray(default)[list(self.components)] if self.amount is None else self.amount,
+            dtype=scores.dtype,
+            device=scores.device,
+        )
+        if self.op == "reflect":
+            return 2.0 * amount - scores
+        if self.op == "scale":
+            return amount * scores
+        if self.op == "steer":
+            return scores + amount
+        return amount.expand_as(scores)
 
     def _arrange(self, values: Tensor) -> Tensor:
         """Put channels last: ``[n, *positions, size]`` float64."""

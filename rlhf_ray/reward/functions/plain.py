@@ -116,7 +116,7 @@ class TableReward(RewardFunction):
             self.inputs = frozenset(("next_state",))
         elif table.ndim == 2 or (table.ndim == 3 and table.shape[2] == states):
             self.table = np.broadcast_to(table.reshape(*table.shape[:2], -1), (*table.shape[:2], states))
-            self.inputs = frozenset(("state", "action", "next_state")[: table.ndim])
+            self.inputs = frozenset(INPUTS[: table.ndim])
         else:
             raise ValueError(f"A reward table has shape [S], [S, A] or [S, A, S]; got {list(table.shape)}.")
         self.name, self._state_of = name, state_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from rlhf_ray.agents.hooks import edits_for
 
-from rlhf_ray.agents.agent import edits_for
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
@@ -32,6 +32,8 @@ def scores_after(op: str, components: list[int], **given: object) -> np.ndarray:
     [
         ("ablate_mean", None, lambda s: 0 * s),
         ("ablate_midpoint", 0.3, lambda s: 0 * s + 0.3),
+        ("reflect", 0.3, lambda s: 0.6 - s),
+        ("scale", -2.0, lambda s: -2 * s),
         ("steer", 1.5, lambda s: s + 1.5),
     ],
 )
@@ -40,6 +42,23 @@ def test_operations_change_the_chosen_score_and_no_other(op: str, amount: float 
     after = scores_after(op, [1], amount=amount)
     np.testing.assert_allclose(after[:, 1], expected(before[:, 1]), atol=1e-5)  # type: ignore[operator]
     np.testing.assert_allclose(after[:, [0, 2]], before[:, [0, 2]], atol=1e-5)
+
+
+def test_swap_moves_exactly_one_component_onto_the_other() -> None:
+    before, after = oblique().encode(VALUES), scores_after("swap", [2, 0])
+    np.testing.assert_allclose(after, before[:, [2, 1, 0]], atol=1e-5)
+    assert np.abs(after - before).max() > 0.5
+    # What the vectors move by is the a-component, taken from a's pattern and put on b's.
+    only_a = oblique().center + 2.0 * oblique().patterns[2]
+    moved = Intervention(oblique(), [2, 0], "swap").edit(0)(torch.as_tensor(only_a[None]))
+    np.testing.assert_allclose(moved[0], oblique().center + 2.0 * oblique().patterns[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(("op", "components", "amount"), [("swap", [0, 2], None), ("reflect", [0, 1], [0.2, -0.4])])
+def test_swap_and_reflect_twice_are_the_identity(op: str, components: list[int], amount: list[float] | None) -> None:
+    edit = Intervention(oblique(), components, op, amount=amount).edit(0)  # type: ignore[arg-type]
+    values = torch.as_tensor(VALUES)
+    np.testing.assert_allclose(edit(edit(values)), values, atol=1e-6)
 
 
 def test_when_is_steps_of_the_episode() -> None:
@@ -53,17 +72,15 @@ def test_when_is_steps_of_the_episode() -> None:
 
 def test_several_interventions_are_made_in_order_and_are_differentiable() -> None:
     steer = Intervention(oblique(), [0], "steer", amount=1.0)
-    hold = Intervention(oblique(), [1], "ablate_mean", amount=2.0)
+    double = Intervention(oblique(), [0], "scale", amount=2.0)
     values = torch.as_tensor(VALUES).requires_grad_()
-    edits = edits_for([steer, hold, steer], start=4)
+    edits = edits_for([steer, double], start=4)
     assert edits is not None
     after = edits(2)["memory"](values)
     before = oblique().encode(VALUES)
-    scores = oblique().encode(after.detach().numpy())
-    np.testing.assert_allclose(scores[:, 0], before[:, 0] + 2, atol=1e-5)
-    np.testing.assert_allclose(scores[:, 1], 2.0, atol=1e-5)
+    np.testing.assert_allclose(oblique().encode(after.detach().numpy())[:, 0], 2 * (before[:, 0] + 1), atol=1e-5)
     (gradient,) = torch.autograd.grad(after.sum(), values)
-    wanted = 1.0 - oblique().filters[1] * oblique().patterns[1].sum()  # d(sum)/dx for a score that is held
+    wanted = 1.0 + oblique().filters[0] * oblique().patterns[0].sum()  # d(sum)/dx for a doubled score
     np.testing.assert_allclose(gradient, np.broadcast_to(wanted, VALUES.shape), atol=1e-4)
     assert edits_for([]) is None
 
@@ -95,8 +112,9 @@ def test_identity_operations_leave_play_bit_equal_and_others_do_not(memory: str)
     basis = oblique(size, 3)
     plain = play(agent, Corridors(4), LEVELS, keep=[site] if memory == "none" else [])
     for identity in (
-        Intervention(basis, [0, 2], "steer", amount=0.0, site=site),
-        Intervention(basis, [1], "ablate_mean", amount=0.7, when=[], site=site),
+        Intervention(basis, [0, 2], "scale", amount=1.0, site=site),
+        Intervention(basis, [1], "steer", amount=0.0, site=site),
+        Intervention(basis, [1], "reflect", amount=0.7, when=[], site=site),
     ):
         edited = play(agent, Corridors(4), LEVELS, hooks=[identity])
         assert edited.logits.tobytes() == plain.logits.tobytes(), identity.op
@@ -112,6 +130,8 @@ def test_defaults_are_the_means_and_midpoints_of_the_basis() -> None:
     edit = Intervention(basis, [0], "ablate_midpoint").edit(0)(torch.as_tensor(values)).numpy()
     half = 0.5 * (values[labels].mean(0) + values[~labels].mean(0))
     np.testing.assert_allclose(basis.encode(edit)[:, 0], basis.encode(half[None])[0, 0], atol=1e-9)
+    mirrored = Intervention(basis, [0], "reflect").edit(0)(torch.as_tensor(values)).numpy()
+    np.testing.assert_allclose(basis.encode(mirrored)[labels].mean(), basis.encode(values)[~labels].mean(), atol=1e-9)
     averaged = Intervention(basis, [0], "ablate_mean").edit(0)(torch.as_tensor(values)).numpy()
     np.testing.assert_allclose(basis.encode(averaged)[:, 0], basis.encode(values).mean(), atol=1e-9)
 
@@ -123,12 +143,12 @@ def test_components_that_are_not_linear_are_read_as_they_are() -> None:
         "nmf", base.names, base.center, patterns, np.linalg.pinv(patterns).T, np.zeros((0, 4)), np.zeros(4)
     )
     tensor = torch.as_tensor(values).requires_grad_()
-    off = Intervention(basis, [0], "ablate_mean", amount=0.0).edit(0)(tensor)
+    off = Intervention(basis, [0], "scale", amount=0.0).edit(0)(tensor)
     scores = basis.encode(values)[:, :1]
     np.testing.assert_allclose(off.detach(), values - scores * basis.patterns[0], atol=1e-9)
     (gradient,) = torch.autograd.grad(off.sum(), tensor)
     np.testing.assert_allclose(gradient[0], 1.0 - basis.patterns[0].sum() * basis.filters[0], atol=1e-9)
-    same = Intervention(basis, [0, 1], "steer", amount=0.0).edit(0)(tensor)
+    same = Intervention(basis, [0, 1], "scale", amount=1.0).edit(0)(tensor)
     assert (same == tensor).all()
 
 
@@ -146,7 +166,7 @@ def test_the_same_intervention_works_inside_a_world_model() -> None:
     assert (edited.memory[2] == plain.memory[2]).all()
     (gradient,) = torch.autograd.grad(edited.values[0, 4], edited.nodes["memory"][0])
     assert gradient[0].abs().sum() > 0
-    same = simulate(world, agent, *context, 4, edits=edits_for([Intervention(basis, [0], "steer", amount=0.0)]))
+    same = simulate(world, agent, *context, 4, edits=edits_for([Intervention(basis, [0], "scale", amount=1.0)]))
     assert (same.logits == plain.logits).all()
 
 
@@ -156,7 +176,8 @@ def test_bad_interventions_are_named() -> None:
         (([0], "delete"), "op is 'delete'"),
         (([3], "ablate_mean"), "components are"),
         (([], "ablate_mean"), "components are"),
-        (([0], "steer"), "amount is None"),
+        (([0], "swap"), "swap exchanges"),
+        (([0], "scale"), "amount is None"),
     ]:
         with pytest.raises(SettingError, match=text):
             Intervention(basis, *wrong)  # type: ignore[arg-type]
