@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from rlhf_ray.actors.actor_ring import FIRST_FIT, ActorRing
 from rlhf_ray.actors.fragment_source import FragmentSource
 from rlhf_ray.actors.gatherer import OpenQuestions, losses
 from rlhf_ray.actors.meter import Meter, report_all
 from rlhf_ray.actors.people import People
 from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, RoundReport, Stop, never, no_policy
-from rlhf_ray.actors.ring_actors import FIRST_FIT, ActorRing, RingActors
+from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.actors.stages import Stages
 from rlhf_ray.data.failures import cause

@@ -7,12 +7,13 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rlhf_ray.actors.actor_ring import FIRST_FIT, ActorRing
 from rlhf_ray.actors.executor import Ref
 from rlhf_ray.actors.fragment_source import FragmentSource
 from rlhf_ray.actors.gatherer import ChosenPairs
 from rlhf_ray.actors.people import People
 from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, RoundReport, Stop, never, no_policy
-from rlhf_ray.actors.ring_actors import FIRST_FIT, ActorRing, RingActors
+from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.due import FitSchedule, RoundQuestions, Skips, share_of_questions

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import pytest
 
 from rlhf_ray.actors import page_handle, people
+from rlhf_ray.actors.actor_ring import ActorRing
 from rlhf_ray.actors.executor import Actor
 from rlhf_ray.actors.page_handle import PageHandle
 from rlhf_ray.actors.people import STOPPED_WITHIN, People
-from rlhf_ray.actors.ring_actors import ActorRing
 from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.runs.health import nobody_answers
