@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from rlhf_ray.agents.hooks import edits_for
 
+from rlhf_ray.agents.agent import edits_for
 from rlhf_ray.agents.play import play
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
