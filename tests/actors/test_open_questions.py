@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import ray
 
-from rlhf_ray.actors import gatherer
+from rlhf_ray.actors import gatherer as gatherers
 from rlhf_ray.actors.asynchronous import AsynchronousRing
 from rlhf_ray.actors.executor import Actor
 from rlhf_ray.actors.gatherer import ChosenPairs, GathererProgress, OpenQuestions, as_arrays, losses
@@ -50,7 +50,7 @@ class Gatherer(Actor[Any]):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(gatherer.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(gatherers.time, "monotonic", lambda: clock.now)
     return clock
 
 
