@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy import stats
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
@@ -137,9 +138,9 @@ def test_the_result_is_shown(vector_run: Path, sections: dict[str, Section]) -> 
     outcome = sections["outcome"]
     assert outcome.values["share_of_the_way"] == pytest.approx((1234.5 - 187.25) / (1234.5 - 151.75))
     check = check_of(outcome, "true return")
-    error = 101.5 / 19**0.5
+    half = stats.t.ppf(0.975, 19) * 101.5 / 19**0.5
     assert (check.passed, check.value, check.bound) == (True, -187.25, "> −1234 of random actions")
-    assert (check.low, check.high) == pytest.approx((-187.25 - 2 * error, -187.25 + 2 * error))
+    assert (check.low, check.high) == pytest.approx((-187.25 - half, -187.25 + half))
     accuracy = check_of(outcome, "held-out accuracy")
     assert accuracy.value == pytest.approx(0.875)
     rows = rows_of(outcome)
