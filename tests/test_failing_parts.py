@@ -174,8 +174,8 @@ def test_only_a_users_code_is_blamed(own: ModuleType) -> None:
     own.broken = True  # type: ignore[attr-defined]
     with pytest.raises(ConnectionError), blaming({"preferences.teacher": "oracle"}):
         own.Critic().answer([], None)
-    with pytest.raises(KeyError), blaming({"preferences.teacher": "failing_parts:Critic"}):
-        generator(0, "unknown")  # type: ignore[arg-type]  # our own code raises
+    with pytest.raises(ValueError, match="tuple"), blaming({"preferences.teacher": "failing_parts:Critic"}):
+        generator(0, "unknown")  # our own code raises
     with pytest.raises(SettingError), blaming({"preferences.teacher": "failing_parts:Critic"}):
         raise SettingError("says it all")
     both = {"preferences.gatherer": "failing_parts:Service", "preferences.teacher": "failing_parts:Critic"}

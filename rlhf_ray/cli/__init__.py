@@ -7,10 +7,11 @@ import importlib
 import io
 import os
 import sys
+import textwrap
 import threading
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_ray import __version__, tune_configs
@@ -138,8 +139,6 @@ def run_in_utf8() -> None:
 
 def _run(words: list[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
-        from rlhf_ray.cli.arguments import overview
-
         print(overview("rlhf-ray COMMAND …, rlhf-ray COMMAND --help, rlhf-ray --version", DESCRIBED, FLAGS))
         return
     if words[0] == "--version":
@@ -161,6 +160,16 @@ def _run(words: list[str]) -> None:
         action = getattr(importlib.import_module(f"rlhf_ray.cli.{module}"), function)
     look_in(Path.cwd())
     action(consent.take_flags(rest))
+
+
+def overview(form: str, rows: Mapping[str, str], text: str) -> str:
+    """Return the help of a command that has commands: its form, a row for each of them, and a text, in 80 columns."""
+    indent = " " * 6
+    lines = [
+        f"  {name}\n{textwrap.fill(said, 80, initial_indent=indent, subsequent_indent=indent)}"
+        for name, said in rows.items()
+    ]
+    return "\n\n".join([f"usage: {form}", "\n".join(lines), textwrap.fill(text, 80, break_on_hyphens=False)])
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:

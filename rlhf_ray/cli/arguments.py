@@ -6,8 +6,7 @@ import contextlib
 import inspect
 import io
 import re
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -39,16 +38,6 @@ def _whole_numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | N
 def asks_help(words: Sequence[str]) -> bool:
     """Whether ``words`` ask for the help."""
     return "-h" in words or "--help" in words
-
-
-def overview(form: str, rows: Mapping[str, str], text: str) -> str:
-    """Return the help of a command that has commands: its form, a row for each of them, and a text, in 80 columns."""
-    indent = " " * 6
-    lines = [
-        f"  {name}\n{textwrap.fill(said, 80, initial_indent=indent, subsequent_indent=indent)}"
-        for name, said in rows.items()
-    ]
-    return "\n\n".join([f"usage: {form}", "\n".join(lines), textwrap.fill(text, 80, break_on_hyphens=False)])
 
 
 def parse_arguments(kind: Any, program: str, words: Sequence[str], default: Any = None, about: str = "") -> Any:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from rlhf_ray.cli.arguments import overview, parse_arguments
+from rlhf_ray.cli import overview
+from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.cli.studies import check_amounts, own_steps, print_screen, run_shown, writable
 from rlhf_ray.data.errors import SettingError

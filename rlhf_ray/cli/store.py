@@ -10,7 +10,8 @@ from typing import Any
 
 import tyro
 
-from rlhf_ray.cli.arguments import overview, parse_arguments
+from rlhf_ray.cli import overview
+from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock
 from rlhf_ray.data.registry import did_you_mean
