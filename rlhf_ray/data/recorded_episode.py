@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.infos import SUCCESS
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.data.vector_rollout import SUCCESS
 
 STATE = "state."
 """Prefix of the columns with the environment's state."""
@@ -51,7 +51,7 @@ class RecordedEpisode:
 
     @property
     def succeeded(self) -> bool | None:
-        """Whether a step reached the task's goal (`rlhf_ray.data.infos`); None if the environment doesn't say."""
+        """Whether a step reached the task's goal (`rlhf_ray.data.vector_rollout`); None if the environment doesn't say."""
         told = [self.states[name][1:] for name in SUCCESS if name in self.states]  # of steps, not of the reset
         known = any((values == values).any() for values in told)  # NaN where it was not told
         return any(bool((values == 1).any()) for values in told) if known else None

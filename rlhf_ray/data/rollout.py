@@ -11,8 +11,8 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.data.bounds import fitted
 from rlhf_ray.data.fragments import Trajectory
+from rlhf_ray.data.spaces import fitted
 
 Act = Callable[[Array], Any]
 """Maps one observation to an action for the environment."""

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rlhf_ray.data.arrays import BoolArray, IntArray
-from rlhf_ray.store import weights
-from rlhf_ray.store.files import AMENDMENTS, FOLDERS, LAST, MARKED, Files, number_of
-from rlhf_ray.store.packs import DamagedFragmentError, Pack
+from rlhf_ray.store.files import AMENDMENTS, FOLDERS, LAST, MARKED, WEIGHTS, Files, number_of
+from rlhf_ray.store.packs import DamagedFragmentError, Pack, Snapshot
 from rlhf_ray.store.schema import (
     ANSWERS,
     amending,
@@ -31,7 +30,6 @@ from rlhf_ray.store.schema import (
     touches_merges,
     with_columns,
 )
-from rlhf_ray.store.snapshot import Snapshot
 
 log = logging.getLogger("rlhf_ray.store")
 
@@ -192,7 +190,7 @@ class Contents:
         marker = self.marker
         if marker is None:  # one of the missing events may have taken an answer back
             count = self._amendments() + bool(len(self.missing))
-            marker = Marker(0, count - added, self.files.exists(weights.FILE))
+            marker = Marker(0, count - added, self.files.exists(WEIGHTS))
         self.files.mark(str(Marker(self.last_number, marker.amendments + added, marker.weighs or weighs)))
 
     def amending(self, rows: pa.Table) -> BoolArray:

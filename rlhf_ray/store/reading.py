@@ -17,13 +17,12 @@ from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.measure.agreement import AnnotatorAgreement
-from rlhf_ray.store import merges, upkeep, weights
+from rlhf_ray.store import merges, upkeep
 from rlhf_ray.store.answers import Presses, agreement_in, count_presses
 from rlhf_ray.store.contents import Contents
-from rlhf_ray.store.files import Files
-from rlhf_ray.store.packs import DamagedFragmentError, gather
+from rlhf_ray.store.files import Files, read_weights
+from rlhf_ray.store.packs import DamagedFragmentError, Snapshot, gather
 from rlhf_ray.store.schema import holding, rows_holding, scripted_event_id, touched, undecided
-from rlhf_ray.store.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,7 @@ class StoreReader:
             ValueError: the weights file is damaged, or missing although weights were set.
         """
         marker = self._contents.marker
-        return weights.read(self._files, were_set=marker is not None and marker.weighs)
+        return read_weights(self._files, were_set=marker is not None and marker.weighs)
 
     def events(self) -> pa.Table:
         """Return all events in order, without those that were undone, as a table with the columns `LABELS`."""

@@ -17,9 +17,20 @@ from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.store import merges, upkeep, weights
+from rlhf_ray.store import merges, upkeep
 from rlhf_ray.store.contents import Contents, Marker, log
-from rlhf_ray.store.files import AMENDMENTS, LAST, LocalFiles, claim, copy_file, open_files
+from rlhf_ray.store.files import (
+    AMENDMENTS,
+    LAST,
+    WEIGHTS,
+    LocalFiles,
+    WeightsMissingError,
+    check_weight,
+    claim,
+    copy_file,
+    open_files,
+    write_weights,
+)
 from rlhf_ray.store.packs import Rows
 from rlhf_ray.store.reading import StoreReader
 from rlhf_ray.store.schema import (
@@ -176,16 +187,16 @@ class PreferenceStore(StoreReader):
             ValueError: ``weight`` is negative or not finite, or the weights file is damaged.
             OSError: the write failed. The earlier weights stay in force.
         """
-        weights.check(annotator, weight)
+        check_weight(annotator, weight)
         try:
             known = self.weights()
-        except weights.WeightsMissingError:
+        except WeightsMissingError:
             known = {}
         self._weigh(known | {annotator: float(weight)})
 
     def _weigh(self, all_weights: Mapping[str, float]) -> None:
         """Replace all weights."""
-        weights.write(self._files, all_weights)
+        write_weights(self._files, all_weights)
         self._contents.refresh()
         self._files.make()
         self._contents.mark(weighs=True)
@@ -283,7 +294,7 @@ class PreferenceStore(StoreReader):
         marker = self._contents.read_marker()  # before the events, which are written before it
         for _ in range(100):
             labels, packs = self._contents.listing()
-            decided = [weights.FILE] if self._files.exists(weights.FILE) else []
+            decided = [WEIGHTS] if self._files.exists(WEIGHTS) else []
             try:
                 for name in ["store.json", *decided, *packs, *labels]:
                     copy_file(self._files, target, name)

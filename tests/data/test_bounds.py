@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlhf_ray.data.bounds import formal_numbers, in_words, unscaled, without_formal
+from rlhf_ray.data.spaces import formal_numbers, in_words, unscaled, without_formal
 
 MOST = np.finfo(np.float32).max
 

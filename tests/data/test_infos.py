@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.data.infos import Infos, with_plain_success
+from rlhf_ray.data.vector_rollout import Infos, with_plain_success
 
 
 def test_an_episode_succeeded_if_any_of_its_own_steps_says_so() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.data.returns import differences, rounding, settled, spread_of
+from rlhf_ray.data.comparisons import differences, rounding, settled, spread_of
 
 
 def exact(rewards: FloatArray) -> list[Fraction]:
