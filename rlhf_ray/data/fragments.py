@@ -84,11 +84,8 @@ class Fragments:
     def check_finite(self, where: str) -> None:
         """Check that observations and actions are finite.
 
-        Args:
-            where: names the source, for the error.
-
         Raises:
-            SettingError: some are NaN or infinite.
+            SettingError: some, of the source ``where``, are NaN or infinite.
         """
         for name in ("observations", "actions"):
             values = getattr(self, name)
@@ -193,8 +190,8 @@ def cut_fragments(
         length: steps per fragment.
         count: number of fragments.
         start_share: share of the fragments, in [0, 1], taken from episode starts.
-        policy_version: version of the policy that acted.
-        rng: source of randomness.
+        policy_version: of the policy that acted.
+        rng: makes the draws.
 
     Returns:
         At most ``count`` fragments (fewer if fewer windows exist); None if no trajectory is long enough.

@@ -74,8 +74,7 @@ def with_names(space: gym.spaces.Box, names: Sequence[str], planes: int = 0) -> 
 
 def names_in(space: gym.Space[Any]) -> tuple[str, ...]:
     """Return the names that `with_names` gave, for example of a Dict's parts; empty if there are none."""
-    names: tuple[str, ...] = getattr(space, "part_names", ())
-    return names
+    return tuple(getattr(space, "part_names", ()))
 
 
 def feature_names(space: gym.Space[Any]) -> list[str]:

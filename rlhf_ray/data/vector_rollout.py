@@ -116,9 +116,7 @@ def with_plain_success(info: dict[str, Any], environment: str) -> dict[str, Any]
 
     Vectorised infos mix up other values: gymnasium's array of booleans makes true of NaN.
 
-    Args:
-        info: of a step or reset; it stays as it is.
-        environment: its name, for the log.
+    The given info stays as it is. The environment's name is for the log.
     """
     said = {name: _plain(info[name], name, environment) for name in SUCCESS if name in info}
     if all(value is info[name] is not None for name, value in said.items()):
@@ -187,7 +185,8 @@ class Infos:
                 self._so_far |= real & succeeded
                 self.known = self.known or bool((real & said).any())
         for name, values in infos.items():
-            if name not in SUCCESS and _is_number(values, len(real)):
+            number = isinstance(values, np.ndarray) and values.dtype.kind == "f" and values.shape == real.shape
+            if name not in SUCCESS and number:
                 counted = real & _told(infos, name) & ~np.isnan(values)
                 total, count = self._sums.get(name, (0.0, 0))
                 self._sums[name] = total + float(values[counted].sum()), count + int(counted.sum())
@@ -222,7 +221,3 @@ def _told(infos: Mapping[str, Any], name: str) -> Any:
     A mask that has one of its own is a value of the environment's instead.
     """
     return True if f"__{name}" in infos else infos.get(f"_{name}", True)
-
-
-def _is_number(values: Any, copies: int) -> bool:
-    return isinstance(values, np.ndarray) and values.dtype.kind == "f" and values.shape == (copies,)

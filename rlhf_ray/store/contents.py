@@ -120,7 +120,10 @@ class Contents:
     def rows(self) -> pa.Table:
         """Return all rows in order, including those of merges that were undone."""
         if self._rows is None:
-            self._rows = in_order([self._beyond_doubt(table) for table in self.segments.values()])
+            tables = list(self.segments.values())
+            if self.doubt:
+                tables = [table.filter(pc.invert(self._in_doubt(table))) for table in tables]
+            self._rows = in_order(tables)
         return self._rows
 
     def events(self) -> pa.Table:
@@ -250,9 +253,6 @@ class Contents:
         """Find the answers that don't count because of `doubt`."""
         answers = pc.is_in(table["kind"], value_set=pa.array(ANSWERS))
         return pc.and_(answers, pc.less(table["sequence"], self.doubt))
-
-    def _beyond_doubt(self, table: pa.Table) -> pa.Table:
-        return table.filter(pc.invert(self._in_doubt(table))) if self.doubt else table
 
     def _gaps(self) -> list[str]:
         """Describe the missing events, and what follows from that."""

@@ -311,10 +311,6 @@ WEIGHTS = "annotators.json"
 """Annotator weights: the one file that is rewritten."""
 
 
-class WeightsMissingError(ValueError):
-    """Weights were set, and their file is gone."""
-
-
 def read_weights(files: Files, *, were_set: bool) -> dict[str, float]:
     """Return the weights that were set, by annotator.
 
@@ -327,7 +323,7 @@ def read_weights(files: Files, *, were_set: bool) -> dict[str, float]:
     """
     if not files.exists(WEIGHTS):
         if were_set:
-            raise WeightsMissingError(
+            raise ValueError(
                 f"{files.root}/{WEIGHTS} is missing, and weights of annotators were set: restore it, or set the weights again."
             )
         return {}

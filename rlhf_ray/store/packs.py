@@ -268,10 +268,6 @@ class Snapshot:
         return tuple(self.labels["annotator"].to_pylist())
 
     @cached_property
-    def _positions(self) -> IntArray:
-        return np.arange(len(self))
-
-    @cached_property
     def _fragments(self) -> Joined:
         return Joined(self.packs)
 
@@ -285,25 +281,15 @@ class Snapshot:
         return len({self.packs[number].family for number in used}) <= 1
 
     @cached_property
-    def _ids(self) -> Array:
-        return np.array(self.ids, dtype=object)
-
-    @cached_property
-    def _annotators(self) -> Array:
-        return np.array(self.annotators, dtype=object)
-
-    @cached_property
     def sides(self) -> tuple[Side, ...]:
         """The side that each annotator chose, as shown to them, ``n`` of them."""
         return tuple(sides_in(self.labels))
 
     @cached_property
-    def _chosen(self) -> Array:
-        return np.array(self.sides, dtype=object)
-
-    @cached_property
-    def _reward_versions(self) -> IntArray:
-        return np.array(self.labels["reward_version"].to_pylist(), dtype=np.int64)
+    def _columns(self) -> tuple[Array, ...]:
+        """What `gather` takes rows of: their numbers, ids, annotators, sides and reward versions."""
+        texts = (np.array(column, dtype=object) for column in (self.ids, self.annotators, self.sides))
+        return np.arange(len(self)), *texts, np.array(self.labels["reward_version"].to_pylist(), dtype=np.int64)
 
     def gather(self, index: Array | slice) -> Comparisons:
         """Load the comparisons at ``index``. Reads only their fragments.
@@ -320,17 +306,9 @@ class Snapshot:
                 f"{self.path} holds fragments of several lengths or shapes, which one reward model can't be fitted to. Undo the "
                 f"merge that added the others: rlhf-ray store undo {self.path}"
             )
-        rows = self._positions[index]
+        numbers, ids, annotators, sides, versions = self._columns
+        rows = numbers[index]
         left, right = (self._fragments.gather(side.take(rows)) for side in self._sides)
-        pairs = Pairs(
-            left,
-            right,
-            tuple(self._ids.take(rows).tolist()),
-            int(self._reward_versions.take(rows).max()),
-        )
-        return Comparisons(
-            pairs,
-            self.preferences.take(rows),
-            tuple(self._annotators.take(rows).tolist()),
-            tuple(self._chosen.take(rows).tolist()),
-        )
+        texts = [tuple(column.take(rows).tolist()) for column in (ids, annotators, sides)]
+        pairs = Pairs(left, right, texts[0], int(versions.take(rows).max()))
+        return Comparisons(pairs, self.preferences.take(rows), *texts[1:])

@@ -24,7 +24,6 @@ from rlhf_ray.store.files import (
     LAST,
     WEIGHTS,
     LocalFiles,
-    WeightsMissingError,
     check_weight,
     claim,
     copy_file,
@@ -179,19 +178,12 @@ class PreferenceStore(StoreReader):
 
         Of two concurrent calls, one may be lost.
 
-        Args:
-            annotator: whose comparisons.
-            weight: 0 or more.
-
         Raises:
             ValueError: ``weight`` is negative or not finite, or the weights file is damaged.
             OSError: the write failed. The earlier weights stay in force.
         """
         check_weight(annotator, weight)
-        try:
-            known = self.weights()
-        except WeightsMissingError:
-            known = {}
+        known = self.weights() if self._files.exists(WEIGHTS) else {}
         self._weigh(known | {annotator: float(weight)})
 
     def _weigh(self, all_weights: Mapping[str, float]) -> None:
@@ -268,9 +260,6 @@ class PreferenceStore(StoreReader):
         """Replace the content of this store with that of the store at ``path``.
 
         The old content is kept next to it, in a folder of the same name with the suffix ``.replaced-1`` (or the next free number).
-
-        Args:
-            path: the other store.
 
         Raises:
             ValueError: there is no store at ``path``, or this store is at a URL, where it can't be replaced in one step.

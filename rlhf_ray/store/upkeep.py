@@ -1,12 +1,9 @@
-"""Maintenance of the store's files: writing, compaction, verification and quarantine."""
+"""Maintenance of the store's files: writing, compaction and quarantine."""
 
 from __future__ import annotations
 
 import io
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +11,9 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from rlhf_ray.store.contents import Contents, hash_of, log
-from rlhf_ray.store.files import AMENDMENTS, FOLDERS
+from rlhf_ray.store.files import AMENDMENTS
 from rlhf_ray.store.packs import Pack, Rows
-from rlhf_ray.store.schema import FORMAT, MAJOR, MINOR, in_order
+from rlhf_ray.store.schema import in_order
 
 SMALL_SEGMENT = 4096
 """A segment with fewer events is small."""
@@ -85,58 +82,6 @@ def quarantine(contents: Contents) -> None:
     except OSError as error:
         log.warning("Can't move damaged files to quarantine: %s", error)
     contents.refresh()
-
-
-@dataclass(frozen=True)
-class Verification:
-    """The result of `verify`.
-
-    Attributes:
-        problems: one sentence per problem, starting with the file.
-        events: number of events.
-        comparisons: number of active comparisons.
-        fragments: number of fragments.
-    """
-
-    problems: tuple[str, ...]
-    events: int
-    comparisons: int
-    fragments: int
-
-
-def verify(contents: Contents) -> Verification:
-    """Read everything; check every segment against its hash and every fragment against its checksum and id."""
-    contents.refresh()
-    problems = []
-    for name, pack in contents.packs.items():
-        for row in pack.intact():
-            if pack.fragments[row : row + 1].ids() != [pack.ids[row]]:
-                problems.append(f"{name}: fragment {pack.ids[row]} doesn't match its id")
-    problems += contents.problems()
-    snapshot = contents.snapshot()
-    fragments = len({name for pack in contents.packs.values() for name in pack.ids})
-    return Verification(tuple(problems), len(contents.events()), len(snapshot), fragments)
-
-
-def describe(contents: Contents) -> dict[str, Any]:
-    """Return summary counts of the store, as JSON values."""
-    contents.refresh()
-    events, snapshot = contents.events(), contents.snapshot()
-    times = [time for time in events["t_answered"].to_pylist() if time is not None]
-    return {
-        "format": f"{FORMAT} {MAJOR}.{MINOR}",
-        "comparisons": len(snapshot),
-        "lost": snapshot.lost,
-        "events": len(events),
-        "kinds": dict(Counter(events["kind"].to_pylist())),
-        "annotators": dict(Counter(snapshot.annotators)),
-        "ties": snapshot.sides.count("equal"),
-        "answered": [min(times).isoformat(), max(times).isoformat()] if times else [],
-        "clips": len({name for pack in contents.packs.values() for name in pack.ids}),
-        "clip_shapes": sorted({str(pack.fragments.observations.shape[1:]) for pack in contents.packs.values()}),
-        "files": {folder: len(contents.files.list(folder)) for folder in (*FOLDERS, "quarantine")},
-        "bytes": {folder: sum(map(contents.files.size, contents.files.list(folder))) for folder in FOLDERS},
-    }
 
 
 def _groups(packs: Sequence[Pack]) -> list[list[Pack]]:

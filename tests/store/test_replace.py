@@ -18,16 +18,13 @@ def test_it_holds_what_the_other_holds_and_its_own_content_is_kept_beside_it(tmp
     other.weigh("oracle", 0.5)
     store.replace_with(tmp_path / "donor")
     for now in (store, PreferenceStore(tmp_path / "own", create=False)):
-        held = now.load()
-        assert held is not None
-        assert same_comparisons(held, donor)
+        assert same_comparisons(now.load(), donor)
         assert now.weights() == {"oracle": 0.5}
         assert now.verify().problems == ()
         assert now.tally() == other.tally()
     store.replace_with(tmp_path / "donor")
     for number, comparisons in ((1, own), (2, donor)):
         kept = PreferenceStore(tmp_path / f"own.replaced-{number}", create=False).load()
-        assert kept is not None
         assert same_comparisons(kept, comparisons)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["donor", "own", "own.replaced-1", "own.replaced-2"]
     store.commit(own, annotator="oracle")
@@ -50,9 +47,7 @@ def test_a_call_that_was_cut_off_between_its_two_steps_can_be_repeated(tmp_path:
     (tmp_path / "own").rename(tmp_path / "own.replaced-1")
     restarted = PreferenceStore(tmp_path / "own")
     restarted.replace_with(tmp_path / "donor")
-    held = restarted.load()
-    assert held is not None
-    assert same_comparisons(held, donor)
+    assert same_comparisons(restarted.load(), donor)
     assert len(PreferenceStore(tmp_path / "own.replaced-1", create=False)) == 3
 
 
