@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +79,7 @@ class Fragments:
     @property
     def nbytes(self) -> int:
         """Total size of all arrays in bytes."""
-        return sum(int(getattr(self, f.name).nbytes) for f in fields(self))
+        return sum(int(array.nbytes) for array in vars(self).values())
 
     def check_finite(self, where: str) -> None:
         """Check that observations and actions are finite.
@@ -121,9 +121,7 @@ class Fragments:
         lengths = {batch.length for batch in batches}
         if len(lengths) != 1:
             raise ValueError(f"Can't join fragments of different lengths: {sorted(lengths)}.")
-        return Fragments(
-            **{f.name: np.concatenate([getattr(batch, f.name) for batch in batches]) for f in fields(Fragments)}
-        )
+        return Fragments(**{name: np.concatenate([vars(of)[name] for of in batches]) for name in vars(batches[0])})
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import pickle
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,25 +94,13 @@ class _Array:
         return self
 
 
-def _frombuffer(content: Any, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
-    return _Array()._fill(content, dtype.value, shape, order)
-
-
-def _scalar(dtype: _Dtype, content: Any) -> Any:
-    return np.frombuffer(content, dtype.value)[0]
-
-
-def _latin(text: str, encoding: str) -> bytes:
-    return str(text).encode("latin1")  # how old pickles store bytes
-
-
-_KNOWN = {
+_KNOWN: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "_reconstruct"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("numpy", "_frombuffer"): _frombuffer,
-    ("numpy", "scalar"): _scalar,
-    ("_codecs", "encode"): _latin,
+    ("numpy", "_frombuffer"): lambda content, dtype, shape, order: _Array()._fill(content, dtype.value, shape, order),
+    ("numpy", "scalar"): lambda dtype, content: np.frombuffer(content, dtype.value)[0],
+    ("_codecs", "encode"): lambda text, _: str(text).encode("latin1"),  # how old pickles store bytes
 }
 """What is built, by its package and name."""
 

@@ -44,7 +44,8 @@ class Transitions:
     columns: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        lengths = {name: len(value) for name, value in self._arrays().items()}
+        own = {name: value for name, value in vars(self).items() if name != "columns"}
+        lengths = {name: len(value) for name, value in {**own, **self.columns}.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"Transitions need arrays of one length; got {lengths}.")
 
@@ -75,9 +76,6 @@ class Transitions:
         if len(self) <= most:
             return self
         return self[np.sort(rng.choice(len(self), most, replace=False))]
-
-    def _arrays(self) -> dict[str, Array]:
-        return {name: value for name, value in vars(self).items() if name != "columns"} | dict(self.columns)
 
     @staticmethod
     def concatenate(parts: Sequence[Transitions]) -> Transitions:

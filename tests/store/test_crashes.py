@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_ray.store import PreferenceStore, store, upkeep
+from rlhf_ray.store import PreferenceStore, contents, store
 from tests.made_up import joined, same_comparisons, some_comparisons
 from tests.store.faulty import FaultyDisk
 
@@ -95,7 +95,7 @@ def test_a_compaction_for_which_there_is_no_room_does_not_fail_the_commit(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(upkeep, "compact", full)
+        patch.setattr(contents, "compact", full)
         assert opened.commit(BATCHES[1], annotator="oracle") == 2
     assert opened.commit(BATCHES[2], annotator="oracle") == 1
     assert len(os.listdir(tmp_path / "labels")) == 1
