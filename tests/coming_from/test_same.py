@@ -119,20 +119,6 @@ def test_a_scripted_teacher_labels_a_folder_of_theirs(tmp_path: Path) -> None:
     assert 0 < held.preferences.mean() < 1
 
 
-def test_what_is_committed_is_what_they_push(tmp_path: Path) -> None:
-    assert named(IMITATION, "`PreferenceDataset`", "preference_collate_fn") == ("Comparisons",)
-    batch = some_comparisons(4)
-    dataset = pc.PreferenceDataset()
-    dataset.push(pairs_of(batch.pairs), batch.preferences)
-    PreferenceStore(tmp_path / "store").commit(batch, annotator="me")
-    held = PreferenceStore(tmp_path / "store").load()
-    fragments, preferences = pc.preference_collate_fn(list(dataset))
-    np.testing.assert_array_equal(held.preferences, preferences)
-    for side, of in enumerate((held.pairs.left, held.pairs.right)):
-        for name, theirs in (("observations", "obs"), ("actions", "acts"), ("rewards", "rews")):
-            np.testing.assert_array_equal(getattr(of, name), [getattr(pair[side], theirs) for pair in fragments])
-
-
 @pytest.mark.slow
 def test_schedules() -> None:
     names = named(IMITATION, "`PreferenceComparisons`", "query_schedule")
