@@ -34,9 +34,8 @@ from playwright.sync_api import Browser, Error, Page, Response, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.record import record
-from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.comparisons import Pairs, differences, spread_of
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.data.returns import differences, spread_of
 from rlhf_ray.measure.error_rates import newest_rates
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.store import PreferenceStore

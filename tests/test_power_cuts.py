@@ -26,7 +26,7 @@ from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.trainer import RewardTrainer
 from rlhf_ray.settings import RewardModelSettings
-from rlhf_ray.store import PreferenceStore, store, upkeep
+from rlhf_ray.store import PreferenceStore, contents, store
 from tests.made_up import FORCES, VECTORS, joined, same_comparisons, some_comparisons
 from tests.store.faulty import FaultyRun, PowerCutError
 
@@ -60,13 +60,13 @@ class Disk(FaultyRun):
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().install(monkeypatch)
-        compact = upkeep.compact
+        compact = contents.compact
 
         def compacting(*arguments: Any) -> Any:
             with self.within("compaction"):
                 return compact(*arguments)
 
-        monkeypatch.setattr(upkeep, "compact", compacting)
+        monkeypatch.setattr(contents, "compact", compacting)
 
 
 def new_trainer() -> RewardTrainer:

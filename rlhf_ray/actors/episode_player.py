@@ -11,10 +11,10 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import FaultyEnvironmentError
-from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.rollout import Act, rollout
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.spaces import seeded
+from rlhf_ray.data.transitions import RecordedEpisode
 
 
 class BestPolicy(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.recorded import Block, InsidePlan
-from rlhf_ray.data.recorded_episode import RecordedEpisode
+from rlhf_ray.data.transitions import RecordedEpisode
 from rlhf_ray.envs.batch import EnvBatch
 
 

@@ -22,9 +22,9 @@ from rlhf_ray.agents.play import play
 from rlhf_ray.data.arrays import Array, BoolArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.recorded_episode import ACTIVATION, GAMMA, STATE, RecordedEpisode, StateBlobs
 from rlhf_ray.data.recording_writer import RecordingWriter
 from rlhf_ray.data.recordings import Recording, arrays_of
+from rlhf_ray.data.transitions import ACTIVATION, GAMMA, STATE, RecordedEpisode, StateBlobs
 from rlhf_ray.envs.batch import EnvBatch
 
 Split = Literal["train", "validation", "test"]

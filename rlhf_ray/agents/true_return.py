@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.data.infos import Infos
 from rlhf_ray.data.spaces import seeded
+from rlhf_ray.data.vector_rollout import Infos
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class TrueReturn:
             of the action dimension that varies most (Box, in the action's unit).
         cut: episodes that did not end by themselves, and were cut after `LONGEST` steps, since the environment has no time limit.
             Their return is the sum of these steps.
-        success_rate: share of episodes in which a step succeeded (`rlhf_ray.data.infos`); None if the environment doesn't say.
+        success_rate: share of episodes in which a step succeeded; None if the environment doesn't say.
     """
 
     true_return_mean: float

@@ -14,7 +14,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.whole import whole_number
+from rlhf_ray.settings.checks import whole_number
 
 ANSI_STYLE = re.compile(r"\x1b\[[\d;]*m")
 """A terminal's colours."""

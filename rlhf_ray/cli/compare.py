@@ -12,7 +12,7 @@ import tyro
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.studies import print_table
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.data.inputs import check_recorded
 from rlhf_ray.data.lock import Lock
-from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.recording_writer import Format, write_episodes
 from rlhf_ray.data.recordings import EpisodeSource, open_episodes, recorded_in
 from rlhf_ray.data.spaces import shaped
+from rlhf_ray.data.transitions import RecordedEpisode
 
 
 @dataclass(frozen=True)

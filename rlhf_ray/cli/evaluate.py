@@ -14,7 +14,7 @@ import tyro
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.studies import print_section, writable
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.settings.checks import Count, check_values
 
 if TYPE_CHECKING:

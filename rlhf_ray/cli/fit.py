@@ -18,8 +18,7 @@ from rlhf_ray.cli.spaces import spaces_of
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock
-from rlhf_ray.data.metrics import share_of
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain, share_of
 from rlhf_ray.measure.held_out import below_chance
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interruption import nothing_to_save

@@ -15,7 +15,7 @@ from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.presets import preset
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.lock import Lock
-from rlhf_ray.data.recorded_episode import GAMMA
+from rlhf_ray.data.transitions import GAMMA
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.progress import Counting
 from rlhf_ray.settings.checks import Count, Natural, Share, check_values, require

@@ -19,7 +19,7 @@ from rlhf_ray.data.places import run_path
 from rlhf_ray.data.system import bound_cores
 from rlhf_ray.runs.interruption import nothing_to_save, sigterm_as_ctrl_c
 from rlhf_ray.settings import Experiment
-from rlhf_ray.settings.sweep import Metric, Schedule, Search
+from rlhf_ray.settings.start import Metric, Schedule, Search
 
 if TYPE_CHECKING:
     from rlhf_ray.sweeps.results import SweepOutcome

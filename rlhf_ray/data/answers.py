@@ -23,9 +23,7 @@ class AnswerKind:
         broken: whether it says that a clip is broken: nobody gets the pair again.
         undecided: whether it counts as a pair that the annotator can't decide (`Tally.skipped`): another is asked in its place, up
             to the limits of `rlhf_ray.queries.due`.
-        counted: the name of its count in the statistics; empty if it is not counted.
-        title: title of that count.
-        means: what is counted.
+        counted, title, means: name, title and meaning of its count in the statistics; empty if it is not counted.
     """
 
     name: str

@@ -33,9 +33,6 @@ def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object
         write: fills the folder it is given.
         unlisted: name of a subfolder that verifies itself and is excluded from the manifest.
 
-    Returns:
-        The checkpoint's folder.
-
     Raises:
         OSError: the write failed; names the file or folder.
     """
@@ -43,25 +40,22 @@ def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object
     for left in (*folder.glob(".tmp-*"), *folder.glob(".old-*")):  # left by a killed process
         shutil.rmtree(left)
     with writing(checkpoint), whole_folder(checkpoint) as new:
-        _fill(new, write, unlisted)
+        try:
+            write(new)
+        except Exception as error:
+            inner = cause(error)  # the write may run in an actor
+            if not isinstance(inner, OSError) and (
+                match := re.search(r"os error (\d+)", str(inner))
+            ):  # from safetensors
+                inner = OSError(int(match[1]), os.strerror(int(match[1])))
+            if isinstance(inner, OSError) and inner.errno is not None:
+                raise OSError(inner.errno, os.strerror(inner.errno), inner.filename) from error
+            raise
+        add_manifest(new, unlisted)
     flush(folder.parent)  # the folder itself may be new
     for old in all_checkpoints(folder)[:-KEPT]:
         shutil.rmtree(old)
     return checkpoint
-
-
-def _fill(folder: Path, write: Callable[[Path], object], unlisted: str) -> None:
-    """Let ``write`` fill the new ``folder``, then add the manifest: a hash per file."""
-    try:
-        write(folder)
-    except Exception as error:
-        inner = cause(error)  # the write may run in an actor
-        if not isinstance(inner, OSError) and (match := re.search(r"os error (\d+)", str(inner))):  # from safetensors
-            inner = OSError(int(match[1]), os.strerror(int(match[1])))
-        if isinstance(inner, OSError) and inner.errno is not None:
-            raise OSError(inner.errno, os.strerror(inner.errno), inner.filename) from error
-        raise
-    add_manifest(folder, unlisted)
 
 
 def add_manifest(folder: Path, unlisted: str) -> None:

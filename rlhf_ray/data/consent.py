@@ -24,6 +24,9 @@ from rlhf_ray.data.places import config_folder
 
 FLAG = "--allow-import"
 
+REMEMBERED = "imports.json"
+"""Where in the user's configuration folder typed modules are remembered."""
+
 _MODULE = r"\w[\w-]*(\.\w[\w-]*)*"
 """Matches what Python can import by name: the file ``25-x.py``, too."""
 
@@ -61,21 +64,15 @@ def _remember(top: str, place: str | None) -> None:
         return
     remembered.setdefault(top, []).append(place)
     with contextlib.suppress(OSError):  # the home folder is not writable: later commands ask again
-        file = _file()
+        file = config_folder() / REMEMBERED
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, json.dumps(remembered, indent=2) + "\n")
 
 
 def take_flags(words: list[str]) -> list[str]:
-    """Remove ``--allow-import MODULE`` and ``--allow-pickle FOLDER`` from a command line, and allow what they name.
+    """Return a command line without ``--allow-import MODULE`` and ``--allow-pickle FOLDER``, and allow what they name.
 
     Allow the module of each ``module:Name``, too.
-
-    Args:
-        words: the command line.
-
-    Returns:
-        The remaining words.
 
     Raises:
         SettingError: a flag's value is not a module name, or no folder.
@@ -113,7 +110,7 @@ def check(names: Iterable[str], source: Path, found: object = ()) -> None:
     """Check that the user has allowed the modules of these names from the file ``source``. Imports nothing.
 
     Args:
-        names: the names.
+        names: of parts and environments.
         source: the file.
         found: the folders where a file says that the modules lie, as it says so: `rlhf_ray.data.modules.found_in_all`. Those where
             one of them does are searched from now on.
@@ -163,13 +160,9 @@ def _folder_of(place: Path | str, top: str) -> str:
     return str(within.parent if within.name == top and Path(place).name.startswith("__init__.") else within)
 
 
-def _file() -> Path:
-    return config_folder() / "imports.json"
-
-
 def _remembered() -> dict[str, list[str]]:
     try:
-        values = json.loads(_file().read_text())
+        values = json.loads((config_folder() / REMEMBERED).read_text())
         return {str(top): [str(place) for place in places] for top, places in values.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}

@@ -27,9 +27,8 @@ from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.inputs import check_observations, check_recorded
-from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.spaces import shaped, space_from_json, space_to_json
-from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.data.transitions import RecordedEpisode, Transitions
 
 logger = logging.getLogger(__name__)
 
@@ -74,12 +73,7 @@ class Demonstrations:
         return len(self.actions)
 
     def save(self, file: Path | str, spaces: Sequence[gym.Space[Any]] = ()) -> None:
-        """Write the demonstrations to the ``.npz`` file ``file``.
-
-        Args:
-            file: the file.
-            spaces: the environment's observation and action space, if known.
-        """
+        """Write the demonstrations to the ``.npz`` file ``file``, with the environment's observation and action space, if known."""
         file = Path(file)
         file.parent.mkdir(parents=True, exist_ok=True)
         arrays = {name: value for name, value in vars(self).items() if value is not None}
@@ -144,11 +138,9 @@ class Demonstrations:
             SettingError: they don't match, are on another scale, or hold NaN or infinite values.
         """
         made = replace(self)
-        object.__setattr__(
-            made, "actions", shaped(self.actions, action_space)
-        )  # the constructor's own shape is another
-        spaces, what = (observation_space, action_space), f"The demonstrations in {where}"
-        check_recorded(made.observations, made.actions, spaces, what, own=own)
+        object.__setattr__(made, "actions", shaped(self.actions, action_space))  # which the constructor would flatten
+        what = f"The demonstrations in {where}"
+        check_recorded(made.observations, made.actions, (observation_space, action_space), what, own=own)
         if made.next_observations is not None:
             check_observations(made.next_observations, observation_space, what, own=own)
         return made

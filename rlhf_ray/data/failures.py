@@ -112,7 +112,7 @@ def blaming(parts: Mapping[str, str]) -> Iterator[None]:
     """Name the user's own part that raised inside, in an error that passes between processes. Other errors pass unchanged.
 
     Args:
-        parts: the parts at work inside: the name by setting. Names of built-in parts are ignored.
+        parts: names by setting of the parts at work inside. Those of built-in parts are ignored.
 
     Raises:
         PartError: code of the user raised, or called code that raised.

@@ -10,11 +10,10 @@ import itertools
 
 import numpy as np
 
-from rlhf_ray.data.arrays import FloatArray, IntArray, numbers_of
-from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.data.comparisons import Comparisons, Pairs, differences, numbers_of
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.data.returns import differences
 
 PAIRS_PER_RATING = 2
 """Comparisons per rating: each rated fragment is compared with about four others."""

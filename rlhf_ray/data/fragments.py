@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -79,16 +79,13 @@ class Fragments:
     @property
     def nbytes(self) -> int:
         """Total size of all arrays in bytes."""
-        return sum(int(getattr(self, f.name).nbytes) for f in fields(self))
+        return sum(int(array.nbytes) for array in vars(self).values())
 
     def check_finite(self, where: str) -> None:
         """Check that observations and actions are finite.
 
-        Args:
-            where: names the source, for the error.
-
         Raises:
-            SettingError: some are NaN or infinite.
+            SettingError: some, of the source ``where``, are NaN or infinite.
         """
         for name in ("observations", "actions"):
             values = getattr(self, name)
@@ -124,9 +121,7 @@ class Fragments:
         lengths = {batch.length for batch in batches}
         if len(lengths) != 1:
             raise ValueError(f"Can't join fragments of different lengths: {sorted(lengths)}.")
-        return Fragments(
-            **{f.name: np.concatenate([getattr(batch, f.name) for batch in batches]) for f in fields(Fragments)}
-        )
+        return Fragments(**{name: np.concatenate([vars(of)[name] for of in batches]) for name in vars(batches[0])})
 
 
 @dataclass(frozen=True)
@@ -193,8 +188,8 @@ def cut_fragments(
         length: steps per fragment.
         count: number of fragments.
         start_share: share of the fragments, in [0, 1], taken from episode starts.
-        policy_version: version of the policy that acted.
-        rng: source of randomness.
+        policy_version: of the policy that acted.
+        rng: makes the draws.
 
     Returns:
         At most ``count`` fragments (fewer if fewer windows exist); None if no trajectory is long enough.

@@ -100,11 +100,14 @@ class _Walk:
         if isinstance(value, types.FunctionType):
             self._function(value)
         elif isinstance(value, types.CodeType):
-            self._code(value)
+            self.put(value.co_code, value.co_flags, value.co_argcount, getattr(value, "co_exceptiontable", b""))
+            self.add((value.co_names, value.co_consts, value.co_freevars))
         elif isinstance(value, type):
             self._class(value)
         elif isinstance(value, types.ModuleType):
-            self._module(value)
+            self._name(value.__name__, "module")
+            file = _own_file(value)
+            self.put(file.read_bytes() if file is not None and file.is_file() else "")
         elif isinstance(value, types.MethodType):
             self.add((value.__func__, value.__self__))
         elif isinstance(value, property | staticmethod | classmethod | cached_property):
@@ -130,11 +133,6 @@ class _Walk:
         else:
             self._reduced(value)
 
-    def _module(self, module: types.ModuleType) -> None:
-        self._name(module.__name__, "module")
-        file = _own_file(module)
-        self.put(file.read_bytes() if file is not None and file.is_file() else "")
-
     def _function(self, function: types.FunctionType) -> None:
         if installed(function.__module__):
             self._name(function.__module__, function.__qualname__)
@@ -146,10 +144,6 @@ class _Walk:
         cells = function.__closure__ or ()
         self.add((function.__defaults__, function.__kwdefaults__, tuple(map(_content, cells))))
         self.add({name: part for name, part in vars(function).items() if name != "__wrapped__"})
-
-    def _code(self, code: types.CodeType) -> None:
-        self.put(code.co_code, code.co_flags, code.co_argcount, getattr(code, "co_exceptiontable", b""))
-        self.add((code.co_names, code.co_consts, code.co_freevars))
 
     def _class(self, kind: type) -> None:
         self._name(kind.__module__ if installed(kind.__module__) else "", kind.__qualname__)

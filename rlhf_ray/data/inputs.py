@@ -56,7 +56,15 @@ def check_recorded(
             f"{one_line(spaces[0])} and {one_line(spaces[1])}. {shape_remedy(shapes[0], spaces[0].shape)}"
         )
     check_observations(observations, spaces[0], what, axes=axes, own=own)
-    check_actions(actions, spaces[1], what)
+    space = spaces[1]
+    _check_finite(actions, f"{what} have actions")
+    check_choices(actions, space, what)
+    if isinstance(space, gym.spaces.MultiBinary) and actions.size and not np.isin(actions, (0, 1)).all():
+        raise SettingError(
+            f"{what} have actions from {actions.min()} to {actions.max()}; the environment's are 0 or 1, {space}."
+        )
+    if isinstance(space, gym.spaces.Box) and actions.size and (found := _outside(actions, space, axes)) is not None:
+        _say(what, "actions", f"actions outside of their bounds in {found[0]:.2g} of the steps: {found[1]}.")
 
 
 def check_observations(values: Array, space: gym.Space[Any], what: str, *, axes: int = 1, own: bool = False) -> None:
@@ -96,33 +104,8 @@ def check_observations(values: Array, space: gym.Space[Any], what: str, *, axes:
     _check_scale(values, space, what, axes, own)
 
 
-def check_actions(actions: Array, space: gym.Space[Any], what: str) -> None:
-    """Check that actions ``[…, *action_shape]`` are finite, and values of a Discrete, MultiDiscrete or MultiBinary space.
-
-    Raises:
-        SettingError: they are not.
-    """
-    _check_finite(actions, f"{what} have actions")
-    check_choices(actions, space, what)
-    if isinstance(space, gym.spaces.MultiBinary) and actions.size and not np.isin(actions, (0, 1)).all():
-        raise SettingError(
-            f"{what} have actions from {actions.min()} to {actions.max()}; the environment's are 0 or 1, {space}."
-        )
-    if isinstance(space, gym.spaces.Box) and actions.size:
-        axes = actions.ndim - len(space.shape)
-        if (found := _outside(actions, space, axes)) is not None:
-            share, place = found
-            _say(what, "actions", f"actions outside of their bounds in {share:.2g} of the steps: {place}.")
-
-
 def check_choices(values: Array, space: gym.Space[Any], what: str, name: str = "actions") -> None:
-    """Check that ``values`` ``[…, *shape]`` are of a Discrete or MultiDiscrete space. Others are not checked.
-
-    Args:
-        values: actions or observations.
-        space: the environment's space.
-        what: has them, for the error.
-        name: what they are.
+    """Check that the actions or observations ``[…, *shape]`` are of a Discrete or MultiDiscrete space. Others are not checked.
 
     Raises:
         SettingError: they are not.
@@ -172,7 +155,10 @@ def _outside(values: Array, space: gym.spaces.Box, axes: int) -> tuple[float, st
     """Return the largest share of steps in which one number is outside of its bounds, and that number in words; None: no step."""
     rows = values.reshape(-1, *values.shape[axes:])
     low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
-    low, high = (bound + sign * ROUNDING * _finite(bound) for bound, sign in ((low, -1), (high, 1)))
+    low, high = (
+        bound + sign * ROUNDING * np.where(np.isfinite(bound), np.maximum(np.abs(bound), 1.0), 0.0)
+        for bound, sign in ((low, -1), (high, 1))
+    )
     least, most = rows.min(0), rows.max(0)
     if not ((least < low) | (most > high)).any():
         return None
@@ -183,11 +169,6 @@ def _outside(values: Array, space: gym.spaces.Box, axes: int) -> tuple[float, st
     return float(share[at]), (
         f"number {place} is {float(least[at]):.6g} to {float(most[at]):.6g}, and its space has {bounds}"
     )
-
-
-def _finite(bound: Array) -> Array:
-    size: Array = np.where(np.isfinite(bound), np.maximum(np.abs(bound), 1.0), 0.0)
-    return size
 
 
 def _check_finite(values: Array, what: str) -> None:

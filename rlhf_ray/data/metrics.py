@@ -7,6 +7,7 @@ Prometheus gauges and help texts, TensorBoard descriptions, terminal bars and th
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -139,3 +140,16 @@ def described(name: str) -> str:
         return ""
     metric = declaration[0]
     return f"{metric.help} [{metric.unit}]" if metric.unit else metric.help
+
+
+def plain(value: Any) -> Any:
+    """Convert metrics or settings to JSON values, recursively: numpy numbers to Python's, NaN and infinity to None."""
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

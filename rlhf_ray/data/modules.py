@@ -61,15 +61,12 @@ def import_module(module: str) -> ModuleType:
         append_to_path()  # for imports that the module makes later, for example when it builds an environment
 
 
-def found_in(module: str) -> str | None:
-    """Return the searched folder where ``module`` was found; None for an installed module."""
-    top = sys.modules.get(module.partition(".")[0])
-    file = getattr(top, "__file__", None)
-    places = [Path(file).parent] if file else []
-    places += [Path(place).parent for place in getattr(top, "__path__", [])]
-    return next((folder for folder in folders() if Path(folder) in places), None)
-
-
 def found_in_all(modules: Iterable[str]) -> list[str]:
-    """Return the searched folders where these modules were found, sorted."""
-    return sorted({folder for module in modules if (folder := found_in(module)) is not None})
+    """Return the searched folders where these modules were found, sorted; of installed modules none."""
+    found = set()
+    for top in (sys.modules.get(module.partition(".")[0]) for module in modules):
+        file = getattr(top, "__file__", None)
+        places = [Path(file).parent] if file else []
+        places += [Path(place).parent for place in getattr(top, "__path__", [])]
+        found.update([folder for folder in folders() if Path(folder) in places][:1])
+    return sorted(found)

@@ -31,8 +31,8 @@ from rlhf_ray.data.columns import to_lists
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.inputs import check_recorded
-from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.spaces import of_one_choice, one_line, shaped
+from rlhf_ray.data.transitions import RecordedEpisode
 from rlhf_ray.data.views import action_view_of, view_of
 
 METADATA = "metadata.json"
@@ -152,16 +152,9 @@ def read_imitation(folder: Path) -> list[Trajectory]:
 
 
 def write_imitation(trajectories: Iterable[Trajectory], folder: Path | str) -> None:
-    """Write a folder of Hugging Face datasets, which ``imitation.data.serialize.load`` and ``datasets.load_from_disk`` open.
-
-    Raises:
-        SettingError: ``folder`` exists.
-    """
-    folder = Path(folder)
-    if folder.exists():
-        raise SettingError(f"out is {folder}, which exists; give another folder.")
+    """Write a new folder of Hugging Face datasets, which ``imitation.data.serialize.load`` and ``datasets.load_from_disk`` open."""
     name = "data-00000-of-00001.arrow"
-    with whole_folder(folder) as new:
+    with whole_folder(Path(folder)) as new:
         writer = None
         with pa.OSFile(str(new / name), "wb") as sink:
             for trajectory in trajectories:  # one at a time: the lists need no second copy of all of them
@@ -179,11 +172,9 @@ def write_imitation(trajectories: Iterable[Trajectory], folder: Path | str) -> N
                 writer.close()
         state: dict[str, Any] = dict.fromkeys(("_format_columns", "_format_type", "_split"))
         state |= {"_data_files": [{"filename": name}], "_fingerprint": "0" * 16, "_format_kwargs": {}}
+        about = dict.fromkeys(("citation", "description", "homepage", "license"), "")
         (new / "state.json").write_text(json.dumps(state | {"_output_all_columns": False}))
-        (new / "dataset_info.json").write_text(json.dumps(dict.fromkeys(_INFO, "")))
-
-
-_INFO = ("citation", "description", "homepage", "license")
+        (new / "dataset_info.json").write_text(json.dumps(about))
 
 
 def _of_lists(row: pa.Scalar) -> Array:
@@ -211,11 +202,6 @@ def _of_lists(row: pa.Scalar) -> Array:
     return array.reshape(shape)
 
 
-def is_minari(path: Path) -> bool:
-    """Return whether ``path`` is a Minari data set."""
-    return _data(path) is not None
-
-
 class MinariFolder:
     """Reads the Minari data set at ``path``.
 
@@ -233,7 +219,7 @@ class MinariFolder:
     def __init__(self, path: Path | str):
         self.path = Path(path)
         storage_class = _storage_class(f"{path} is a Minari data set")
-        data = _data(self.path)
+        data = minari_data(self.path)
         if data is None:
             raise SettingError(f"{path} is no Minari data set (no {METADATA}).")
         try:
@@ -298,15 +284,13 @@ def write_minari(
         environment: its gymnasium id; left out if it was registered with a function instead of ``module:Class``.
 
     Raises:
-        SettingError: Minari is not installed, or ``out`` exists.
+        SettingError: Minari is not installed.
     """
     out = Path(out)
     storage_class = _storage_class(f"{out} is to be a Minari data set")
     from minari.data_collector import EpisodeBuffer
     from minari.storage.datasets_root_dir import get_dataset_path
 
-    if out.exists():
-        raise SettingError(f"out is {out}, which exists; give another folder.")
     root = Path(get_dataset_path(""))
     name = str(out.absolute().relative_to(root)) if out.absolute().is_relative_to(root) else out.name
     name = re.sub(r"[^-_/\w]", "-", name)
@@ -349,7 +333,8 @@ def _in_order(space: gym.Space[Any], declared: dict[str, Any]) -> gym.Space[Any]
     return space
 
 
-def _data(path: Path) -> Path | None:
+def minari_data(path: Path) -> Path | None:
+    """Return the folder with the data of the Minari data set ``path``; None if it is none."""
     for folder in (path, path / "data"):
         try:
             if "data_format" in json.loads((folder / METADATA).read_text()):

@@ -1,5 +1,8 @@
 """Reads other projects' pickles without running code from them.
 
+Two formats of preferences are read: imitation's `PreferenceDataset`, and the `PrefDB` of Matthew Rahtz's
+learning-from-human-preferences and its descendants (``train.pkl.gz``, ``val.pkl.gz``).
+
 Objects become `Stored`, which holds their attributes; arrays become plain arrays of numbers. Whatever else a pickle names or calls
 is a stand-in that does nothing.
 """
@@ -8,11 +11,17 @@ from __future__ import annotations
 
 import io
 import pickle
+import zlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.data.spaces import of_one_choice
 
 LARGEST = 8 << 30
 """Limit on a file's size in memory, in bytes, unpacked and with all its fragments. A few kB can claim any number."""
@@ -85,25 +94,13 @@ class _Array:
         return self
 
 
-def _frombuffer(content: Any, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
-    return _Array()._fill(content, dtype.value, shape, order)
-
-
-def _scalar(dtype: _Dtype, content: Any) -> Any:
-    return np.frombuffer(content, dtype.value)[0]
-
-
-def _latin(text: str, encoding: str) -> bytes:
-    return str(text).encode("latin1")  # how old pickles store bytes
-
-
-_KNOWN = {
+_KNOWN: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "_reconstruct"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("numpy", "_frombuffer"): _frombuffer,
-    ("numpy", "scalar"): _scalar,
-    ("_codecs", "encode"): _latin,
+    ("numpy", "_frombuffer"): lambda content, dtype, shape, order: _Array()._fill(content, dtype.value, shape, order),
+    ("numpy", "scalar"): lambda dtype, content: np.frombuffer(content, dtype.value)[0],
+    ("_codecs", "encode"): lambda text, _: str(text).encode("latin1"),  # how old pickles store bytes
 }
 """What is built, by its package and name."""
 
@@ -154,3 +151,106 @@ def check_size(size: int) -> None:
         raise ValueError(
             f"it needs more than {LARGEST / 2**30:g} GiB in memory, the limit for imported files: split it into several files"
         )
+
+
+def read(file: Path) -> tuple[str, Comparisons]:
+    """Read a preference file.
+
+    A `PrefDB` has neither actions nor true rewards: actions become 0 and rewards NaN. A segment of n frames becomes a fragment of
+    n - 1 steps, with the last frame as the final observation.
+
+    Returns:
+        The origin (``imitation`` or ``drlhp``) and the comparisons.
+
+    Raises:
+        ValueError: the format is unknown, the file refers to an unexpected class, or it exceeds `LARGEST`.
+    """
+    content = file.read_bytes()
+    room = _Room()
+    try:
+        content_read = load(room.unpack(content, GZIP) if content[:2] == b"\x1f\x8b" else content)
+        if isinstance(content_read, Stored) and content_read.kind == "PreferenceDataset":
+            return "imitation", _imitation(vars(content_read))
+        if isinstance(content_read, Stored) and content_read.kind == "PrefDB":
+            return "drlhp", _drlhp(vars(content_read), room)
+    except (*ERRORS, OSError, zlib.error) as error:
+        raise ValueError(f"Can't import {file}: {reason(error)}") from error
+    raise ValueError(f"Can't import {file}: it holds neither imitation's PreferenceDataset nor a PrefDB.")
+
+
+GZIP = 16 + zlib.MAX_WBITS
+"""zlib's code for the gzip format."""
+
+
+class _Room:
+    """Tracks how much may still be unpacked: `LARGEST` bytes in total."""
+
+    def __init__(self) -> None:
+        self._left = LARGEST
+
+    def unpack(self, content: bytes, kind: int = zlib.MAX_WBITS) -> bytes:
+        """Decompress ``content``.
+
+        Raises:
+            ValueError: the result exceeds the remaining room.
+            EOFError: the content is truncated.
+        """
+        unpacked = bytearray()
+        while content:  # a gzip file may have several members
+            unpacker = zlib.decompressobj(kind)
+            unpacked += unpacker.decompress(content, self._left + 1)
+            check_size(LARGEST - self._left + len(unpacked))
+            if not unpacker.eof:
+                raise EOFError("its compressed data is truncated")
+            content = unpacker.unused_data.lstrip(b"\0") if kind == GZIP else b""
+        self._left -= len(unpacked)
+        return bytes(unpacked)
+
+
+def _imitation(found: dict[str, Any]) -> Comparisons:
+    if not len(found["fragments1"]):
+        raise ValueError("it has no comparisons")
+
+    def stacked(fragments: list[Any]) -> Fragments:
+        n = len(fragments)
+        actions = of_one_choice(stack([one.acts for one in fragments]), axes=2)
+        return Fragments(
+            observations=stack([one.obs for one in fragments]),
+            actions=actions.astype(np.int64 if actions.dtype.kind in "iu" else np.float32),
+            rewards=stack([one.rews for one in fragments]).astype(np.float64),
+            terminated=np.array([bool(one.terminal) for one in fragments]),
+            starts=np.zeros(n, np.int64),
+            policy_versions=np.zeros(n, np.int64),
+        )
+
+    return _compared(stacked(found["fragments1"]), stacked(found["fragments2"]), stack(found["preferences"]))
+
+
+def _drlhp(found: dict[str, Any], room: _Room) -> Comparisons:
+    segments = found["segments"]
+    if isinstance(segments, Stored):  # each one pickled and compressed separately
+        segments = {name: load(room.unpack(content)) for name, content in vars(segments)["store"].items()}
+
+    def named(names: list[Any]) -> Fragments:
+        # Check before building any: a file may name the same fragment any number of times.
+        sizes = {name: sum(array_of(frame).nbytes for frame in frames_of(segments[name])) for name in set(names)}
+        check_size(sum(sizes[name] for name in names))
+        observations = stack([stack(segments[name]) for name in names])
+        n, length = len(names), observations.shape[1] - 1
+        return Fragments(
+            observations=observations,
+            actions=np.zeros((n, length), np.int64),
+            rewards=np.full((n, length), np.nan),
+            terminated=np.zeros(n, bool),
+            starts=np.zeros(n, np.int64),
+            policy_versions=np.zeros(n, np.int64),
+        )
+
+    left, right, preferences = zip(*found["prefs"], strict=True)
+    return _compared(named(list(left)), named(list(right)), np.stack([stack(mu) for mu in preferences])[:, 0])
+
+
+def _compared(left: Fragments, right: Fragments, preferences: Array) -> Comparisons:
+    n = len(left)
+    pairs = Pairs.of(Fragments.concatenate([left, right]), np.stack([np.arange(n), np.arange(n) + n], axis=1))
+    return Comparisons(pairs, preferences.astype(np.float32))

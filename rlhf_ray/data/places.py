@@ -26,10 +26,7 @@ RUNS = "runs"
 def make_run_folder(name: str, seed: int, job: str = "") -> Path:
     """Make a folder under runs/ that did not exist: another process never gets the same one.
 
-    Args:
-        name: of what is trained on.
-        seed: the run's seed.
-        job: of the job that this process belongs to.
+    It is called by what is trained on, the seed, the time, and the job that this process belongs to.
 
     Raises:
         OSError: it can't be made; names it.

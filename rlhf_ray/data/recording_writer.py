@@ -17,11 +17,10 @@ from rlhf_ray.data.columns import to_column
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.other_formats import write_imitation, write_minari
-from rlhf_ray.data.recorded_episode import GAMMA, STATE, RecordedEpisode, RewardNormaliser, episodes_of, rows_of
 from rlhf_ray.data.recordings import FORMAT, FORMAT_INSIDE, MANIFEST, EpisodeSource, Recording, is_inside
 from rlhf_ray.data.spaces import space_to_json
-from rlhf_ray.data.strays import is_empty, without_strays
-from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.data.strays import without_strays
+from rlhf_ray.data.transitions import GAMMA, STATE, RecordedEpisode, RewardNormaliser, Transitions, episodes_of, rows_of
 
 Format = Literal["recording", "demonstrations", "imitation", "minari"]
 
@@ -87,14 +86,13 @@ class RecordingWriter:
         for name in ("observation_space", "action_space"):
             if json.loads(json.dumps(mine[name])) != theirs[name]:
                 raise SettingError(f"out is {self.path}, a recording with another {name}; give another folder.")
-        if differing := [
-            n for n in {**recording.about, **mine["about"]} if recording.about.get(n) != mine["about"].get(n)
-        ]:
-            name = differing[0]
-            raise SettingError(
-                f"out is {self.path}, a recording with {name}={recording.about.get(name)!r}, not {mine['about'].get(name)!r}; "
-                "repeat its command to continue it, or give another folder."
-            )
+        for name in {**recording.about, **mine["about"]}:
+            before, now = recording.about.get(name), mine["about"].get(name)
+            if before != now:
+                raise SettingError(
+                    f"out is {self.path}, a recording with {name}={before!r}, not {now!r}; repeat its command to continue it, or "
+                    "give another folder."
+                )
         self._manifest = theirs
         if recording.chunks:
             self._normaliser = RewardNormaliser(**recording.chunks[-1]["normaliser"])
@@ -173,14 +171,8 @@ def save(
         SettingError: the folder ``path`` exists.
         ValueError: a step is missing within an episode.
     """
-    path = Path(path)
-    if path.exists() and not (path.is_dir() and is_empty(path)):
-        raise SettingError(f"out is {path}, which exists; give another folder.")
-    with whole_folder(path) as new:
-        writer = RecordingWriter(new, observation_space, action_space, about or {})
-        for episode in episodes_of(transitions):
-            writer.add(episode)
-        writer.finish()
+    source = EpisodeSource(list(episodes_of(transitions)), observation_space, action_space, about or {})
+    write_episodes(source, path, "recording")
 
 
 def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:
@@ -189,7 +181,7 @@ def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:
     Args:
         source: the episodes (`rlhf_ray.data.recordings.open_episodes`). A recording and a Minari data set need their spaces.
         out: the new folder; or the new ``.npz`` file, for demonstrations.
-        to: recording; demonstrations, an ``.npz``; imitation; or minari.
+        to: the format.
 
     Raises:
         SettingError: ``out`` exists or has a suffix of another format, or the spaces are unknown.

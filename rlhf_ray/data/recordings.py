@@ -43,9 +43,8 @@ from rlhf_ray.data.columns import to_array
 from rlhf_ray.data.demonstrations import Demonstrations, spaces_of_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.recorded_episode import ACTIVATION, STATE, RecordedEpisode, StateBlobs, steps_of
 from rlhf_ray.data.spaces import one_line, space_from_json
-from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.data.transitions import ACTIVATION, STATE, RecordedEpisode, StateBlobs, Transitions, steps_of
 
 FORMAT = "rlhf_ray.recording/1"
 FORMAT_INSIDE = "rlhf_ray.recording/2"
@@ -136,7 +135,7 @@ class Recording:
                 first += length + 1
 
     def transitions(self, most: int | None = None) -> Transitions:
-        """Load the first ``most`` steps (`rlhf_ray.data.recorded_episode.steps_of`); all by default."""
+        """Load the first ``most`` steps (`rlhf_ray.data.transitions.steps_of`); all by default."""
         if not self.chunks:
             raise SettingError(
                 f"{self.path} has no whole chunk yet; continue the recording with the command that began it."
@@ -228,7 +227,7 @@ def open_episodes(path: Path | str) -> EpisodeSource:
 def _with_spaces(path: Path) -> Recording | other_formats.MinariFolder | None:
     if (path / MANIFEST).exists():
         return Recording(path)
-    return other_formats.MinariFolder(path) if other_formats.is_minari(path) else None
+    return other_formats.MinariFolder(path) if other_formats.minari_data(path) else None
 
 
 def load_demonstrations(path: Path | str) -> Demonstrations:
@@ -245,12 +244,8 @@ def load_demonstrations(path: Path | str) -> Demonstrations:
 def load_transitions(path: Path | str, most: int | None = None) -> Transitions:
     """Load steps from anything that `open_episodes` reads. For a run folder, use `rlhf_ray.runs.steps.load_steps`.
 
-    Args:
-        path: the folder or file.
-        most: maximum number of steps, taken from the start; None for all.
-
     Returns:
-        The steps, with episodes numbered from 0, and ``truncated`` among the columns.
+        The first ``most`` steps (None: all), with episodes numbered from 0, and ``truncated`` among the columns.
 
     Raises:
         SettingError: ``path`` holds nothing of these; the message says what is missing.

@@ -79,9 +79,6 @@ class Registry(Generic[_T]):
             name: a built-in part, or ``module:Name`` of a class, a function that returns the part, or the part itself.
             offered: arguments by name. The factory gets those that it has parameters for.
 
-        Returns:
-            The part.
-
         Raises:
             SettingError: there is no such part, making it failed, or it doesn't satisfy the protocol.
         """

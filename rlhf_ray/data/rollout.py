@@ -11,17 +11,14 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.data.bounds import fitted
 from rlhf_ray.data.fragments import Trajectory
+from rlhf_ray.data.spaces import fitted
 
 Act = Callable[[Array], Any]
 """Maps one observation to an action for the environment."""
 
 See = Callable[[int, Array], None]
 """Callback with the number of steps taken in this rollout and the newest observation."""
-
-Hear = Callable[[int, Mapping[str, Any]], None]
-"""Callback with the number of steps taken in this rollout and the environment's newest info."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ def rollout(
     seed: int | None = None,
     after: Rollout | None = None,
     see: See = lambda step, observation: None,
-    hear: Hear = lambda step, info: None,
+    hear: Callable[[int, Mapping[str, Any]], None] = lambda step, info: None,
 ) -> Rollout:
     """Step one episode until it ends.
 
@@ -56,7 +53,7 @@ def rollout(
         seed: seeds the reset. Ignored with ``after``.
         after: continue this rollout's episode instead of starting a new one.
         see: called with each observation.
-        hear: called with each info, after ``see``. With ``after``, not for the first observation.
+        hear: called with the number of steps and each info, after ``see``. With ``after``, not for the first observation.
 
     Returns:
         The steps taken.

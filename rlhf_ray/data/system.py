@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -18,15 +17,13 @@ CORES = "RLHF_RAY_CORES"
 """Environment variable with a bound of the cores to use, for this process and those that it starts."""
 TORCH_THREADS = "OMP_NUM_THREADS"
 """Environment variable with the number of torch's own threads in a process; Ray and torch know it, too."""
-SHARED_MEMORY = Path("/dev/shm")
 MEMORY = Path("/proc/meminfo")
 _loaded: set[str] = set()
 
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use, by the system and `bound_cores`; or else the machine's."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return within_bound(cores)
+    return within_bound(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def within_bound(threads: int) -> int:
@@ -82,11 +79,6 @@ def available_memory() -> int | None:
     except OSError:
         return None
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
-
-
-def shared_memory() -> int | None:
-    """Return the size of shared memory in bytes; None where it is no disk of its own."""
-    return shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.is_dir() else None
 
 
 def draw_offscreen() -> None:

@@ -1,15 +1,18 @@
-"""Transitions: single steps as arrays, with the episode and step that each one comes from."""
+"""Transitions: single steps as arrays, with the episode and step that each one comes from; and whole recorded episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.fragments import Fragments, Trajectory
+from rlhf_ray.data.vector_rollout import SUCCESS
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class Transitions:
     columns: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        lengths = {name: len(value) for name, value in self._arrays().items()}
+        own = {name: value for name, value in vars(self).items() if name != "columns"}
+        lengths = {name: len(value) for name, value in {**own, **self.columns}.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"Transitions need arrays of one length; got {lengths}.")
 
@@ -60,12 +64,7 @@ class Transitions:
     def split(self, share: float, rng: np.random.Generator) -> tuple[Transitions, Transitions]:
         """Split by episode, never by step: neighbouring frames are nearly equal.
 
-        Args:
-            share: share of the episodes in the second part (0 < share < 1). Each part gets at least one episode if there are two.
-            rng: draws the episodes.
-
-        Returns:
-            Both parts.
+        The second part gets the ``share`` (0 < share < 1) of the episodes. Each part gets at least one if there are two.
         """
         names = np.unique(self.episodes)
         count = int(np.clip(round(share * len(names)), min(1, len(names) - 1), max(0, len(names) - 1)))
@@ -77,9 +76,6 @@ class Transitions:
         if len(self) <= most:
             return self
         return self[np.sort(rng.choice(len(self), most, replace=False))]
-
-    def _arrays(self) -> dict[str, Array]:
-        return {name: value for name, value in vars(self).items() if name != "columns"} | dict(self.columns)
 
     @staticmethod
     def concatenate(parts: Sequence[Transitions]) -> Transitions:
@@ -130,4 +126,241 @@ class Transitions:
             rewards=np.concatenate([trajectory.rewards for trajectory in trajectories]).astype(np.float64),
             episodes=np.repeat(np.arange(len(trajectories)), lengths),
             steps=np.concatenate([trajectory.start + np.arange(len(trajectory)) for trajectory in trajectories]),
+        )
+
+
+STATE = "state."
+"""Prefix of the columns with the environment's state."""
+
+ACTIVATION = "activation."
+"""Prefix of the columns with the outputs of the agent's layers."""
+
+
+@dataclass(frozen=True)
+class RecordedEpisode:
+    """One whole episode.
+
+    Attributes:
+        trajectory: its steps.
+        truncated: whether it was truncated after its last step. If it was neither truncated nor terminated, it was cut.
+        policy: name of the policy that acted.
+        level_seed: seed of its level, or of its reset if the environment has no levels.
+        states: arrays ``[steps + 1, …]`` by name: what the environment says about its state, at each observation.
+        cause: why it ended, for example saw or timeout; empty if unknown.
+        inside: the agent's internals, by column: ``logits``, ``value`` and ``activation.NAME`` at each step,
+            ``[steps, …]``; ``memory`` before each step and after the last, ``[steps + 1, …]``.
+        env_states: the environment's state at each observation, ``steps + 1`` blobs; empty if not kept.
+        normalised: ``[steps]``: rewards as `RewardNormaliser` divides them; None if unknown. A writer computes them itself.
+    """
+
+    trajectory: Trajectory
+    truncated: bool = False
+    policy: str = ""
+    level_seed: int = 0
+    states: Mapping[str, Array] = field(default_factory=dict)
+    cause: str = ""
+    inside: Mapping[str, Array] = field(default_factory=dict)
+    env_states: Sequence[bytes] = ()
+    normalised: FloatArray | None = None
+
+    @property
+    def succeeded(self) -> bool | None:
+        """Whether a step reached the task's goal (`rlhf_ray.data.vector_rollout`); None if the environment doesn't say."""
+        told = [self.states[name][1:] for name in SUCCESS if name in self.states]  # of steps, not of the reset
+        known = any((values == values).any() for values in told)  # NaN where it was not told
+        return any(bool((values == 1).any()) for values in told) if known else None
+
+    def first(self, steps: int) -> RecordedEpisode:
+        """Return the episode truncated after ``steps`` steps; itself if it has no more. Without ``inside`` and ``env_states``."""
+        trajectory = self.trajectory
+        if len(trajectory) <= steps:
+            return self
+        parts = trajectory.observations[: steps + 1], trajectory.actions[:steps], trajectory.rewards[:steps]
+        cut = Trajectory(*parts, False, trajectory.start)
+        states = {name: values[: steps + 1] for name, values in self.states.items()}
+        return replace(self, trajectory=cut, truncated=True, states=states, inside={}, env_states=())
+
+
+class StateBlobs(Sequence[bytes]):
+    """The environment's states of one episode, decompressed one at a time: ``count`` rows of ``column`` from ``first`` on."""
+
+    def __init__(self, column: pa.ChunkedArray, first: int, count: int):
+        self._rows = column.slice(first, count)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return zlib.decompress(self._rows[index].as_buffer())
+
+
+GAMMA = 0.99
+"""Discount factor of agents that don't tell theirs."""
+
+
+@dataclass
+class RewardNormaliser:
+    """Divides rewards by the running standard deviation of the discounted return, clipped to ±10.
+
+    This is what ``VecNormalize`` of stable-baselines3 (``norm_obs=False``, one environment) and the published Procgen agents do to
+    rewards. RLlib's PPO has no such option.
+
+    Attributes:
+        gamma: discount factor of the return.
+        count, mean, variance: of the discounted returns so far.
+    """
+
+    gamma: float = GAMMA
+    count: float = 1e-4
+    mean: float = 0.0
+    variance: float = 1.0
+
+    def __call__(self, rewards: FloatArray) -> FloatArray:
+        """Normalise the rewards ``[n]`` of the next episode. Unknown rewards (NaN) stay unknown."""
+        normalised = np.full(len(rewards), np.nan)
+        ret = 0.0
+        for i, reward in enumerate(rewards.tolist()):
+            if reward != reward:
+                continue
+            ret = self.gamma * ret + reward
+            delta, total = ret - self.mean, self.count + 1.0
+            squares = self.variance * self.count + delta * delta * self.count / total
+            self.mean += delta / total
+            self.count, self.variance = total, squares / total
+            normalised[i] = min(10.0, max(-10.0, reward / (self.variance + 1e-8) ** 0.5))
+        return normalised
+
+
+def rows_of(
+    episodes: Sequence[RecordedEpisode], first: int, normalise: RewardNormaliser, policies: Sequence[str]
+) -> dict[str, Any]:
+    """Convert episodes to the columns of a chunk: one row per observation."""
+    lengths = [len(episode.trajectory) for episode in episodes]
+    sizes = np.array(lengths) + 1
+    last = np.cumsum(sizes) - 1
+    final = np.zeros(int(sizes.sum()), bool)
+    final[last] = True
+
+    def of_steps(parts: Sequence[Array], unknown: Any) -> Array:
+        values = np.concatenate(parts)
+        rows = np.full((len(final), *values.shape[1:]), unknown, values.dtype)
+        rows[~final] = values
+        return rows
+
+    terminated, truncated = np.zeros(len(final), bool), np.zeros(len(final), bool)
+    terminated[last - 1] = [episode.trajectory.terminated for episode in episodes]
+    truncated[last - 1] = [episode.truncated for episode in episodes]
+    rewards = [np.asarray(episode.trajectory.rewards, np.float64) for episode in episodes]
+    columns: dict[str, Any] = {
+        "episode": np.repeat(first + np.arange(len(episodes)), sizes),
+        "step": np.concatenate(
+            [episode.trajectory.start + np.arange(n + 1) for episode, n in zip(episodes, lengths, strict=True)]
+        ),
+        "final": final,
+        "observation": np.concatenate([episode.trajectory.observations for episode in episodes]),
+        "action": of_steps([episode.trajectory.actions for episode in episodes], 0),
+        "reward": of_steps(rewards, np.nan),
+        "normalised_reward": of_steps([normalise(episode) for episode in rewards], np.nan),
+        "terminated": terminated,
+        "truncated": truncated,
+        "policy": _texts([episode.policy for episode in episodes], sizes, np.int8, policies),
+        "level_seed": np.repeat(np.array([episode.level_seed for episode in episodes], np.int64), sizes),
+    }
+    columns |= {STATE + name: np.concatenate(parts) for name, parts in _states(episodes).items()}
+    columns |= _inside(episodes, of_steps)
+    if any(episode.cause for episode in episodes):
+        columns["cause"] = _texts([episode.cause for episode in episodes], sizes, np.int32)
+    if episodes[0].env_states:
+        blobs = [zlib.compress(blob, 1) for episode in episodes for blob in episode.env_states]
+        columns["env_state"] = pa.array(blobs, pa.large_binary())
+    return columns
+
+
+def _texts(of_episodes: Sequence[str], sizes: Array, kind: Any, first: Sequence[str] = ()) -> pa.Array:
+    """Return a column that has each episode's text in all of its rows."""
+    names = list(dict.fromkeys([*first, *of_episodes]))
+    numbers = np.repeat(np.array([names.index(text) for text in of_episodes], kind), sizes)
+    return pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array(names, pa.string()))
+
+
+def _states(episodes: Sequence[RecordedEpisode]) -> dict[str, list[Array]]:
+    """Return the episodes' arrays of each state; blank in episodes without it."""
+    examples = {name: values for episode in reversed(episodes) for name, values in episode.states.items()}
+
+    def of(episode: RecordedEpisode, name: str, like: Array) -> Array:
+        if (found := episode.states.get(name)) is not None:
+            return found
+        return np.full((len(episode.trajectory) + 1, *like.shape[1:]), _unknown(like), like.dtype)
+
+    return {name: [of(episode, name, like) for episode in episodes] for name, like in sorted(examples.items())}
+
+
+def _inside(episodes: Sequence[RecordedEpisode], of_steps: Callable[[Sequence[Array], Any], Array]) -> dict[str, Array]:
+    """The columns with the agent's internals."""
+    columns = {}
+    for name in episodes[0].inside:
+        parts = [episode.inside[name] for episode in episodes]
+        columns[name] = np.concatenate(parts) if name == "memory" else of_steps(parts, _unknown(parts[0]))
+    return columns
+
+
+def _unknown(like: Array) -> float:
+    return np.nan if like.dtype.kind == "f" else 0
+
+
+def steps_of(episodes: Iterable[RecordedEpisode], most: int | None = None) -> Transitions:
+    """Join the first ``most`` steps of episodes; all by default. At least one episode.
+
+    Columns: ``truncated``, ``level_seed``, ``policy``, ``normalised_reward`` where known, and ``state.NAME`` and
+    ``next_state.NAME``, which are NaN (0 for integers) where the environment did not say.
+    """
+    taken: list[RecordedEpisode] = []
+    total = 0
+    for episode in episodes:
+        if most is not None and total >= most:
+            break
+        taken.append(episode)
+        total += len(episode.trajectory)
+    lengths = [len(episode.trajectory) for episode in taken]
+    steps = Transitions.of_trajectories([episode.trajectory for episode in taken])
+    truncated = np.zeros(len(steps), bool)
+    truncated[np.cumsum(lengths) - 1] = [episode.truncated for episode in taken]
+    columns: dict[str, Array] = {
+        "truncated": truncated,
+        "level_seed": np.repeat([episode.level_seed for episode in taken], lengths),
+        "policy": np.repeat([episode.policy for episode in taken], lengths),
+    }
+    if all(episode.normalised is not None for episode in taken):
+        columns["normalised_reward"] = np.concatenate([np.asarray(episode.normalised) for episode in taken])
+    for name, parts in _states(taken).items():
+        columns[STATE + name] = np.concatenate([part[:-1] for part in parts])
+        columns[f"next_{STATE}{name}"] = np.concatenate([part[1:] for part in parts])
+    return steps.with_(columns=columns)[:most]
+
+
+def episodes_of(transitions: Transitions) -> Iterator[RecordedEpisode]:
+    """Split into episodes: the inverse of `steps_of`.
+
+    Raises:
+        ValueError: a step is missing within an episode.
+    """
+    bounds = np.flatnonzero(np.diff(transitions.episodes)) + 1
+    for begin, end in zip([0, *bounds], [*bounds, len(transitions)], strict=True):
+        part = transitions[int(begin) : int(end)]
+        if (np.diff(part.steps) != 1).any():
+            raise ValueError(f"Episode {part.episodes[0]} lacks steps; save transitions before sampling them.")
+        columns = part.columns
+        observations = np.concatenate([part.observations, part.next_observations[-1:]])
+        yield RecordedEpisode(
+            Trajectory(observations, part.actions, part.rewards, bool(part.terminated[-1]), int(part.steps[0])),
+            truncated="truncated" in columns and bool(columns["truncated"][-1]),
+            policy=str(columns["policy"][0]) if "policy" in columns else "",
+            level_seed=int(columns["level_seed"][0]) if "level_seed" in columns else 0,
+            states={
+                name.removeprefix(STATE): np.concatenate([values, columns[f"next_{name}"][-1:]])
+                for name, values in columns.items()
+                if name.startswith(STATE) and f"next_{name}" in columns
+            },
         )

@@ -1,8 +1,18 @@
-"""VectorRollout: steps of a vector environment as arrays, from the environment to the learner."""
+"""Steps of a vector environment as arrays, and what it says about them besides the reward: success, and other numbers.
+
+An episode has succeeded if any of its steps says so (``success`` or ``is_success`` in its info), as in Meta-World's results. A step
+says so by true or false, 1 or 0, also as an array of one number. NaN and None say nothing, like an info without the name; any other
+value says nothing either, and is logged once. Once the environment has said anything about success, all its episodes count, and
+those in which no step says that it succeeded count as failed.
+"""
 
 from __future__ import annotations
 
+import logging
+import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -90,3 +100,124 @@ class VectorRollout:
             )
             for copy, rows in self.pieces()
         ]
+
+
+SUCCESS = ("success", "is_success")
+"""Names under which environments say that a step reached the task's goal."""
+
+logger = logging.getLogger(__name__)
+
+_logged: set[str] = set()
+"""Environments whose odd successes were logged in this process."""
+
+
+def with_plain_success(info: dict[str, Any], environment: str) -> dict[str, Any]:
+    """Return the info of one environment with plain successes only: one number, 0 or 1; what says nothing is left out.
+
+    Vectorised infos mix up other values: gymnasium's array of booleans makes true of NaN.
+
+    The given info stays as it is. The environment's name is for the log.
+    """
+    said = {name: _plain(info[name], name, environment) for name in SUCCESS if name in info}
+    if all(value is info[name] is not None for name, value in said.items()):
+        return info
+    kept = {name: value for name, value in info.items() if name not in said}
+    return kept | {name: value for name, value in said.items() if value is not None}
+
+
+def _plain(value: Any, name: str, environment: str) -> Any:
+    """Return one success as a number that is 0 or 1, or a boolean; None if it says nothing."""
+    if isinstance(value, bool | np.bool_) or value is None:
+        return value
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError):  # rows of different lengths, a tensor with a gradient, …
+        array = np.empty(0)
+    if array.size == 1 and array.dtype.kind in "biuf":
+        number = array.item()
+        if number != number:  # NaN
+            return None
+        if number in (0, 1):
+            return number if array.ndim or isinstance(value, np.ndarray) else value
+    elif array.size == 1 and array.item() is None:
+        return None
+    _log_odd(value, name, environment)
+    return None
+
+
+def _log_odd(value: Any, name: str, environment: str) -> None:
+    if environment not in _logged:
+        _logged.add(environment)
+        said = (
+            "Environment %s: %r in the info of a step is %s, which is neither true nor false, 1 nor 0; it counts as unknown. "
+            "NaN and None say that it is unknown."
+        )
+        logger.warning(said, environment, name, textwrap.shorten(repr(value), 60, placeholder="..."))
+
+
+class Infos:
+    """Follows what the copies of a vector environment (next-step autoreset) say about their episodes.
+
+    Args:
+        copies: their number.
+        environment: its name, for the log.
+
+    Attributes:
+        known: whether the environment has said anything about success so far.
+    """
+
+    def __init__(self, copies: int, environment: str):
+        self.known, self._environment = False, environment
+        self._so_far: BoolArray = np.zeros(copies, bool)
+        self._ended: BoolArray = np.zeros(copies, bool)
+        self._sums: dict[str, tuple[float, int]] = {}
+
+    def see(self, infos: Mapping[str, Any], ended: BoolArray) -> BoolArray:
+        """Take in a step: its infos, and whether each copy's episode has ended with it.
+
+        Returns:
+            Whether the episodes that have ended succeeded, in the order of their copies; it means something only if `known`.
+        """
+        real = ~self._ended  # the others have started their next episode
+        for name in SUCCESS:
+            if name in infos:
+                succeeded, said = self._successes(infos, name)
+                self._so_far |= real & succeeded
+                self.known = self.known or bool((real & said).any())
+        for name, values in infos.items():
+            number = isinstance(values, np.ndarray) and values.dtype.kind == "f" and values.shape == real.shape
+            if name not in SUCCESS and number:
+                counted = real & _told(infos, name) & ~np.isnan(values)
+                total, count = self._sums.get(name, (0.0, 0))
+                self._sums[name] = total + float(values[counted].sum()), count + int(counted.sum())
+        self._ended = np.array(ended, bool)
+        ended_well = self._so_far[self._ended]
+        self._so_far[self._ended] = False
+        return ended_well
+
+    def _successes(self, infos: Mapping[str, Any], name: str) -> tuple[BoolArray, BoolArray]:
+        """Return which copies say by ``name`` that their step succeeded, and which say anything."""
+        values, copies = infos[name], len(self._ended)
+        if not isinstance(values, np.ndarray | list | tuple) or len(values) != copies:
+            _log_odd(values, name, self._environment)
+            values = [None] * copies
+        told = np.broadcast_to(_told(infos, name), copies)
+        if isinstance(values, np.ndarray) and values.dtype == bool and values.shape == (copies,):
+            return values & told, told
+        plain = [
+            _plain(value, name, self._environment) if tells else None for value, tells in zip(values, told, strict=True)
+        ]
+        return np.array([bool(value) for value in plain]), np.array([value is not None for value in plain])
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each number that isn't whole over all steps since the last call that say it (not as NaN), by name."""
+        sums, self._sums = self._sums, {}
+        return {name: total / count for name, (total, count) in sums.items() if count}
+
+
+def _told(infos: Mapping[str, Any], name: str) -> Any:
+    """Return for which copies gymnasium's infos say ``name``: without a mask, for all.
+
+    A mask that has one of its own is a value of the environment's instead.
+    """
+    return True if f"__{name}" in infos else infos.get(f"_{name}", True)

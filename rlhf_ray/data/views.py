@@ -16,9 +16,8 @@ import numpy as np
 from gymnasium import spaces
 
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.data.bounds import WIDEST_SCALED, unscaled, without_formal
 from rlhf_ray.data.images import LEAST_SIDE, is_image
-from rlhf_ray.data.spaces import choices_of, names_in, with_names
+from rlhf_ray.data.spaces import WIDEST_SCALED, choices_of, names_in, unscaled, with_names, without_formal
 
 MOST_CHOICES = 4096
 """Of the components of an action together: a Box of whole numbers with more is not taken for choices."""

@@ -13,10 +13,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.data.bounds import fitted
 from rlhf_ray.data.defaults import making, stepping
 from rlhf_ray.data.errors import FaultyEnvironmentError
-from rlhf_ray.data.infos import with_plain_success
+from rlhf_ray.data.spaces import fitted
+from rlhf_ray.data.vector_rollout import with_plain_success
 from rlhf_ray.envs.observations import (
     LARGEST,
     Say,
@@ -63,10 +63,10 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     """Checks an environment's observations (`rlhf_ray.envs.observations`) and rewards, and converts them to their dtypes.
 
     Observations, and their parts, become arrays of the space's dtype. Rewards become floats. Successes in infos are plain
-    (`rlhf_ray.data.infos`).
+    (`rlhf_ray.data.vector_rollout`).
 
     Actions go in and observations and frames come out as copies: some environments change the actions they are given, or reuse
-    their arrays. Actions go in as the space's dtype, and stay in its bounds (`rlhf_ray.data.bounds.fitted`).
+    their arrays. Actions go in as the space's dtype, and stay in its bounds (`rlhf_ray.data.spaces.fitted`).
 
     Args:
         env: the environment.

@@ -26,8 +26,8 @@ from gymnasium.vector.utils import batch_space
 
 from rlhf_ray.data import system
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
-from rlhf_ray.data.bounds import fitted
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
+from rlhf_ray.data.spaces import fitted
 from rlhf_ray.data.views import action_view_of, view_of
 from rlhf_ray.envs.first_of import FirstOf
 

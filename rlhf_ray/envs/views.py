@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from rlhf_ray.data.bounds import without_formal
+from rlhf_ray.data.spaces import without_formal
 from rlhf_ray.data.views import View as View  # where users look for it
 from rlhf_ray.data.views import action_view_of
 from rlhf_ray.data.views import view_of as view_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.data.returns import settled
+from rlhf_ray.data.comparisons import settled
 from rlhf_ray.measure.intervals import MeanEstimate, linear_correlation, rank_correlation
 
 

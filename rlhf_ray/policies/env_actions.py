@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
-from rlhf_ray.data.bounds import within
+from rlhf_ray.data.spaces import within
 
 
 def to_env_actions(actions: Array, space: gym.Space[Any]) -> Array:

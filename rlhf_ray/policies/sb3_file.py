@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.data import pickles
-from rlhf_ray.data.bounds import formal_numbers
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.spaces import formal_numbers
 from rlhf_ray.policies.statistics import LEAST_VARIANCE, bounds
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlhf_ray.data.bounds import formal_numbers
+from rlhf_ray.data.spaces import formal_numbers
 
 LARGEST = 10.0
 """Largest absolute value of a normalised feature, as in baselines' VecNormalize."""
@@ -57,7 +57,7 @@ class ObservationStatistics(nn.Module):
 
 
 class FormalNumbers(nn.Module):
-    """The numbers of an observation whose declared bounds are only formal (`rlhf_ray.data.bounds`), by what was seen of them.
+    """The numbers of an observation whose declared bounds are only formal (`rlhf_ray.data.spaces`), by what was seen of them.
 
     Scales are powers of two, from 2 to 4 standard deviations, and zeros multiples of them: they stay the same while statistics
     move a little, as bounds do. (With mean and deviation as they are, an agent that learns from 24,000 steps got half as far.)

@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from rlhf_ray.data.arrays import Array, IntArray
-from rlhf_ray.data.comparisons import Pairs, pair_id
+from rlhf_ray.data.comparisons import Pairs, pair_id, spread_of
 from rlhf_ray.data.failures import blaming
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
-from rlhf_ray.data.returns import spread_of
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.queries.selection import SELECTIONS, Candidates, choose, random_pairs
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, ResolvedFragments, RewardModelSettings

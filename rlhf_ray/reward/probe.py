@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.comparisons import settled
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.data.returns import settled
 from rlhf_ray.measure.intervals import rank_correlation
 from rlhf_ray.reward.ensemble import RewardEnsemble
 

@@ -17,9 +17,8 @@ from collections.abc import Callable
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.data.recorded_episode import GAMMA
 from rlhf_ray.data.spaces import choices_of
-from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.data.transitions import GAMMA, Transitions
 from rlhf_ray.measure import statistics
 from rlhf_ray.measure.distances import CONSTANT, pearson_distance, weighted_correlation
 from rlhf_ray.measure.intervals import CORRELATION

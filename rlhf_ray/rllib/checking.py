@@ -13,10 +13,10 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from rlhf_ray import envs
-from rlhf_ray.data.bounds import in_words
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import load_demonstrations, recorded_in
+from rlhf_ray.data.spaces import in_words
 from rlhf_ray.envs.checked import try_out
 from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.labelling.camera import tried_fps

@@ -23,13 +23,13 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from rlhf_ray import envs
 from rlhf_ray.actors.cluster import was_restarted
 from rlhf_ray.actors.local import OwnStreams
-from rlhf_ray.data.bounds import fitted
 from rlhf_ray.data.defaults import making, stepping, take_own_defaults
 from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostFragmentsError, PartError
 from rlhf_ray.data.failures import cause, debugging
-from rlhf_ray.data.infos import Infos
 from rlhf_ray.data.seeds import number_of, sequence
+from rlhf_ray.data.spaces import fitted
 from rlhf_ray.data.system import usable_cores, within_bound
+from rlhf_ray.data.vector_rollout import Infos
 from rlhf_ray.envs.classic_control import ArrayVectorEnv
 from rlhf_ray.envs.envpool import EnvPoolVectorEnv
 from rlhf_ray.rllib.rllib_internals import (

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.data.errors import CallbackError
 from rlhf_ray.data.failures import explain
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.data.registry import Registry
 
 if TYPE_CHECKING:  # RLlib takes seconds to import, and the terminal's progress does not need it

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.images import is_image
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.true_reward import true_reward_of
 from rlhf_ray.reward import RewardEnsemble

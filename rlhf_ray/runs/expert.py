@@ -18,7 +18,7 @@ from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.agents.true_return import evaluate
 from rlhf_ray.data.atomic import append
 from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.rllib.checkpoint_parts import check_pickles, complete, load_policy
 from rlhf_ray.rllib.choice import expert_config
 from rlhf_ray.rllib.env_runner import raise_fault, reset_and_reseed

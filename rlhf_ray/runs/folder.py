@@ -37,10 +37,10 @@ from rlhf_ray.data.checkpoints import all_checkpoints, damaged_files, last_check
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
 from rlhf_ray.data.lock import INSIDE, Lock
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.data.modules import found_in_all
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.data.places import run_path
-from rlhf_ray.data.plain import plain
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.settings import Experiment, load_experiment, save_experiment, to_json
 

@@ -15,7 +15,7 @@ from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
 from rlhf_ray.data.images import is_image
-from rlhf_ray.data.other_formats import is_minari
+from rlhf_ray.data.other_formats import minari_data
 from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.labelling.camera import tried_fps
 from rlhf_ray.labelling.collect import collect
@@ -109,7 +109,7 @@ class _Clips:
         self.policy: Any = None
         self.version = RANDOM_POLICY
         path = Path(source)
-        if path.is_file() or is_minari(path) or (path / "store.json").exists():
+        if path.is_file() or minari_data(path) is not None or (path / "store.json").exists():
             self._take_recorded(path)
             return
         if (path / "config.json").exists():

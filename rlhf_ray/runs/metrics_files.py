@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.data.atomic import append, write_text
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.runs.all_metrics import all_metrics
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.runs.events import EventFile

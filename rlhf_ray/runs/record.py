@@ -20,9 +20,9 @@ from rlhf_ray.agents.saved import PolicySource
 from rlhf_ray.agents.true_return import LONGEST, LastResort, ended, warn_of_carried_state
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.recorded_episode import GAMMA, RecordedEpisode
 from rlhf_ray.data.recording_writer import RecordingWriter
 from rlhf_ray.data.recordings import Recording
+from rlhf_ray.data.transitions import GAMMA, RecordedEpisode
 from rlhf_ray.envs import EnvCreator, check_spaces
 from rlhf_ray.settings.checks import Count, Share, check_values
 

@@ -12,9 +12,9 @@ from rlhf_ray.actors.inside_player import InsidePlayer
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.recorded import Block, InsidePlan, write_blocks
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.data.seeds import generator
+from rlhf_ray.data.transitions import RecordedEpisode
 from rlhf_ray.envs.batches import BatchCreator
 
 AHEAD = 2

@@ -4,7 +4,7 @@ These classes define the command line, its help and the setters of `PreferencePP
 """
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.settings.agents import AgentSettings
+from rlhf_ray.settings.agents import AgentSettings, PolicyMemory, PolicyNetwork, PPOSettings, SACSettings
 from rlhf_ray.settings.experiment import (
     PARTS,
     AgentName,
@@ -18,10 +18,8 @@ from rlhf_ray.settings.experiment import (
 )
 from rlhf_ray.settings.fragments import STARTS, FragmentSettings, ResolvedFragments
 from rlhf_ray.settings.labelling import LabellingSettings
-from rlhf_ray.settings.ppo import PolicyMemory, PolicyNetwork, PPOSettings
 from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings
 from rlhf_ray.settings.reward_model import Activation, InputNormalisation, Output, RewardModelSettings
-from rlhf_ray.settings.sac import SACSettings
 from rlhf_ray.settings.supervised import SUPERVISED_MODEL, Balance, SupervisedSettings
 
 __all__ = [

@@ -7,18 +7,41 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import did_you_mean, names_of
-from rlhf_ray.data.whole import LARGEST
 
 T = TypeVar("T")
 
 Precision = Literal["auto", "float32", "bfloat16"]
 """Numbers of convolutions in gradient steps."""
+
+
+LARGEST = 2**63 - 1
+"""Whole numbers are at most so large, with either sign: what arrays hold, and floats reach."""
+
+
+def whole_number(text: str) -> int:
+    """Parse a whole number as people write them: 100000, 100_000 or 1e5. Exact, also above 2**53.
+
+    Raises:
+        ValueError: it is none (``1.5``, ``1e-3``), is larger than `LARGEST`, or has a decimal point without an exponent (``3.0``,
+            which may be a share).
+    """
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if number.is_finite() and ("." not in text or "e" in text.lower()):
+        if abs(number) > LARGEST:
+            raise ValueError(f"{text!r} is not a whole number of at most 2**63 - 1")
+        if number == int(number):
+            return int(number)
+    raise ValueError(f"{text!r} is not a whole number")
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.settings.agents import AgentSettings
+from rlhf_ray.settings.agents import AgentSettings, PPOSettings, SACSettings
 from rlhf_ray.settings.checks import BelowOne, Bounds, Count, check_values, require, require_known
 from rlhf_ray.settings.fragments import FragmentSettings, ResolvedFragments
 from rlhf_ray.settings.labelling import LabellingSettings
-from rlhf_ray.settings.ppo import PPOSettings
 from rlhf_ray.settings.preferences import PreferenceSettings
 from rlhf_ray.settings.reward_model import RewardModelSettings
-from rlhf_ray.settings.sac import SACSettings
 
 _S = TypeVar("_S")
 
@@ -179,15 +177,10 @@ def from_json(kind: type[_S], values: dict[str, Any]) -> _S:
     if not isinstance(values, dict):
         raise SettingError(f"{kind.__name__} is {values!r}; it must be an object of settings and their values.")
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    values = {name: value for name, value in values.items() if (kind.__name__, name) not in FORMER}
     groups = {group: group_class for group, group_class in _GROUPS.items() if kind is Experiment}
     inside = [f"{group}.{name}" for group, group_class in groups.items() for name in group_class.__dataclass_fields__]
-    require_known(
-        values,
-        known,
-        next((group for group, group_class in _GROUPS.items() if group_class is kind), kind.__name__),
-        inside,
-    )
+    own_name = next((group for group, group_class in _GROUPS.items() if group_class is kind), kind.__name__)
+    require_known(values, known, own_name, inside)
     arguments: dict[str, Any] = {}
     for name, value in values.items():
         nested = groups.get(name)
@@ -196,9 +189,6 @@ def from_json(kind: type[_S], values: dict[str, Any]) -> _S:
         arguments[name] = tuple(value) if isinstance(value, list) else value
     return kind(**arguments)
 
-
-FORMER = {("RewardModelSettings", "annotator_errors")}
-"""Settings of earlier versions, by class, whose runs still open: what they asked for is always done now."""
 
 _GROUPS: dict[str, Any] = {
     name: kind for name, kind in get_type_hints(Experiment).items() if dataclasses.is_dataclass(kind)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
+import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from rlhf_ray.settings.annotators import AnnotatorEntry, read_annotator
 from rlhf_ray.settings.checks import (
     BelowOne,
     Count,
@@ -19,7 +21,50 @@ from rlhf_ray.settings.checks import (
     check_values,
     name_parts,
     require,
+    whole_number,
 )
+
+_ENTRY = re.compile(r"(?P<teacher>[^=@]+)(=(?P<share>[^=@]+))?(@(?P<after>[^=@]+))?")
+
+
+class AnnotatorEntry(NamedTuple):
+    """One annotator of a population, as a setting names it: ``oracle``, ``oracle=2``, ``oracle@30``, ``oracle=2@30``.
+
+    Attributes:
+        teacher: the teacher's name.
+        share: relative share of the questions, above 0.
+        after: number of answers after which the annotator leaves; None for never.
+    """
+
+    teacher: str
+    share: float = 1.0
+    after: int | None = None
+
+
+def read_annotator(text: str) -> AnnotatorEntry:
+    """Read one entry of `PreferenceSettings.annotators`.
+
+    Raises:
+        SettingError: it is none, or its teacher can't be in a population.
+    """
+    share, after, match = 0.0, None, _ENTRY.fullmatch(text)
+    if match is not None:
+        with contextlib.suppress(ValueError):
+            share, after = (
+                float(match["share"] or 1.0),
+                None if match["after"] is None else whole_number(match["after"]),
+            )
+    forms = "write a teacher's name, with =SHARE (above 0) for another share than 1, and @ANSWERS (1 or more) to leave after them"
+    valid = 0 < share < math.inf and (after is None or after >= 1)
+    require(valid, "preferences.annotators", text, f"{forms}, as in oracle=2@30")
+    teacher = match["teacher"] if match else ""
+    require(
+        teacher not in ("population", "human"),
+        "preferences.annotators",
+        text,
+        "a population is of single scripted annotators: name these, and set preferences.human_share to ask people too",
+    )
+    return AnnotatorEntry(teacher, share, after)
 
 
 @dataclass(frozen=True)
@@ -129,48 +174,36 @@ class PreferenceSettings:
             f"they answer with preferences.teacher=population, but it is {self.teacher!r}: set it, or remove them",
         )
         for entry in self.annotators:
-            read_annotator(entry, "preferences.annotators")
+            read_annotator(entry)
         least = min(1, self.comparisons)
         share = isinstance(self.initial_comparisons, float)
         first = 0 if share and not 0 < self.initial_comparisons < 1 else self.first_comparisons  # type: ignore[operator]
-        require(
-            isinstance(first, int) and least <= first <= self.comparisons,
-            "preferences.initial_comparisons",
-            self.initial_comparisons,
-            f"it must be between {least} and preferences.comparisons={self.comparisons}, or auto for a quarter, or a share of them "
-            "between 0 and 1",
-        )
-        if self.rounds == 0:
-            require(
-                first == self.comparisons,
-                "preferences.rounds",
-                0,
+        between = f"it must be between {least} and preferences.comparisons={self.comparisons}"
+        rules = {
+            "initial_comparisons": (
+                isinstance(first, int) and least <= first <= self.comparisons,
+                f"{between}, or auto for a quarter, or a share of them between 0 and 1",
+            ),
+            "rounds": (
+                self.rounds > 0 or first == self.comparisons,
                 f"then only the first round asks: set preferences.initial_comparisons to {self.comparisons}, or raise rounds",
-            )
-        require(
-            self.human_share == 0 or self.mode == "asynchronous",
-            "preferences.human_share",
-            self.human_share,
-            "mixing people and a scripted teacher needs preferences.mode=asynchronous",
-        )
-        require(
-            self.pretraining_env_steps == 0 or self.comparisons > 0,
-            "preferences.pretraining_env_steps",
-            self.pretraining_env_steps,
-            "with a given reward model there is nothing to wait for: set it to 0",
-        )
-        require(
-            self.answer_spread == 0 or self.answer_seconds > 0,
-            "preferences.answer_spread",
-            self.answer_spread,
-            "it spreads preferences.answer_seconds, which is 0: set that to seconds above 0",
-        )
-        require(
-            least <= self.first_fit_comparisons <= self.comparisons,
-            "preferences.minimum_comparisons",
-            self.minimum_comparisons,
-            f"it must be between {least} and preferences.comparisons={self.comparisons}",
-        )
+            ),
+            "human_share": (
+                self.human_share == 0 or self.mode == "asynchronous",
+                "mixing people and a scripted teacher needs preferences.mode=asynchronous",
+            ),
+            "pretraining_env_steps": (
+                self.pretraining_env_steps == 0 or self.comparisons > 0,
+                "with a given reward model there is nothing to wait for: set it to 0",
+            ),
+            "answer_spread": (
+                self.answer_spread == 0 or self.answer_seconds > 0,
+                "it spreads preferences.answer_seconds, which is 0: set that to seconds above 0",
+            ),
+            "minimum_comparisons": (least <= self.first_fit_comparisons <= self.comparisons, between),
+        }
+        for name, (holds, rule) in rules.items():
+            require(holds, f"preferences.{name}", getattr(self, name), rule)
 
     @property
     def first_comparisons(self) -> int:
@@ -189,7 +222,7 @@ class PreferenceSettings:
         Raises:
             SettingError: one is no annotator of a population.
         """
-        return tuple(read_annotator(entry, "preferences.annotators") for entry in self.annotators)
+        return tuple(read_annotator(entry) for entry in self.annotators)
 
     def steepness_over(self, env_steps: int | None) -> float:
         """The steepness of the schedule in a training of ``env_steps`` environment steps (None: unknown).

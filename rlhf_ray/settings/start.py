@@ -1,8 +1,9 @@
-"""What a run starts from, besides scratch: options of `rlhf-ray train`."""
+"""Options of commands that are no settings of an experiment: what `rlhf-ray train` starts from, and a sweep's choices."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from rlhf_ray.data.errors import SettingError
 
@@ -43,3 +44,14 @@ class Start:
             "policy": self.policy_from or self.demonstrations,
         }
         return {name for name, value in values.items() if value is not None}
+
+
+Search = Literal["random", "optuna", "gp", "qmc"]
+"""random: independent draws. optuna: Optuna's tree-structured Parzen estimator. gp: its Gaussian process. qmc: its Sobol sequence,
+which covers ranges more evenly than independent draws."""
+
+Schedule = Literal["none", "asha", "pbt", "pb2"]
+
+Metric = Literal["return", "likelihood"]
+"""return: mean true return of the deterministic policy. likelihood: mean log-likelihood, in nats per comparison, of held-out
+comparisons under the reward model."""

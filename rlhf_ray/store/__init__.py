@@ -13,10 +13,9 @@ labels that refer to them. A killed process leaves complete files and possibly a
 describes the columns, and how to read them without this library.
 """
 
-from rlhf_ray.store.packs import DamagedFragmentError
+from rlhf_ray.store.packs import DamagedFragmentError, Snapshot
 from rlhf_ray.store.reading import Tally
 from rlhf_ray.store.schema import LABELS, Event
-from rlhf_ray.store.snapshot import Snapshot
 from rlhf_ray.store.store import PreferenceStore
 
 __all__ = ["LABELS", "DamagedFragmentError", "Event", "PreferenceStore", "Snapshot", "Tally"]

@@ -72,9 +72,7 @@ class Presses:
 def count_presses(answers: Iterable[tuple[str, Side]], last: int | None = None) -> dict[str, Presses]:
     """Count each annotator's answers by the side as shown: of all, or of their newest ``last``.
 
-    Args:
-        answers: annotator and side, oldest first.
-        last: how many of each annotator's newest answers to count; None: all.
+    The answers are annotators and sides, oldest first.
     """
     sides: dict[str, deque[Side]] = {}
     for name, side in answers:

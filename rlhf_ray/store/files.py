@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
+import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -303,3 +305,56 @@ def copy_file(source: Files, target: Files, name: str) -> None:
             pass
     content = source.read(name)
     target.write(name, lambda sink: sink.write(content))
+
+
+WEIGHTS = "annotators.json"
+"""Annotator weights: the one file that is rewritten."""
+
+
+def read_weights(files: Files, *, were_set: bool) -> dict[str, float]:
+    """Return the weights that were set, by annotator.
+
+    Args:
+        files: the store's files.
+        were_set: whether weights were ever set.
+
+    Raises:
+        ValueError: the file is damaged or, although weights were set, missing.
+    """
+    if not files.exists(WEIGHTS):
+        if were_set:
+            raise ValueError(
+                f"{files.root}/{WEIGHTS} is missing, and weights of annotators were set: restore it, or set the weights again."
+            )
+        return {}
+    try:
+        content = json.loads(files.read(WEIGHTS))
+        weights = {str(name): float(weight) for name, weight in content["weights"].items()}
+        if content.keys() - {"weights", "sha256"} or content.get("sha256", _hash_of(weights)) != _hash_of(weights):
+            raise ValueError("its content doesn't match its sha256")
+        for name, weight in weights.items():
+            check_weight(name, weight)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{files.root}/{WEIGHTS} is damaged ({error!r}); repair it, or delete it and set the weights again."
+        ) from error
+    return weights
+
+
+def write_weights(files: Files, weights: Mapping[str, float]) -> None:
+    """Replace all weights, durably."""
+    content = json.dumps({"weights": dict(weights), "sha256": _hash_of(weights)}, indent=2, sort_keys=True) + "\n"
+    files.write(WEIGHTS, lambda sink: sink.write(content.encode()))
+
+
+def _hash_of(weights: Mapping[str, float]) -> str:
+    text = json.dumps({name: float(weight) for name, weight in weights.items()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_weight(annotator: str, weight: float) -> None:
+    """Raise `ValueError` unless the annotator's name and weight are valid."""
+    if not annotator:
+        raise ValueError("The annotator's name is empty; name the annotator to weigh.")
+    if not (math.isfinite(weight) and weight >= 0):
+        raise ValueError(f"The weight of {annotator!r} is {weight}; it must be a finite number, 0 (excluded) or more.")

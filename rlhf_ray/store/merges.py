@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.store.contents import Contents
-from rlhf_ray.store.packs import Rows
+from rlhf_ray.store.packs import Rows, Snapshot
 from rlhf_ray.store.schema import LABELS, MERGE, UNDO, rows_holding, take
-from rlhf_ray.store.snapshot import Snapshot
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,12 @@ from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.measure.agreement import AnnotatorAgreement
-from rlhf_ray.store import merges, upkeep, weights
+from rlhf_ray.store import merges
 from rlhf_ray.store.answers import Presses, agreement_in, count_presses
 from rlhf_ray.store.contents import Contents
-from rlhf_ray.store.files import Files
-from rlhf_ray.store.packs import DamagedFragmentError, gather
-from rlhf_ray.store.schema import holding, rows_holding, scripted_event_id, touched, undecided
-from rlhf_ray.store.snapshot import Snapshot
+from rlhf_ray.store.files import FOLDERS, Files, read_weights
+from rlhf_ray.store.packs import DamagedFragmentError, Snapshot, gather
+from rlhf_ray.store.schema import FORMAT, MAJOR, MINOR, holding, rows_holding, scripted_event_id, touched, undecided
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,23 @@ class Tally:
     ties: int = 0
     by_annotator: Mapping[str, int] = field(default_factory=dict)
     skipped: int = 0
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of `StoreReader.verify`.
+
+    Attributes:
+        problems: one sentence per problem, starting with the file.
+        events: number of events.
+        comparisons: number of active comparisons.
+        fragments: number of fragments.
+    """
+
+    problems: tuple[str, ...]
+    events: int
+    comparisons: int
+    fragments: int
 
 
 class StoreReader:
@@ -84,13 +100,7 @@ class StoreReader:
         return self._contents.snapshot(last)
 
     def load(self, last: int | None = None) -> Comparisons | None:
-        """Load the active comparisons in the order they were stored.
-
-        Args:
-            last: load only the newest ``last`` comparisons; all by default.
-
-        Returns:
-            The comparisons with their fragments, or None if there are none.
+        """Load the active comparisons, or the newest ``last`` of them, in the order they were stored; None if there are none.
 
         Raises:
             SettingError: the fragments differ in length, shape or kind of dtype; `undo` repairs that.
@@ -101,11 +111,7 @@ class StoreReader:
         return None
 
     def tally(self, until: int | None = None) -> Tally:
-        """Count the active comparisons.
-
-        Args:
-            until: sequence number of the last event to count; all events by default.
-        """
+        """Count the active comparisons as of the event with the sequence number ``until``; by default, as of now."""
         self._contents.refresh()
         events = self._contents.events()
         if until is not None:
@@ -134,11 +140,8 @@ class StoreReader:
         result has the current ones, whatever ``sequence`` is.
 
         Args:
-            sequence: sequence number of the last event the caller knows.
-            until: sequence number of the last event to consider; all events by default.
-
-        Returns:
-            The changed comparisons and the current weights.
+            sequence: of the last event the caller knows.
+            until: of the last event to consider; all events by default.
 
         Raises:
             ValueError: see `weights`.
@@ -170,7 +173,7 @@ class StoreReader:
             ValueError: the weights file is damaged, or missing although weights were set.
         """
         marker = self._contents.marker
-        return weights.read(self._files, were_set=marker is not None and marker.weighs)
+        return read_weights(self._files, were_set=marker is not None and marker.weighs)
 
     def events(self) -> pa.Table:
         """Return all events in order, without those that were undone, as a table with the columns `LABELS`."""
@@ -192,33 +195,52 @@ class StoreReader:
         """Return the kinds (length, shapes, dtypes) of active comparisons' fragments, in words. More than one can't be loaded."""
         return merges.families(self.snapshot())
 
-    def verify(self) -> upkeep.Verification:
-        """Read all files and check them against their checksums."""
-        self._contents = Contents(self._files)  # nothing counts as read before
-        verification = upkeep.verify(self._contents)
-        problems = list(verification.problems)
+    def verify(self) -> Verification:
+        """Read everything; check every segment against its hash and every fragment against its checksum and id."""
+        self._contents = contents = Contents(self._files)  # nothing counts as read before
+        contents.refresh()
+        problems = [
+            f"{name}: fragment {pack.ids[row]} doesn't match its id"
+            for name, pack in contents.packs.items()
+            for row in pack.intact()
+            if pack.fragments[row : row + 1].ids() != [pack.ids[row]]
+        ]
+        problems += self.problems
         if len(self.families()) > 1:
             problems.append(
                 f"clips: active comparisons have fragments of several kinds; `rlhf-ray store undo {self.path}` repairs that"
             )
-        try:
-            self.weights()
-        except ValueError as error:
-            problems.append(str(error))
-        return replace(verification, problems=tuple(problems))
+        return Verification(tuple(problems), len(contents.events()), len(contents.snapshot()), self._count_fragments())
 
     def describe(self) -> dict[str, Any]:
         """Return summary counts of the store, as JSON values."""
-        done = [
-            {"source": value.source, "time": value.time.isoformat(), "comparisons": value.comparisons}
-            for value in self.merges()
-        ]
-        return upkeep.describe(self._contents) | {
+        snapshot, events, files = self.snapshot(), self._contents.events(), self._files
+        times = [time for time in events["t_answered"].to_pylist() if time is not None]
+        packs = self._contents.packs.values()
+        return {
+            "format": f"{FORMAT} {MAJOR}.{MINOR}",
+            "comparisons": len(snapshot),
+            "lost": snapshot.lost,
+            "events": len(events),
+            "kinds": dict(Counter(events["kind"].to_pylist())),
+            "annotators": dict(Counter(snapshot.annotators)),
+            "ties": snapshot.sides.count("equal"),
+            "answered": [min(times).isoformat(), max(times).isoformat()] if times else [],
+            "clips": self._count_fragments(),
+            "clip_shapes": sorted({str(pack.fragments.observations.shape[1:]) for pack in packs}),
+            "files": {folder: len(files.list(folder)) for folder in (*FOLDERS, "quarantine")},
+            "bytes": {folder: sum(map(files.size, files.list(folder))) for folder in FOLDERS},
             "weights": self.weights(),
             "chosen": {name: asdict(value) for name, value in self.presses().items()},
             "agreement": asdict(self.agreement()),
-            "merges": done,
+            "merges": [
+                {"source": value.source, "time": value.time.isoformat(), "comparisons": value.comparisons}
+                for value in self.merges()
+            ],
         }
+
+    def _count_fragments(self) -> int:
+        return len({name for pack in self._contents.packs.values() for name in pack.ids})
 
     def presses(self) -> dict[str, Presses]:
         """Count, for each annotator of active comparisons, how often they chose the fragment shown left, right, and neither."""

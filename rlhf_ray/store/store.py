@@ -17,9 +17,19 @@ from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.store import merges, upkeep, weights
+from rlhf_ray.store import contents, merges
 from rlhf_ray.store.contents import Contents, Marker, log
-from rlhf_ray.store.files import AMENDMENTS, LAST, LocalFiles, claim, copy_file, open_files
+from rlhf_ray.store.files import (
+    AMENDMENTS,
+    LAST,
+    WEIGHTS,
+    LocalFiles,
+    check_weight,
+    claim,
+    copy_file,
+    open_files,
+    write_weights,
+)
 from rlhf_ray.store.packs import Rows
 from rlhf_ray.store.reading import StoreReader
 from rlhf_ray.store.schema import (
@@ -168,24 +178,17 @@ class PreferenceStore(StoreReader):
 
         Of two concurrent calls, one may be lost.
 
-        Args:
-            annotator: whose comparisons.
-            weight: 0 or more.
-
         Raises:
             ValueError: ``weight`` is negative or not finite, or the weights file is damaged.
             OSError: the write failed. The earlier weights stay in force.
         """
-        weights.check(annotator, weight)
-        try:
-            known = self.weights()
-        except weights.WeightsMissingError:
-            known = {}
+        check_weight(annotator, weight)
+        known = self.weights() if self._files.exists(WEIGHTS) else {}
         self._weigh(known | {annotator: float(weight)})
 
     def _weigh(self, all_weights: Mapping[str, float]) -> None:
         """Replace all weights."""
-        weights.write(self._files, all_weights)
+        write_weights(self._files, all_weights)
         self._contents.refresh()
         self._files.make()
         self._contents.mark(weighs=True)
@@ -258,9 +261,6 @@ class PreferenceStore(StoreReader):
 
         The old content is kept next to it, in a folder of the same name with the suffix ``.replaced-1`` (or the next free number).
 
-        Args:
-            path: the other store.
-
         Raises:
             ValueError: there is no store at ``path``, or this store is at a URL, where it can't be replaced in one step.
         """
@@ -283,7 +283,7 @@ class PreferenceStore(StoreReader):
         marker = self._contents.read_marker()  # before the events, which are written before it
         for _ in range(100):
             labels, packs = self._contents.listing()
-            decided = [weights.FILE] if self._files.exists(weights.FILE) else []
+            decided = [WEIGHTS] if self._files.exists(WEIGHTS) else []
             try:
                 for name in ["store.json", *decided, *packs, *labels]:
                     copy_file(self._files, target, name)
@@ -297,7 +297,7 @@ class PreferenceStore(StoreReader):
     def compact(self) -> None:
         """Join small files into larger ones. Safe to interrupt; commits do it automatically when there are many."""
         self._begin()
-        upkeep.compact(self._contents, 2)
+        contents.compact(self._contents, 2)
 
     def _prepare(self, create: bool) -> None:
         if self._files.exists("store.json"):
@@ -325,9 +325,9 @@ class PreferenceStore(StoreReader):
             self._settled = True
         self._contents.refresh()
         renew |= bool(self._contents.unreadable)
-        upkeep.quarantine(self._contents)
+        contents.quarantine(self._contents)
         for folder, rows in self._contents.incomplete().items() if renew else ():
-            upkeep.write_segment(self._contents, rows, folder)
+            contents.write_segment(self._contents, rows, folder)
             self._contents.refresh()
         if self._contents.marker is None:
             self._contents.mark()
@@ -357,7 +357,7 @@ class PreferenceStore(StoreReader):
                 parts.append(Rows(list(first), some[np.array(list(first.values()))]))
         if parts:
             self._settled = False  # until the write completes: a file may have its name without being durable
-            upkeep.write_pack(self._contents, Rows.concatenate(parts))
+            contents.write_pack(self._contents, Rows.concatenate(parts))
             self._settled = True
             self._contents.refresh()
 
@@ -370,13 +370,13 @@ class PreferenceStore(StoreReader):
         self._settled = False
         table = table.set_column(0, "sequence", numbers)
         amends = self._contents.amending(table)
-        upkeep.write_segment(self._contents, table)
+        contents.write_segment(self._contents, table)
         if amends.any():
-            upkeep.write_segment(self._contents, table.filter(pa.array(amends)), AMENDMENTS)
+            contents.write_segment(self._contents, table.filter(pa.array(amends)), AMENDMENTS)
         self._settled = True
         self._contents.refresh()
         self._contents.mark(int(amends.sum()))
         try:
-            upkeep.compact(self._contents, COMPACT_AT)
+            contents.compact(self._contents, COMPACT_AT)
         except OSError as error:  # the events are stored; the next commit tries again
             log.warning("Can't compact the store: %s", error)

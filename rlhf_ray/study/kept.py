@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rlhf_ray.data.atomic import write_text
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.study.figures import figures_from
 from rlhf_ray.study.section import Picture, Section

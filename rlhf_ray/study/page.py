@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from rlhf_ray import pages
 from rlhf_ray.data.atomic import write_text
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.study import kept
 from rlhf_ray.study.bars import ROWS, bars, flat
 from rlhf_ray.study.section import Check, Effects, Picture, Section, Table, figure

@@ -13,7 +13,7 @@ from typing import Any
 
 from ray.tune import Result, ResultGrid
 
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.sweeps.trial import ENV_STEPS, OBJECTIVE, REFUSAL, SETTINGS

@@ -15,11 +15,11 @@ from ray import tune
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.data.registry import did_you_mean
-from rlhf_ray.data.whole import whole_number
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.settings import Experiment, checks, from_json, to_json
+from rlhf_ray.settings.checks import whole_number
 
 Space = dict[str, Any]
 """Maps names of settings (``ppo.gamma``, ``seed``) to Tune's samplers."""

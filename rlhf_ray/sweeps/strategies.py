@@ -17,8 +17,8 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
 from ray.tune.search.sample import Categorical, Float, Integer
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.settings.sweep import Schedule as Schedule  # where callers look for it
-from rlhf_ray.settings.sweep import Search as Search
+from rlhf_ray.settings.start import Schedule as Schedule  # where callers look for it
+from rlhf_ray.settings.start import Search as Search
 from rlhf_ray.sweeps.space import CHANGEABLE, PLACED, Space
 from rlhf_ray.sweeps.trial import ENV_STEPS, TRIAL
 

@@ -23,7 +23,7 @@ from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.choice import AGENTS, preference_config
 from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.settings import AgentName, Experiment, from_json
-from rlhf_ray.settings.sweep import Metric as Metric  # where callers look for it
+from rlhf_ray.settings.start import Metric as Metric  # where callers look for it
 from rlhf_ray.sweeps.space import apply, kinds
 
 OBJECTIVE, ENV_STEPS, SETTINGS = "objective", "env_steps", "settings"

@@ -7,8 +7,7 @@ import math
 import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.data.comparisons import Pairs
-from rlhf_ray.data.returns import differences, spread_of
+from rlhf_ray.data.comparisons import Pairs, differences, spread_of
 from rlhf_ray.teachers.teacher import true_returns
 
 

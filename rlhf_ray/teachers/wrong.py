@@ -7,10 +7,9 @@ import copy
 import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.comparisons import Pairs, differences
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.data.returns import differences
 from rlhf_ray.teachers.margins import signed_margins
 from rlhf_ray.teachers.simulated import SimulatedTeacher
 from rlhf_ray.teachers.teacher import Feature, Teacher, plain

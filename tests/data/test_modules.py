@@ -39,8 +39,7 @@ def test_a_module_is_found_where_one_looks_and_the_run_remembers_it(folder: Path
         envs.make_env("own_module:Mine-v0")
     modules.look_in(folder)
     envs.make_env("own_module:Mine-v0").close()
-    assert modules.found_in("own_module") == str(folder)
-    assert modules.found_in("gymnasium") is None  # installed
+    assert modules.found_in_all(["own_module", "gymnasium"]) == [str(folder)]  # gymnasium is installed
     run = RunFolder.create(folder / "run", Experiment(environment="own_module:Mine-v0"))
     modules.os.environ[modules.FOLDERS] = ""
     assert run.experiment().environment == "own_module:Mine-v0"

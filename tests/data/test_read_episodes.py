@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +13,12 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from rlhf_ray.data import atomic, other_formats, recordings
+from rlhf_ray.data import other_formats, recordings
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.recorded_episode import RecordedEpisode
 from rlhf_ray.data.recording_writer import RecordingWriter, write_episodes
 from rlhf_ray.data.recordings import EpisodeSource, Recording, load_demonstrations, load_transitions, open_episodes
+from rlhf_ray.data.transitions import RecordedEpisode
 from rlhf_ray.envs import Viewed
 
 OBSERVED, CHOICES = gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(3)
@@ -328,25 +323,3 @@ def test_an_error_midway_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             write_episodes(source, tmp_path / "out", to)  # type: ignore[arg-type]
         assert not list(tmp_path.iterdir())
-
-
-def test_a_killed_process_leaves_no_folder_of_that_name_and_the_next_one_writes_it(tmp_path: Path) -> None:
-    program = f"""
-        import sys, time
-        from pathlib import Path
-        from rlhf_ray.data.atomic import whole_folder
-        with whole_folder(Path({str(tmp_path / "out")!r})) as new:
-            (new / "half").write_text("x")
-            print("there", flush=True)
-            time.sleep(60)
-    """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"there\n"
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "out").exists()
-    with atomic.whole_folder(tmp_path / "out") as new:
-        (new / "whole").write_text("x")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
-    assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["whole"]

@@ -15,14 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rlhf_ray.data import other_formats, recording_writer
+from rlhf_ray.data import recording_writer
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.recorded_episode import RecordedEpisode, RewardNormaliser
 from rlhf_ray.data.recording_writer import RecordingWriter, save
 from rlhf_ray.data.recordings import Recording, load_transitions
-from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.data.transitions import RecordedEpisode, RewardNormaliser, Transitions
 from tests.made_up import CHOICES, FORCES, VECTORS
 
 PICTURES = gym.spaces.Box(0, 255, (5, 4, 3), np.uint8)
@@ -214,24 +213,6 @@ def test_damage_is_one_line_that_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "r" / "manifest.json").write_text(json.dumps(manifest | {"chunks": outside}))
     with pytest.raises(SettingError, match="outside of the recording"):
         load_transitions(tmp_path / "r")
-
-
-def test_trajectories_go_to_imitation_and_back(tmp_path: Path) -> None:
-    serialize = pytest.importorskip("imitation.data.serialize")
-    for spaces in SPACES[:2]:
-        episodes = [each.trajectory for each in some_episodes(*spaces)]
-        path = tmp_path / f"folder{len(spaces[0].shape)}"
-        other_formats.write_imitation(episodes, path)
-        for ours, theirs in zip(episodes, serialize.load(str(path)), strict=True):
-            np.testing.assert_array_equal(theirs.obs, ours.observations)
-            np.testing.assert_array_equal(theirs.acts, ours.actions)
-            np.testing.assert_array_equal(theirs.rews, ours.rewards)
-            assert (theirs.terminal, len(theirs.infos)) == (ours.terminated, len(ours))
-        steps = load_transitions(path)
-        for name in ARRAYS:
-            same(getattr(steps, name), getattr(Transitions.of_trajectories(episodes), name))
-        with pytest.raises(SettingError, match="exists; give another folder"):
-            other_formats.write_imitation(episodes, path)
 
 
 class Evil:

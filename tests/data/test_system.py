@@ -14,17 +14,14 @@ from rlhf_ray.data.errors import SettingError
 
 @pytest.fixture
 def macos(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The module as macOS's Python has it: without affinity, /proc and /dev/shm."""
+    """The module as macOS's Python has it: without affinity and /proc."""
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert system.__file__
     spec = importlib.util.spec_from_file_location("system_on_macos", system.__file__)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name in ("MEMORY", "SHARED_MEMORY"):
-        monkeypatch.setattr(module, name, tmp_path / "absent")
+    monkeypatch.setattr(module, "MEMORY", tmp_path / "absent")
     return module
 
 
@@ -33,7 +30,6 @@ def test_macos_has_cores_and_opengl_and_no_word_on_memory(macos: ModuleType, mon
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     assert macos.usable_cores() == 8
     assert macos.available_memory() is None
-    assert macos.shared_memory() is None
     macos.draw_offscreen()
     macos.load_opengl()
     assert "MUJOCO_GL" not in os.environ  # "egl" is an error there
@@ -49,7 +45,6 @@ def test_linux_tells_cores_and_memory(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert system.available_memory() == 3 * 1024
     assert system.usable_cores() == 3
-    assert system.shared_memory() == os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     system.draw_offscreen()
     assert os.environ.pop("MUJOCO_GL") == "egl"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
+import pytest
 
-from rlhf_ray.data.vector_rollout import VectorRollout
+from rlhf_ray.data.vector_rollout import Infos, VectorRollout, with_plain_success
 
 
 def rollout(ended: list[list[int]], begins_with_reset: list[bool], starts: list[int], steps: int = 6) -> VectorRollout:
@@ -55,3 +58,89 @@ def test_trajectories_have_the_observation_after_their_last_step() -> None:
     assert third.observations[:, 0].tolist() == [3, 5, 7, 9, 11, 13]
     assert [len(each) for each in (first, second, third)] == [3, 2, 5]
     assert np.shares_memory(first.observations, of.observations)
+
+
+def test_an_episode_succeeded_if_any_of_its_own_steps_says_so() -> None:
+    infos, nobody = Infos(2, "Park"), np.zeros(2, bool)
+    infos.see({"success": np.array([1.0, 0.0])}, nobody)
+    assert infos.see({"success": np.array([0.0, 0.0])}, np.array([True, True])).tolist() == [True, False]
+    # The step after an end starts the next episode: what it says is of no episode's step.
+    infos.see({"success": np.array([0.0, 1.0])}, nobody)
+    assert infos.see({"success": np.array([0.0, 0.0])}, np.array([True, True])).tolist() == [False, False]
+
+
+def test_masks_of_gymnasium_say_which_copies_speak() -> None:
+    infos = Infos(3, "Park")
+    said = {"is_success": np.array([True, True, False]), "_is_success": np.array([True, False, True])}
+    assert infos.see(said, np.ones(3, bool)).tolist() == [True, False, False]
+    assert infos.known
+    silent = Infos(1, "Park")
+    silent.see({"cause": np.array(["saw"], object)}, np.ones(1, bool))
+    assert not silent.known
+    # An environment that says "_success" itself: its value is not the mask of "success".
+    own = {"success": np.array([True]), "_success": np.array([False]), "__success": np.array([True])}
+    assert Infos(1, "Park").see(own, np.ones(1, bool)).tolist() == [True]
+
+
+RAGGED = [[1], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("value", "succeeded"),
+    [
+        *(
+            (yes, True)
+            for yes in (True, 1, 1.0, np.bool_(True), np.float32(1), np.array([1.0]), np.array(True), [True])
+        ),
+        *((no, False) for no in (False, 0, -0.0, np.bool_(False), np.array([0.0]), np.array([[0]]))),
+        *((unknown, None) for unknown in (float("nan"), None, np.array([np.nan]), np.array([None]))),
+        *((odd, "odd") for odd in ("no", "yes", "", 0.5, -1, 2, {}, {"a": 1}, [], [1, 1], RAGGED, np.ones(2), b"1")),
+    ],
+)
+def test_success_is_true_false_unknown_or_named_alone_and_among_copies(
+    value: Any, succeeded: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, odd = f"Park-{value!r}", succeeded == "odd"
+    with caplog.at_level(logging.WARNING):
+        plain = with_plain_success({"success": value, "x": 1}, name)
+        again = with_plain_success({"success": value, "x": 1}, name)
+    assert [record.getMessage().count(name) for record in caplog.records] == [1] * odd  # one line, once
+    assert plain["x"] == 1
+    assert ("success" in plain) == ("success" in again) == isinstance(succeeded, bool)
+    assert plain.get("success") == (succeeded if isinstance(succeeded, bool) else None)
+
+    # Beside a copy that says False, in the array that gymnasium makes.
+    copies, together = gym.vector.VectorEnv[Any, Any, Any](), dict[str, Any]()
+    copies.num_envs = 2
+    for copy, said in enumerate([{"success": False}, plain]):
+        together = copies._add_info(together, said, copy)
+    infos = Infos(2, name)
+    assert infos.see(together, np.ones(2, bool)).tolist() == [False, succeeded is True]
+
+    # As a vector environment of its own may say it.
+    column = np.empty(1, object)
+    column[0] = value
+    alone = Infos(1, name)
+    assert alone.see({"success": column}, np.ones(1, bool)).tolist() == [succeeded is True]
+    assert alone.known == isinstance(succeeded, bool)
+
+
+@pytest.mark.parametrize("odd", ["no", {"a": np.ones(2)}, np.ones((2, 3)), np.ones(3), 1.0])
+def test_successes_of_copies_in_an_odd_shape_are_unknown_and_named(odd: Any, caplog: pytest.LogCaptureFixture) -> None:
+    infos = Infos(2, f"Parks-{odd!r}")
+    for _ in range(2):
+        assert infos.see({"success": odd}, np.ones(2, bool)).tolist() == [False, False]
+    assert not infos.known
+    assert len(caplog.records) == 1
+    infos.see({}, np.zeros(2, bool))  # the next episodes begin
+    assert infos.see({"success": np.array([[1.0], [0.0]])}, np.ones(2, bool)).tolist() == [True, False]
+    assert infos.known
+
+
+def test_means_are_over_the_real_steps_since_the_last_call() -> None:
+    infos = Infos(2, "Park")
+    infos.see({"speed": np.array([1.0, 3.0]), "level_seed": np.array([7, 8])}, np.array([True, False]))
+    infos.see({"speed": np.array([100.0, 5.0])}, np.zeros(2, bool))  # the first copy starts its next episode
+    infos.see({"speed": np.array([np.nan, np.nan])}, np.zeros(2, bool))  # NaN: not known
+    assert infos.means() == {"speed": pytest.approx((1 + 3 + 5) / 3)}
+    assert infos.means() == {}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_ray.data.whole import LARGEST, whole_number
+from rlhf_ray.settings.checks import LARGEST, whole_number
 
 
 @pytest.mark.parametrize(

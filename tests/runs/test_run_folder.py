@@ -12,7 +12,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlhf_ray.data.lock import LockedError
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.runs.callbacks import Callbacks, TrainingRun
 from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.runs.metrics_files import MetricsFile, TensorBoard

@@ -84,10 +84,8 @@ def test_fits_and_counts_of_ties_see_what_annotators_chose_not_what_the_owner_ma
         answer = "left" if row["preference"] == 0.5 else "equal"
         store.record([Event(f"{number}", "supersede", row["annotator"], **replacing(row, "owner", answer))])
     loaded = store.load()
-    assert loaded is not None
     assert (loaded.preferences == 0.5).sum() == 3
     told = read_run(run).comparisons
-    assert told is not None
     assert loaded.ties == store.describe()["ties"] == told.ties == sum(p.equal for p in before.values())
     fitted = ComparisonSet(RewardEnsemble(VECTORS, FORCES, RewardModelSettings(hidden=(8,))), 0.0)
     fitted.apply(store.since(0))
@@ -117,7 +115,6 @@ def test_the_sides_counted_are_those_on_the_screen(tmp_path: Path) -> None:
     )
     assert store.presses() == {"ada": Presses(left=100)}
     labels = store.load()
-    assert labels is not None
     assert 0.3 < labels.preferences.mean() < 0.7
     assert set(labels.chosen) == set(labels[np.arange(50)].chosen) == {"left"}
     assert store.describe()["chosen"] == {"ada": {"left": 100, "right": 0, "equal": 0}}

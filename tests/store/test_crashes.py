@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_ray.store import PreferenceStore, store, upkeep
+from rlhf_ray.store import PreferenceStore, contents, store
 from tests.made_up import joined, same_comparisons, some_comparisons
 from tests.store.faulty import FaultyDisk
 
@@ -95,7 +95,7 @@ def test_a_compaction_for_which_there_is_no_room_does_not_fail_the_commit(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(upkeep, "compact", full)
+        patch.setattr(contents, "compact", full)
         assert opened.commit(BATCHES[1], annotator="oracle") == 2
     assert opened.commit(BATCHES[2], annotator="oracle") == 1
     assert len(os.listdir(tmp_path / "labels")) == 1
@@ -112,6 +112,7 @@ def test_the_writer_deletes_what_a_dead_one_left_unfinished_and_nothing_else(tmp
     opened.commit(BATCHES[0], annotator="oracle")
     left = {name for name in os.listdir(tmp_path / "labels") if name.startswith(".tmp-")}
     assert left == names - {f".tmp-{host}-{dead.pid}-0123abcd"}
+    assert same_comparisons(PreferenceStore(tmp_path).load(), BATCHES[0])
 
 
 # Imports once, then forks a writer for each line it is sent: a number from which its batches are made. The writer first
@@ -140,8 +141,6 @@ def kill_writers(path: Path, kills: int) -> None:
     rng, acknowledged = random.Random(0), list[str]()
     command = [sys.executable, "-c", WRITERS, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         for kill in range(1, kills + 1):
             process.stdin.write(f"{kill}\n")
             process.stdin.flush()

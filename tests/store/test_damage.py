@@ -74,17 +74,13 @@ def test_a_torn_file_is_left_out_and_put_away_by_the_writer(stored: Path, folder
         content = file.read_bytes()
         overwrite(file, content[:size])
         opened = PreferenceStore(stored)
-        held = opened.load()
-        assert held is not None
-        assert same_comparisons(held, FIRST)
+        assert same_comparisons(opened.load(), FIRST)
         assert opened.verify().problems
         opened.commit(SECOND, annotator="oracle")  # stores the lost part again
         moved = stored / "quarantine" / f"{folder}-{file.name}"
         assert any(moved.name in problem for problem in opened.verify().problems)
         moved.unlink()
-        held = PreferenceStore(stored).load()
-        assert held is not None
-        assert same_comparisons(held, joined([FIRST, SECOND]))
+        assert same_comparisons(PreferenceStore(stored).load(), joined([FIRST, SECOND]))
 
 
 def test_the_first_reading_of_a_damaged_clip_is_an_error_and_later_ones_are_without_it(stored: Path) -> None:
@@ -98,9 +94,7 @@ def test_the_first_reading_of_a_damaged_clip_is_an_error_and_later_ones_are_with
         snapshot.gather(np.array([2, 3]))
     assert len(opened.snapshot()) == 12
     assert opened.snapshot().lost == 1
-    held = PreferenceStore(stored).load()
-    assert held is not None
-    assert same_comparisons(held, joined([FIRST, SECOND])[others])
+    assert same_comparisons(PreferenceStore(stored).load(), joined([FIRST, SECOND])[others])
 
 
 def test_the_writer_saves_the_other_clips_of_a_damaged_pack(stored: Path) -> None:
@@ -177,9 +171,7 @@ def test_compaction_carries_no_damage_over(stored: Path) -> None:
     flip_in(file, FIRST.pairs.left.actions[0].tobytes())
     PreferenceStore(stored).compact()
     assert f"clips-{file.name}" in os.listdir(stored / "quarantine")
-    held = PreferenceStore(stored).load()
-    assert held is not None
-    assert same_comparisons(held, joined([FIRST, SECOND])[1:])
+    assert same_comparisons(PreferenceStore(stored).load(), joined([FIRST, SECOND])[1:])
 
 
 def test_a_clip_that_two_commits_stored_is_read_from_the_intact_pack(tmp_path: Path) -> None:

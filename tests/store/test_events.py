@@ -1,4 +1,4 @@
-"""What people say: events of all kinds, which of them hold, what has changed since some moment, and what each annotator's count."""
+"""What people say: events of all kinds, and what each annotator's count. Which of them hold is in `tests.store.test_model`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_ray.data.comparisons import Changes, pair_id
+from rlhf_ray.data.comparisons import pair_id
 from rlhf_ray.store import Event, PreferenceStore, Tally
 from rlhf_ray.store import store as store_module
 from tests.made_up import some_comparisons, some_fragments
 from tests.store.test_model import CLIPS, IDS, event, held
 
-FIRST, SECOND = pair_id(IDS[0], IDS[1]), pair_id(IDS[2], IDS[3])
-
-
-def active(path: Path) -> list[tuple[str, float]]:
-    labels = PreferenceStore(path).snapshot().labels
-    return list(zip(labels["event_id"].to_pylist(), labels["preference"].to_pylist(), strict=True))
+FIRST = pair_id(IDS[0], IDS[1])
 
 
 def test_an_answer_is_stored_with_all_that_was_told_about_it(tmp_path: Path) -> None:
@@ -44,30 +39,8 @@ def test_an_answer_is_stored_with_all_that_was_told_about_it(tmp_path: Path) -> 
     who = {"left_id": IDS[0], "right_id": IDS[1], "annotator": "ada", "annotator_type": "human"}
     assert row == about | who | told | {"extra": json.dumps({"key": "="})}
     loaded = PreferenceStore(tmp_path).load()
-    assert loaded is not None
     assert np.array_equal(loaded.pairs.left.observations[0], CLIPS.observations[0])
     assert (loaded.pairs.reward_version, loaded.annotators, loaded.keys) == (3, ("ada",), [(FIRST, "ada")])
-
-
-@pytest.mark.parametrize(
-    ("said", "holds"),
-    [
-        ([event("a"), event("b", preference=0.0)], [("b", 0.0)]),  # the latest answer
-        ([event("a"), event("b", preference=0.0), Event("c", "retract", "ada", target="b")], [("a", 1.0)]),
-        ([event("a"), event("b", "supersede", target="a"), Event("c", "retract", "ada", target="b")], []),
-        ([event("a"), event("b", by="ben"), event("c", pair=(1, 0))], [("a", 1.0), ("b", 1.0), ("c", 1.0)]),
-        ([event("a"), event("a", preference=0.0)], [("a", 1.0)]),  # sent again: its first content holds
-        ([Event("r", "retract", "ada", target="late"), event("late")], []),  # taken back before it came
-        ([event("a", "skip"), event("b", "flag"), event("c", "check")], []),
-        ([event("a", pair=(0, 0))], []),  # a clip beside itself is no pair
-    ],
-)
-def test_which_answers_hold(tmp_path: Path, said: list[Event], holds: list[tuple[str, float]]) -> None:
-    store = PreferenceStore(tmp_path)
-    store.record(said, CLIPS)
-    assert active(tmp_path) == holds
-    assert (len(store), store.load() is None) == (len(holds), not holds)
-    assert len(store.events()) == len({one.event_id for one in said})
 
 
 def test_clips_must_be_stored_or_come_along(tmp_path: Path) -> None:
@@ -109,23 +82,8 @@ def test_many_small_commits_are_joined_by_the_writer_itself(tmp_path: Path, monk
         store.record([Event(f"e{number}", "label", "ada", left, right, 1.0)], clips)
         for folder in ("labels", "clips"):
             assert len(list((tmp_path / folder).iterdir())) < 4
-    assert [name for name, _ in active(tmp_path)] == [f"e{number}" for number in range(10)]
-
-
-def test_changes_are_what_holds_now_of_what_was_touched(tmp_path: Path) -> None:
-    store = PreferenceStore(tmp_path)
-    assert store.since(0) == Changes(0, None)
-    store.record([event("a"), event("b", by="ben"), event("c", pair=(2, 3)), event("skipped", "skip")], CLIPS)
-    all_of_it = store.since(0)
-    assert held(all_of_it) == {(FIRST, "ada"): 1.0, (FIRST, "ben"): 1.0, (SECOND, "ada"): 1.0}
-    assert (all_of_it.last, all_of_it.withdrawn) == (4, ())
-    assert store.since(3) == Changes(4, None)
-    store.record([event("d", preference=0.0), Event("e", "retract", "ben", target="b")])
-    changes = store.since(4)
-    assert (held(changes), changes.withdrawn) == ({(FIRST, "ada"): 0.0}, ((FIRST, "ben"),))
-    store.record([event("g", "supersede", pair=(2, 3), target="a")])  # takes back the answer to another pair
-    assert held(store.since(6)) == {(FIRST, "ada"): 0.0, (SECOND, "ada"): 1.0}
-    assert store.since(99) == Changes(99, None)
+    held = PreferenceStore(tmp_path).snapshot().labels
+    assert held["event_id"].to_pylist() == [f"e{number}" for number in range(10)]
 
 
 def test_a_pair_whose_clip_is_lost_is_left_out_and_not_withdrawn(tmp_path: Path) -> None:

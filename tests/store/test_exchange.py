@@ -20,7 +20,7 @@ import pytest
 
 from rlhf_ray.data import pickles
 from rlhf_ray.settings import SettingError
-from rlhf_ray.store import Event, PreferenceStore, foreign
+from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.exchange import export, import_file
 from tests.made_up import CHOICES, IMAGES, same_comparisons, some_comparisons
 
@@ -76,9 +76,7 @@ def test_an_exported_parquet_can_be_imported(tmp_path: Path, spaces: dict[str, g
     other = PreferenceStore(tmp_path / "other")
     assert import_file(other, tmp_path / "out.parquet") == 70
     assert import_file(other, tmp_path / "out.parquet") == 0
-    loaded = other.load()
-    assert loaded is not None
-    assert same_comparisons(loaded, batch)
+    assert same_comparisons(other.load(), batch)
     assert other.verify().problems == ()
 
 
@@ -174,7 +172,6 @@ def test_rows_may_be_left_out_of_an_export_and_answers_added(tmp_path: Path, sto
     other = PreferenceStore(tmp_path / "other")
     assert import_file(other, tmp_path / "out.parquet") == 72
     loaded = other.load()
-    assert loaded is not None
     assert loaded.preferences[-1] == 0.25
 
 
@@ -194,21 +191,18 @@ def test_answers_whose_clips_are_lost_are_exported_and_not_imported(tmp_path: Pa
 def test_other_files_are_refused(tmp_path: Path, stored: PreferenceStore) -> None:
     with pytest.raises(ValueError, match=r"out.xlsx must end in .parquet, .csv, .jsonl"):
         export(stored, tmp_path / "out.xlsx")
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match="was not exported by"):
-        import_file(stored, tmp_path / "a.parquet")
-    (tmp_path / "a.parquet").write_text("hello")
-    with pytest.raises(ValueError, match="is no Parquet file"):
-        import_file(stored, tmp_path / "a.parquet")
-    export(stored, tmp_path / "a.csv")
-    with pytest.raises(ValueError, match="has no clips, which an import needs"):
-        import_file(stored, tmp_path / "a.csv")
-    (tmp_path / "a.txt").write_text("hello")
-    with pytest.raises(ValueError, match="Can't import"):
-        import_file(stored, tmp_path / "a.txt")
-    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"a": 1}))
-    with pytest.raises(ValueError, match="neither imitation's PreferenceDataset nor a PrefDB"):
-        import_file(stored, tmp_path / "a.pkl")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "table")
+    for name, content, said in (
+        ("a.parquet", (tmp_path / "table").read_bytes(), "was not exported by"),
+        ("cut.parquet", b"PAR1" + b"x" * 40, r"cut\.parquet is damaged"),
+        ("b.parquet", b"hello", "is no Parquet file"),
+        ("a.csv", b"event_id", "has no clips, which an import needs"),
+        ("a.txt", b"hello", "Can't import"),
+        ("a.pkl", pickle.dumps({"a": 1}), "neither imitation's PreferenceDataset nor a PrefDB"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=said):
+            import_file(stored, tmp_path / name)
 
 
 @pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}])
@@ -229,7 +223,6 @@ def test_imitation_opens_an_exported_file_and_it_comes_back(tmp_path: Path, spac
     other = PreferenceStore(tmp_path / "other")
     assert import_file(other, tmp_path / "out" / "preferences.pkl") == 5
     loaded = other.load()
-    assert loaded is not None
     assert loaded.pairs.ids == batch.pairs.ids
     del loaded, dataset
     assert same_comparisons(store.snapshot().gather(slice(5)), batch)
@@ -260,7 +253,6 @@ def test_what_imitation_saved_can_be_imported(tmp_path: Path, actions: gym.Space
     store = PreferenceStore(tmp_path / "store")
     assert import_file(store, tmp_path / "preferences.pkl") == 6
     loaded = store.load()
-    assert loaded is not None
     assert loaded.pairs.ids == batch.pairs.ids  # and so the same contents
     assert np.array_equal(loaded.preferences, batch.preferences)
     assert set(store.events()["annotator"].to_pylist()) == {"imitation"}
@@ -275,7 +267,7 @@ def test_what_is_packed_in_a_foreign_file_has_a_limit(tmp_path: Path, monkeypatc
         (tmp_path / "bomb").write_bytes(content)
         tracemalloc.start()
         with pytest.raises(ValueError, match=match):
-            foreign.read(tmp_path / "bomb")
+            pickles.read(tmp_path / "bomb")
         assert tracemalloc.get_traced_memory()[1] < 20 << 20
         tracemalloc.stop()
 
@@ -330,7 +322,6 @@ def test_what_drlhp_saved_can_be_imported(tmp_path: Path, compressed: bool, prot
     store = PreferenceStore(tmp_path / "store")
     assert import_file(store, file) == 2
     loaded = store.load()
-    assert loaded is not None
     assert loaded.preferences.tolist() == [1.0, 0.5]
     assert np.array_equal(loaded.pairs.left.observations[0], np.stack(segments[7]))
     assert np.array_equal(loaded.pairs.right.observations[0], segments[9])

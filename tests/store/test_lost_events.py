@@ -189,7 +189,6 @@ def test_whatever_file_is_damaged_nothing_comes_back_and_nothing_is_wrong(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_damaged_file_costs_its_own_answers_alone(tmp_path: Path) -> None:
     right = answers(filled(tmp_path / "whole"))
     for number, name in enumerate(files_of(tmp_path / "whole", "labels", "amendments")):

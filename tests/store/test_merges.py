@@ -85,7 +85,6 @@ def test_an_undo_takes_back_what_the_merge_brought_and_nothing_else(
     assert (store.snapshot().ids[:4], len(store), store.merges()) == (before, 5, [])
     changes = store.since(merged)  # as a run reads it
     assert len(changes.withdrawn) == 3
-    assert changes.held is not None
     assert changes.held.pairs.ids == before[:1]
     with pytest.raises(SystemExit):
         cli.main(["store", "undo", str(tmp_path / "store")])
@@ -109,7 +108,7 @@ def test_an_undo_that_is_interrupted_is_repeated(tmp_path: Path, monkeypatch: py
         raise OSError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rlhf_ray.store.upkeep.write_segment", fail)
+        patch.setattr("rlhf_ray.store.contents.write_segment", fail)
         with pytest.raises(OSError, match="disk is full"):
             store.undo()
     assert len(PreferenceStore(tmp_path / "store")) == 7
@@ -137,7 +136,6 @@ def test_a_store_that_an_older_version_mixed_names_the_command_that_repairs_it(
     cli.main(["store", "undo", str(path)])
     assert "removed 3 comparisons of fragments of 7 steps" in capsys.readouterr().out
     found = PreferenceStore(path).load()
-    assert found is not None
     assert (len(found), found.pairs.left.length) == (4, 5)
     assert PreferenceStore(path).verify().problems == ()
 
@@ -159,7 +157,6 @@ def test_floats_of_two_widths_share_a_store(tmp_path: Path, length: int) -> None
     assert store.import_from(other.path) == 3
     store.commit(_wide(some_comparisons(2, length, seed=2)), annotator="oracle")
     held = store.load()
-    assert held is not None
     assert held.pairs.left.observations.dtype == np.float64
     for side in ("left", "right"):
         found, first, then = (getattr(of.pairs, side).observations for of in (held, narrow, wide))

@@ -48,9 +48,7 @@ def cached(tmp_path: Path) -> list[Path]:
 
 
 def load(url: str) -> Comparisons:
-    loaded = PreferenceStore(url, create=False).load()
-    assert loaded is not None
-    return loaded
+    return PreferenceStore(url, create=False).load()
 
 
 @pytest.mark.slow
@@ -143,8 +141,6 @@ def test_a_write_that_fails_says_so_and_may_be_repeated(url: str, monkeypatch: p
 def test_a_url_without_a_store_is_no_store(url: str) -> None:
     with pytest.raises(ValueError, match="is not a preference store"):
         PreferenceStore(url, create=False)
-    with pytest.raises(ValueError, match=r"[Pp]rotocol"):
-        PreferenceStore("nosuchthing://folder")
 
 
 def test_keys_in_a_url_are_not_shown(server: str) -> None:

@@ -13,10 +13,9 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from rlhf_ray.data.arrays import Array, BoolArray
-from rlhf_ray.data.bounds import WIDEST_SCALED, unscaled
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.inputs import BYTE
-from rlhf_ray.data.spaces import one_line
+from rlhf_ray.data.spaces import WIDEST_SCALED, one_line, unscaled
 from rlhf_ray.data.strays import without_strays
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.effects.edits import AnyEdit, check, edit_from_json, edited, read_json

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlhf_ray.data.arrays import FloatArray, IntArray, numbers_of
-from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.data.comparisons import Comparisons, Pairs, numbers_of
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import blaming
 from rlhf_ray.data.seeds import generator

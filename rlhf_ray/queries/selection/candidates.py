@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from rlhf_ray.data.arrays import FloatArray, IntArray, numbers_of
+from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.data.comparisons import numbers_of
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
-from rlhf_ray.data.returns import spread_of
+from rlhf_ray.data.comparisons import spread_of
 from rlhf_ray.queries.selection.candidates import Candidates
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.teachers.human_like import ERROR, ERROR_SCALE
@@ -47,7 +47,7 @@ class DisagreementOfLabels:
 class Answerable:
     """Half of the pairs have the highest disagreement times (1 - 2 e(m))², the other half are random.
 
-    ``m`` is the pair's predicted difference of returns over their spread (`rlhf_ray.data.returns.spread_of`), and
+    ``m`` is the pair's predicted difference of returns over their spread (`rlhf_ray.data.comparisons.spread_of`), and
     ``e(m) = 0.5 exp(-m / 0.33)`` how often people err there (`rlhf_ray.teachers.human_like`). An answer that is wrong with
     probability e carries (1 - 2 e)² times the information of a certain one, for small differences of the log odds. Where the reward
     model is wrong about which pairs are far apart, the random half tells it.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray, IntArray
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.measure.statistics import auc, pearson, spearman
 from rlhf_ray.reward.ensemble import RewardEnsemble

@@ -8,7 +8,7 @@ import torch
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape
 from rlhf_ray.interpret.agent.world_model.quality import measure, valid_horizon
 from rlhf_ray.interpret.agent.world_model.simulate import simulate

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import RANDOM_POLICY, Trajectory, cut_fragments
-from rlhf_ray.data.plain import plain
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.envs import make_env
 from rlhf_ray.queries.selection import random_pairs
 from rlhf_ray.reward import RewardTrainer

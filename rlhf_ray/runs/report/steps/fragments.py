@@ -12,10 +12,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
-from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.data.comparisons import Comparisons, differences
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
-from rlhf_ray.data.plain import plain
-from rlhf_ray.data.returns import differences
+from rlhf_ray.data.metrics import plain
 from rlhf_ray.labelling.camera import picture
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.probe import learned_rewards
