@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.spaces import choices_of
-from rlhf_ray.optim.flat import FlatAdam, FlatParameters
-from rlhf_ray.optim.parallel import add_gradients, in_parallel
+from rlhf_ray.optim import FlatAdam, FlatParameters, add_gradients, in_parallel
 from rlhf_ray.policies.actions import entropy, log_probability
 from rlhf_ray.policies.network import ActorCriticNetwork
 

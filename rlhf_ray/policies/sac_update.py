@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from rlhf_ray.optim.flat import FlatAdam, FlatParameters
+from rlhf_ray.optim import FlatAdam, FlatParameters
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork, squashed
 
 relu_backward: Callable[..., Tensor] = torch.ops.aten.threshold_backward

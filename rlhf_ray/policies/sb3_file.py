@@ -25,7 +25,7 @@ from rlhf_ray.data import pickles
 from rlhf_ray.data.bounds import formal_numbers
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.policies.statistics import LEAST_VARIANCE, bounds
+from rlhf_ray.policies.encoders import LEAST_VARIANCE, bounds
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from rlhf_ray.data.spaces import spaces_of
 from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.fit_report import FitReport
-from rlhf_ray.reward.methods import unlabelled_pairs
-from rlhf_ray.reward.regularisation import FEWEST_HELD_OUT, PassLosses
+from rlhf_ray.reward.methods import FEWEST_HELD_OUT, PassLosses, unlabelled_pairs
 from rlhf_ray.reward.trainer import RewardTrainer
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore

@@ -20,7 +20,7 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.spaces import space_from_json, space_to_json
-from rlhf_ray.optim.parallel import in_parallel
+from rlhf_ray.optim import in_parallel
 from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks import is_built_in, make_network, observe, reads_history
 from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages

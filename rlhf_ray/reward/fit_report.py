@@ -1,19 +1,25 @@
-"""The report of one fit: how well the ensemble predicts the answers that it was fitted to, and those that were held out."""
+"""The report of one fit: how well the ensemble predicts the answers that it was fitted to, and those held out; and its curve."""
 
 from __future__ import annotations
 
+import csv
 import math
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rlhf_ray.data.atomic import whole_file, write_text
 from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.measure.error_rates import Drift, ErrorRate
 from rlhf_ray.measure.held_out import brier_scores, calibration_error, log_likelihoods, probabilities_of
+from rlhf_ray.reward.comparison_set import StackedComparisons
 from rlhf_ray.reward.likelihood import Loss
-from rlhf_ray.reward.stacked import StackedComparisons
+from rlhf_ray.reward.methods import PassLosses
 from rlhf_ray.store.answers import Presses
 
 declare(
@@ -77,13 +83,6 @@ declare(
     Metric("l2", "Coefficient of the adaptive L2 penalty."),
     Metric("method", "What a method of the fits says of the last one.", tag="name", gauge=False),
 )
-
-RECENT_ANSWERS = 50
-"""Number of each annotator's newest answers behind `FitReport.chosen`: few enough to reveal an annotator who starts to always give
-the same answer, and enough that chance alone does not look like one."""
-
-ANONYMOUS = "anonymous"
-"""The name in metrics of an annotator without a name."""
 
 
 @dataclass(frozen=True)
@@ -209,3 +208,34 @@ def scores_of(
 
 def _mean(values: Tensor, where: Tensor) -> float:
     return float(values[where].float().mean()) if bool(where.any()) else math.nan
+
+
+TABLE, PLOT = "curve.csv", "curve.png"
+
+
+def write_curve(passes: Sequence[PassLosses], folder: Path) -> None:
+    """Write ``curve.csv``, one row per pass with the fields of `PassLosses`, and ``curve.png`` to the existing ``folder``."""
+    names = [field.name for field in fields(PassLosses)]
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([getattr(one, name) for name in names] for one in passes)
+    write_text(folder / TABLE, text.getvalue())
+    with whole_file(folder / PLOT) as sink:
+        _figure(passes).savefig(sink, format="png", dpi=120)
+
+
+def _figure(passes: Sequence[PassLosses]) -> Any:
+    from matplotlib.figure import Figure  # slow to import, and most fits draw nothing
+
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    steps = [one.gradient_steps for one in passes]
+    for axes, what, unit in zip(figure.subplots(1, 2), ("loss", "accuracy"), ("nats per label", "share"), strict=True):
+        for part, colour in (("train", "tab:blue"), ("held_out", "tab:orange")):
+            values = [getattr(one, f"{part}_{what}") for one in passes]
+            axes.plot(steps, values, color=colour, label=part.replace("_", "-"))
+        axes.set_xlabel("gradient steps")
+        axes.set_ylabel(f"{what} ({unit})")
+        axes.grid(alpha=0.3)
+    figure.axes[0].legend()
+    return figure

@@ -1,7 +1,7 @@
 """FusedMLPs: gradients of MLP ensembles in a dozen operations per member, without autograd.
 
 A return is a sum over steps, so that the last layer sees the sum of the hidden units, and its gradient is the same at each step.
-Members and parts of a minibatch don't wait for each other: several cores compute them side by side (`rlhf_ray.optim.parallel`).
+Members and parts of a minibatch don't wait for each other: several cores compute them side by side (`rlhf_ray.optim`).
 Buffers are reused, and those of one member and part fit in a core's cache.
 """
 
@@ -16,11 +16,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from rlhf_ray.optim.flat import FlatParameters
-from rlhf_ray.optim.parallel import in_parallel
+from rlhf_ray.optim import FlatParameters, in_parallel
 from rlhf_ray.reward.likelihood import discounts
-from rlhf_ray.reward.networks.layers import StackedLinear
-from rlhf_ray.reward.networks.mlp import MLP
+from rlhf_ray.reward.networks.mlp import MLP, StackedLinear
 from rlhf_ray.settings import Activation, RewardModelSettings
 
 _T = TypeVar("_T")

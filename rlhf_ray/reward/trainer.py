@@ -16,20 +16,16 @@ from torch import Tensor
 
 from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.optim.adam import AdamW
-from rlhf_ray.optim.flat import FlatAdamW
-from rlhf_ray.optim.parallel import add_gradients, leave_cores_to_parts
+from rlhf_ray.optim import AdamW, FlatAdamW, add_gradients, leave_cores_to_parts
 from rlhf_ray.reward.annotators import Estimates, annotator_model, likelihood_rates
-from rlhf_ray.reward.comparison_set import ComparisonSet, NothingToFitError
+from rlhf_ray.reward.comparison_set import ComparisonSet, NothingToFitError, StackedComparisons, rows_of
 from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
 from rlhf_ray.reward.fit_report import FitReport, scores_of
 from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.reward.likelihood import SLOPES, make_loss, return_differences
-from rlhf_ray.reward.methods import FitLabels, make_methods
+from rlhf_ray.reward.methods import AdaptiveL2, EarlyStopping, FitLabels, PassLosses, WeightAverage, make_methods
 from rlhf_ray.reward.networks import is_built_in
 from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages
-from rlhf_ray.reward.regularisation import AdaptiveL2, EarlyStopping, PassLosses, WeightAverage
-from rlhf_ray.reward.stacked import StackedComparisons, rows_of
 from rlhf_ray.settings import RewardModelSettings
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ import torch
 from rlhf_ray import tune_configs
 from rlhf_ray.cli import label
 from rlhf_ray.data.rollout import Switching
-from rlhf_ray.queries.label_rates import make_rate
+from rlhf_ray.queries.schedule import make_rate
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import PreferenceStore

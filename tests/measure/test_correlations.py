@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_ray.measure.correlations import reward_correlations
+from rlhf_ray.measure.intervals import reward_correlations
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.probe import ProbeReading, learned_rewards
 from rlhf_ray.settings import RewardModelSettings

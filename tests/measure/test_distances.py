@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.measure import distances
-from rlhf_ray.measure.mdp import TabularMDP
+from rlhf_ray.measure.distances import TabularMDP
 from rlhf_ray.reward import sampled_distances
 from rlhf_ray.reward.functions import CallableReward, TableReward
 from tests.measure import exact

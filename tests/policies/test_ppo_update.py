@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray import optim
 from rlhf_ray.data.spaces import choices_of
-from rlhf_ray.optim import parallel
-from rlhf_ray.optim.flat import FlatAdam, FlatParameters
+from rlhf_ray.optim import FlatAdam, FlatParameters
 from rlhf_ray.policies import ppo_update
 from rlhf_ray.policies.actions import log_probability, sample
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
@@ -241,7 +241,7 @@ def test_an_update_on_images_is_the_same_on_any_number_of_cores(monkeypatch: pyt
     loss, seen = dataclasses.replace(LOSS, clips_values=True), []
     assert count / 3 < ppo_update.IMAGES_OF_A_GRADIENT < count / 2
     for cores in (1, 2, 3):
-        monkeypatch.setattr(parallel, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(optim, "usable_cores", lambda cores=cores: cores)
         torch.manual_seed(0)
         images = gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
         update = PPOUpdate(ActorCriticNetwork(images, space, PolicyShape(network="small")), space)

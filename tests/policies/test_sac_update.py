@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal, TanhTransform
 
-from rlhf_ray.optim.flat import FlatAdam
+from rlhf_ray.optim import FlatAdam
 from rlhf_ray.policies.sac_update import ReplayedSteps, SACUpdate
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
 from tests.policies.test_soft_actor_critic import ALPHA, BOX, DISCRETE, network, observations

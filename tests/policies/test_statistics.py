@@ -7,9 +7,9 @@ import torch
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
-from rlhf_ray.policies.acting import outputs_of
+from rlhf_ray.policies.encoders import ObservationStatistics
+from rlhf_ray.policies.network import outputs_of
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
-from rlhf_ray.policies.statistics import ObservationStatistics
 
 SPACE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTIONS = gym.spaces.Discrete(2)

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.queries.selection import Candidates, Disagreement, choose, random_pairs
-from rlhf_ray.queries.selection.pairs import _Deck
+from rlhf_ray.queries.selection import Candidates, Disagreement, _Deck, choose, random_pairs
 from tests.made_up import some_fragments
 
 

@@ -15,8 +15,15 @@ from hypothesis import strategies as st
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.queries.selection import SELECTIONS, Candidates, KCenter, NearOnPolicy, Selection, choose
-from rlhf_ray.queries.selection.k_center import squared_distances
+from rlhf_ray.queries.selection import (
+    SELECTIONS,
+    Candidates,
+    KCenter,
+    NearOnPolicy,
+    Selection,
+    choose,
+    squared_distances,
+)
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import CHOICES, IMAGES, some_fragments
 

@@ -8,7 +8,7 @@ import torch
 
 from rlhf_ray.data.comparisons import Changes
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.reward.regularisation import STEPS, WeightAverage
+from rlhf_ray.reward.methods import STEPS, WeightAverage
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import FORCES, VECTORS, some_comparisons
 

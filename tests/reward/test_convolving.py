@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf_ray.optim import parallel
+from rlhf_ray import optim
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.networks import cnn, make_network
 from rlhf_ray.settings import RewardModelSettings
@@ -136,7 +136,7 @@ def test_no_bit_of_a_fit_depends_on_the_cores(settings: dict[str, Any], monkeypa
     comparisons = some_comparisons(8, 4, observations=LARGER, actions=CHOICES)
     seen, threads = [], []
     for cores in (1, 3):
-        monkeypatch.setattr(parallel, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(optim, "usable_cores", lambda cores=cores: cores)
         chosen = RewardModelSettings(network="cnn", hidden=(8,), batch_size=8, precision="float32", **settings)
         trainer = RewardTrainer(chosen, LARGER, CHOICES, held_out_share=0.0, seed=0)
         trainer.comparisons.add(comparisons)

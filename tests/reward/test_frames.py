@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from rlhf_ray.reward.stacked import UniqueFrames
+from rlhf_ray.reward.comparison_set import UniqueFrames
 from tests.made_up import CHOICES, IMAGES, some_comparisons
 
 

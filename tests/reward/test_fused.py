@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from rlhf_ray import optim
 from rlhf_ray.data.comparisons import Changes
-from rlhf_ray.optim import parallel
 from rlhf_ray.reward import RewardTrainer, fused
 from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.settings import RewardModelSettings
@@ -100,10 +100,10 @@ def test_fits_are_the_same_bits_on_any_number_of_cores(monkeypatch: pytest.Monke
     in_threads = []
 
     def fitted(cores: int, worth: int) -> tuple[Any, torch.Tensor]:
-        monkeypatch.setattr(parallel, "usable_cores", lambda: cores)
+        monkeypatch.setattr(optim, "usable_cores", lambda: cores)
         monkeypatch.setattr(fused, "WORTH_A_THREAD", worth)
         monkeypatch.setattr(
-            parallel, "_pool", lambda threads, process: in_threads.append(threads) or ThreadPoolExecutor(threads)
+            optim, "_pool", lambda threads, process: in_threads.append(threads) or ThreadPoolExecutor(threads)
         )
         trainer = a_trainer({"hidden": (8, 6)}, length=300)  # three parts in each minibatch
         return trainer.fit(9).train_loss, torch.cat([of.flatten() for of in trainer.ensemble.networks.parameters()])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_ray.reward.networks import CNN, MLP, make_network
-from rlhf_ray.reward.networks.layers import ActionEncoder, StackedLinear, StackedMLP
+from rlhf_ray.reward.networks.mlp import ActionEncoder, StackedLinear, StackedMLP
 from rlhf_ray.settings import Activation, RewardModelSettings, SettingError
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
 from rlhf_ray.policies.encoders import image_encoder
 from rlhf_ray.reward.networks import NETWORKS, make_network
-from rlhf_ray.reward.networks.layers import StackedBatchNorm
+from rlhf_ray.reward.networks.mlp import StackedBatchNorm
 from rlhf_ray.settings import RewardModelSettings, SettingError
 from tests.made_up import CHOICES, FORCES, VECTORS
 

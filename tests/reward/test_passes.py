@@ -13,7 +13,7 @@ from torch import nn
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.functions.imitation import ImitationReward
 from rlhf_ray.reward.functions.plain import CallableReward
-from rlhf_ray.reward.passes import NUMBERS, passes, steps_at_once
+from rlhf_ray.reward.unmoved import NUMBERS, passes, steps_at_once
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import some_comparisons
 
@@ -84,7 +84,7 @@ def test_a_networks_fit_in_passes_is_the_fit_at_once(monkeypatch: pytest.MonkeyP
 
     whole = fitted()
     assert max(SEEN) == 200
-    monkeypatch.setattr("rlhf_ray.reward.passes.NUMBERS", 20 * 32 * 32 * 3)
+    monkeypatch.setattr("rlhf_ray.reward.unmoved.NUMBERS", 20 * 32 * 32 * 3)
     SEEN.clear()
     cut = fitted()
     assert max(SEEN) == 20

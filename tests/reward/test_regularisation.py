@@ -13,7 +13,7 @@ import torch
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.reward.regularisation import LARGEST, SMALLEST, AdaptiveL2, EarlyStopping, PassLosses
+from rlhf_ray.reward.methods import LARGEST, SMALLEST, AdaptiveL2, EarlyStopping, PassLosses
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import FORCES, VECTORS, some_comparisons
 

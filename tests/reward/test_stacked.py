@@ -7,8 +7,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.reward import stacked
-from rlhf_ray.reward.stacked import bootstrap_weights
+from rlhf_ray.reward import comparison_set
+from rlhf_ray.reward.comparison_set import bootstrap_weights
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons
 from tests.reward.test_trainer import CERTAIN, SMALL, _same, _trainer
 
@@ -21,7 +21,9 @@ def test_without_bootstrap_every_comparison_counts_once(
     comparisons = some_comparisons(10)
     plain = _trainer(settings, comparisons)
     plain.fit(5)
-    monkeypatch.setattr(stacked, "bootstrap_weights", lambda ids, members: np.ones((members, len(ids)), np.float32))
+    monkeypatch.setattr(
+        comparison_set, "bootstrap_weights", lambda ids, members: np.ones((members, len(ids)), np.float32)
+    )
     ones = _trainer(dataclasses.replace(settings, bootstrap=True, ensemble_size=settings.ensemble_size), comparisons)
     ones.fit(5)
     assert _same(plain, ones)
@@ -60,7 +62,7 @@ def test_members_do_not_touch_each_other(
             drawn[1] *= np.arange(len(ids)) ** factor
             return drawn
 
-        monkeypatch.setattr(stacked, "bootstrap_weights", weights)
+        monkeypatch.setattr(comparison_set, "bootstrap_weights", weights)
         # Without an estimate of errors, for which members judge each other's comparisons.
         trainer = _trainer(CERTAIN, comparisons, observations=observations, actions=actions)
         trainer.fit(5)

@@ -10,8 +10,8 @@ from rlhf_ray.data.comparisons import Changes, Comparisons, side_of, stable_unif
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward import trainer as trainer_module
+from rlhf_ray.reward.comparison_set import bootstrap_weights
 from rlhf_ray.reward.fit_report import FitReport
-from rlhf_ray.reward.stacked import bootstrap_weights
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store.answers import Presses
 from tests.made_up import (

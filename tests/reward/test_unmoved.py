@@ -277,7 +277,7 @@ def test_a_reward_that_changes_its_inputs_is_the_reward_of_what_it_was_given(kin
 
 
 def test_a_shaped_reward_gets_the_potential_of_what_it_was_given():
-    from rlhf_ray.reward.functions.potentials import LinearPotential
+    from rlhf_ray.reward.functions.shaped import LinearPotential
 
     potential = LinearPotential(np.array([1.0, 2.0, 0.0, -1.0]))
     made = [ShapedReward(CallableReward(f, VECTOR, ACTIONS), potential, 0.9) for f in (pure, in_place)]

@@ -21,7 +21,7 @@ from rlhf_ray.reward.networks.outputs import OUTPUTS, ShapedNetwork
 from rlhf_ray.reward.networks.outputs import observe as observe  # where callers look for them
 from rlhf_ray.reward.networks.sequences import SequenceNetwork
 from rlhf_ray.reward.networks.sequences import reads_history as reads_history
-from rlhf_ray.reward.passes import steps_at_once
+from rlhf_ray.reward.unmoved import steps_at_once
 from rlhf_ray.settings import RewardModelSettings
 
 

@@ -16,17 +16,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.optim.precision import in_bfloat16
+from rlhf_ray.optim import in_bfloat16
 from rlhf_ray.policies import encoders
-from rlhf_ray.reward.networks.layers import (
+from rlhf_ray.reward.networks.mlp import (
     ACTIVATIONS,
     ActionEncoder,
     ImageMean,
     StackedBatchNorm,
     StackedMLP,
+    ended,
+    other_inputs,
     regularised,
 )
-from rlhf_ray.reward.networks.mlp import ended, other_inputs
 from rlhf_ray.settings import Activation, RewardModelSettings
 
 CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.reward.networks.cnn import convolutions_of, pixels_of
-from rlhf_ray.reward.networks.layers import ACTIVATIONS, StackedLinear
-from rlhf_ray.reward.networks.mlp import VectorInputs, other_inputs
+from rlhf_ray.reward.networks.mlp import ACTIVATIONS, StackedLinear, VectorInputs, other_inputs
 from rlhf_ray.settings import RewardModelSettings
 
 HEADS = 4

@@ -17,7 +17,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.inputs import check_observations, check_recorded, in_type
 from rlhf_ray.data.spaces import choices_of, shaped
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.optim.adam import Adam
+from rlhf_ray.optim import Adam
 from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
 from rlhf_ray.reward.supervised.objectives import RewardObjective, make_objective
 from rlhf_ray.reward.supervised.report import SupervisedReport, count_episodes, levels_of, measures, predict
