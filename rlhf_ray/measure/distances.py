@@ -210,12 +210,9 @@ def epic(first: Array, second: Array, mdp: TabularMDP, coverage: Array | None = 
 
 
 def closed(reward: Array, mdp: TabularMDP, states: FloatArray) -> FloatArray:
-    """Fill in the rewards of steps out of terminal states so that shaping cancels there: see the module's docstring.
+    """Fill in the rewards ``[states, actions, states]`` of steps out of terminal states so that shaping cancels there.
 
-    Args:
-        reward: broadcasts to ``[states, actions, states]``.
-        mdp: says which states are terminal.
-        states: ``[states]``: distribution of the other states X; 0 for terminal ones.
+    See the module's docstring; ``states [states]`` is the distribution of the other states X, 0 for terminal ones.
 
     Returns:
         ``[states, actions, states]``.

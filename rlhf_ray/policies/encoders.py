@@ -61,13 +61,7 @@ class PixelConv2d(nn.Conv2d):
 
 
 def convolutions(network: str, channels: int, first: type[nn.Conv2d] = nn.Conv2d) -> nn.Sequential:
-    """Build the convolutions of an encoder, from ``channels`` to a flat vector: those of nature and small are orthogonal.
-
-    Args:
-        network: nature, impala or small.
-        channels: of the images.
-        first: the kind of the first convolution.
-    """
+    """Build the convolutions of nature or small, which are orthogonal, or of impala, from ``channels`` to a flat vector."""
     layers: list[nn.Module] = []
     if network == "impala":
         for filters in (16, 32, 32):
@@ -133,9 +127,6 @@ class ObservationStatistics(nn.Module):
     """Mean and variance of each feature over all observations so far. Without any, observations stay as they are.
 
     They are buffers: saved, sent and loaded with the policy's weights, and not trained.
-
-    Args:
-        size: number of features.
     """
 
     count: Tensor
@@ -174,9 +165,6 @@ class FormalNumbers(nn.Module):
 
     Scales are powers of two, from 2 to 4 standard deviations, and zeros multiples of them: they stay the same while statistics
     move a little, as bounds do. (With mean and deviation as they are, an agent that learns from 24,000 steps got half as far.)
-
-    Args:
-        numbers: ``[size]`` bool: which.
     """
 
     index: Tensor

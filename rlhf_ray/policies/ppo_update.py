@@ -132,10 +132,6 @@ def in_passes(work: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
 class PPOUpdate:
     """Takes gradient steps on a policy.
 
-    Args:
-        network: the policy, without memory, on its device.
-        space: the action space.
-
     Attributes:
         flat: the network's trained parameters.
     """
@@ -295,12 +291,7 @@ def heads_of(network: ActorCriticNetwork) -> tuple[Any, Any]:
 class StackedMLPs:
     """The gradient of `PPOLoss` for an actor and a critic that are MLPs of the same hidden layers, without autograd.
 
-    Args:
-        network: the policy.
-        flat: its parameters, those of both networks' layers one after the other.
-        space: the action space.
-        loss: the loss, without clipped values.
-        size: rows of a minibatch.
+    The parameters of both networks' layers lie one after the other in ``flat``; the loss clips no values.
     """
 
     def __init__(

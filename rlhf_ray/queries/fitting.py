@@ -123,13 +123,7 @@ def _same_actions(comparisons: Comparisons) -> bool:
 def check_fragments(
     comparisons: Comparisons, observation_space: gym.spaces.Box, action_space: gym.Space[Any], where: str
 ) -> None:
-    """Check that stored fragments match the environment's spaces.
-
-    Args:
-        comparisons: the comparisons to check.
-        observation_space: the environment's observation space.
-        action_space: the environment's action space.
-        where: names the store in the error.
+    """Check that stored fragments match the environment's spaces. Errors name the store, ``where``.
 
     Raises:
         SettingError: the shapes differ, actions are none of a Discrete or MultiDiscrete space, or some values are not finite.

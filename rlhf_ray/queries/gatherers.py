@@ -64,9 +64,6 @@ class ScriptedGatherer:
     The teacher's random generator is seeded with the batch number, so asking again gives the same answers.
 
     Args:
-        commit: stores answers.
-        settings: names the teacher; ``answer_seconds`` and ``answer_spread`` are the time per answer.
-        seed: the run's seed.
         skip: stores skips; by default, skipped pairs are only left out of the answers.
 
     Raises:
@@ -179,13 +176,6 @@ def make_gatherer(
     commit: Commit, skip: Skip, settings: PreferenceSettings, seed: int, films: FramesOf | None = None
 ) -> Gatherer:
     """Make the gatherer that ``settings.gatherer`` names.
-
-    Args:
-        commit: stores answers.
-        skip: stores skips.
-        settings: the settings.
-        seed: the run's seed.
-        films: for a gatherer that wants films.
 
     Raises:
         SettingError: no gatherer has this name, or it doesn't satisfy `Gatherer`.

@@ -83,14 +83,6 @@ class FragmentPool:
     choices use a generator seeded with the batch number: a restarted pool makes the same choices as the lost one, among the
     fragments that have arrived since.
 
-    Args:
-        fragments: pool size and fragment settings.
-        preferences: pair selection settings.
-        reward_model: settings of the reward ensemble, for selections that use it.
-        observation_space: the environment's observation space.
-        action_space: the environment's action space.
-        seed: the run's seed.
-
     Raises:
         SettingError: ``preferences.selection`` names no valid selection.
     """
@@ -208,10 +200,6 @@ class FragmentPool:
 
     def unlabelled(self, count: int, number: int) -> Pairs | None:
         """Draw ``count`` random pairs that were not asked about, for methods that learn from pairs without answers.
-
-        Args:
-            count: number of pairs wanted.
-            number: seeds the draw.
 
         Returns:
             At most ``count`` pairs; None if no pair is possible.

@@ -12,7 +12,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.metrics import Metric, declare
@@ -23,42 +23,30 @@ POINTS = 2_000
 """Intervals of the progress over which a rate of one's own is integrated (trapezoidal rule)."""
 
 
-class LabelRate(Protocol):
+class LabelRate(NamedTuple):
     """The integral of a label rate and its inverse: both rise from 0 at 0 to 1 at 1."""
 
-    @property
-    def share(self) -> Callable[[float], float]:
-        """Return the share of the labels that is due at a progress."""
-        ...
-
-    @property
-    def progress(self) -> Callable[[float], float]:
-        """Return the smallest progress at which a share of the labels is due."""
-        ...
-
-
-class Curve(NamedTuple):
-    """A `LabelRate` of two functions."""
-
     share: Callable[[float], float]
+    """Returns the share of the labels that is due at a progress."""
     progress: Callable[[float], float]
+    """Returns the smallest progress at which a share of the labels is due."""
 
 
 def constant() -> LabelRate:
     """The same rate throughout."""
-    return Curve(lambda progress: progress, lambda share: share)
+    return LabelRate(lambda progress: progress, lambda share: share)
 
 
 def hyperbolic(steepness: float) -> LabelRate:
     """A rate ∝ 1/(1 + st), with s the steepness and t the progress (Christiano et al. 2017)."""
     whole = math.log1p(steepness)
-    return Curve(lambda t: math.log1p(steepness * t) / whole, lambda share: math.expm1(share * whole) / steepness)
+    return LabelRate(lambda t: math.log1p(steepness * t) / whole, lambda share: math.expm1(share * whole) / steepness)
 
 
 def inverse_quadratic(steepness: float) -> LabelRate:
     """A rate ∝ 1/(1 + (st)²), with s the steepness and t the progress."""
     whole = math.atan(steepness)
-    return Curve(lambda t: math.atan(steepness * t) / whole, lambda share: math.tan(share * whole) / steepness)
+    return LabelRate(lambda t: math.atan(steepness * t) / whole, lambda share: math.tan(share * whole) / steepness)
 
 
 def increasing(steepness: float) -> LabelRate:
@@ -67,55 +55,49 @@ def increasing(steepness: float) -> LabelRate:
     B-Pref's increasing schedule is T/(T - step + 1): the same shape, with s as large as the number of steps T.
     """
     back = hyperbolic(steepness)
-    return Curve(lambda t: 1.0 - back.share(1.0 - t), lambda share: 1.0 - back.progress(1.0 - share))
+    return LabelRate(lambda t: 1.0 - back.share(1.0 - t), lambda share: 1.0 - back.progress(1.0 - share))
 
 
-class OwnRate:
-    """A rate that is a function of the progress.
-
-    Args:
-        rate: progress, 0 to 1 → relative rate, 0 or more.
-        name: of the function, for errors.
+def own_rate(rate: Callable[[float], float], name: str) -> LabelRate:
+    """Integrate a rate of a user's own, a function of the progress that errors call ``name``.
 
     Raises:
         SettingError: the function raises, or returns something else than finite numbers of 0 or more that are not all 0.
     """
-
-    def __init__(self, rate: Callable[[float], float], name: str):
-        rates: list[float] = []
-        for i in range(POINTS + 1):
-            progress = i / POINTS
-            try:
-                value = float(rate(progress))
-            except Exception as error:
-                raise SettingError(
-                    f"preferences.schedule is {name!r}, and calling it with a progress of {progress:g} raised "
-                    f"{type(error).__name__}: {error}. It takes the progress, 0 to 1, and returns the relative rate of labels."
-                ) from error
-            if not (math.isfinite(value) and value >= 0):
-                raise SettingError(
-                    f"preferences.schedule is {name!r}, which returns {value} at a progress of {progress:g}; the relative rate of "
-                    "labels must be a finite number of 0 or more."
-                )
-            rates.append(value)
-        total = list(itertools.accumulate(((a + b) / 2 for a, b in itertools.pairwise(rates)), initial=0.0))
-        if not total[-1]:
+    rates: list[float] = []
+    for i in range(POINTS + 1):
+        at = i / POINTS
+        try:
+            value = float(rate(at))
+        except Exception as error:
             raise SettingError(
-                f"preferences.schedule is {name!r}, which returns 0 at every progress; no label would be due."
+                f"preferences.schedule is {name!r}, and calling it with a progress of {at:g} raised "
+                f"{type(error).__name__}: {error}. It takes the progress, 0 to 1, and returns the relative rate of labels."
+            ) from error
+        if not (math.isfinite(value) and value >= 0):
+            raise SettingError(
+                f"preferences.schedule is {name!r}, which returns {value} at a progress of {at:g}; the relative rate of "
+                "labels must be a finite number of 0 or more."
             )
-        self._shares = [share / total[-1] for share in total]
+        rates.append(value)
+    total = list(itertools.accumulate(((a + b) / 2 for a, b in itertools.pairwise(rates)), initial=0.0))
+    if not total[-1]:
+        raise SettingError(
+            f"preferences.schedule is {name!r}, which returns 0 at every progress; no label would be due."
+        )
+    shares = [share / total[-1] for share in total]
 
-    def share(self, progress: float) -> float:
-        """See `LabelRate.share`."""
+    def share_at(progress: float) -> float:
         i = min(math.floor(progress * POINTS), POINTS - 1)
-        before, after = self._shares[i : i + 2]
+        before, after = shares[i : i + 2]
         return before + (after - before) * (progress * POINTS - i)
 
-    def progress(self, share: float) -> float:
-        """See `LabelRate.progress`."""
-        i = max(0, bisect.bisect_left(self._shares, share) - 1)
-        before, after = self._shares[i : i + 2]
+    def progress_of(share: float) -> float:
+        i = max(0, bisect.bisect_left(shares, share) - 1)
+        before, after = shares[i : i + 2]
         return min(1.0, (i + (share - before) / (after - before)) / POINTS) if after > before else i / POINTS
+
+    return LabelRate(share_at, progress_of)
 
 
 LABEL_RATES: Registry[LabelRate] = Registry(
@@ -152,7 +134,7 @@ def make_rate(name: str, steepness: float) -> LabelRate:
             f"preferences.schedule is {name!r}, which can't be called: it must be a function of the progress, 0 to 1, that "
             "returns the relative rate of labels."
         )
-    return OwnRate(rate, name)
+    return own_rate(rate, name)
 
 
 declare(
@@ -188,8 +170,6 @@ class LabelSchedule:
     while nearly all of the newest answers are ties, it holds back the rest of the budget.
 
     Args:
-        preferences: the label budget and its schedule.
-        rounds: number of labelling rounds after the first, at most ``preferences.rounds``.
         watches: whether to hold back labels while answers are ties.
         env_steps: environment steps of the training, for a schedule in steps (``preferences.halving_env_steps``).
 

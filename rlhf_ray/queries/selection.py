@@ -189,9 +189,6 @@ class InformationGain:
     score for samples from a posterior; here the members stand for the posterior. ``reward_model.label_noise`` adds the noise that
     the likelihood assumes; with None, what the newest fit found (`Candidates.label_noise`). Estimates for single annotators
     are not used: who will answer is not known yet.
-
-    Args:
-        reward_model: settings of the likelihood; none by default.
     """
 
     needs_reward = True
@@ -356,9 +353,6 @@ class Staged:
 
     Each selection but the last keeps the half with the highest scores, but no fewer than the pairs wanted (as B-Pref's hybrids
     k-center + disagreement and k-center + entropy do).
-
-    Args:
-        stages: the selections, at least one.
     """
 
     def __init__(self, stages: Sequence[Selection]):

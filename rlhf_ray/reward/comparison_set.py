@@ -34,10 +34,6 @@ def bootstrap_weights(ids: Sequence[str], members: int) -> FloatArray:
 
     A hash of the pair id decides, so the weights stay the same when comparisons are added or reordered.
 
-    Args:
-        ids: ``n`` pair ids.
-        members: ensemble size.
-
     Returns:
         ``[members, n]`` float32 weights: 0 or ``1 / SHARE``, so that their mean is 1.
     """
@@ -231,10 +227,6 @@ class NothingToFitError(ValueError):
 class ComparisonSet:
     """Comparisons by pair id and annotator. Two annotators' answers to one pair are two comparisons.
 
-    Args:
-        ensemble: encodes the fragments.
-        held_out_share: share of the comparisons, in [0, 1), that is never trained on.
-
     Attributes:
         held_out_share: the share.
         keys: pair id and annotator of each comparison, in the order they were added.
@@ -304,11 +296,7 @@ class ComparisonSet:
         self.weigh(changes.weights)
 
     def restore(self, keys: Sequence[Sequence[str]], changes: Changes) -> None:
-        """Restore the comparisons ``keys`` of a checkpoint.
-
-        Args:
-            keys: pair id and annotator of each comparison that was held.
-            changes: everything in the store (`PreferenceStore.since` from 0).
+        """Restore the comparisons ``keys`` of a checkpoint from everything in the store (`PreferenceStore.since` from 0).
 
         Raises:
             ValueError: none of them remains, and not all of them were withdrawn.

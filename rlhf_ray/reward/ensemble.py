@@ -64,9 +64,7 @@ class RewardEnsemble(nn.Module):
         rewards = reward.predict(observations, actions, next_observations, terminated)
 
     Args:
-        observation_space: the environment's observation space.
         action_space: the environment's action space: Box, Discrete, MultiDiscrete or MultiBinary.
-        settings: network architecture, ensemble size and likelihood settings.
 
     Attributes:
         reward_mean: ``[members]`` float32: mean of each member's raw reward.
@@ -118,8 +116,9 @@ class RewardEnsemble(nn.Module):
         threads gain nothing, or may draw random numbers or change the networks.
         """
         images = self._that_fit is not None and is_built_in(self.settings)
-        fixed = not (self.settings.dropout or takes_averages(self.networks))
-        if not images or not fixed or next(self.networks.parameters()).is_cuda:
+        if not images or self.settings.dropout or next(self.networks.parameters()).is_cuda:
+            return map(work, parts)
+        if takes_averages(self.networks):
             return map(work, parts)
         return in_parallel(work, parts)
 
@@ -149,12 +148,7 @@ class RewardEnsemble(nn.Module):
             self.networks.eval()
 
     def observe(self, inputs: dict[str, Tensor], length: int) -> None:
-        """Update what the networks know of their inputs. A fit calls it before its first gradient step.
-
-        Args:
-            inputs: from `encode`, of all comparisons, on the device of the networks or on the CPU.
-            length: steps of a fragment.
-        """
+        """Update what the networks know of their inputs (`encode` of all comparisons). A fit calls it before its first step."""
         with torch.no_grad():
             observe(self.networks, inputs)
         if self.reads_history:
@@ -171,13 +165,7 @@ class RewardEnsemble(nn.Module):
     def member_rewards(
         self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor
     ) -> Tensor:
-        """Compute the normalised reward of each step for each member, without gradients.
-
-        Args:
-            observations: ``[batch, *observation_shape]``.
-            actions: ``[batch, *action_shape]``, as given to the environment.
-            next_observations: ``[batch, *observation_shape]``.
-            terminated: ``[batch]`` bool.
+        """Compute the normalised reward of each step for each member, without gradients, from `predict`'s arguments as tensors.
 
         Returns:
             ``[members, batch]`` float32.
@@ -220,7 +208,7 @@ class RewardEnsemble(nn.Module):
         was = self.networks.training
         self.networks.eval()
         try:
-            with unmoved(*([] if is_built_in(self.settings) else [self.networks])):
+            with contextlib.nullcontext() if is_built_in(self.settings) else unmoved(self.networks):
                 yield
         finally:
             self.networks.train(was)

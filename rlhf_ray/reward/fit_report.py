@@ -15,8 +15,8 @@ from torch import Tensor
 
 from rlhf_ray.data.atomic import whole_file, write_text
 from rlhf_ray.data.metrics import Metric, declare
-from rlhf_ray.measure.error_rates import Drift, ErrorRate
 from rlhf_ray.measure.held_out import brier_scores, calibration_error, log_likelihoods, probabilities_of
+from rlhf_ray.reward.annotators import Estimates
 from rlhf_ray.reward.comparison_set import StackedComparisons
 from rlhf_ray.reward.likelihood import Loss
 from rlhf_ray.reward.methods import PassLosses
@@ -85,9 +85,9 @@ declare(
 )
 
 
-@dataclass(frozen=True)
-class FitReport:
-    """Report of one fit.
+@dataclass(frozen=True, kw_only=True)
+class FitReport(Estimates):
+    """Report of one fit, with what it found about annotators.
 
     Accuracies use the mean over members and exclude ties; NaN where no comparison remains. ``comparisons``, ``held_out`` and
     ``ties`` count everything; all other values exclude annotators of weight 0.
@@ -116,18 +116,6 @@ class FitReport:
     comparisons; NaN for a single member."""
     gradient_steps: int
     seconds: float
-    wrong: ErrorRate | None = None
-    """The estimated share of wrong answers among all; None if no member of the ensemble could judge any."""
-    error_rates: dict[str, ErrorRate] = field(default_factory=dict)
-    """Each annotator's estimated error rate; empty if no member could judge any answer."""
-    assumed: dict[str, float] = field(default_factory=dict)
-    """Each annotator's error rate in the likelihood of the next fit: see `rlhf_ray.reward.annotators.AnnotatorModel`."""
-    drifts: dict[str, Drift] = field(default_factory=dict)
-    """The error rates of each annotator's older half of the answers and of the newest, where there are enough of them."""
-    suspicions: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Answers that are more likely wrong than right, with that probability, by pair id and annotator."""
-    rationalities: dict[str, float] = field(default_factory=dict)
-    """The factor of the log odds of each annotator's answers; empty without `RewardModelSettings.annotator_rationality`."""
     l2: float = 0.0
     """Coefficient of the L2 penalty after the fit; 0 without `RewardModelSettings.adaptive_l2`."""
     methods: dict[str, float] = field(default_factory=dict)
@@ -172,12 +160,8 @@ def scores_of(
 ) -> dict[str, Any]:
     """Compute the scores of a `FitReport`, by name.
 
-    Args:
-        data: all comparisons.
-        differences: log odds that the left fragment is better, of each member: ``[members, n]``.
-        loss: the loss of the fit.
-        counted: rows of annotators with weight.
-        train: rows that were trained on.
+    ``differences [members, n]`` are the log odds that the left fragment is better, ``counted`` the rows of annotators with weight,
+    ``train`` those that were trained on.
     """
     mean_difference = differences.mean(0)
     losses = loss(mean_difference, data.preferences, data.noise)

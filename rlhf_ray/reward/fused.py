@@ -64,10 +64,6 @@ class _Buffers(threading.local):
 class FusedMLPs:
     """An ensemble of MLPs whose gradient is computed here.
 
-    Args:
-        networks: the ensemble, for which `fits` holds.
-        settings: its settings.
-
     Attributes:
         flat: its parameters.
     """
@@ -182,15 +178,7 @@ class FusedMLPs:
     def _add_member(
         self, member: int, inputs: Tensor, rows: Tensor, of_differences: OfDifferences, gradients: _Layers
     ) -> None:
-        """Add a member's gradient.
-
-        Args:
-            member: its number.
-            inputs: ``[n, 2, length, inputs]`` of a part of a minibatch.
-            rows: ``[n]``, their comparisons.
-            of_differences: the derivative of the loss.
-            gradients: what to add to.
-        """
+        """Add a member's gradient of a part of a minibatch, ``inputs [n, 2, length, inputs]`` of the comparisons ``rows [n]``."""
         n, _, length, _ = inputs.shape
         values = self._hidden(member, inputs.view(2 * n * length, -1))
         last = values[-1].view(2 * n, length, -1)

@@ -56,12 +56,7 @@ class FitMethod:
         return labels
 
     def steps(self, pairs: int, length: int, generator: Generator) -> Tensor | None:
-        """Draw which steps of each fragment count in a batch.
-
-        Args:
-            pairs: number of pairs in the batch.
-            length: steps per fragment.
-            generator: source of randomness.
+        """Draw which steps of each fragment count in a batch of so many ``pairs``, with fragments of ``length`` steps.
 
         Returns:
             ``[pairs, 2, length]`` float32 factors of the steps' rewards; None for all steps.
@@ -81,10 +76,9 @@ class FitMethod:
         return None
 
     def deviation_weight(self, progress: float) -> float | None:
-        """Return the weight of the ensemble's standard deviation in the reward of this version; None for the setting's.
+        """Return the weight of the ensemble's deviation in the reward of this version; None for the setting's.
 
-        Args:
-            progress: the training's progress, 0 to 1.
+        ``progress`` is the training's, 0 to 1.
         """
         return None
 
@@ -287,11 +281,6 @@ class AdaptiveL2:
     """An L2 penalty, ``coefficient * sum(w ** 2)``, that keeps the held-out loss in an interval of multiples of the training loss.
 
     Above, the coefficient grows by a factor after each pass; below, it shrinks (Christiano et al. 2017, section 2.2.3).
-
-    Args:
-        coefficient: where to start.
-        interval: see `RewardModelSettings.l2_interval`.
-        factor: see `RewardModelSettings.l2_factor`.
     """
 
     def __init__(self, coefficient: float = 1e-4, interval: tuple[float, float] = (1.1, 1.5), factor: float = 1.5):
@@ -315,12 +304,7 @@ class AdaptiveL2:
 
 
 class EarlyStopping:
-    """Ends a fit when the held-out loss has not improved for some passes, and goes back to the best weights.
-
-    Args:
-        networks: the networks that are fitted.
-        patience: number of passes without improvement to wait for.
-    """
+    """Ends a fit when the held-out loss has not improved for some passes, and goes back to the best weights."""
 
     def __init__(self, networks: nn.Module, patience: int):
         self.networks, self.patience = networks, patience
@@ -348,9 +332,6 @@ class WeightAverage:
     """The exponential moving average of weights over gradient steps (Polyak and Juditsky 1992), beside the weights themselves.
 
     A fit starts from the weights and ends with their average in their place.
-
-    Args:
-        tensors: the weights, which the optimiser changes in place.
     """
 
     def __init__(self, tensors: Sequence[Tensor]):

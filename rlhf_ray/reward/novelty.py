@@ -24,9 +24,6 @@ class Novelty(nn.Module):
     The reward is log(1 + d), with d the Euclidean distance of the state to its 5th-nearest neighbour among the states of the same
     call and the newest 4,096 states of earlier ones, itself excluded. It is normalised with the running mean and standard deviation
     of all rewards so far. Everything is in buffers: a saved and loaded module continues exactly.
-
-    Args:
-        size: number of features of a state.
     """
 
     states: Tensor

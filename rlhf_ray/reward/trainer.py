@@ -45,11 +45,7 @@ class RewardTrainer:
     memory. A fit on a GPU copies one batch at a time.
 
     Args:
-        settings: networks, optimiser and fitting settings.
-        observation_space: the environment's observation space.
-        action_space: the environment's action space.
         held_out_share: share of the comparisons, in [0, 1), that is never trained on.
-        seed: seeds the initial weights and the batch order.
 
     Raises:
         SettingError: ``settings`` ask for a GPU and there is none, or name an unknown network or loss.
@@ -272,24 +268,17 @@ class RewardTrainer:
         A member judges only comparisons outside its bootstrap sample.
         """
         decided = counted[data.preferences[counted] != 0.5]
-        held = self.comparisons.keys
-        whose = [held[row][1] for row in decided]
-        names = {name: number for number, name in enumerate(dict.fromkeys(whose))}
         preferred = torch.where(data.preferences > 0.5, 1.0, -1.0) * self._differences(rewards)
         seen = (data.weights > 0) & ~data.held_out
         seen[:, train] = data.weights[:, train] > 0  # held out or not
-        estimates = annotator_model(
+        self.annotators = annotator_model(
             preferred[:, decided].numpy(),
             ~seen[:, decided].numpy(),
-            np.array([names[name] for name in whose], np.int64),
-            len(names),
+            [self.comparisons.keys[row] for row in decided.tolist()],
             rationality=self.settings.annotator_rationality,
         )
-        if estimates is None:
-            self.annotators = Estimates()
+        if not self.annotators.error_rates:
             return data
-        keys = [held[row] for row in decided.tolist()]
-        self.annotators = Estimates.of(estimates, list(names), keys, rationality=self.settings.annotator_rationality)
         noise, rationality = self._of_annotators()
         return replace(data, noise=noise, rationality=rationality)
 

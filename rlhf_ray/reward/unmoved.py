@@ -27,9 +27,6 @@ def unmoved(*modules: nn.Module) -> Iterator[None]:
     Running statistics (of imitation's ``RunningNorm``, of batch normalisation, of a user's own modules) may change within a call;
     after it they are as before. What a module draws depends on no earlier call. So a reward is the same however often it is asked.
     Parameters that require gradients are not copied: they are being fitted.
-
-    Args:
-        modules: the modules, with all modules inside them.
     """
     inside = list(dict.fromkeys(inner for module in modules for inner in module.modules()))
     fixed = torch.jit.ScriptModule | nn.modules.lazy.LazyModuleMixin

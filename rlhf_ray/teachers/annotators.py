@@ -30,7 +30,6 @@ class HumanLike:
     and generator give the same answers.
 
     Args:
-        name: the annotator's name in the store.
         skip: probability of a skip at margin 0, in [0, 1].
         skip_scale: margin at which the probability of a skip has fallen to 1/e, above 0.
         error: probability that an answer is wrong at margin 0, in [0, 1].
@@ -87,7 +86,6 @@ class Systematic:
     not average such errors out.
 
     Args:
-        name: the annotator's name in the store.
         margin: below it the feature decides, 0 or more; without unit, as a share of the spread of returns.
         feature: what decides close pairs, ``[n, k]`` floats of ``n`` fragments, of which the sums are compared. By default the mean
             of the observations' first number; of images, the mean brightness.
@@ -114,7 +112,6 @@ class Inverted:
 
     Args:
         teacher: what the annotator means to answer. By default the oracle.
-        name: the annotator's name in the store.
     """
 
     def __init__(self, teacher: Teacher | None = None, name: str = "inverted"):
@@ -126,11 +123,7 @@ class Inverted:
 
 
 class Guessing:
-    """Answers left or right at random, each half of the time, without looking. Needs no true rewards.
-
-    Args:
-        name: the annotator's name in the store.
-    """
+    """Answers left or right at random, each half of the time, without looking. Needs no true rewards."""
 
     def __init__(self, name: str = "guessing"):
         self.name = name
@@ -157,7 +150,6 @@ class Leaving:
     Put it around any other wrapper, such as `Annotator`.
 
     Args:
-        teacher: answers until then.
         after: number of answers, 1 or more.
 
     Raises:
@@ -183,12 +175,7 @@ class Leaving:
 
 
 class Renamed:
-    """A teacher under another name in the store.
-
-    Args:
-        teacher: answers.
-        name: the annotator's name in the store.
-    """
+    """A teacher under another name in the store."""
 
     def __init__(self, teacher: Teacher, name: str):
         self.name, self.teacher = name, teacher

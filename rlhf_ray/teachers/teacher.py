@@ -116,7 +116,6 @@ class SimulatedTeacher:
     same pairs and generator give the same answers.
 
     Args:
-        name: the annotator's name in the store.
         rationality: β, per unit of true return: 0 answers at random. None: always the larger return. Equal returns are ties.
         myopia: γ, in (0, 1]: weight of a step relative to the one after it.
         mistake: probability of the opposite answer, in [0, 1].

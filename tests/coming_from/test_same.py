@@ -1,7 +1,7 @@
 """What the pages for those who come from imitation and drlhp claim: a row names what does the same here, and it does.
 
 More of imitation's classes are compared in ``tests/queries/test_imitations_preference_cases.py`` and
-``tests/reward/test_imitations_reward_cases.py``.
+``tests/reward/test_reward_net.py``.
 """
 
 from __future__ import annotations

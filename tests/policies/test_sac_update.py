@@ -129,42 +129,6 @@ def test_steps_are_those_of_autograd_and_torchs_adam(kind: str, max_norm: float 
         torch.testing.assert_close(value, theirs, rtol=1e-5, atol=1e-7, msg=lambda m, name=name: f"{name}: {m}")
 
 
-def test_the_target_of_a_continuous_step_is_the_lower_targets_soft_value() -> None:
-    net = network(BOX)
-    batch = transitions(net, 6)
-    noise = torch.randn(12, 2)
-    steps = update(net)
-    acted, logs = net.act(observations(6, seed=51), noise[:6])
-    of_next = torch.cat([batch.next_observations, acted], -1)
-    lower = torch.minimum(critic(net.targets, 0, of_next), critic(net.targets, 1, of_next)).squeeze(-1)
-    target = batch.rewards + GAMMA * torch.where(batch.terminated, 0.0, lower - ALPHA * logs)
-    pairs = torch.cat([batch.observations, batch.actions], -1)
-    values = torch.stack([critic(net.critics, i, pairs).squeeze(-1) for i in (0, 1)])
-    loss, mean, _, entropy = steps.step(batch, noise, optimizers(steps))
-    torch.testing.assert_close(loss, sum(((value - target) ** 2).mean() for value in values))
-    torch.testing.assert_close(mean, values.mean())
-    torch.testing.assert_close(entropy, -net.act(observations(6), noise[6:])[1].mean())
-
-
-def test_the_target_of_a_discrete_step_is_an_exact_expectation() -> None:
-    net = network(DISCRETE)
-    batch = transitions(net, 4)
-    steps = update(net)
-    chances = net.distribution(observations(4, seed=51)).softmax(-1).detach()
-    errors = []
-    for row in range(4):
-        soft = 0.0
-        for action in range(3):
-            lower = min(float(critic(net.targets, i, batch.next_observations)[row, action]) for i in (0, 1))
-            chance = float(chances[row, action])
-            soft += chance * (lower - ALPHA * math.log(chance))
-        target = float(batch.rewards[row]) + GAMMA * (0.0 if batch.terminated[row] else soft)
-        for i in (0, 1):
-            errors.append((float(critic(net.critics, i, batch.observations)[row, batch.actions[row]]) - target) ** 2)
-    loss = steps.step(batch, torch.empty(8, 0), optimizers(steps))[0]
-    assert float(loss) == pytest.approx(sum(errors) / 4, rel=1e-4)
-
-
 def test_the_discrete_actors_optimum_is_the_softmax_of_the_lower_values() -> None:
     net = network(DISCRETE)
     batch = transitions(net, 1)

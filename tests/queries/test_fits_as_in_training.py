@@ -16,10 +16,9 @@ from rlhf_ray.queries.fitting import fit
 from rlhf_ray.queries.offline import label_recorded
 from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
-from rlhf_ray.reward.comparison_set import NothingToFitError
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
-from tests.made_up import FORCES, VECTORS, more_right, right_about, some_comparisons, some_fragments
+from tests.made_up import FORCES, VECTORS, some_comparisons, some_fragments
 
 SMALL = RewardModelSettings(hidden=(8,), ensemble_size=2)
 
@@ -70,53 +69,6 @@ def test_a_fit_is_bit_for_bit_the_one_of_a_training(
     for name, value in reward.state().items():
         np.testing.assert_array_equal(value, version[name], err_msg=name)
     assert str(dataclasses.replace(report, seconds=0.0)) == str(dataclasses.replace(expected, seconds=0.0))
-
-
-def test_weights_decide_how_much_an_annotator_counts(tmp_path: Path) -> None:
-    store, alone = answered(tmp_path / "both"), PreferenceStore(tmp_path / "alone")
-    alone.commit(some_comparisons(70, 6, seed=3)[:40], annotator="ada")
-
-    def fitted(of: PreferenceStore) -> dict[str, Any]:
-        settings = dataclasses.replace(SMALL, normalize_inputs="none", normalize_outputs=False)
-        return fit(of, VECTORS, FORCES, settings, held_out_share=0.0, updates=20)[0].state()
-
-    whole = fitted(store)
-    store.weigh("ben", 0.25)
-    quarter = fitted(store)
-    store.weigh("ben", 0.0)
-    none = fitted(store)
-    changed = [name for name in whole if not np.array_equal(whole[name], quarter[name])]
-    assert changed
-    assert any(not np.array_equal(quarter[name], none[name]) for name in changed)
-    # Without ben's answers, what remains is a fit to ada's alone, but for the ties and soft answers among hers.
-    given = store.load()
-    assert given is not None
-    hers = given[np.array(given.annotators) == "ada"]
-    again = PreferenceStore(tmp_path / "hers")
-    again.commit(hers, annotator="ada")
-    for name, value in fitted(again).items():
-        np.testing.assert_array_equal(value, none[name])
-    store.weigh("ada", 0.0)
-    with pytest.raises(NothingToFitError, match="All 80 comparisons are from annotators of weight 0"):
-        fitted(store)
-
-
-@pytest.mark.slow
-def test_error_rates_are_used_by_the_fit_that_estimates_them(tmp_path: Path) -> None:
-    given, unseen = some_comparisons(240, 8, seed=11), some_comparisons(600, 8, seed=12)
-    right: dict[float | None, list[Any]] = {0.1: [], None: []}
-    for seed in range(2):
-        store = PreferenceStore(tmp_path / f"store{seed}")
-        wrong = np.random.default_rng(seed + 1).random(240) < 0.45
-        answers = Comparisons(given.pairs, np.abs(given.preferences - wrong).astype(np.float32))
-        store.commit(given[:120], annotator="ada")
-        store.commit(answers[120:], annotator="ben")
-        for label_noise, found in right.items():
-            settings = RewardModelSettings(label_noise=label_noise)
-            reward, report = fit(store, VECTORS, FORCES, settings, updates=300, seed=seed)
-            found.append(right_about(unseen, reward))
-        assert report.error_rates["ada"].rate < report.error_rates["ben"].low
-    assert more_right(right[None], right[0.1])
 
 
 def test_fits_while_behaviour_is_labelled_use_weights_and_leave_out_what_was_taken_back(

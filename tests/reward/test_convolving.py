@@ -7,13 +7,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from rlhf_ray import optim
-from rlhf_ray.reward import RewardEnsemble, RewardTrainer
+from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.networks import cnn, make_network
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import CHOICES, some_comparisons
+from tests.reward.fits import trainer_of
 
 LARGER = gym.spaces.Box(0, 255, (48, 48, 3), np.uint8)
 
@@ -64,8 +64,7 @@ def test_rewards_outside_of_fits_are_float32_and_fits_repeat(monkeypatch: pytest
     states = []
     for precision, seed in (("float32", 0), ("bfloat16", 0), ("bfloat16", 0), ("float32", 1)):
         settings = RewardModelSettings(hidden=(8,), precision=precision)  # type: ignore[arg-type]
-        trainer = RewardTrainer(settings, LARGER, CHOICES, held_out_share=0.0, seed=seed)
-        trainer.comparisons.add(comparisons)
+        trainer = trainer_of(settings, comparisons, seed=seed, observations=LARGER, actions=CHOICES)
         before = trainer.ensemble.fragment_returns(comparisons.pairs.left)
         trainer.fit(3)
         states.append((before, trainer.ensemble.fragment_returns(comparisons.pairs.left)))
@@ -75,33 +74,6 @@ def test_rewards_outside_of_fits_are_float32_and_fits_repeat(monkeypatch: pytest
     # No comparison depends on the mean. The precision counts less than the weights with which a fit begins.
     of, of_low, _, other = (after - after.mean(1, keepdims=True) for _, after in states)
     assert np.linalg.norm(of_low - of) < np.linalg.norm(other - of)
-
-
-@pytest.mark.parametrize("settings", [{"network": "cnn"}, {"network": "small_cnn", "ensemble_size": 1}], ids=str)
-def test_small_passes_give_the_gradient_of_one(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    comparisons = some_comparisons(5, 4, observations=LARGER, actions=CHOICES)
-    moments, passes = [], []
-    for numbers in (2**40, 1):
-        monkeypatch.setattr(cnn, "PASS_NUMBERS", numbers)
-        trainer = RewardTrainer(
-            RewardModelSettings(precision="float32", batch_size=5, **settings),
-            LARGER,
-            CHOICES,
-            held_out_share=0.0,
-            seed=0,
-        )
-        trainer.comparisons.add(comparisons)
-        losses, seen = trainer._losses, []
-        monkeypatch.setattr(
-            trainer,
-            "_losses",
-            lambda data, part, crop, losses=losses, seen=seen: (seen.append(len(part)), losses(data, part, crop))[1],
-        )
-        trainer.fit(1)
-        passes.append(seen)
-        moments.append(torch.cat([each["exp_avg"].flatten() for each in trainer.optimizer.state.values()]))
-    assert passes == [[5], [1] * 5]
-    torch.testing.assert_close(moments[1], moments[0], rtol=1e-3, atol=1e-4 * float(moments[0].abs().max()))
 
 
 def test_passes_go_by_the_widest_layer() -> None:
@@ -119,17 +91,6 @@ def test_passes_go_by_the_widest_layer() -> None:
     assert RewardEnsemble(LARGER, CHOICES, RewardModelSettings(**pooled)).at_once == that_fit(**pooled)
 
 
-def test_layers_of_your_own_may_end_in_a_block() -> None:
-    def member() -> nn.Sequential:
-        first = nn.Sequential(nn.Conv2d(3, 4, 5, 3), nn.ReLU())
-        return nn.Sequential(first, nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten()))
-
-    members = nn.ModuleList(member() for _ in range(3))
-    images = torch.randint(0, 256, (5, 3, 48, 48)).float()
-    expected = torch.stack([each(images / 255) for each in members])
-    torch.testing.assert_close(cnn.convolved(members, images, bfloat16=False), expected)
-
-
 @pytest.mark.parametrize("settings", [{}, {"dropout": 0.5}, {"methods": ("surf",)}], ids=str)
 def test_no_bit_of_a_fit_depends_on_the_cores(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cnn, "PASS_NUMBERS", 48 * 48 * 3 * 3 * 8)  # a comparison of 2 * 4 steps for each pass
@@ -138,8 +99,7 @@ def test_no_bit_of_a_fit_depends_on_the_cores(settings: dict[str, Any], monkeypa
     for cores in (1, 3):
         monkeypatch.setattr(optim, "usable_cores", lambda cores=cores: cores)
         chosen = RewardModelSettings(network="cnn", hidden=(8,), batch_size=8, precision="float32", **settings)
-        trainer = RewardTrainer(chosen, LARGER, CHOICES, held_out_share=0.0, seed=0)
-        trainer.comparisons.add(comparisons)
+        trainer = trainer_of(chosen, comparisons, seed=0, observations=LARGER, actions=CHOICES)
         losses, callers = trainer._losses, set()
         monkeypatch.setattr(
             trainer,

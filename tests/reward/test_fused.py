@@ -11,7 +11,8 @@ from rlhf_ray.data.comparisons import Changes
 from rlhf_ray.reward import RewardTrainer, fused
 from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.settings import RewardModelSettings
-from tests.made_up import CHOICES, FORCES, VECTORS, some_comparisons
+from tests.made_up import CHOICES, FORCES, some_comparisons
+from tests.reward.fits import trainer_of
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -26,9 +27,7 @@ KINDS: list[dict[str, Any]] = [
 
 def a_trainer(settings: dict[str, Any], actions: Any = FORCES, length: int = 150) -> RewardTrainer:
     of = RewardModelSettings(batch_size=20, **settings)
-    made = RewardTrainer(of, VECTORS, actions, held_out_share=0.2, seed=0)
-    made.comparisons.add(some_comparisons(90, length, actions=actions))
-    return made
+    return trainer_of(of, some_comparisons(90, length, actions=actions), held_out_share=0.2, actions=actions)
 
 
 def by_autograd(*arguments: Any) -> RewardTrainer:

@@ -14,7 +14,6 @@ from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS
 
 INPUTS = ("use_state", "use_action", "use_next_state", "use_done")
 COMBINATIONS = [chosen for n in range(1, 5) for chosen in itertools.combinations(INPUTS, n)]
-FAR = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
 def _networks(observations: gym.spaces.Box, actions: gym.Space[Any], inputs: tuple[str, ...], **changes: Any) -> Any:
@@ -117,16 +116,6 @@ def test_stacked_networks_compute_what_separate_ones_do(
             assert torch.allclose(layer.weight.grad[member], weight.grad.T, atol=1e-5)
 
 
-def test_the_convolutions_of_a_member_are_its_own_and_see_height_width_and_channels_as_given() -> None:
-    networks = _networks(IMAGES, CHOICES, ("use_state",)).eval()
-    image = torch.as_tensor(np.random.default_rng(0).integers(0, 256, (1, 20, 20, 3), dtype=np.uint8))
-    pixels = image.permute(0, 3, 1, 2).float() / 255
-    encoded = torch.stack([convolve(pixels) for convolve in networks.convolutions])
-    inputs = networks.encode(torch.stack([image, image], 1), torch.zeros(1, 1), torch.zeros(1, dtype=torch.bool))
-    assert torch.allclose(networks(inputs).squeeze(-1), networks.head(encoded), atol=1e-6)
-    assert not torch.allclose(encoded[0], encoded[1])
-
-
 def test_forward_leaves_its_inputs_as_they_are() -> None:
     # Activations work in place; the inputs are used again in the next update.
     for observations in (VECTORS, IMAGES):
@@ -136,11 +125,6 @@ def test_forward_leaves_its_inputs_as_they_are() -> None:
         torch.autograd.backward(networks(inputs).sum())
         for name, copy in copies.items():
             assert torch.equal(inputs[name], copy)
-
-
-def test_members_begin_different() -> None:
-    rewards = _rewards(_networks(VECTORS, FORCES, ("use_state",)), _steps(VECTORS, FORCES, 0))
-    assert len({tuple(row.tolist()) for row in rewards}) == 3
 
 
 def test_discrete_actions_are_one_hot_from_wherever_they_start() -> None:
@@ -188,9 +172,3 @@ def test_each_component_of_a_multi_discrete_action_is_one_hot() -> None:
     grid = ActionEncoder(gym.spaces.MultiDiscrete([[2, 3], [2, 2]]))
     assert grid(torch.tensor([[[1, 2], [0, 1]]])).tolist() == [[0, 1, 0, 0, 1, 1, 0, 0, 1]]
     assert ActionEncoder(gym.spaces.MultiBinary(3))(torch.tensor([[1, 0, 1]])).tolist() == [[1.0, 0.0, 1.0]]
-
-
-def test_no_convolution_is_made_where_no_image_is_seen() -> None:
-    networks = _networks(IMAGES, CHOICES, ("use_action", "use_done"))
-    assert networks.convolutions is None
-    assert list(_encoded(networks, _steps(IMAGES, CHOICES, 0))) == ["features"]

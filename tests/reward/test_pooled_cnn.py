@@ -75,18 +75,6 @@ def test_images_of_any_size_and_any_number_of_channels_are_taken_and_tools_see_t
     assert not np.allclose(reward.fresh(1).of(steps), reward.fresh(2).of(steps))
 
 
-def test_presets_have_their_convolutions():
-    filters = {}
-    for name in ("small_cnn", "large_cnn", "very_large_cnn"):
-        network = make_network(images(), ACTIONS, settings(network=name, ensemble_size=1))
-        filters[name] = [of.out_channels for of in network.modules() if isinstance(of, nn.Conv2d)]
-    assert filters == {
-        "small_cnn": [32, 64],
-        "large_cnn": [96, 256, 384, 384, 256],
-        "very_large_cnn": [16] * 5 + [32] * 10,
-    }
-
-
 @pytest.mark.parametrize(
     ("space", "actions", "changes", "says"),
     [

@@ -24,12 +24,6 @@ def test_a_gpu_that_is_not_there_is_named_with_the_remedy() -> None:
         RewardTrainer(dataclasses.replace(SMALL, gpus=0.5), VECTORS, FORCES, held_out_share=0.0, seed=0)
 
 
-@pytest.mark.parametrize("gpus", [-0.5, 1.5, 2.0])
-def test_the_trainer_takes_no_more_than_one_gpu(gpus: float) -> None:
-    with pytest.raises(SettingError, match=r"reward_model\.gpus.*between 0 and 1"):
-        dataclasses.replace(SMALL, gpus=gpus)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize(("observations", "actions"), SPACES)
 def test_a_fit_on_the_gpu_is_that_on_the_cpu_but_for_rounding(observations: object, actions: object) -> None:

@@ -11,7 +11,6 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, ImitationReward, RewardFunction
 from rlhf_ray.reward.functions.shaped import ShapedReward
-from rlhf_ray.reward.sampled_distances import recorded_distances
 from rlhf_ray.settings import RewardModelSettings
 
 nets = pytest.importorskip("imitation.rewards.reward_nets")
@@ -106,13 +105,6 @@ def test_the_deviation_of_normalised_members_is_what_their_formulas_say():
     wanted = np.mean(expected, 0) - 0.5 * np.std(expected, 0, ddof=1)
     assert np.allclose(reward.of(steps), wanted, atol=1e-5)
     assert np.allclose(reward.forward(*reward.tensors(steps)).numpy(), wanted, atol=1e-5)
-
-
-def test_distances_are_the_same_twice():
-    torch.manual_seed(0)
-    reward = ImitationReward(nets.AddSTDRewardWrapper(ensemble(*(normalised(basic()) for _ in range(2))), 1.0))
-    steps = steps_in(n=60)
-    assert recorded_distances(reward, steps, 0.9) == recorded_distances(reward, steps, 0.9)
 
 
 class Counting(torch.nn.Module):

@@ -8,7 +8,7 @@ import pytest
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings import PreferenceSettings
-from rlhf_ray.teachers import TEACHERS, Guessing, HumanLike, Inverted, SimulatedTeacher, Systematic
+from rlhf_ray.teachers import TEACHERS, Guessing, HumanLike, Inverted, Oracle, SimulatedTeacher, Stochastic, Systematic
 from tests.made_up import IMAGES, some_fragments
 from tests.teachers.pairs import near, pairs_of
 
@@ -99,7 +99,7 @@ def test_guessing_is_a_coin_that_needs_no_true_rewards() -> None:
     assert np.array_equal(answers, guessing.answer(pairs, _rng()))
 
 
-@pytest.mark.parametrize("teacher", [HumanLike(), Systematic(), Inverted()])
+@pytest.mark.parametrize("teacher", [Oracle(), Stochastic(1.0), HumanLike(), Systematic(), Inverted()])
 def test_a_clip_without_true_rewards_is_an_error(teacher: SimulatedTeacher) -> None:
     with pytest.raises(ValueError, match="true reward"):
         teacher.answer(pairs_of([1.0, float("nan")]), _rng())

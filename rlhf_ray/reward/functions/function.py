@@ -278,7 +278,6 @@ class EnsembleReward(TorchReward):
 
     Args:
         ensemble: the reward model; later changes to it have no effect.
-        name: short name for reports.
 
     Raises:
         SettingError: its network reads the steps before, and a reward function judges single steps.

@@ -23,10 +23,6 @@ class CallableReward(RewardFunction):
     It is called for the steps of one pass at a time (`rlhf_ray.reward.unmoved`): the reward of a step may depend on no other step.
 
     Args:
-        function: the reward.
-        observation_space: the environment's observation space.
-        action_space: the environment's action space.
-        name: short name for reports.
         inputs: the inputs that it depends on.
     """
 

@@ -136,7 +136,6 @@ class MLPPotential(Potential):
     Args:
         mean: ``[features]``: subtracted from the flattened observation.
         std: ``[features]``: divides it.
-        hidden: units of each hidden layer.
         scale: size of the MLP's output, about that of the rewards.
     """
 
@@ -234,9 +233,7 @@ class ScaledReward(ChangedReward):
     """``R' = factor * (R - offset)``, in double precision: the same reward for an agent where no episode ends early.
 
     Args:
-        base: the reward R.
         factor: above 0.
-        offset: what is subtracted first.
         digits: decimals that are kept; None: all. Equal rewards stay equal then, whatever rounding does to them.
     """
 
@@ -264,11 +261,7 @@ class ShapedReward(ChangedReward):
     """``R' = R - shift + gamma (1 - terminated) Phi(s') - Phi(s)``.
 
     Args:
-        base: the reward R.
-        potential: Phi.
         gamma: discount of the shaping; that of the agent.
-        shift: the constant.
-        name: short name for reports.
     """
 
     def __init__(self, base: RewardFunction, potential: Potential, gamma: float, shift: float = 0.0, name: str = ""):

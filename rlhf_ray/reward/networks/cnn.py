@@ -68,8 +68,6 @@ class CNN(nn.Module):
 
     Args:
         observation_space: a uint8 image Box ``[height, width, channels]``.
-        action_space: Discrete, MultiDiscrete, MultiBinary or Box.
-        settings: inputs, layers, regularisation and ensemble size.
 
     Raises:
         SettingError: the observations are not images, or are too small for the convolutions.
@@ -115,7 +113,6 @@ class PooledCNN(nn.Module):
     Args:
         observation_space: a uint8 image Box ``[height, width, channels]``.
         action_space: Discrete or MultiDiscrete, if the action is an input.
-        settings: inputs, convolutions and ensemble size.
 
     Raises:
         SettingError: the observations are not images, no image is an input, or the action is one and not discrete.

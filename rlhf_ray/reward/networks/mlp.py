@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -122,12 +123,6 @@ class StackedMLP(nn.Module):
     """``members`` multilayer perceptrons, each with a scalar output.
 
     Args:
-        members: ensemble size.
-        inputs: size of an input.
-        hidden: units of each hidden layer.
-        activation: of the hidden layers.
-        dropout: probability that a fit drops a hidden unit.
-        batch_norm: whether hidden layers are normalised over the batch.
         outputs: number of outputs; with more than one, `forward` keeps their axis.
     """
 
@@ -176,9 +171,7 @@ class StackedMLP(nn.Module):
 def regularised(convolutions: nn.Sequential, settings: RewardModelSettings) -> nn.Sequential:
     """Add batch normalisation after each convolution, and dropout after each layer that ends in an activation, by the settings.
 
-    Args:
-        convolutions: the layers, named or numbered; inner layers of a block stay as they are.
-        settings: ``batch_norm`` and ``dropout``; without both, the layers are returned as they are.
+    Inner layers of a block stay as they are.
     """
     if not settings.batch_norm and not settings.dropout:
         return convolutions
@@ -207,7 +200,6 @@ class NormalisedInputs(nn.Module):
     Statistics change only in `observe`, at the start of a fit, and never between fits: a saved reward stays the same reward.
 
     Args:
-        size: number of columns.
         how: running, ema or symlog (`RewardModelSettings.normalize_inputs`).
 
     Attributes:
@@ -257,7 +249,6 @@ class VectorInputs(nn.Module):
     Args:
         observation_space: Box; images are flattened and scaled to [0, 1].
         action_space: Discrete, MultiDiscrete, MultiBinary or Box.
-        settings: inputs, their normalisation, layers and ensemble size.
 
     Attributes:
         inputs: length of the features of a step.
@@ -357,3 +348,9 @@ def ended(actions: Tensor, terminated: Tensor) -> Tensor:
     done = torch.zeros(*actions.shape[:2], 1, device=actions.device)
     done[:, -1, 0] = terminated.float()
     return done
+
+
+def observe(network: Any, inputs: dict[str, Tensor]) -> None:
+    """Let a `RewardNetwork` update the statistics of its inputs, if it keeps any, by those of all comparisons."""
+    if hasattr(network, "observe"):
+        network.observe(inputs)

@@ -31,11 +31,6 @@ class SequenceNetwork(VectorInputs):
     * gru: a layer for each but the last of ``settings.hidden``, and a GRU with as many units as the last;
     * transformer: a causal transformer with a layer for each of ``settings.hidden``, which must all have the same number of units.
 
-    Args:
-        observation_space: Box.
-        action_space: Discrete, MultiDiscrete, MultiBinary or Box.
-        settings: inputs, layers and ensemble size.
-
     Raises:
         SettingError: the layers of a transformer have different numbers of units, or an odd one.
     """

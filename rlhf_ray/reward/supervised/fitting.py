@@ -13,7 +13,6 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -22,7 +21,7 @@ import numpy as np
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward.ensemble import RewardEnsemble
-from rlhf_ray.reward.supervised.fitter import Extra, Fitter, check_steps
+from rlhf_ray.reward.supervised.fitter import Fitter, check_steps
 from rlhf_ray.reward.supervised.report import AdversarialReport, SupervisedReport, balanced_auc, count_episodes, predict
 from rlhf_ray.settings import SUPERVISED_MODEL, RewardModelSettings, SupervisedSettings
 
@@ -46,15 +45,9 @@ def train_adversarially(
     updates: int,
     tell: Callable[[int], None],
 ) -> AdversarialReport:
-    """Train ``fitter``'s model against its own visualisations, for the rounds of its settings.
+    """Train ``fitter``'s model against its own visualisations, for the rounds of its settings of ``updates`` gradient steps each.
 
-    Args:
-        fitter: holds the fitted model, which is changed.
-        validation: episodes that were not trained on, which choose the model.
-        test: the test part, for what the training costs.
-        visualise: makes visualisations.
-        updates: gradient steps per round.
-        tell: called with the number of each gradient step.
+    The validation part chooses the model; the test part says what the training costs.
 
     Raises:
         SettingError: a visualisation does not fit the environment's spaces and types.
@@ -82,15 +75,15 @@ def train_adversarially(
     size = fitter.settings.batch_size
     count = max(1, round(size * settings.adversarial_share / (1 - settings.adversarial_share)))
     buffer: list[Transitions] = []
-    networks, least, done = fitter.ensemble.networks, task(validation), 0
+    networks, (least_auc, least_error) = fitter.ensemble.networks, task(validation)
     kept = copy.deepcopy(networks.state_dict())
     for number in range(settings.adversarial_rounds):
         buffer.append(made(3 + number))
-        extra = Extra(Transitions.concatenate(buffer), target, count)
+        extra = Transitions.concatenate(buffer), target, count
         for part in np.array_split(np.arange(updates), CHECKS):
-            fitter.fit(len(part), partial(_tell_after, tell, done), extra)
-            done += len(part)
-            if _does(task(validation), least):
+            fitter.fit(len(part), tell, extra)
+            area, error = task(validation)
+            if error <= KEPT[1] * least_error if np.isnan(least_auc) else area >= least_auc - KEPT[0]:
                 kept = copy.deepcopy(networks.state_dict())
     networks.load_state_dict(kept)
     after = score(made(HELD_OUT[2])), score(held_out), *task(test)
@@ -104,17 +97,6 @@ def train_adversarially(
             for name, value in zip(("fresh", "held_out", "auc", "error"), values, strict=True)
         },
     )
-
-
-def _does(now: tuple[float, float], before: tuple[float, float]) -> bool:
-    """Whether a model of this AUC and error still does the task."""
-    if np.isnan(before[0]):
-        return now[1] <= KEPT[1] * before[1]
-    return now[0] >= before[0] - KEPT[0]
-
-
-def _tell_after(tell: Callable[[int], None], before: int, done: int) -> None:
-    tell(before + done)
 
 
 Progress = Callable[[int, int], None]
@@ -182,9 +164,7 @@ def fit_to_rewards(
 
     fitter.fit(updates, tell)
     if visualise is not None and rounds:
-        adversarial = train_adversarially(
-            fitter, validation, test, visualise, per_round, lambda done: tell(updates + done)
-        )
+        adversarial = train_adversarially(fitter, validation, test, visualise, per_round, tell)
     ensemble = fitter.finish()
     report = fitter.report(ensemble, test, total, time.perf_counter() - started)
     return ensemble, replace(report, adversarial=adversarial)
