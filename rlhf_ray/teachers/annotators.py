@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ SKIP, SKIP_SCALE, ERROR, ERROR_SCALE = 0.45, 0.15, 0.5, 0.33
 """Fitted to the published answers of CLARIFY's people and Uni-RLHF's crowd (arXiv 2506.00388; arXiv 2402.02423)."""
 
 
+@dataclass(eq=False)
 class HumanLike:
     """A teacher that skips and errs as people do: often where the true returns are close, hardly ever where they are far apart.
 
@@ -39,25 +40,22 @@ class HumanLike:
         SettingError: a parameter is out of range.
     """
 
-    def __init__(
-        self,
-        name: str = "human_like",
-        *,
-        skip: float = SKIP,
-        skip_scale: float = SKIP_SCALE,
-        error: float = ERROR,
-        error_scale: float = ERROR_SCALE,
-    ):
+    name: str = "human_like"
+    _: KW_ONLY
+    skip: float = SKIP
+    skip_scale: float = SKIP_SCALE
+    error: float = ERROR
+    error_scale: float = ERROR_SCALE
+
+    def __post_init__(self) -> None:
         for parameter, value, valid, rule in (
-            ("skip", skip, 0 <= skip <= 1, "between 0 and 1"),
-            ("skip_scale", skip_scale, skip_scale > 0, "above 0"),
-            ("error", error, 0 <= error <= 1, "between 0 and 1"),
-            ("error_scale", error_scale, error_scale > 0, "above 0"),
+            ("skip", self.skip, 0 <= self.skip <= 1, "between 0 and 1"),
+            ("skip_scale", self.skip_scale, self.skip_scale > 0, "above 0"),
+            ("error", self.error, 0 <= self.error <= 1, "between 0 and 1"),
+            ("error_scale", self.error_scale, self.error_scale > 0, "above 0"),
         ):
             if not valid:
-                raise SettingError(f"{parameter} of the annotator {name} is {value}; it must be {rule}.")
-        self.name, self.skip, self.skip_scale = name, skip, skip_scale
-        self.error, self.error_scale = error, error_scale
+                raise SettingError(f"{parameter} of the annotator {self.name} is {value}; it must be {rule}.")
 
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
         """See `Teacher.answer`."""
@@ -194,6 +192,7 @@ GUESSING = 0.5
 """Share of reversed answers of an annotator who guesses: answers reversed more often would tell the right one again."""
 
 
+@dataclass(eq=False)
 class Annotator:
     """A teacher whose answers pass through an annotator's own errors. Skips and ties stay as they are.
 
@@ -201,8 +200,7 @@ class Annotator:
     is the newer policy version of the pair (0 for random actions) and ``distance`` the root mean square difference of what the
     annotator looks at. The drift ends where the sum is one half: a tired annotator guesses. Then, with probability
     ``abs(side)``, the annotator answers the preferred side without looking, where ``side`` is ``side_bias + side_drift * version``
-    within [-1, 1]. Errors depend on the pair alone, so a resumed run
-    repeats them.
+    within [-1, 1]. Errors depend on the pair alone, so a resumed run repeats them.
 
     Args:
         teacher: what the annotator means to answer, under this teacher's name. Its own ``mistake`` is a constant error rate.
@@ -217,29 +215,27 @@ class Annotator:
         SettingError: a parameter is out of range.
     """
 
-    def __init__(
-        self,
-        teacher: Teacher,
-        *,
-        side_bias: float = 0.0,
-        drift: float = 0.0,
-        side_drift: float = 0.0,
-        alike: float = 0.0,
-        scale: float = 1.0,
-        feature: Feature | None = None,
-    ):
-        for parameter, value, valid, rule in (
-            ("side_bias", side_bias, -1 <= side_bias <= 1, "between -1 (right) and 1 (left)"),
-            ("drift", drift, drift >= 0, "0 or more"),
-            ("side_drift", side_drift, np.isfinite(side_drift), "a finite number"),
-            ("alike", alike, 0 <= alike <= 1, "between 0 and 1"),
-            ("scale", scale, scale > 0, "above 0"),
+    teacher: Teacher
+    _: KW_ONLY
+    side_bias: float = 0.0
+    drift: float = 0.0
+    side_drift: float = 0.0
+    alike: float = 0.0
+    scale: float = 1.0
+    feature: Feature | None = None
+
+    def __post_init__(self) -> None:
+        self.name = self.teacher.name
+        for parameter, valid, rule in (
+            ("side_bias", -1 <= self.side_bias <= 1, "between -1 (right) and 1 (left)"),
+            ("drift", self.drift >= 0, "0 or more"),
+            ("side_drift", np.isfinite(self.side_drift), "a finite number"),
+            ("alike", 0 <= self.alike <= 1, "between 0 and 1"),
+            ("scale", self.scale > 0, "above 0"),
         ):
             if not valid:
-                raise SettingError(f"{parameter} of the annotator {teacher.name} is {value}; it must be {rule}.")
-        self.name, self.teacher, self.side_bias = teacher.name, teacher, side_bias
-        self.drift, self.side_drift = drift, side_drift
-        self.alike, self.scale, self.feature = alike, scale, feature or _seen
+                value = getattr(self, parameter)
+                raise SettingError(f"{parameter} of the annotator {self.name} is {value}; it must be {rule}.")
 
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
         """See `Teacher.answer`."""
@@ -256,7 +252,8 @@ class Annotator:
         """Compute the probability that each answer is reversed, ``[n]`` float64, beyond the mistakes of `teacher`."""
         rates: FloatArray = np.zeros(len(pairs))
         if self.alike:
-            apart = np.sqrt(np.mean((self.feature(pairs.left) - self.feature(pairs.right)) ** 2, axis=1))
+            looks_at = self.feature or _seen
+            apart = np.sqrt(np.mean((looks_at(pairs.left) - looks_at(pairs.right)) ** 2, axis=1))
             rates = self.alike * np.exp(-apart / self.scale)
         tired: FloatArray = np.minimum(self.drift * _version(pairs), np.maximum(GUESSING - rates, 0.0))
         return rates + tired

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 import numpy as np
@@ -101,6 +101,7 @@ def signed_margins(pairs: Pairs) -> FloatArray:
         return np.divide(margins, spread, out=np.zeros(len(margins)), where=margins != 0)
 
 
+@dataclass(eq=False)
 class SimulatedTeacher:
     """A teacher that knows the true returns, and errs in the five ways of B-Pref.
 
@@ -128,31 +129,27 @@ class SimulatedTeacher:
         SettingError: a parameter is out of range.
     """
 
-    def __init__(
-        self,
-        name: str = "simulated",
-        *,
-        rationality: float | None = None,
-        myopia: float = 1.0,
-        mistake: float = 0.0,
-        skip: float = 0.0,
-        equal: float = 0.0,
-        soft: bool = False,
-        discount: float = 1.0,
-    ):
+    name: str = "simulated"
+    _: KW_ONLY
+    rationality: float | None = None
+    myopia: float = 1.0
+    mistake: float = 0.0
+    skip: float = 0.0
+    equal: float = 0.0
+    soft: bool = False
+    discount: float = 1.0
+
+    def __post_init__(self) -> None:
         for parameter, value, valid, rule in (
-            ("rationality", rationality, rationality is None or rationality >= 0, "0 (random answers) or more"),
-            ("myopia", myopia, 0 < myopia <= 1, "above 0 and at most 1"),
-            ("mistake", mistake, 0 <= mistake <= 1, "between 0 and 1"),
-            ("skip", skip, 0 <= skip <= 1, "between 0 and 1"),
-            ("equal", equal, equal >= 0, "0 or more"),
-            ("teacher_discount", discount, 0 < discount <= 1, "above 0 and at most 1"),
+            ("rationality", self.rationality, (self.rationality or 0) >= 0, "0 (random answers) or more"),
+            ("myopia", self.myopia, 0 < self.myopia <= 1, "above 0 and at most 1"),
+            ("mistake", self.mistake, 0 <= self.mistake <= 1, "between 0 and 1"),
+            ("skip", self.skip, 0 <= self.skip <= 1, "between 0 and 1"),
+            ("equal", self.equal, self.equal >= 0, "0 or more"),
+            ("teacher_discount", self.discount, 0 < self.discount <= 1, "above 0 and at most 1"),
         ):
             if not valid:
                 raise SettingError(f"preferences.{parameter} is {value}; it must be {rule}.")
-        self.name, self.rationality, self.myopia = name, rationality, myopia
-        self.mistake, self.skip, self.equal, self.soft = mistake, skip, equal, soft
-        self.discount = discount
 
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
         """See `Teacher.answer`."""

@@ -134,27 +134,6 @@ def test_loading_leaves_torchs_random_numbers_alone(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_state_is_one_whole_version_and_a_copy() -> None:
-    one, other = _ensemble(seed=0), _ensemble(seed=1)
-    other.reward_mean.zero_()
-    other.version.zero_()
-    steps = steps_of(some_fragments(2))
-    expected = one.predict(*steps)
-    state = one.state()
-    with torch.no_grad():
-        for parameter in one.parameters():
-            parameter.zero_()
-    one.version.fill_(9)
-    other.load_state(state)
-    assert np.array_equal(other.predict(*steps), expected)
-    assert int(other.version) == 4
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.zero_()
-    one.load_state(state)  # which the model that was loaded from it did not change
-    assert np.array_equal(one.predict(*steps), expected)
-
-
 def test_a_state_can_be_loaded_from_arrays_that_cannot_be_written_to() -> None:
     state = _ensemble().state()
     for array in state.values():

@@ -77,16 +77,6 @@ def test_every_kind_answers_the_same_call(kind):
     assert not np.allclose(reward.fresh(1).of(steps), reward.fresh(2).of(steps))
 
 
-def test_gradients_are_those_of_the_reward():
-    reward = ensemble(VECTOR, CONTINUOUS)
-    steps = steps_for(reward)
-    inputs = [of.requires_grad_() for of in reward.tensors(steps)]
-    slope = torch.autograd.grad(reward.forward(*inputs).sum(), inputs)[0].numpy()[:, 2]
-    moved = steps.observations.copy()
-    moved[:, 2] += 1e-3
-    assert np.allclose((reward.of(steps.with_(observations=moved)) - reward.of(steps)) / 1e-3, slope, atol=1e-2)
-
-
 def test_an_adapter_keeps_its_own_copy():
     made = RewardEnsemble(VECTOR, DISCRETE, ALL)
     reward = EnsembleReward(made)

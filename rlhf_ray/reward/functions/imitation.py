@@ -33,16 +33,9 @@ MOST_BYTES = 2**31
 """Largest file, and largest content of a compressed one."""
 
 NETS = (
-    *(
-        "BasicRewardNet",
-        "CnnRewardNet",
-        "NormalizedRewardNet",
-        "ShapedRewardNet",
-        "BasicShapedRewardNet",
-        "BasicPotentialMLP",
-    ),
-    *("BasicPotentialCNN", "RewardEnsemble", "AddSTDRewardWrapper", "RewardNetWrapper", "ForwardWrapper"),
-    "PredictProcessedWrapper",
+    *("BasicRewardNet", "CnnRewardNet", "NormalizedRewardNet", "ShapedRewardNet", "BasicShapedRewardNet"),
+    *("BasicPotentialMLP", "BasicPotentialCNN", "RewardEnsemble", "AddSTDRewardWrapper", "RewardNetWrapper"),
+    *("ForwardWrapper", "PredictProcessedWrapper"),
 )
 """Classes of ``imitation.rewards.reward_nets``."""
 NORMS = ("SqueezeLayer", "RunningNorm", "EMANorm")
