@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import dataclasses
 from typing import Any
 
@@ -16,7 +18,11 @@ from rlhf_ray.store.answers import Presses
 from tests.made_up import (
     CHOICES,
     IMAGES,
+    beats,
     joined,
+    more_right,
+    opposite,
+    right_about,
     some_comparisons,
 )
 from tests.reward.fits import same, trainer_of
@@ -350,3 +356,24 @@ def test_torchs_random_numbers_are_left_alone_and_not_used() -> None:
     other = trainer_of(SMALL, comparisons)
     other.fit(5)
     assert same(one, other)
+
+
+def test_a_fit_learns_a_linear_reward_from_200_comparisons() -> None:
+    seen, unseen = some_comparisons(200, 10), some_comparisons(500, 10, seed=1)
+    trainers = [trainer_of(RewardModelSettings(), seen, seed=seed) for seed in range(2)]
+    for trainer in trainers:
+        trainer.fit(200)
+    assert beats(0.75, [right_about(seen, trainer.ensemble) for trainer in trainers])
+    assert beats(0.75, [right_about(unseen, trainer.ensemble) for trainer in trainers])
+
+
+def test_a_fit_learns_from_images() -> None:
+    spaces: Any = {"observations": IMAGES, "actions": CHOICES}
+    seen, unseen = some_comparisons(24, 3, **spaces), some_comparisons(200, 3, seed=1, **spaces)
+    right: dict[bool, list[Any]] = {False: [], True: []}
+    for seed in range(2):
+        for turned, fits in right.items():
+            trainer = trainer_of(SMALL, opposite(seen) if turned else seen, seed=seed, **spaces)
+            trainer.fit(30)
+            fits.append(right_about(unseen, trainer.ensemble))
+    assert more_right(right[False], right[True])
