@@ -122,30 +122,26 @@ class Disagreement:
 
     def score(self, candidates: Candidates, rng: np.random.Generator) -> FloatArray:
         """See `Selection.score`."""
-        variance: FloatArray = candidates.probabilities.var(axis=0)
+        variance: FloatArray = self._predicted(candidates).var(axis=0)
         return variance
 
+    def _predicted(self, candidates: Candidates) -> FloatArray:
+        return candidates.probabilities
 
-class DisagreementOfLogits:
+
+class DisagreementOfLogits(Disagreement):
     """Scores by the variance over members of the log odds, as `imitation` does by default. Favours clear pairs more."""
 
-    needs_reward = True
-
-    def score(self, candidates: Candidates, rng: np.random.Generator) -> FloatArray:
-        """See `Selection.score`."""
-        variance: FloatArray = candidates.logits.astype(np.float64).var(axis=0)
-        return variance
+    def _predicted(self, candidates: Candidates) -> FloatArray:
+        return candidates.logits.astype(np.float64)
 
 
-class DisagreementOfLabels:
+class DisagreementOfLabels(Disagreement):
     """Scores by the variance over members of the answer that each finds more likely: 1 left, 0 right, 0.5 if both are."""
 
-    needs_reward = True
-
-    def score(self, candidates: Candidates, rng: np.random.Generator) -> FloatArray:
-        """See `Selection.score`."""
-        variance: FloatArray = ((np.sign(candidates.logits) + 1.0) / 2.0).var(axis=0)
-        return variance
+    def _predicted(self, candidates: Candidates) -> FloatArray:
+        labels: FloatArray = (np.sign(candidates.logits) + 1.0) / 2.0
+        return labels
 
 
 class Answerable:
