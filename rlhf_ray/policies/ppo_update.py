@@ -241,15 +241,8 @@ def shuffled(
 ) -> Tensor:
     """Return the rows of each minibatch of ``epochs`` passes over ``count`` rows: ``[minibatches, size]`` int64.
 
-    All minibatches have the same size; one may span two passes.
-
-    Args:
-        count: number of rows.
-        epochs: passes.
-        minibatch_size: rows of a minibatch.
-        shuffle: whether each pass has an order of its own.
-        minibatches: how many minibatches, instead of ``epochs``.
-        generator: draws the orders; None: torch's own.
+    All minibatches have the same size; one may span two passes. With ``minibatches``, there are so many, whatever ``epochs`` says.
+    Each pass has an order of its own if ``shuffle``, drawn by ``generator`` or torch's own.
     """
     number = minibatches or -(-epochs * count // minibatch_size)
     passes = -(-number * minibatch_size // count)

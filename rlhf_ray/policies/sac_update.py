@@ -43,8 +43,6 @@ class SACUpdate:
     A step moves the critics, then the actor by the new critics, then the temperature, then the targets.
 
     Args:
-        network: the networks, on their device.
-        gamma: discount factor.
         tau: share of the way to their critics that targets move in a step.
         target_entropy: of the policy, in nats; None for the network's own.
         max_norm: largest Euclidean norm of the actor's gradient, and of the critics'; None for no limit.
@@ -167,12 +165,7 @@ class _Layers:
         return hidden
 
     def backward(self, hidden: list[Tensor], change: Tensor) -> None:
-        """Set the gradients.
-
-        Args:
-            hidden: what `forward` returned.
-            change: the loss's derivative by the outputs.
-        """
+        """Set the gradients for what `forward` returned, and the loss's derivative by the outputs."""
         for layer in reversed(range(len(self.weights))):
             weight, bias = self.gradients[layer]
             self.multiply(hidden[layer].mT, change, out=weight)

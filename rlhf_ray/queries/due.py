@@ -82,11 +82,8 @@ class FitSchedule:
     def rounds_due(self, progress: float, used: int, version: int) -> int:
         """Return the number of rounds after the first whose gradient steps are due but not taken.
 
-        Args:
-            progress: the training's progress, 0 to 1.
-            used: how much of the label budget is used up.
-            version: version of the reward model. Before the first fit (0), rounds that will ask nothing are due at once, because
-                existing labels use up their share of the budget.
+        ``used`` is how much of the label budget is used up. Before the first fit (``version`` 0), rounds that will ask nothing are
+        due at once, because existing labels use up their share of the budget.
         """
         if version == 0:
             return self.labels.rounds_covered(used)

@@ -251,12 +251,7 @@ class LabelSchedule:
     def allowed(self, progress: float, answered: int, ties: int, *, open: int = 0, training: bool = True) -> int:
         """Return the total number of labels that may be requested by now: those due, or fewer while nearly all answers are ties.
 
-        Args:
-            progress: share of the training that is done, 0 to 1.
-            answered: number of labels so far.
-            ties: number of ties among them.
-            open: number of unanswered questions.
-            training: whether training has started.
+        ``answered`` labels are there, of which ``ties`` are ties; ``open`` questions have no answer yet.
         """
         due = self.due(progress)
         if not self.watches:

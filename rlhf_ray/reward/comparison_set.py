@@ -166,10 +166,7 @@ class StackedComparisons:
     def log_odds(self, differences: Tensor, rows: Tensor, limit: float | None) -> Tensor:
         """Return the log odds that the likelihood sees: scaled by the annotators' rationality, then clipped.
 
-        Args:
-            differences: left return minus right return, ``[members, n]``.
-            rows: the comparisons they are of, ``[n]``.
-            limit: `RewardModelSettings.largest_log_odds`.
+        ``differences [members, n]`` are left minus right returns of the comparisons ``rows [n]``.
         """
         if isinstance(self.rationality, Tensor):
             differences = differences * self.rationality.index_select(0, rows).to(differences.device)

@@ -98,11 +98,7 @@ class FusedMLPs:
 
     @torch.no_grad()
     def features_of(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Return the MLPs' inputs ``[n, 2, length, inputs]``, normalised: they are the same for all gradient steps of a fit.
-
-        Args:
-            inputs: of all comparisons, each ``[n, 2, …]``.
-        """
+        """Return the MLPs' normalised inputs ``[n, 2, length, inputs]``, which are the same for all gradient steps of a fit."""
         device = self.flat.values.device
         features = self.networks.features_of({name: value.flatten(0, 1).to(device) for name, value in inputs.items()})
         return features.view(-1, 2, *features.shape[1:])

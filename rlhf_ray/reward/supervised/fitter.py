@@ -177,12 +177,9 @@ class Fitter:
             tell(self.taken)
 
     def gradients(self, steps: list[Tensor], targets: Tensor, weights: Tensor) -> list[Tensor]:
-        """Return the loss's gradient by parameter.
+        """Return the loss's gradient by parameter, of ``n`` steps as the environment gives them.
 
-        Args:
-            steps: observations, actions, next observations and terminated of ``n`` steps, as the environment gives them.
-            targets: ``[n]`` float32, in `unit`.
-            weights: ``[members, n]`` float32: of each step in each member's loss.
+        ``targets [n]`` are in `unit`; ``weights [members, n]`` are of each step in each member's loss.
         """
         self.optimizer.zero_grad(set_to_none=True)
         with self.ensemble.training_mode(self.masks):
