@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.inputs import check_recorded
@@ -75,7 +75,8 @@ def fit(
     if observation_space is None or action_space is None:
         observation_space, action_space = spaces_of(comparisons.pairs.left, comparisons.pairs.right)
     check_fragments(comparisons, observation_space, action_space, str(store.path))
-    if settings.use_action and _same_actions(comparisons):
+    sides = (comparisons.pairs.left, comparisons.pairs.right)
+    if settings.use_action and all(bool((side.actions == sides[0].actions[0, 0]).all()) for side in sides):
         logger.warning(
             "All actions in %s are the same, as in clips that were imported from drlhp: set reward_model.use_action to False, or "
             "the reward of any other action is arbitrary.",
@@ -84,7 +85,13 @@ def fit(
     trainer = RewardTrainer(settings, observation_space, action_space, held_out_share=held_out_share, seed=seed)
     trainer.comparisons.apply(changes)
     updates = settings.first_updates(len(comparisons), PASSES) if updates is None else updates
-    unlabelled = _unlabelled(comparisons, store, settings, (observation_space, action_space), seed)
+    unlabelled = None
+    if count := unlabelled_pairs(settings):
+        # As many pairs have twice as many fragments; more would be copied for nothing.
+        some = np.random.default_rng(seed).permutation(len(comparisons))[:count]
+        fragments, spaces = Fragments.concatenate([side[some] for side in sides]), (observation_space, action_space)
+        pool = FragmentPool.of(fragments, store.pairs(), PreferenceSettings(), settings, spaces, seed)
+        unlabelled = pool.unlabelled(count, 1)
     # No training follows that would let a bonus for exploration fade.
     report = trainer.fit(updates, unlabelled=unlabelled, progress=1.0, after_pass=after_pass)
     wanted = [name for name in ("adaptive_l2", "early_stopping") if getattr(settings, name)]
@@ -96,28 +103,6 @@ def fit(
             report.held_out,
         )
     return trainer.ensemble.cpu(), report
-
-
-def _unlabelled(
-    comparisons: Comparisons,
-    store: PreferenceStore,
-    settings: RewardModelSettings,
-    spaces: tuple[gym.spaces.Box, gym.Space[Any]],
-    seed: int,
-) -> Pairs | None:
-    """Draw pairs of the labelled fragments that nobody was asked about, if a method of ``settings`` wants some."""
-    if not (wanted := unlabelled_pairs(settings)):
-        return None
-    # As many pairs have twice as many fragments; more would be copied for nothing.
-    some = np.random.default_rng(seed).permutation(len(comparisons))[:wanted]
-    fragments = Fragments.concatenate([comparisons.pairs.left[some], comparisons.pairs.right[some]])
-    return FragmentPool.of(fragments, store.pairs(), PreferenceSettings(), settings, spaces, seed).unlabelled(wanted, 1)
-
-
-def _same_actions(comparisons: Comparisons) -> bool:
-    """Whether all steps of the compared fragments have one action."""
-    first = comparisons.pairs.left.actions[0, 0]
-    return all(bool((side.actions == first).all()) for side in (comparisons.pairs.left, comparisons.pairs.right))
 
 
 def check_fragments(

@@ -132,10 +132,8 @@ class FragmentPool:
         self._episode_lengths.update(cut.episode_lengths)
         if cut.fragments is not None:
             self._fragments[key], self._ids[key] = cut.fragments, cut.fragments.ids()
-        newest, oldest = (
-            max((version for version, _ in self._fragments), default=RANDOM_POLICY),
-            self.settings.max_policy_age,
-        )
+        newest = max((version for version, _ in self._fragments), default=RANDOM_POLICY)
+        oldest = self.settings.max_policy_age
         for old in sorted(self._fragments):
             left = self._size() - len(self._fragments[old])
             stale = oldest is not None and newest - old[0] > oldest and left >= 2

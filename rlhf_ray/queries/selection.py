@@ -18,10 +18,6 @@ from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.teachers.annotators import ERROR, ERROR_SCALE
 
 
-def _no_pairs() -> IntArray:
-    return np.zeros((0, 2), dtype=np.int64)
-
-
 @dataclass(frozen=True)
 class Candidates:
     """Candidate pairs to select from.
@@ -40,7 +36,7 @@ class Candidates:
     fragments: Fragments
     returns: FloatArray | None
     count: int = 1
-    asked: IntArray = field(default_factory=_no_pairs)
+    asked: IntArray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     label_noise: float = 0.0
 
     @cached_property

@@ -19,16 +19,7 @@ from rlhf_ray.teachers.annotators import (
     Systematic,
     six_annotators,
 )
-from rlhf_ray.teachers.teacher import (
-    NOBODY,
-    Answers,
-    Feature,
-    Oracle,
-    SimulatedTeacher,
-    Stochastic,
-    Teacher,
-    true_returns,
-)
+from rlhf_ray.teachers.teacher import NOBODY, Answers, Oracle, SimulatedTeacher, Stochastic, Teacher
 
 PRESETS: dict[str, tuple[str, ...]] = {
     "oracle": (),
@@ -111,13 +102,11 @@ TEACHERS = _Teachers("preferences.teacher", Teacher, {**ANNOTATORS.parts, "popul
 """Built-in teachers by name."""
 
 __all__ = [
-    "ANNOTATORS",
     "NOBODY",
     "PRESETS",
     "TEACHERS",
     "Annotator",
     "Answers",
-    "Feature",
     "Guessing",
     "HumanLike",
     "Inverted",
@@ -129,8 +118,4 @@ __all__ = [
     "Stochastic",
     "Systematic",
     "Teacher",
-    "population",
-    "simulated",
-    "six_annotators",
-    "true_returns",
 ]
