@@ -13,7 +13,7 @@ from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
 from rlhf_ray.queries.selection import Candidates, Disagreement, choose
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
-from tests.made_up import FORCES, VECTORS, same_fragments, some_fragments
+from tests.made_up import FORCES, VECTORS, same_fragments, some_fragments, steps_of
 
 REWARD_MODEL = RewardModelSettings(hidden=(8,))
 
@@ -207,11 +207,7 @@ def test_disagreement_is_on_the_scale_of_the_likelihood_with_its_discount() -> N
     settings = dataclasses.replace(REWARD_MODEL, discount=0.5, ensemble_size=2)
     ensemble = RewardEnsemble(VECTORS, FORCES, settings)
     fragments = some_fragments(6)
-    terminated = np.zeros((6, 5), bool)
-    terminated[:, -1] = fragments.terminated
-    steps = (fragments.observations[:, :-1], fragments.actions, fragments.observations[:, 1:], terminated)
-    flat = (torch.as_tensor(of.reshape(30, *of.shape[2:])) for of in steps)
-    rewards = ensemble.raw_rewards(*flat).reshape(2, 6, 5).numpy()
+    rewards = ensemble.raw_rewards(*map(torch.as_tensor, steps_of(fragments))).reshape(2, 6, 5).numpy()
     expected = (rewards * 0.5 ** np.arange(5)).sum(-1)
     np.testing.assert_allclose(ensemble.fragment_returns(fragments), expected, rtol=1e-5)
     ensemble.reward_std.fill_(10.0)  # what normalises rewards for the agent changes no logit

@@ -24,6 +24,7 @@ from tests.made_up import (
     opposite,
     right_about,
     some_comparisons,
+    steps_of,
 )
 from tests.reward.fits import same, trainer_of
 
@@ -40,18 +41,8 @@ def _raw_rewards(trainer: RewardTrainer, comparisons: Comparisons) -> Any:
     """Reward before normalisation, ``[members, n, 2, length]`` float64."""
     sides = []
     for side in (comparisons.pairs.left, comparisons.pairs.right):
-        n, length = side.rewards.shape
-        done = torch.zeros(n, length, dtype=torch.bool)
-        done[:, -1] = torch.as_tensor(side.terminated)
-        seen = torch.as_tensor(side.observations)
-        rewards = trainer.ensemble.member_rewards(
-            seen[:, :-1].flatten(0, 1),
-            torch.as_tensor(side.actions).flatten(0, 1),
-            seen[:, 1:].flatten(0, 1),
-            done.flatten(),
-        )
-        rewards = rewards * trainer.ensemble.reward_std[:, None] + trainer.ensemble.reward_mean[:, None]
-        sides.append(rewards.double().numpy().reshape(-1, n, length))
+        rewards = trainer.ensemble.raw_rewards(*map(torch.as_tensor, steps_of(side)))
+        sides.append(rewards.double().numpy().reshape(-1, *side.rewards.shape))
     return np.stack(sides, axis=2)
 
 
