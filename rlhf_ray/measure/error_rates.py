@@ -181,13 +181,13 @@ def newest_rates(rows: Sequence[Mapping[str, Any]]) -> tuple[ErrorRate | None, d
 
 def newest_drifts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Drift]:
     """Return each annotator's drift, from the metrics of the newest fit; its rates lack the numbers of answers."""
-    row = next((row for row in reversed(rows) if _names(row, "error_rate")), {})
+    newest: Mapping[str, Any] = next((row for row in reversed(rows) if _names(row, "error_rate")), {})
     drifts = {}
-    for name in filter(None, _names(row, "error_rate_rose")):
-        if numbers := _numbers(row, name, _OF_DRIFT):
+    for name in filter(None, _names(newest, "error_rate_rose")):
+        if numbers := _numbers(newest, name, _OF_DRIFT):
             parts = (numbers[:3], numbers[3:6])
-            earlier, newest = (ErrorRate(rate, low, high, answers=0) for rate, low, high in parts)
-            drifts[name] = Drift(earlier, newest, numbers[-1])
+            earlier, now = (ErrorRate(rate, low, high, answers=0) for rate, low, high in parts)
+            drifts[name] = Drift(earlier, now, numbers[-1])
     return drifts
 
 
