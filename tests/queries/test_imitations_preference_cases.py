@@ -1,7 +1,7 @@
 """The cases of imitation's tests of preferences, run through the adapters and on our counterparts.
 
-After tests/algorithms/test_preference_comparisons.py and tests/test_regularization.py of imitation 1.0.1: fragmenters, gatherers,
-datasets, trainers and regularisation.
+After tests/algorithms/test_preference_comparisons.py and tests/test_regularization.py of imitation 1.0.1: gatherers,
+selection, trainers and regularisation.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import torch
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.queries.offline import label_recorded, load_recorded
 from rlhf_ray.queries.selection import SELECTIONS, Candidates
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.teachers import TEACHERS
 from tests.made_up import FORCES, VECTORS, some_comparisons, some_fragments, steps_of
 
@@ -46,9 +45,6 @@ def learned(seed: int = 0, observations: gym.spaces.Box = VECTORS, actions: Any 
     return LearnedRewardNet(RewardEnsemble(observations, actions, settings))
 
 
-# Gatherers
-
-
 @pytest.mark.parametrize("discount", [1.0, 0.7])
 def test_synthetic_gatherer(discount: float) -> None:
     batch = some_comparisons(300)
@@ -69,45 +65,6 @@ def test_synthetic_gatherer(discount: float) -> None:
     assert np.abs(drawn - chances).max() < 0.12  # four standard errors of 400 answers are 0.1
     ties = Pairs(batch.pairs.left, batch.pairs.left, batch.pairs.ids)
     assert set(TEACHERS.make("oracle", settings=settings).answer(ties, rng)) == {0.5}
-
-
-# Fragmenters and trajectory datasets
-
-
-@pytest.fixture
-def recorded(tmp_path: Path) -> Path:
-    """Episodes of 7, 5 and 2 steps, saved by imitation; the first and the last are terminated."""
-    serialize = pytest.importorskip("imitation.data.serialize")
-    rng = np.random.default_rng(0)
-    episodes = [
-        types.TrajectoryWithRew(
-            rng.normal(size=(length + 1, 3)).astype(np.float32),
-            rng.integers(4, size=length),
-            None,
-            end,
-            np.arange(length) + 1.0,
-        )
-        for length, end in ((7, True), (5, False), (2, True))
-    ]
-    serialize.save(tmp_path / "trajectories", episodes)
-    return tmp_path / "trajectories"
-
-
-def test_fragments_terminal(recorded: Path) -> None:
-    found = load_recorded(recorded, FragmentSettings(length=2, pool=100, start_share=0.0))
-    assert len(found) == 6 + 4 + 1  # each window of each episode, once
-    last = np.array([reward.tolist() in ([6.0, 7.0], [1.0, 2.0]) for reward in found.rewards])
-    ends = found.terminated
-    assert ends.sum() == 2
-    assert not ends[~last].any()
-    assert ends[found.rewards[:, 0] == 6].all()
-    assert set(found.starts[ends]) == {5, 0}
-
-
-def test_trajectory_dataset_too_long(recorded: Path, tmp_path: Path) -> None:
-    """Theirs raises when more is asked for than there is; ours labels each pair once, and says how many it labelled."""
-    found = load_recorded(recorded, FragmentSettings(length=2, pool=100, start_share=0.0))
-    assert label_recorded(found, tmp_path / "store", PreferenceSettings(comparisons=1000)).held == 11 * 10 / 2
 
 
 @pytest.mark.parametrize(
@@ -142,9 +99,6 @@ def test_active_fragmenter(uncertainty: str, selection: str, monkeypatch: pytest
     assert np.all(np.diff(np.asarray(scores)[order]) >= -1e-6)
 
 
-# Preference model and trainers, on our reward
-
-
 def dataset_of(batch: Comparisons) -> Any:
     dataset = pc.PreferenceDataset()
     dataset.push(pairs_of(batch.pairs), batch.preferences)
@@ -176,9 +130,6 @@ def test_trainer_no_crash() -> None:
     result = trainer.train(20, 10)
     assert result["reward_loss"] > 0
     assert 0 <= result["reward_accuracy"] <= 1
-
-
-# Regularisation
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.likelihood import log_likelihood_loss
 from rlhf_ray.reward.networks import make_network
@@ -29,6 +28,7 @@ serialize = pytest.importorskip("imitation.rewards.serialize")
 pc = pytest.importorskip("imitation.algorithms.preference_comparisons")
 
 from rlhf_ray.reward.functions.reward_net import LearnedRewardNet  # noqa: E402 (needs imitation)
+from tests.queries.test_imitations_preference_cases import pairs_of  # noqa: E402
 
 LATER = gym.spaces.Discrete(4, start=2)
 NETS = "imitation.rewards.reward_nets:"
@@ -268,21 +268,13 @@ def test_their_load_reward_reads_it(kind: str, tmp_path: Path, monkeypatch: pyte
         assert np.abs(found - wanted).max() > 1e-3
 
 
-def trajectories_of(clips: Fragments) -> list[Any]:
-    """As imitation's fragments."""
-    from imitation.data.types import TrajectoryWithRew
-
-    arrays = (clips.observations, clips.actions, clips.terminated, clips.rewards)
-    return [TrajectoryWithRew(o, a, None, bool(end), r) for o, a, end, r in zip(*arrays, strict=True)]
-
-
 @pytest.mark.parametrize(("noise", "discount"), [(0.0, 1.0), (0.1, 1.0), (0.0, 0.8), (0.3, 0.9)])
 def test_the_loss_of_a_network_of_imitation_is_imitations(noise: float, discount: float) -> None:
     model = RewardEnsemble(VECTORS, FORCES, settings_for(f"{NETS}BasicRewardNet", discount=discount))
     batch = some_comparisons(9)
     returns = [torch.as_tensor(model.fragment_returns(of)) for of in (batch.pairs.left, batch.pairs.right)]
     ours = log_likelihood_loss(returns[0] - returns[1], torch.as_tensor(batch.preferences), noise).mean(1)
-    pairs = list(zip(*(trajectories_of(of) for of in (batch.pairs.left, batch.pairs.right)), strict=True))
+    pairs = pairs_of(batch.pairs)
     for member, loss in zip(model.networks.networks, ours.tolist(), strict=True):
         theirs = pc.PreferenceModel(member.net, noise_prob=noise, discount_factor=discount)
         with torch.no_grad():
@@ -298,7 +290,7 @@ def test_imitation_trains_our_reward_and_its_environments_take_it() -> None:
     net = learned((observations, actions), hidden=(64, 64), ensemble_size=1)
     batch = some_comparisons(40, observations=observations, actions=actions)
     dataset = pc.PreferenceDataset()
-    pairs = list(zip(*(trajectories_of(of) for of in (batch.pairs.left, batch.pairs.right)), strict=True))
+    pairs = pairs_of(batch.pairs)
     dataset.push(pairs, batch.preferences)
     preferences = pc.PreferenceModel(net)
     loss = pc.CrossEntropyRewardLoss()
