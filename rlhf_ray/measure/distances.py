@@ -187,7 +187,7 @@ def pearson_distance(correlation: Array) -> FloatArray:
 
 
 def epic(first: Array, second: Array, mdp: TabularMDP, coverage: Array | None = None) -> float:
-    """Compute the EPIC distance of two reward tables.
+    """Compute the EPIC distance of two reward tables, 0 to 1.
 
     Args:
         first: reward that broadcasts to ``[states, actions, states]``.
@@ -195,9 +195,6 @@ def epic(first: Array, second: Array, mdp: TabularMDP, coverage: Array | None = 
         mdp: gives shape, gamma and terminal states; its transitions are not used.
         coverage: ``[states, actions, states]``: weight of each step. None: all equal. Its marginals are the distributions of
             actions and next states in the canonicalisation.
-
-    Returns:
-        The distance, 0 to 1.
     """
     weights = _coverage(mdp, coverage)
     states, actions, nexts = weights.sum((1, 2)), weights.sum((0, 2)), weights.sum((0, 1))
@@ -213,9 +210,6 @@ def closed(reward: Array, mdp: TabularMDP, states: FloatArray) -> FloatArray:
     """Fill in the rewards ``[states, actions, states]`` of steps out of terminal states so that shaping cancels there.
 
     See the module's docstring; ``states [states]`` is the distribution of the other states X, 0 for terminal ones.
-
-    Returns:
-        ``[states, actions, states]``.
     """
     table = np.array(np.broadcast_to(np.asarray(reward, np.float64), mdp.transitions.shape))
     others = np.tensordot(states, table, 1)  # [actions, next states]

@@ -100,14 +100,11 @@ class DisagreementScores:
 
 
 def probabilities_of(differences: Array, noise: float | Array = 0.0) -> FloatArray:
-    """Compute the Bradley-Terry model's probabilities with label noise, as `rlhf_ray.reward.likelihood` defines them.
+    """Compute the Bradley-Terry model's probabilities ``[..., n]`` with label noise, as `rlhf_ray.reward.likelihood` defines them.
 
     Args:
         differences: ``[..., n]``: return of the left fragment minus return of the right one.
         noise: share of answers assumed to be random: one number, or ``[n]``.
-
-    Returns:
-        ``[..., n]`` float64.
     """
     # tanh doesn't overflow.
     sigmoid = 0.5 + 0.5 * np.tanh(np.asarray(differences, np.float64) / 2)

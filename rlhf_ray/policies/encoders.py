@@ -21,15 +21,12 @@ FEATURES = {"nature": 512, "impala": 256, "small": 64}
 
 
 def image_encoder(network: str, shape: tuple[int, ...], features: int | None) -> tuple[nn.Module, int]:
-    """Build an encoder of images ``[n, channels, height, width]``, float, 0 to 255.
+    """Build an encoder of images ``[n, channels, height, width]``, float, 0 to 255. Return it and the size of its output.
 
     Args:
         network: nature, impala or small.
         shape: of an image: height, width, channels.
         features: size of the output; None for the network's own.
-
-    Returns:
-        The encoder and the size of its output.
 
     Raises:
         SettingError: the images are too small.

@@ -115,14 +115,11 @@ class ActorCriticNetwork(TakesVectors):
         return self.first_memory.expand(n, -1)
 
     def encode(self, observations: Tensor, *, bfloat16: bool = False) -> Tensor:
-        """Encode observations.
+        """Encode observations as ``[n, features]`` float32.
 
         Args:
             observations: ``[n, …]``; images: 0..255, uint8 or float.
             bfloat16: whether to compute an image's encoder in bfloat16.
-
-        Returns:
-            ``[n, features]`` float32.
         """
         if self.image:
             # The permuted images are channels-last in memory, the fastest layout for convolutions on a CPU.

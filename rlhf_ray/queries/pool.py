@@ -197,11 +197,7 @@ class FragmentPool:
         )
 
     def unlabelled(self, count: int, number: int) -> Pairs | None:
-        """Draw ``count`` random pairs that were not asked about, for methods that learn from pairs without answers.
-
-        Returns:
-            At most ``count`` pairs; None if no pair is possible.
-        """
+        """Draw at most ``count`` random pairs that were not asked about, for methods that learn from pairs without answers."""
         if self._size() < 2:
             return None
         pool, names = self._different()

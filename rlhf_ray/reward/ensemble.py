@@ -165,10 +165,7 @@ class RewardEnsemble(nn.Module):
     def member_rewards(
         self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor
     ) -> Tensor:
-        """Compute the normalised reward of each step for each member, without gradients, from `predict`'s arguments as tensors.
-
-        Returns:
-            ``[members, batch]`` float32.
+        """Compute normalised rewards ``[members, batch]`` float32, without gradients, from the arguments of `predict` as tensors.
 
         Raises:
             SettingError: the network reads the steps before: use `episode_rewards`.
@@ -237,29 +234,23 @@ class RewardEnsemble(nn.Module):
             return torch.cat(list(self.over_parts(rewards, range(0, len(observations), self.at_once))), 1)
 
     def predict(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
-        """Compute the reward of ``n`` steps: `combine` of `member_rewards`.
+        """Compute the reward of ``n`` steps, ``[n]`` float32: `combine` of `member_rewards`.
 
         Args:
             observations: ``[n, *observation_shape]``.
             actions: ``[n, *action_shape]``, as given to the environment.
             next_observations: ``[n, *observation_shape]``.
             terminated: ``[n]`` bool.
-
-        Returns:
-            ``[n]`` float32.
         """
         arguments = [torch.as_tensor(np.asarray(a)) for a in (observations, actions, next_observations, terminated)]
         rewards: FloatArray = self.combine(self.member_rewards(*arguments)).numpy()
         return rewards
 
     def fragment_returns(self, fragments: Fragments) -> FloatArray:
-        """Compute the return of each fragment for each member, on the likelihood's scale.
+        """Compute the return of each fragment for each member, ``[members, n]`` float32, on the likelihood's scale.
 
         Returns are discounted with `RewardModelSettings.discount` and not normalised: the difference of two is the log odds
         that a member assigns to the pair.
-
-        Returns:
-            ``[members, n]`` float32.
         """
         n, length = fragments.rewards.shape
         at_once = max(1, self.at_once // length)

@@ -42,14 +42,11 @@ class Novelty(nn.Module):
 
     @torch.no_grad()
     def forward(self, states: Tensor, remember: bool = True) -> Tensor:
-        """Compute the rewards of ``states``; remember the states, and update the normalisation.
+        """Compute the rewards of ``states``, ``[n]`` float32; remember the states, and update the normalisation.
 
         Args:
             states: ``[n, …]``.
             remember: False for states of a replay buffer, which were remembered when they were new.
-
-        Returns:
-            ``[n]`` float32.
         """
         states = states.reshape(len(states), self.states.shape[1]).float()
         if not len(states):

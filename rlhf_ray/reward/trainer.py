@@ -99,16 +99,13 @@ class RewardTrainer:
         progress: float = 0.0,
         after_pass: Callable[[PassLosses], None] | None = None,
     ) -> FitReport:
-        """Fit to the training window, renew the normalisers and increment the version.
+        """Fit to the training window, renew the normalisers and increment the version. Return the report.
 
         Args:
             updates: gradient steps; fewer are taken with `RewardModelSettings.early_stopping`.
             unlabelled: pairs without answers, for methods that learn from them.
             progress: the training's progress, 0 to 1.
             after_pass: called before the first gradient step and after each pass over the training comparisons.
-
-        Returns:
-            The report of the fit.
 
         Raises:
             NothingToFitError: there are no comparisons, or all have weight 0.

@@ -198,10 +198,7 @@ NETWORKS: Registry[Any] = Registry(
 
 
 def make_network(observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings) -> Any:
-    """Build the reward network that ``settings.network`` names, with ``settings.output``.
-
-    Returns:
-        A `RewardNetwork` that is a `torch.nn.Module`.
+    """Build the `RewardNetwork`, a `torch.nn.Module`, that ``settings.network`` names, with ``settings.output``.
 
     Raises:
         SettingError: no network has this name, it doesn't fit the spaces, or it doesn't behave like a reward network.
