@@ -19,7 +19,7 @@ from rlhf_ray.data.spaces import choices_of, shaped
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.optim import Adam
 from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
-from rlhf_ray.reward.supervised.objectives import RewardObjective, make_objective
+from rlhf_ray.reward.supervised.objectives import OBJECTIVES, RewardObjective
 from rlhf_ray.reward.supervised.report import SupervisedReport, count_episodes, levels_of, measures, predict
 from rlhf_ray.settings import RewardModelSettings, SupervisedSettings
 
@@ -127,7 +127,7 @@ class Fitter:
         seed: int,
     ):
         self.train, self.settings, self.seed = train, settings, seed
-        self.objective: RewardObjective = make_objective(settings)
+        self.objective: RewardObjective = OBJECTIVES.make(settings.objective)
         self.rng = np.random.default_rng([seed, *b"batches"])
         self.balancer = Balancer(train.rewards != 0, settings, np.random.default_rng([seed, *b"balance"]))
         with torch.random.fork_rng(devices=[]):
@@ -172,7 +172,9 @@ class Fitter:
                 added = self.gradients([array[drawn] for array in others], wanted, weights)
                 scale = min(1.0, usual / max(_norm(added), 1e-12))
                 gradients = [gradient + scale * other for gradient, other in zip(gradients, added, strict=True)]
-            self.step(gradients)
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                parameter.grad = gradient
+            self.optimizer.step()
             self.taken += 1
             tell(self.taken)
 
@@ -189,12 +191,6 @@ class Fitter:
         return [
             torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in self.parameters
         ]
-
-    def step(self, gradients: list[Tensor]) -> None:
-        """Take one gradient step."""
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
-        self.optimizer.step()
 
     def encode(self, steps: list[Tensor]) -> dict[str, Tensor]:
         """Return the networks' inputs, each step a fragment of its own, on the device."""
