@@ -1,4 +1,4 @@
-"""Gradients of MLP ensembles without autograd, and convolutions in gradient steps: in bfloat16 where the CPU has it, in small passes."""
+"""Gradients of MLP ensembles without autograd; convolutions in gradient steps: in bfloat16 and in small passes."""
 
 from __future__ import annotations
 
