@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -200,7 +200,8 @@ class RewardTrainer:
                 data = self._estimate_annotators(data, self._all_rewards(data), counted, train)
             revised = self._revised(data, train)
             with self.ensemble.training_mode(self.generator):
-                for batch in self._batches(train, updates - taken):
+                order = train[torch.randperm(len(train), generator=self.generator)]
+                for batch in torch.split(order, self.settings.batch_size)[: updates - taken]:
                     if self._fused is not None:
                         self._set_gradient(self._fused, revised, batch)
                     else:
@@ -334,11 +335,6 @@ class RewardTrainer:
             if (steps := method.steps(pairs, length, self.generator)) is not None:
                 crop = steps if crop is None else crop * steps
         return crop
-
-    def _batches(self, train: Tensor, updates: int) -> Iterator[Tensor]:
-        """Yield at most ``updates`` batches of positions: one pass over ``train`` in a new order."""
-        order = train[torch.randperm(len(train), generator=self.generator)]
-        yield from torch.split(order, self.settings.batch_size)[:updates]
 
     def state(self) -> dict[str, Any]:
         """Return the trainer's state as numpy arrays and plain values. Comparisons are stored by key only."""
