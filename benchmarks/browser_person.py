@@ -39,7 +39,7 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.measure.error_rates import newest_rates
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.store import PreferenceStore
-from rlhf_ray.teachers.human_like import HumanLike
+from rlhf_ray.teachers.annotators import HumanLike
 
 RANDOM, TRUE_REWARD = -1175.0, -160.0
 """Returns of random actions, and of PPO on the true reward."""

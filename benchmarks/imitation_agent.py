@@ -28,7 +28,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import rlhf_ray.envs  # noqa: F401  registers our environments with gymnasium
 from rlhf_ray.data.comparisons import spread_of
-from rlhf_ray.teachers.human_like import ERROR, ERROR_SCALE
+from rlhf_ray.teachers.annotators import ERROR, ERROR_SCALE
 
 ENVIRONMENTS = 8
 

@@ -44,7 +44,7 @@ from rlhf_ray import envs
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments, cut_fragments
 from rlhf_ray.data.fragments import Trajectory as Steps
-from rlhf_ray.optim.precision import computes_in_bfloat16
+from rlhf_ray.optim import computes_in_bfloat16
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.teachers import Oracle

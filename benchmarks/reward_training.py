@@ -51,7 +51,7 @@ from benchmarks.record import record
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.reward.networks.layers import StackedLinear
+from rlhf_ray.reward.networks.mlp import StackedLinear
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.teachers import Oracle
 

@@ -305,7 +305,7 @@ def explain(
 def names() -> dict[str, list[str]]:
     """Return the names that settings take: presets, teachers, selections, schedules, gatherers, networks, losses, methods."""
     from rlhf_ray.queries.gatherers import GATHERERS
-    from rlhf_ray.queries.label_rates import LABEL_RATES
+    from rlhf_ray.queries.schedule import LABEL_RATES
     from rlhf_ray.queries.selection import SELECTIONS
     from rlhf_ray.reward.likelihood import LOSSES
     from rlhf_ray.reward.methods import METHODS

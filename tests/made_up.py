@@ -55,6 +55,15 @@ def some_fragments(
     )
 
 
+def steps_of(fragments: Fragments, start: int = 0) -> tuple[npt.NDArray[Any], ...]:
+    """Observations, actions (counted from ``start``), next observations and terminated of all steps, one after the other."""
+    n, length = fragments.rewards.shape
+    done = np.zeros((n, length), bool)
+    done[:, -1] = fragments.terminated
+    arrays = (fragments.observations[:, :-1], fragments.actions - start, fragments.observations[:, 1:], done)
+    return tuple(array.reshape(n * length, *array.shape[2:]) for array in arrays)
+
+
 def some_comparisons(n: int, length: int = 5, *, seed: int = 0, reward_version: int = 0, **spaces: Any) -> Comparisons:
     """``n`` comparisons of ``2 * n`` different random clips, answered by the oracle."""
     clips = some_fragments(2 * n, length, seed=seed, **spaces)

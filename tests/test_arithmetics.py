@@ -18,7 +18,7 @@ import subprocess, sys
 if len(sys.argv) > 2:  # in a process of its own
     sys.exit(subprocess.call([sys.executable, __file__, sys.argv[1]]))
 import numpy, torch
-from rlhf_ray.optim.precision import in_bfloat16
+from rlhf_ray.optim import in_bfloat16
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
 from rlhf_ray.reward.networks import NETWORKS, make_network
@@ -75,7 +75,7 @@ def test_a_jitter_reaches_every_weight_that_is_drawn_in_each_process_by_a_millio
 TESTS = """
 import functools, os, subprocess, sys
 import pytest, torch
-from rlhf_ray.optim.precision import in_bfloat16
+from rlhf_ray.optim import in_bfloat16
 
 @pytest.fixture(scope="module")
 def network():

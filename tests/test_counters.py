@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rlhf_ray.optim.flat import FlatAdam
+from rlhf_ray.optim import FlatAdam
 from rlhf_ray.policies.ppo_update import shuffled
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.settings import RewardModelSettings

@@ -46,7 +46,7 @@ from rlhf_ray.data import modules
 from rlhf_ray.data.spaces import space_to_json
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.queries.gatherers import GATHERERS
-from rlhf_ray.queries.label_rates import LABEL_RATES
+from rlhf_ray.queries.schedule import LABEL_RATES
 from rlhf_ray.queries.selection import SELECTIONS
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.likelihood import LOSSES

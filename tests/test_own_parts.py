@@ -221,7 +221,7 @@ broken = 1 / 1
         ("preferences", "gatherer", "wrong_parts:It", r"wrong_parts.py has no It: correct the name"),
         ("preferences", "teacher", "wrong_parts:Deaf", r"whose answer can't be called as answer\(pairs, rng\): see"),
         ("preferences", "selection", "wrong_parts:Sorts", r"whose score can't be called as score\(candidates, rng\)"),
-        ("preferences", "gatherer", "wrong_parts:Idle", r"lacks ask: see rlhf_ray.queries.gatherers.gatherer.Gatherer"),
+        ("preferences", "gatherer", "wrong_parts:Idle", r"lacks ask: see rlhf_ray.queries.gatherers.Gatherer"),
         ("preferences", "gatherer", "wrong_parts:Asks", r"whose ask can't be called as ask\(number, pairs\)"),
         ("reward_model", "network", "wrong_parts:Detached", r"its rewards depend on no parameter"),
         ("reward_model", "network", "wrong_parts:Mean", r"2 fragments of 3 steps.*\(3, 2, 3\)|raised RuntimeError"),

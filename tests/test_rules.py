@@ -224,7 +224,7 @@ import rlhf_ray, rlhf_ray.reward, rlhf_ray.store, rlhf_ray.envs
 import rlhf_ray.queries.pool, rlhf_ray.labelling.desk, rlhf_ray.agents.true_return
 print(before == everything(), "ray" in sys.modules)
 
-from rlhf_ray.optim.adam import Adam, AdamW
+from rlhf_ray.optim import Adam, AdamW
 for kind in (Adam, AdamW):
     network = torch.nn.Linear(3, 2)
     optimizer = kind(network.parameters(), lr=0.1)

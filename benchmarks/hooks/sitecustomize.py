@@ -66,7 +66,7 @@ def resolve(module):
     module.computes_in_bfloat16 = computes_in_bfloat16
 
 
-CHANGES = {"torch.nn.init": jitter, "rlhf_ray.optim.precision": resolve}
+CHANGES = {"torch.nn.init": jitter, "rlhf_ray.optim": resolve}
 
 
 class _Changed:

@@ -14,7 +14,7 @@ from torch import Tensor
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.policies.env_actions import to_policy_actions
+from rlhf_ray.policies.actions import to_policy_actions
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from rlhf_ray.agents.episodes import Episodes
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.policies.actions import to_env_actions
 
 
 class NotANumberError(SettingError):

@@ -26,8 +26,7 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.spaces import choices_of, space_from_json
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
-from rlhf_ray.policies.actions import best, sample
-from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.policies.actions import best, sample, to_env_actions
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
 
 FORMAT = "rlhf_ray.policy/1"

@@ -72,8 +72,8 @@ def run(words: list[str]) -> None:
 def _fit(command: Fit) -> None:
     with nothing_to_save():
         from rlhf_ray.queries.fitting import fit
-        from rlhf_ray.reward.curves import write_curve
-        from rlhf_ray.reward.regularisation import PassLosses
+        from rlhf_ray.reward.fit_report import write_curve
+        from rlhf_ray.reward.methods import PassLosses
         from rlhf_ray.store import PreferenceStore
         from rlhf_ray.store.files import store_of
     passes: list[PassLosses] = []

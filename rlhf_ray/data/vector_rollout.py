@@ -29,7 +29,7 @@ class VectorRollout:
 
     Attributes:
         observations: ``[steps + 1, copies, *observation_shape]``, of the environment's dtype.
-        actions: ``[steps, copies, *action_shape]``: the policy's (`rlhf_ray.policies.env_actions` has the environment's).
+        actions: ``[steps, copies, *action_shape]``: the policy's (`rlhf_ray.policies.actions` has the environment's).
         log_probabilities: ``[steps, copies]`` float32: of the actions.
         rewards: ``[steps, copies]`` float64: the true rewards.
         terminated, truncated: ``[steps, copies]`` bool: whether the step ended its episode.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.reward.functions import Input, RewardFunction
-from rlhf_ray.reward.functions.potentials import shaped
+from rlhf_ray.reward.functions.shaped import shaped
 
 Shaping: TypeAlias = Literal["none", "dense", "antidense", "random"]
 """Potential shaping of an environment's reward: its potential rises towards the goal (dense), falls (antidense), or is random."""

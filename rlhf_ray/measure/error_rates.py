@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -123,9 +123,8 @@ class ErrorRate:
 
     def metrics(self, name: str = "") -> dict[str, float]:
         """Return the values by the names of metrics: of the annotator ``name``, or of all answers."""
-        values = {"": self.rate, "_low": self.low, "_high": self.high}
-        values |= {"_answers": self.answers, "_inverted": self.wrong}
-        return {f"error_rate{what}{name and f'/{name}'}": value for what, value in values.items()}
+        values = (self.rate, self.low, self.high, self.answers, self.wrong)
+        return {f"error_rate{end}{name and f'/{name}'}": value for end, value in zip(_OF_RATE, values, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -157,23 +156,24 @@ class Drift:
 
     def metrics(self, name: str) -> dict[str, float]:
         """Return the values by the names of metrics, of the annotator ``name``."""
-        values = {
-            f"{part}{what}": getattr(getattr(self, part), attribute)
-            for part in _PARTS
-            for what, attribute in _OF_PART.items()
-        }
-        return {f"error_rate_{what}/{name}": value for what, value in (values | {"rose": self.rose}).items()}
+        rates = (self.earlier, self.newest)
+        values = [value for of in rates for value in (of.rate, of.low, of.high)]
+        return {f"error_rate{what}/{name}": value for what, value in zip(_OF_DRIFT, [*values, self.rose], strict=True)}
 
 
-_PARTS = ("earlier", "newest")
-_OF_PART = {"": "rate", "_low": "low", "_high": "high"}
+_OF_RATE = ("", "_low", "_high", "_answers", "_inverted")
+_OF_DRIFT = ("_earlier", "_earlier_low", "_earlier_high", "_newest", "_newest_low", "_newest_high", "_rose")
+"""Ends of the names of the metrics of an error rate, and of a drift."""
 
 
 def newest_rates(rows: Sequence[Mapping[str, Any]]) -> tuple[ErrorRate | None, dict[str, ErrorRate]]:
     """Return the newest estimate of all answers' error rate, and each annotator's, from the metrics so far: those of one fit."""
     for row in reversed(rows):
-        names = {name.partition("/")[2] for name in row if name.partition("/")[0] == "error_rate"}
-        rates = {name: rate for name in sorted(names) if (rate := _rate(row, name)) is not None}
+        rates = {}
+        for name in sorted(_names(row, "error_rate")):
+            if numbers := _numbers(row, name, _OF_RATE):
+                rate, low, high, answers, wrong = numbers
+                rates[name] = ErrorRate(rate, low, high, int(answers), wrong)
         if rates:
             return rates.pop("", None), rates
     return None, {}
@@ -181,38 +181,23 @@ def newest_rates(rows: Sequence[Mapping[str, Any]]) -> tuple[ErrorRate | None, d
 
 def newest_drifts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Drift]:
     """Return each annotator's drift, from the metrics of the newest fit; its rates lack the numbers of answers."""
-    for row in reversed(rows):
-        if any(name.partition("/")[0] == "error_rate" for name in row):
-            names = [
-                annotator
-                for name in row
-                if (parts := name.partition("/"))[0] == "error_rate_rose" and (annotator := parts[2])
-            ]
-            return {name: drift for name in names if (drift := _drift(row, name)) is not None}
-    return {}
+    newest: Mapping[str, Any] = next((row for row in reversed(rows) if _names(row, "error_rate")), {})
+    drifts = {}
+    for name in filter(None, _names(newest, "error_rate_rose")):
+        if numbers := _numbers(newest, name, _OF_DRIFT):
+            parts = (numbers[:3], numbers[3:6])
+            earlier, now = (ErrorRate(rate, low, high, answers=0) for rate, low, high in parts)
+            drifts[name] = Drift(earlier, now, numbers[-1])
+    return drifts
 
 
-def _drift(row: Mapping[str, Any], name: str) -> Drift | None:
-    parts = [_numbers(row, (f"error_rate_{part}{what}/{name}" for what in _OF_PART)) for part in _PARTS]
-    rose = _numbers(row, (f"error_rate_rose/{name}",))
-    if rose is None or None in parts:
-        return None
-    earlier, newest = (ErrorRate(values[0], values[1], values[2], answers=0) for values in parts if values is not None)
-    return Drift(earlier, newest, rose[0])
+def _names(row: Mapping[str, Any], metric: str) -> list[str]:
+    """Return the annotators of whom a row has a metric; "" stands for all answers."""
+    return [annotator for of, _, annotator in (name.partition("/") for name in row) if of == metric]
 
 
-def _rate(row: Mapping[str, Any], name: str) -> ErrorRate | None:
-    """Read the estimate from a row of metrics; None if it is missing, or has no interval: of an earlier version."""
-    ends = ("", "_low", "_high", "_answers", "_inverted")
-    numbers = _numbers(row, (f"error_rate{what}{name and f'/{name}'}" for what in ends))
-    if numbers is None:
-        return None
-    rate, low, high, answers, wrong = numbers
-    return ErrorRate(rate, low, high, int(answers), wrong)
-
-
-def _numbers(row: Mapping[str, Any], names: Iterable[str]) -> list[float] | None:
-    """Read finite numbers from a row of metrics; None if one is missing."""
-    values = [row.get(name) for name in names]
+def _numbers(row: Mapping[str, Any], name: str, ends: Sequence[str]) -> list[float] | None:
+    """Read finite numbers of an annotator, or of all, from a row of metrics; None if one is missing."""
+    values = [row.get(f"error_rate{end}{name and f'/{name}'}") for end in ends]
     numbers = [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
     return numbers if len(numbers) == len(values) else None

@@ -100,14 +100,11 @@ class DisagreementScores:
 
 
 def probabilities_of(differences: Array, noise: float | Array = 0.0) -> FloatArray:
-    """Compute the Bradley-Terry model's probabilities with label noise, as `rlhf_ray.reward.likelihood` defines them.
+    """Compute the Bradley-Terry model's probabilities ``[..., n]`` with label noise, as `rlhf_ray.reward.likelihood` defines them.
 
     Args:
         differences: ``[..., n]``: return of the left fragment minus return of the right one.
         noise: share of answers assumed to be random: one number, or ``[n]``.
-
-    Returns:
-        ``[..., n]`` float64.
     """
     # tanh doesn't overflow.
     sigmoid = 0.5 + 0.5 * np.tanh(np.asarray(differences, np.float64) / 2)
@@ -143,10 +140,7 @@ def calibration_error(probabilities: Array, preferences: Array, bins: int = BINS
     It is the mean over answers of the distance between confidence and observed share in the answer's bin. Few answers make it
     larger than it is: compare it with `chance_calibration_error`.
 
-    Args:
-        probabilities: ``[n]``.
-        preferences: ``[n]``.
-        bins: bins of equal width from 0.5 to 1.
+    ``bins`` are of equal width from 0.5 to 1.
     """
     confidence, outcome = _folded(probabilities, preferences)
     if not len(confidence):
@@ -173,13 +167,7 @@ def chance_calibration_error(probabilities: Array, bins: int = BINS, seed: int =
 
 
 def reliability(probabilities: Array, preferences: Array, bins: int = BINS) -> tuple[ReliabilityBin, ...]:
-    """Compute the reliability curve: how often the preferred side wins, by confidence.
-
-    Args:
-        probabilities: ``[n]``.
-        preferences: ``[n]``.
-        bins: bins of equal width from 0.5 to 1.
-    """
+    """Compute the reliability curve: how often the preferred side wins, by confidence, in bins of equal width from 0.5 to 1."""
     confidence, outcome = _folded(probabilities, preferences)
     bin_of, edges = _bin(confidence, bins), np.linspace(0.5, 1, bins + 1)
     made = []
@@ -222,13 +210,7 @@ def scores(probabilities: Array, preferences: Array) -> PredictionScores:
 
 
 def scores_by(groups: Sequence[str], probabilities: Array, preferences: Array) -> dict[str, PredictionScores]:
-    """Compute the `scores` of each group of answers.
-
-    Args:
-        groups: ``n`` names: the group of each answer, for example its annotator.
-        probabilities: ``[n]``.
-        preferences: ``[n]``.
-    """
+    """Compute the `scores` of each group of answers, for example of each annotator; ``groups`` are ``n`` names."""
     group_of = np.array(groups, dtype=object)
     p, y = np.asarray(probabilities), np.asarray(preferences)
     return {name: scores(p[group_of == name], y[group_of == name]) for name in sorted(set(groups))}

@@ -1,6 +1,11 @@
-"""Action distributions from a network's outputs: logits of discrete actions; means and log standard deviations of Box actions.
+"""Actions of policies: their distributions from a network's outputs, and their conversion to the environment's.
 
-A MultiDiscrete action has independent components; their logits come one after the other.
+A network's outputs are logits of discrete actions, or means and log standard deviations of Box actions. A MultiDiscrete action
+has independent components; their logits come one after the other.
+
+A policy acts in [-1, 1] where a component of the action has two finite bounds. Its env runners scale and clip it for the
+environment, and keep the unscaled one in episodes and batches. Where a component has one bound, or none, the policy's action is
+the environment's, clipped to that bound. Fragments and reward models use the environment's actions.
 """
 
 from __future__ import annotations
@@ -10,10 +15,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_ray.data.spaces import choices_of
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.spaces import choices_of, within
 
 
 def best(logits: Tensor, space: gym.Space[Any]) -> Tensor:
@@ -64,3 +71,55 @@ def _split(logits: Tensor, choices: Sequence[int]) -> tuple[Tensor, ...]:
 
 def _joined(components: list[Tensor], space: gym.Space[Any]) -> Tensor:
     return components[0] if isinstance(space, gym.spaces.Discrete) else torch.stack(components, -1)
+
+
+def to_env_actions(actions: Array, space: gym.Space[Any]) -> Array:
+    """Convert a policy's actions ``[..., *action_shape]`` to those that the environment gets: int64, or float32 in the bounds."""
+    if not isinstance(space, gym.spaces.Box):
+        return np.asarray(actions, dtype=np.int64)
+    low, high = within(space)
+    if (scaled := two_bounds(space)).all():
+        actions = low + (np.asarray(actions) + 1.0) * (high - low) / 2.0
+    elif scaled.any():
+        start, end = np.where(scaled, low, -1.0), np.where(scaled, high, 1.0)
+        actions = np.where(scaled, start + (np.asarray(actions) + 1.0) * (end - start) / 2.0, actions)
+    clipped: Array = np.clip(actions, low, high).astype(np.float32)
+    return clipped
+
+
+def to_policy_actions(actions: Array, space: gym.Space[Any]) -> Array:
+    """Convert the environment's actions ``[..., *action_shape]`` to policy actions: the inverse of `to_env_actions`."""
+    if not isinstance(space, gym.spaces.Box):
+        return to_env_actions(actions, space)
+    low, high = within(space)
+    clipped = np.clip(np.asarray(actions, dtype=np.float32), low, high)
+    scaled = two_bounds(space)
+    start, end = np.where(scaled, low, -1.0), np.where(scaled, high, 1.0)
+    policys: Array = np.where(scaled, (clipped - start) / np.maximum(end - start, 1e-8) * 2.0 - 1.0, clipped)
+    return policys.astype(np.float32)
+
+
+def to_env_actions_tensor(actions: torch.Tensor, space: gym.Space[Any]) -> torch.Tensor:
+    """Convert actions like `to_env_actions`, for tensors: integers become int64, as in fragments."""
+    if not isinstance(space, gym.spaces.Box):
+        return actions.long()
+    low, high, scaled = (torch.as_tensor(part, device=actions.device) for part in (*within(space), two_bounds(space)))
+    if scaled.all():
+        actions = low + (actions + 1.0) * (high - low) / 2.0
+    elif scaled.any():
+        start, end = torch.where(scaled, low, -1.0), torch.where(scaled, high, 1.0)
+        actions = torch.where(scaled, start + (actions + 1.0) * (end - start) / 2.0, actions)
+    return actions.clamp(low, high)
+
+
+def two_bounds(space: gym.spaces.Box) -> BoolArray:
+    """Return which components of an action have two finite bounds, so that a policy's are in [-1, 1]; of the space's shape."""
+    both: BoolArray = space.bounded_below & space.bounded_above
+    return both
+
+
+def policy_bounds(space: gym.spaces.Box) -> tuple[FloatArray, FloatArray]:
+    """Return the lowest and highest policy action that changes the environment's, float32, of the space's shape."""
+    low, high = within(space)
+    scaled = two_bounds(space)
+    return np.where(scaled, np.float32(-1.0), low), np.where(scaled, np.float32(1.0), high)

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.spaces import choices_of
-from rlhf_ray.optim.flat import FlatAdam, FlatParameters
-from rlhf_ray.optim.parallel import add_gradients, in_parallel
+from rlhf_ray.optim import FlatAdam, FlatParameters, add_gradients, in_parallel
 from rlhf_ray.policies.actions import entropy, log_probability
 from rlhf_ray.policies.network import ActorCriticNetwork
 
@@ -133,10 +132,6 @@ def in_passes(work: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
 class PPOUpdate:
     """Takes gradient steps on a policy.
 
-    Args:
-        network: the policy, without memory, on its device.
-        space: the action space.
-
     Attributes:
         flat: the network's trained parameters.
     """
@@ -246,15 +241,8 @@ def shuffled(
 ) -> Tensor:
     """Return the rows of each minibatch of ``epochs`` passes over ``count`` rows: ``[minibatches, size]`` int64.
 
-    All minibatches have the same size; one may span two passes.
-
-    Args:
-        count: number of rows.
-        epochs: passes.
-        minibatch_size: rows of a minibatch.
-        shuffle: whether each pass has an order of its own.
-        minibatches: how many minibatches, instead of ``epochs``.
-        generator: draws the orders; None: torch's own.
+    All minibatches have the same size; one may span two passes. With ``minibatches``, there are so many, whatever ``epochs`` says.
+    Each pass has an order of its own if ``shuffle``, drawn by ``generator`` or torch's own.
     """
     number = minibatches or -(-epochs * count // minibatch_size)
     passes = -(-number * minibatch_size // count)
@@ -296,12 +284,7 @@ def heads_of(network: ActorCriticNetwork) -> tuple[Any, Any]:
 class StackedMLPs:
     """The gradient of `PPOLoss` for an actor and a critic that are MLPs of the same hidden layers, without autograd.
 
-    Args:
-        network: the policy.
-        flat: its parameters, those of both networks' layers one after the other.
-        space: the action space.
-        loss: the loss, without clipped values.
-        size: rows of a minibatch.
+    The parameters of both networks' layers lie one after the other in ``flat``; the loss clips no values.
     """
 
     def __init__(

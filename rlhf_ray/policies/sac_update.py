@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from rlhf_ray.optim.flat import FlatAdam, FlatParameters
+from rlhf_ray.optim import FlatAdam, FlatParameters
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork, squashed
 
 relu_backward: Callable[..., Tensor] = torch.ops.aten.threshold_backward
@@ -43,8 +43,6 @@ class SACUpdate:
     A step moves the critics, then the actor by the new critics, then the temperature, then the targets.
 
     Args:
-        network: the networks, on their device.
-        gamma: discount factor.
         tau: share of the way to their critics that targets move in a step.
         target_entropy: of the policy, in nats; None for the network's own.
         max_norm: largest Euclidean norm of the actor's gradient, and of the critics'; None for no limit.
@@ -75,7 +73,7 @@ class SACUpdate:
         )
         self._followers: list[Tensor] = list(network.targets.parameters())
         self._followed: list[Tensor] = list(network.critics.parameters())
-        self._actions: _Actions = _Discrete() if network.discrete else _Gaussian(network)
+        self._actions: _Gaussian | _Discrete = _Discrete() if network.discrete else _Gaussian(network)
 
     @torch.no_grad()
     def step(self, batch: ReplayedSteps, noise: Tensor, optimizers: Mapping[str, FlatAdam]) -> Tensor:
@@ -167,12 +165,7 @@ class _Layers:
         return hidden
 
     def backward(self, hidden: list[Tensor], change: Tensor) -> None:
-        """Set the gradients.
-
-        Args:
-            hidden: what `forward` returned.
-            change: the loss's derivative by the outputs.
-        """
+        """Set the gradients for what `forward` returned, and the loss's derivative by the outputs."""
         for layer in reversed(range(len(self.weights))):
             weight, bias = self.gradients[layer]
             self.multiply(hidden[layer].mT, change, out=weight)
@@ -188,68 +181,42 @@ class _Layers:
         return by_inputs
 
 
-class _Actions(Protocol):
-    """What differs between kinds of actions.
+class _Gaussian:
+    """Box actions: tanh of a Gaussian. Their derivative goes through the sampled action (the reparametrisation of eq. 11 to 13).
 
     ``acted`` is what `draw` returned. It begins with the actions (Discrete: probabilities) and their log probabilities.
     """
-
-    def draw(self, outputs: Tensor, noise: Tensor) -> list[Tensor]:
-        """Return actions by the actor's outputs ``[n, outputs]``, as rows."""
-
-    def judged(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Return the critics' inputs."""
-
-    def taken(self, values: Tensor, actions: Tensor) -> Tensor:
-        """Return the values ``[2, n]`` of actions among the critics' outputs ``[2, n, …]``."""
-
-    def put(self, change: Tensor, values: Tensor, actions: Tensor) -> Tensor:
-        """Return derivatives by the outputs of which `taken` returns some: ``[2, n]`` of these, 0 of others."""
-
-    def expected(self, acted: list[Tensor], numbers: Tensor) -> Tensor:
-        """Return the expectation ``[n]`` of numbers ``[n, …]`` over the policy's actions."""
-
-    def derivative(
-        self, acted: list[Tensor], costs: Tensor, alpha: Tensor, critics: _Layers, hidden: list[Tensor]
-    ) -> Tensor:
-        """Return the derivative of each row's expected cost by the actor's outputs.
-
-        Args:
-            acted: see above.
-            costs: ``[n, …]``: α log π minus the lower critic's value.
-            alpha: the temperature.
-            critics: what computed the values.
-            hidden: its layers' inputs and outputs.
-        """
-
-
-class _Gaussian:
-    """Box actions: tanh of a Gaussian. Their derivative goes through the sampled action (the reparametrisation of eq. 11 to 13)."""
 
     def __init__(self, network: SoftActorCriticNetwork):
         self.network = network
 
     def draw(self, outputs: Tensor, noise: Tensor) -> list[Tensor]:
+        """Return actions by the actor's outputs ``[n, outputs]``, as rows."""
         mean, raw = outputs.chunk(2, -1)
         log_std, slope = self.network.log_std(raw)
         actions, logs = squashed(mean, log_std, noise)
         return [actions, logs[:, None], log_std.exp() * noise, slope]
 
     def judged(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Return the critics' inputs."""
         return torch.cat([observations, actions.flatten(1)], -1)
 
     def taken(self, values: Tensor, actions: Tensor) -> Tensor:
+        """Return the values ``[2, n]`` of actions among the critics' outputs ``[2, n, …]``."""
         return values[..., 0]
 
     def put(self, change: Tensor, values: Tensor, actions: Tensor) -> Tensor:
+        """Return derivatives by the outputs of which `taken` returns some: ``[2, n]`` of these, 0 of others."""
         return change[..., None]
 
     def expected(self, acted: list[Tensor], numbers: Tensor) -> Tensor:
+        """Return the expectation ``[n]`` of numbers ``[n, …]`` over the policy's actions."""
         return numbers[:, 0]
 
     def derivative(
         self, acted: list[Tensor], costs: Tensor, alpha: Tensor, critics: _Layers, hidden: list[Tensor]
     ) -> Tensor:
+        """Return the derivative by the actor's outputs of each row's expected cost: α log π minus the lower critic's value."""
         actions, _, deviation, slope = acted
         first, second = hidden[-1]
         lower = torch.stack([first <= second, first > second]).to(first.dtype)
@@ -260,7 +227,7 @@ class _Gaussian:
 
 
 class _Discrete:
-    """Discrete actions: expectations are exact (Christodoulou 2019)."""
+    """Discrete actions, in the same terms: expectations are exact (Christodoulou 2019)."""
 
     def draw(self, outputs: Tensor, noise: Tensor) -> list[Tensor]:
         logs = outputs.log_softmax(-1)

@@ -47,11 +47,6 @@ def sb3_weights(path: Path | str, observation_space: gym.Space[Any], action_spac
     which SB3's networks don't do. The statistics of imitation's ``NormalizeFeaturesExtractor`` become those of
     ``normalize_observations``, which limits normalised observations to ±10.
 
-    Args:
-        path: the ``model.zip``.
-        observation_space: the environment's observation space.
-        action_space: the environment's action space.
-
     Returns:
         Weights by their names in the policy module of PPO or SAC, float32. Whether their shapes fit is not checked.
 

@@ -25,7 +25,7 @@ from rlhf_ray.data import pickles
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.spaces import formal_numbers
-from rlhf_ray.policies.statistics import LEAST_VARIANCE, bounds
+from rlhf_ray.policies.encoders import LEAST_VARIANCE, bounds
 
 log = logging.getLogger(__name__)
 
@@ -91,10 +91,7 @@ class SB3File:
         return cls(path, weights, variables, options if isinstance(options, dict) else {}, statistics_beside(path))
 
     def check_options(self, activation: str) -> None:
-        """Check that the policy is one that a network of ours can be.
-
-        Args:
-            activation: the only activation function allowed, by its name in torch.
+        """Check that the policy is one that a network of ours can be, with this activation function alone, named as in torch.
 
         Raises:
             SettingError: it has an option that ours has not.

@@ -15,7 +15,7 @@ from torch.nn.functional import softplus
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.policies.statistics import TakesVectors
+from rlhf_ray.policies.encoders import TakesVectors
 
 LOG_STD = (-5.0, 2.0)
 """Range of the Gaussian's log standard deviation, before tanh."""
@@ -28,11 +28,7 @@ DISCRETE_ENTROPY = 0.5
 
 
 class TwinCritics(nn.Module):
-    """Two independent MLPs, computed together: one batched product per layer is faster than two.
-
-    Args:
-        sizes: inputs, units of each hidden layer, outputs.
-    """
+    """Two independent MLPs, computed together: one batched product per layer is faster than two."""
 
     def __init__(self, sizes: tuple[int, ...]):
         super().__init__()
@@ -58,14 +54,8 @@ class TwinCritics(nn.Module):
 class SoftActorCriticNetwork(TakesVectors):
     """The networks of soft actor-critic for vector observations, with Discrete actions or Box actions within bounds.
 
-    Box actions are tanh of a Gaussian, in [-1, 1] (`rlhf_ray.policies.env_actions`). For what the layers take of observations, see
+    Box actions are tanh of a Gaussian, in [-1, 1] (`rlhf_ray.policies.actions`). For what the layers take of observations, see
     `TakesVectors`. With Discrete actions, expectations over actions are exact (Christodoulou 2019).
-
-    Args:
-        observation_space, action_space: the environment's spaces.
-        hidden: units of each hidden layer.
-        initial_alpha: initial temperature.
-        normalize_observations: see `SACSettings.normalize_observations`.
 
     Attributes:
         drawn: normal numbers that `act` draws for an action: 0 for Discrete actions.

@@ -20,11 +20,7 @@ MOST_IN_A_ROW = 100
 
 
 class Skips:
-    """Counts the skips since the last answer.
-
-    Args:
-        preferences: says whether skips use up the label budget, and names the teacher.
-    """
+    """Counts the skips since the last answer."""
 
     def __init__(self, preferences: PreferenceSettings):
         self.preferences = preferences
@@ -76,12 +72,7 @@ class Skips:
 
 
 class FitSchedule:
-    """Decides how many gradient steps the reward model takes: a fixed number per labelling round, in every mode.
-
-    Args:
-        labels: when labels are due, and so when rounds are.
-        settings: gradient steps of the first fit (``initial_updates``) and per round (``updates``).
-    """
+    """Decides how many gradient steps the reward model takes: a fixed number per labelling round, in every mode."""
 
     def __init__(self, labels: LabelSchedule, settings: RewardModelSettings):
         self.labels, self.settings = labels, settings
@@ -91,24 +82,15 @@ class FitSchedule:
     def rounds_due(self, progress: float, used: int, version: int) -> int:
         """Return the number of rounds after the first whose gradient steps are due but not taken.
 
-        Args:
-            progress: the training's progress, 0 to 1.
-            used: how much of the label budget is used up.
-            version: version of the reward model. Before the first fit (0), rounds that will ask nothing are due at once, because
-                existing labels use up their share of the budget.
+        ``used`` is how much of the label budget is used up. Before the first fit (``version`` 0), rounds that will ask nothing are
+        due at once, because existing labels use up their share of the budget.
         """
         if version == 0:
             return self.labels.rounds_covered(used)
         return self.labels.round_at(progress) - self.rounds
 
     def gradient_steps(self, rounds: int, held: int, version: int) -> int:
-        """Return the gradient steps of a fit that makes up for ``rounds`` rounds.
-
-        Args:
-            rounds: see `rounds_due`.
-            held: number of labels.
-            version: version of the reward model; 0 for the first fit.
-        """
+        """Return the gradient steps of a fit that makes up for ``rounds`` rounds; of the first fit, for version 0 of the model."""
         if version == 0:
             return self.settings.first_updates(held) + rounds * self.settings.updates
         return max(rounds, 1) * self.settings.updates
@@ -119,13 +101,7 @@ class FitSchedule:
 
 
 class RoundQuestions:
-    """The questions of one synchronous round: those due, other pairs in place of skipped ones, fewer while answers are ties.
-
-    Args:
-        labels: when how many labels are due.
-        skips: what skips cost.
-        number: number of the round.
-    """
+    """The questions of one synchronous round: those due, other pairs in place of skipped ones, fewer while answers are ties."""
 
     def __init__(self, labels: LabelSchedule, skips: Skips, number: int):
         self.labels, self.skips, self.number = labels, skips, number
@@ -134,11 +110,7 @@ class RoundQuestions:
         self._before: Tally | None = None
 
     def missing(self, tally: Tally) -> int | None:
-        """Return the number of labels that are due but missing; None once the round has nothing more to ask.
-
-        Args:
-            tally: the store's counts.
-        """
+        """Return the number of labels that are due but missing; None once the round has nothing more to ask."""
         used = self.skips.used(tally)
         self.skips.note(tally)
         if self._before is None:
@@ -239,8 +211,6 @@ class Due:
     """Says what the asynchronous ring has to do now.
 
     Args:
-        labels: when how many labels are due.
-        reward_model: how many gradient steps a round has.
         asks: whether to ask questions; otherwise it fits to the labels in the store.
         fits: whether to fit the reward model; otherwise it only collects preferences.
     """
@@ -363,11 +333,5 @@ class Due:
 
 
 def share_of_questions(wanted: int, share: float, made: bool) -> int:
-    """Return how many of ``wanted`` questions to ask by now, in proportion to the share of initial fragments made.
-
-    Args:
-        wanted: total number of questions.
-        share: share of the fragments that are made.
-        made: whether a pair is possible.
-    """
+    """Return how many of ``wanted`` questions to ask now that a share of the initial fragments is made."""
     return min(wanted, max(1, math.floor(wanted * share))) if made else 0

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.inputs import check_recorded
@@ -18,8 +18,7 @@ from rlhf_ray.data.spaces import spaces_of
 from rlhf_ray.queries.pool import FragmentPool
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.fit_report import FitReport
-from rlhf_ray.reward.methods import unlabelled_pairs
-from rlhf_ray.reward.regularisation import FEWEST_HELD_OUT, PassLosses
+from rlhf_ray.reward.methods import FEWEST_HELD_OUT, PassLosses, unlabelled_pairs
 from rlhf_ray.reward.trainer import RewardTrainer
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
@@ -76,7 +75,8 @@ def fit(
     if observation_space is None or action_space is None:
         observation_space, action_space = spaces_of(comparisons.pairs.left, comparisons.pairs.right)
     check_fragments(comparisons, observation_space, action_space, str(store.path))
-    if settings.use_action and _same_actions(comparisons):
+    sides = (comparisons.pairs.left, comparisons.pairs.right)
+    if settings.use_action and all(bool((side.actions == sides[0].actions[0, 0]).all()) for side in sides):
         logger.warning(
             "All actions in %s are the same, as in clips that were imported from drlhp: set reward_model.use_action to False, or "
             "the reward of any other action is arbitrary.",
@@ -85,7 +85,13 @@ def fit(
     trainer = RewardTrainer(settings, observation_space, action_space, held_out_share=held_out_share, seed=seed)
     trainer.comparisons.apply(changes)
     updates = settings.first_updates(len(comparisons), PASSES) if updates is None else updates
-    unlabelled = _unlabelled(comparisons, store, settings, (observation_space, action_space), seed)
+    unlabelled = None
+    if count := unlabelled_pairs(settings):
+        # As many pairs have twice as many fragments; more would be copied for nothing.
+        some = np.random.default_rng(seed).permutation(len(comparisons))[:count]
+        fragments, spaces = Fragments.concatenate([side[some] for side in sides]), (observation_space, action_space)
+        pool = FragmentPool.of(fragments, store.pairs(), PreferenceSettings(), settings, spaces, seed)
+        unlabelled = pool.unlabelled(count, 1)
     # No training follows that would let a bonus for exploration fade.
     report = trainer.fit(updates, unlabelled=unlabelled, progress=1.0, after_pass=after_pass)
     wanted = [name for name in ("adaptive_l2", "early_stopping") if getattr(settings, name)]
@@ -99,38 +105,10 @@ def fit(
     return trainer.ensemble.cpu(), report
 
 
-def _unlabelled(
-    comparisons: Comparisons,
-    store: PreferenceStore,
-    settings: RewardModelSettings,
-    spaces: tuple[gym.spaces.Box, gym.Space[Any]],
-    seed: int,
-) -> Pairs | None:
-    """Draw pairs of the labelled fragments that nobody was asked about, if a method of ``settings`` wants some."""
-    if not (wanted := unlabelled_pairs(settings)):
-        return None
-    # As many pairs have twice as many fragments; more would be copied for nothing.
-    some = np.random.default_rng(seed).permutation(len(comparisons))[:wanted]
-    fragments = Fragments.concatenate([comparisons.pairs.left[some], comparisons.pairs.right[some]])
-    return FragmentPool.of(fragments, store.pairs(), PreferenceSettings(), settings, spaces, seed).unlabelled(wanted, 1)
-
-
-def _same_actions(comparisons: Comparisons) -> bool:
-    """Whether all steps of the compared fragments have one action."""
-    first = comparisons.pairs.left.actions[0, 0]
-    return all(bool((side.actions == first).all()) for side in (comparisons.pairs.left, comparisons.pairs.right))
-
-
 def check_fragments(
     comparisons: Comparisons, observation_space: gym.spaces.Box, action_space: gym.Space[Any], where: str
 ) -> None:
-    """Check that stored fragments match the environment's spaces.
-
-    Args:
-        comparisons: the comparisons to check.
-        observation_space: the environment's observation space.
-        action_space: the environment's action space.
-        where: names the store in the error.
+    """Check that stored fragments match the environment's spaces. Errors name the store, ``where``.
 
     Raises:
         SettingError: the shapes differ, actions are none of a Discrete or MultiDiscrete space, or some values are not finite.

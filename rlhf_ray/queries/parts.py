@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_ray.queries.gatherers import GATHERERS
-from rlhf_ray.queries.label_rates import make_rate
+from rlhf_ray.queries.schedule import make_rate
 from rlhf_ray.queries.selection import SELECTIONS
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.teachers import TEACHERS

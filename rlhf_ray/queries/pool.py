@@ -82,14 +82,6 @@ class FragmentPool:
     choices use a generator seeded with the batch number: a restarted pool makes the same choices as the lost one, among the
     fragments that have arrived since.
 
-    Args:
-        fragments: pool size and fragment settings.
-        preferences: pair selection settings.
-        reward_model: settings of the reward ensemble, for selections that use it.
-        observation_space: the environment's observation space.
-        action_space: the environment's action space.
-        seed: the run's seed.
-
     Raises:
         SettingError: ``preferences.selection`` names no valid selection.
     """
@@ -139,10 +131,8 @@ class FragmentPool:
         self._episode_lengths.update(cut.episode_lengths)
         if cut.fragments is not None:
             self._fragments[key], self._ids[key] = cut.fragments, cut.fragments.ids()
-        newest, oldest = (
-            max((version for version, _ in self._fragments), default=RANDOM_POLICY),
-            self.settings.max_policy_age,
-        )
+        newest = max((version for version, _ in self._fragments), default=RANDOM_POLICY)
+        oldest = self.settings.max_policy_age
         for old in sorted(self._fragments):
             left = self._size() - len(self._fragments[old])
             stale = oldest is not None and newest - old[0] > oldest and left >= 2
@@ -206,15 +196,7 @@ class FragmentPool:
         )
 
     def unlabelled(self, count: int, number: int) -> Pairs | None:
-        """Draw ``count`` random pairs that were not asked about, for methods that learn from pairs without answers.
-
-        Args:
-            count: number of pairs wanted.
-            number: seeds the draw.
-
-        Returns:
-            At most ``count`` pairs; None if no pair is possible.
-        """
+        """Draw at most ``count`` random pairs that were not asked about, for methods that learn from pairs without answers."""
         if self._size() < 2:
             return None
         pool, names = self._different()

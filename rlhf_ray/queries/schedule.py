@@ -1,15 +1,141 @@
-"""The label schedule: how many labels are due when, and how many to hold back while answers are ties."""
+"""The label schedule: how many labels are due when, and how many to hold back while answers are ties.
+
+Label rates say how the labels after the first are distributed over the training. A function of your own takes the progress of the
+training, 0 to 1, and returns the relative rate of labels there: a number of 0 or more. Only ratios matter: the rate is normalised
+to the label budget. ``preferences.schedule`` is the function, or its name ``module:Name``.
+"""
 
 from __future__ import annotations
 
+import bisect
+import inspect
 import itertools
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.metrics import Metric, declare
-from rlhf_ray.queries.label_rates import make_rate
+from rlhf_ray.data.registry import Registry
 from rlhf_ray.settings import PreferenceSettings
+
+POINTS = 2_000
+"""Intervals of the progress over which a rate of one's own is integrated (trapezoidal rule)."""
+
+
+class LabelRate(NamedTuple):
+    """The integral of a label rate and its inverse: both rise from 0 at 0 to 1 at 1."""
+
+    share: Callable[[float], float]
+    """Returns the share of the labels that is due at a progress."""
+    progress: Callable[[float], float]
+    """Returns the smallest progress at which a share of the labels is due."""
+
+
+def constant() -> LabelRate:
+    """The same rate throughout."""
+    return LabelRate(lambda progress: progress, lambda share: share)
+
+
+def hyperbolic(steepness: float) -> LabelRate:
+    """A rate ∝ 1/(1 + st), with s the steepness and t the progress (Christiano et al. 2017)."""
+    whole = math.log1p(steepness)
+    return LabelRate(lambda t: math.log1p(steepness * t) / whole, lambda share: math.expm1(share * whole) / steepness)
+
+
+def inverse_quadratic(steepness: float) -> LabelRate:
+    """A rate ∝ 1/(1 + (st)²), with s the steepness and t the progress."""
+    whole = math.atan(steepness)
+    return LabelRate(lambda t: math.atan(steepness * t) / whole, lambda share: math.tan(share * whole) / steepness)
+
+
+def increasing(steepness: float) -> LabelRate:
+    """A rate ∝ 1/(1 + s(1 - t)), with s the steepness and t the progress: `hyperbolic` backwards, asking later.
+
+    B-Pref's increasing schedule is T/(T - step + 1): the same shape, with s as large as the number of steps T.
+    """
+    back = hyperbolic(steepness)
+    return LabelRate(lambda t: 1.0 - back.share(1.0 - t), lambda share: 1.0 - back.progress(1.0 - share))
+
+
+def own_rate(rate: Callable[[float], float], name: str) -> LabelRate:
+    """Integrate a rate of a user's own, a function of the progress that errors call ``name``.
+
+    Raises:
+        SettingError: the function raises, or returns something else than finite numbers of 0 or more that are not all 0.
+    """
+    rates: list[float] = []
+    for i in range(POINTS + 1):
+        at = i / POINTS
+        try:
+            value = float(rate(at))
+        except Exception as error:
+            raise SettingError(
+                f"preferences.schedule is {name!r}, and calling it with a progress of {at:g} raised "
+                f"{type(error).__name__}: {error}. It takes the progress, 0 to 1, and returns the relative rate of labels."
+            ) from error
+        if not (math.isfinite(value) and value >= 0):
+            raise SettingError(
+                f"preferences.schedule is {name!r}, which returns {value} at a progress of {at:g}; the relative rate of "
+                "labels must be a finite number of 0 or more."
+            )
+        rates.append(value)
+    total = list(itertools.accumulate(((a + b) / 2 for a, b in itertools.pairwise(rates)), initial=0.0))
+    if not total[-1]:
+        raise SettingError(
+            f"preferences.schedule is {name!r}, which returns 0 at every progress; no label would be due."
+        )
+    shares = [share / total[-1] for share in total]
+
+    def share_at(progress: float) -> float:
+        i = min(math.floor(progress * POINTS), POINTS - 1)
+        before, after = shares[i : i + 2]
+        return before + (after - before) * (progress * POINTS - i)
+
+    def progress_of(share: float) -> float:
+        i = max(0, bisect.bisect_left(shares, share) - 1)
+        before, after = shares[i : i + 2]
+        return min(1.0, (i + (share - before) / (after - before)) / POINTS) if after > before else i / POINTS
+
+    return LabelRate(share_at, progress_of)
+
+
+LABEL_RATES: Registry[LabelRate] = Registry(
+    "preferences.schedule",
+    LabelRate,
+    {
+        "constant": constant,
+        "hyperbolic": hyperbolic,
+        "inverse_quadratic": inverse_quadratic,
+        "increasing": increasing,
+    },
+)
+"""The values of ``preferences.schedule``."""
+
+
+def make_rate(name: str, steepness: float) -> LabelRate:
+    """Make the label rate that ``name`` stands for.
+
+    Args:
+        name: a built-in rate, or ``module:Name`` of a function progress → relative rate, of an object that can be called so, or of
+            its class.
+        steepness: of the built-in rates; 0.05 to 100 are useful.
+
+    Raises:
+        SettingError: there is no such rate, or the function is invalid.
+    """
+    if name in LABEL_RATES.parts:
+        return LABEL_RATES.make(name, steepness=steepness)
+    rate = LABEL_RATES.find(name)
+    if inspect.isclass(rate):
+        rate = rate()
+    if not callable(rate):
+        raise SettingError(
+            f"preferences.schedule is {name!r}, which can't be called: it must be a function of the progress, 0 to 1, that "
+            "returns the relative rate of labels."
+        )
+    return own_rate(rate, name)
+
 
 declare(
     "fragments",
@@ -44,8 +170,6 @@ class LabelSchedule:
     while nearly all of the newest answers are ties, it holds back the rest of the budget.
 
     Args:
-        preferences: the label budget and its schedule.
-        rounds: number of labelling rounds after the first, at most ``preferences.rounds``.
         watches: whether to hold back labels while answers are ties.
         env_steps: environment steps of the training, for a schedule in steps (``preferences.halving_env_steps``).
 
@@ -127,12 +251,7 @@ class LabelSchedule:
     def allowed(self, progress: float, answered: int, ties: int, *, open: int = 0, training: bool = True) -> int:
         """Return the total number of labels that may be requested by now: those due, or fewer while nearly all answers are ties.
 
-        Args:
-            progress: share of the training that is done, 0 to 1.
-            answered: number of labels so far.
-            ties: number of ties among them.
-            open: number of unanswered questions.
-            training: whether training has started.
+        ``answered`` labels are there, of which ``ties`` are ties; ``open`` questions have no answer yet.
         """
         due = self.due(progress)
         if not self.watches:

@@ -57,35 +57,54 @@ PRIOR = float(_prior() @ RATES)
 
 
 @dataclass(frozen=True)
-class AnnotatorModel:
-    """What is known about the annotators of ``n`` comparisons.
+class Estimates:
+    """What is known about annotators; nothing before the first fit, and if no member of the ensemble could judge any answer.
 
     Attributes:
-        everyone: the share of wrong answers among all.
-        of: each annotator's error rate.
-        assumed: ``[annotators]`` float64: the error rates for the likelihood, as if the reward model's mistakes were few. While
-            they are many, the rates are too high, and fits learn too little from each answer.
-        rationalities: ``[annotators]`` float64 above 0: β, relative to the typical annotator.
-        suspicion: ``[n]`` float64: the probability that each answer is wrong; NaN where no member can judge it.
-        drifts: per annotator: the error rates of the older half of the answers and of the newest; None for one with too few.
+        wrong: the share of wrong answers among all.
+        error_rates: each annotator's error rate.
+        assumed: the error rates for the likelihood of the next fit, as if the reward model's mistakes were few. While they are
+            many, the rates are too high, and fits learn too little from each answer.
+        rationalities: β, the factor of the log odds of each annotator's answers, above 0 and relative to the typical annotator's;
+            empty without `RewardModelSettings.annotator_rationality`.
+        suspicions: answers that are more likely wrong than right, with that probability, by pair id and annotator.
+        drifts: the error rates of each annotator's older half of the answers and of the newest, where there are enough of them.
     """
 
-    everyone: ErrorRate
-    of: tuple[ErrorRate, ...]
-    assumed: FloatArray
-    rationalities: FloatArray
-    suspicion: FloatArray
-    drifts: tuple[Drift | None, ...]
+    wrong: ErrorRate | None = None
+    error_rates: dict[str, ErrorRate] = field(default_factory=dict)
+    assumed: dict[str, float] = field(default_factory=dict)
+    rationalities: dict[str, float] = field(default_factory=dict)
+    suspicions: dict[tuple[str, str], float] = field(default_factory=dict)
+    drifts: dict[str, Drift] = field(default_factory=dict)
+
+    def with_noise(self, label_noise: float | None) -> Estimates:
+        """Return the estimates with the rates that the likelihood has where ``label_noise`` sets them."""
+        return self if label_noise is None else replace(self, assumed=dict.fromkeys(self.assumed, label_noise / 2))
+
+    def state(self) -> dict[str, Any]:
+        """Return the estimates as plain values."""
+        return asdict(self) | {"suspicions": [[*key, chance] for key, chance in self.suspicions.items()]}
+
+    @staticmethod
+    def from_state(state: Mapping[str, Any]) -> Estimates:
+        """Restore what `state` returned."""
+        return Estimates(
+            None if state["wrong"] is None else ErrorRate(**state["wrong"]),
+            {name: ErrorRate(**values) for name, values in state["error_rates"].items()},
+            dict(state["assumed"]),
+            dict(state["rationalities"]),
+            {(pair, who): chance for pair, who, chance in state["suspicions"]},
+            {
+                name: Drift(ErrorRate(**values["earlier"]), ErrorRate(**values["newest"]), values["rose"])
+                for name, values in state["drifts"].items()
+            },
+        )
 
 
 def annotator_model(
-    differences: FloatArray,
-    unseen: BoolArray,
-    whose: IntArray,
-    annotators: int,
-    *,
-    rationality: bool = False,
-) -> AnnotatorModel | None:
+    differences: FloatArray, unseen: BoolArray, keys: Sequence[tuple[str, str]], *, rationality: bool = False
+) -> Estimates:
     """Estimate error rates and rationalities from answers that members of the ensemble were not fitted to.
 
     An annotator ``a`` gives an answer with probability ``(1 - ε_a) s + ε_a (1 - s)``, where ``s = sigmoid(β_a d / T)``, ``d`` is
@@ -99,17 +118,16 @@ def annotator_model(
         differences: ``[members, n]`` float: return of the preferred fragment minus return of the other one.
         unseen: ``[members, n]`` bool: True where the member was not fitted to the comparison. A comparison that every member
             was fitted to is ignored.
-        whose: ``[n]`` int: the index of the annotator. Comparisons are ordered by age, the oldest first.
-        annotators: number of annotators.
+        keys: pair id and annotator of each of the ``n`` answers, the oldest first.
         rationality: whether to estimate rationalities; otherwise they are 1.
-
-    Returns:
-        The estimates; None if every member was fitted to every comparison.
     """
     judged: BoolArray = np.asarray(unseen.any(0))
     if not judged.any():
-        return None
-    differences, unseen, whose = differences[:, judged].astype(np.float64), unseen[:, judged], whose[judged]
+        return Estimates()
+    numbers: dict[str, int] = {}
+    whose = np.array([numbers.setdefault(name, len(numbers)) for _, name in keys], np.int64)[judged]
+    annotators = len(numbers)
+    differences, unseen = differences[:, judged].astype(np.float64), unseen[:, judged]
     differences = differences / max(float(np.sqrt((differences**2).mean(where=unseen))), 1e-12)
     means = [
         (0.5 + 0.5 * np.tanh(differences / (2 * temperature))).mean(0, where=unseen) for temperature in TEMPERATURES
@@ -125,15 +143,21 @@ def annotator_model(
     together = fits.sum(2) + np.log(_prior(inverted=False))[None]
     of_all = (np.exp(together - _log_sum(together, 1)[:, None]) * weights.mean(1)[:, None]).sum(0)
     counts = np.bincount(whose, minlength=annotators)
-    found = tuple(_summary(posterior[:, number], int(counts[number])) for number in range(annotators))
-    suspicion = np.full(len(judged), np.nan)
-    rates = np.array([estimate.rate for estimate in found])[whose]
+    found = {name: _summary(posterior[:, number], int(counts[number])) for name, number in numbers.items()}
+    rates = np.array([estimate.rate for estimate in found.values()])[whose]
     right = (chances * weights[:, whose]).sum(0)
     wrong = rates * (1 - right)
-    suspicion[judged] = wrong / (wrong + (1 - rates) * right)
-    drifts = tuple(_drift(chances[:, whose == number], weights[:, number]) for number in range(annotators))
-    of_likelihood = np.array([_summary(assumed[:, number], 0).rate for number in range(annotators)])
-    return AnnotatorModel(_summary(of_all, len(whose)), found, of_likelihood, rationalities, suspicion, drifts)
+    suspicion = wrong / (wrong + (1 - rates) * right)
+    answers = [key for key, is_judged in zip(keys, judged, strict=True) if is_judged]
+    drifts = {name: _drift(chances[:, whose == number], weights[:, number]) for name, number in numbers.items()}
+    return Estimates(
+        _summary(of_all, len(whose)),
+        found,
+        {name: _summary(assumed[:, number], 0).rate for name, number in numbers.items()},
+        dict(zip(numbers, rationalities.tolist(), strict=True)) if rationality else {},
+        {key: chance for key, chance in zip(answers, suspicion.tolist(), strict=True) if chance > 0.5},
+        {name: drift for name, drift in drifts.items() if drift is not None},
+    )
 
 
 def _temperatures(
@@ -241,68 +265,3 @@ def _sums(values: FloatArray, whose: IntArray, annotators: int) -> FloatArray:
     cells = whose + annotators * np.arange(len(values))[:, None]
     sums = np.bincount(cells.ravel(), values.ravel(), minlength=len(values) * annotators)
     return sums.reshape(len(values), annotators).astype(np.float64)
-
-
-@dataclass
-class Estimates:
-    """The estimates of the last fit; empty before the first, and if no member of the ensemble could judge any answer.
-
-    Attributes:
-        wrong: the share of wrong answers among all.
-        error_rates: each annotator's error rate.
-        assumed: each annotator's error rate in the likelihood of the next fit.
-        rationalities: the factor of the log odds of each annotator's answers, with `RewardModelSettings.annotator_rationality`.
-        suspicions: answers that are more likely wrong than right, with that probability, by pair id and annotator.
-        drifts: the error rates of each annotator's older half of the answers and of the newest, where there are enough of them.
-    """
-
-    wrong: ErrorRate | None = None
-    error_rates: dict[str, ErrorRate] = field(default_factory=dict)
-    assumed: dict[str, float] = field(default_factory=dict)
-    rationalities: dict[str, float] = field(default_factory=dict)
-    suspicions: dict[tuple[str, str], float] = field(default_factory=dict)
-    drifts: dict[str, Drift] = field(default_factory=dict)
-
-    @staticmethod
-    def of(
-        found: AnnotatorModel, names: Sequence[str], keys: Sequence[tuple[str, str]], *, rationality: bool
-    ) -> Estimates:
-        """Name what was found.
-
-        Args:
-            found: the estimates.
-            names: the annotators, in the order of ``found``.
-            keys: pair id and annotator of each answer, in the order of ``found``.
-            rationality: whether rationalities were estimated.
-        """
-        return Estimates(
-            found.everyone,
-            dict(zip(names, found.of, strict=True)),
-            dict(zip(names, found.assumed.tolist(), strict=True)),
-            dict(zip(names, found.rationalities.tolist(), strict=True)) if rationality else {},
-            {key: chance for key, chance in zip(keys, found.suspicion.tolist(), strict=True) if chance > 0.5},
-            {name: drift for name, drift in zip(names, found.drifts, strict=True) if drift is not None},
-        )
-
-    def with_noise(self, label_noise: float | None) -> Estimates:
-        """Return the estimates with the rates that the likelihood has where ``label_noise`` sets them."""
-        return self if label_noise is None else replace(self, assumed=dict.fromkeys(self.assumed, label_noise / 2))
-
-    def state(self) -> dict[str, Any]:
-        """Return the estimates as plain values."""
-        return asdict(self) | {"suspicions": [[*key, chance] for key, chance in self.suspicions.items()]}
-
-    @staticmethod
-    def from_state(state: Mapping[str, Any]) -> Estimates:
-        """Restore what `state` returned."""
-        return Estimates(
-            None if state["wrong"] is None else ErrorRate(**state["wrong"]),
-            {name: ErrorRate(**values) for name, values in state["error_rates"].items()},
-            dict(state["assumed"]),
-            dict(state["rationalities"]),
-            {(pair, who): chance for pair, who, chance in state["suspicions"]},
-            {
-                name: Drift(ErrorRate(**values["earlier"]), ErrorRate(**values["newest"]), values["rose"])
-                for name, values in state["drifts"].items()
-            },
-        )

@@ -2,17 +2,217 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from rlhf_ray.data.comparisons import Changes, Comparisons, Side
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.comparisons import Changes, Comparisons, Side, stable_uniform
 from rlhf_ray.reward.ensemble import RewardEnsemble
-from rlhf_ray.reward.fit_report import ANONYMOUS, RECENT_ANSWERS
-from rlhf_ray.reward.stacked import StackedComparisons
 from rlhf_ray.store.answers import Presses, count_presses
+
+RECENT_ANSWERS = 50
+"""Number of each annotator's newest answers behind `FitReport.chosen`: few enough to reveal an annotator who starts to always give
+the same answer, and enough that chance alone does not look like one."""
+
+ANONYMOUS = "anonymous"
+"""The name in metrics of an annotator without a name."""
+
+SHARE = 0.8
+"""Share of the comparisons in a member's bootstrap sample, drawn without replacement. The variance of a batch's gradient is
+1 / SHARE of that without a bootstrap; Poisson weights, which stand for drawing with replacement, would double it."""
+
+
+def bootstrap_weights(ids: Sequence[str], members: int) -> FloatArray:
+    """Draw each member's bootstrap sample: a share of `SHARE` of the comparisons, without replacement (Bühlmann and Yu 2002).
+
+    A hash of the pair id decides, so the weights stay the same when comparisons are added or reordered.
+
+    Returns:
+        ``[members, n]`` float32 weights: 0 or ``1 / SHARE``, so that their mean is 1.
+    """
+    draws = [stable_uniform(ids, f"bootstrap {member}") for member in range(members)]
+    weights: FloatArray = ((np.stack(draws) < SHARE) / SHARE).astype(np.float32)
+    return weights
+
+
+class UniqueFrames:
+    """Images, of which equal ones share their memory. It has what `StackedComparisons` needs of a tensor ``[n, …]`` of them.
+
+    Fragments of one rollout overlap, a fragment is in several comparisons, and in many games most frames look alike.
+
+    Args:
+        frames: ``[n, 2, length + 1, height, width, channels]``.
+    """
+
+    def __init__(self, frames: Tensor):
+        self._rows: dict[bytes, int] = {}
+        """The row of each different image, by its hash."""
+        self._frames = frames.new_empty(0, *frames.shape[3:])
+        self._index = torch.empty(0, *frames.shape[1:3], dtype=torch.int32)
+        self.extend(frames)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the images and of their places."""
+        return self._frames.nbytes + self._index.nbytes
+
+    def extend(self, frames: Tensor) -> None:
+        """Add images ``[m, 2, length + 1, height, width, channels]``."""
+        flat = frames.flatten(0, 2)
+        index = np.empty(len(flat), np.int32)
+        new: list[int] = []
+        for position, frame in enumerate(flat.numpy()):
+            row = self._rows.setdefault(hashlib.sha256(np.ascontiguousarray(frame).data).digest(), len(self._rows))
+            if row == len(self._frames) + len(new):
+                new.append(position)
+            index[position] = row
+        self._frames = torch.cat([self._frames, flat[new]])
+        self._index = torch.cat([self._index, torch.as_tensor(index).view(frames.shape[:3])])
+
+    def index_select(self, dim: int, rows: Tensor) -> Tensor:
+        """Return the images of these comparisons, ``[m, 2, length + 1, height, width, channels]``."""
+        index = self._index.index_select(dim, rows)
+        return self._frames.index_select(0, index.flatten()).view(*index.shape, *self._frames.shape[1:])
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep only these comparisons. Images move up in place: they are large."""
+        self._index = self._index[list(rows)]
+        used, index = torch.unique(self._index, return_inverse=True)
+        for to, row in enumerate(used.tolist()):
+            if to != row:
+                self._frames[to] = self._frames[row]
+        place = {row: to for to, row in enumerate(used.tolist())}
+        self._rows = {name: place[row] for name, row in self._rows.items() if row in place}
+        self._frames, self._index = self._frames[: len(used)], index.to(torch.int32)
+
+
+@dataclass(frozen=True)
+class StackedComparisons:
+    """``n`` comparisons as tensors, left and right stacked on the second axis.
+
+    Attributes:
+        inputs: the networks' inputs (`RewardNetwork.encode`), each ``[n, 2, …]``; images as `UniqueFrames`.
+        length: steps per fragment.
+        preferences: ``[n]`` float32.
+        weights: ``[members, n]`` float32.
+        held_out: ``[n]`` bool.
+        noise: label noise (see `Loss`), one number or ``[n]`` float32, set by `counting`.
+        rationality: factor of each comparison's log odds: one number or ``[n]`` float32, set by `counting`.
+    """
+
+    inputs: dict[str, Any]
+    length: int
+    preferences: Tensor
+    weights: Tensor
+    held_out: Tensor
+    noise: float | Tensor = 0.0
+    rationality: float | Tensor = 1.0
+
+    def __len__(self) -> int:
+        return len(self.preferences)
+
+    def flat_inputs(self, *, images: bool) -> dict[str, Tensor]:
+        """Return the inputs ``[2 n, …]`` of all fragments, for statistics; with or without ``images``."""
+        everything = torch.arange(len(self))
+        return {
+            name: (value if isinstance(value, Tensor) else value.index_select(0, everything)).flatten(0, 1)
+            for name, value in self.inputs.items()
+            if images or isinstance(value, Tensor)
+        }
+
+    @staticmethod
+    def of(ensemble: RewardEnsemble, comparisons: Comparisons, held_out_share: float) -> StackedComparisons:
+        """Stack ``comparisons``. Hashes of their ids decide which are held out, and the bootstrap weights."""
+        settings, ids = ensemble.settings, comparisons.pairs.ids
+        left, right = (ensemble.encode(side) for side in (comparisons.pairs.left, comparisons.pairs.right))
+        weights: Array = np.ones((settings.ensemble_size, len(ids)), dtype=np.float32)
+        if settings.bootstrap and settings.ensemble_size > 1:
+            weights = bootstrap_weights(ids, settings.ensemble_size)
+        return StackedComparisons(
+            inputs={name: _kept(torch.stack([left[name], right[name]], 1)) for name in left},
+            length=comparisons.pairs.left.length,
+            preferences=torch.as_tensor(np.array(comparisons.preferences, dtype=np.float32)),
+            weights=torch.as_tensor(weights),
+            held_out=torch.as_tensor(stable_uniform(ids, "held out") < held_out_share),
+        )
+
+    def join(self, other: StackedComparisons) -> StackedComparisons:
+        """Return these comparisons followed by the other ones. Invalidates this object."""
+        return StackedComparisons(
+            {name: _joined(value, other.inputs[name]) for name, value in self.inputs.items()},
+            self.length,
+            torch.cat([self.preferences, other.preferences]),
+            torch.cat([self.weights, other.weights], 1),
+            torch.cat([self.held_out, other.held_out]),
+        )
+
+    def counting(self, weights: Tensor, noise: float | Tensor, rationality: float | Tensor) -> StackedComparisons:
+        """Return a copy with weights multiplied by ``weights`` ``[n]``, this label noise and this rationality.
+
+        It shares all other tensors.
+        """
+        return replace(self, weights=self.weights * weights, noise=noise, rationality=rationality)
+
+    def log_odds(self, differences: Tensor, rows: Tensor, limit: float | None) -> Tensor:
+        """Return the log odds that the likelihood sees: scaled by the annotators' rationality, then clipped.
+
+        ``differences [members, n]`` are left minus right returns of the comparisons ``rows [n]``.
+        """
+        if isinstance(self.rationality, Tensor):
+            differences = differences * self.rationality.index_select(0, rows).to(differences.device)
+        return differences if limit is None else differences.clamp(-limit, limit)
+
+    def keep(self, rows: Sequence[int]) -> StackedComparisons:
+        """Keep only these rows, in ascending order. Invalidates this object.
+
+        Rows move up in place: images are large, and most withdrawn comparisons are among the newest.
+        """
+        inputs = {}
+        for name, value in self.inputs.items():
+            if isinstance(value, UniqueFrames):
+                value.keep(rows)
+                inputs[name] = value
+                continue
+            for to, row in enumerate(rows):
+                if to != row:
+                    value[to] = value[row]
+            inputs[name] = value[: len(rows)]
+        index = torch.tensor(rows)
+        return StackedComparisons(
+            inputs,
+            self.length,
+            self.preferences[index],
+            self.weights[:, index],
+            self.held_out[index],
+        )
+
+
+def _kept(inputs: Tensor) -> Any:
+    """Return inputs as they are kept: images each once."""
+    return UniqueFrames(inputs) if inputs.dtype == torch.uint8 and inputs.dim() == 6 else inputs
+
+
+def _joined(one: Any, other: Any) -> Any:
+    if isinstance(one, UniqueFrames):
+        one.extend(other.index_select(0, torch.arange(len(other))))
+        return one
+    return torch.cat([one, other])
+
+
+def rows_of(values: float | Tensor, rows: Tensor, device: torch.device) -> float | Tensor:
+    """Return ``values`` at these rows, on the device; one number unchanged."""
+    return values.index_select(0, rows).to(device) if isinstance(values, Tensor) else values
+
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +223,6 @@ class NothingToFitError(ValueError):
 
 class ComparisonSet:
     """Comparisons by pair id and annotator. Two annotators' answers to one pair are two comparisons.
-
-    Args:
-        ensemble: encodes the fragments.
-        held_out_share: share of the comparisons, in [0, 1), that is never trained on.
 
     Attributes:
         held_out_share: the share.
@@ -97,11 +293,7 @@ class ComparisonSet:
         self.weigh(changes.weights)
 
     def restore(self, keys: Sequence[Sequence[str]], changes: Changes) -> None:
-        """Restore the comparisons ``keys`` of a checkpoint.
-
-        Args:
-            keys: pair id and annotator of each comparison that was held.
-            changes: everything in the store (`PreferenceStore.since` from 0).
+        """Restore the comparisons ``keys`` of a checkpoint from everything in the store (`PreferenceStore.since` from 0).
 
         Raises:
             ValueError: none of them remains, and not all of them were withdrawn.

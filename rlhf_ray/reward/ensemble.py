@@ -20,7 +20,7 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.spaces import space_from_json, space_to_json
-from rlhf_ray.optim.parallel import in_parallel
+from rlhf_ray.optim import in_parallel
 from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks import is_built_in, make_network, observe, reads_history
 from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages
@@ -64,9 +64,7 @@ class RewardEnsemble(nn.Module):
         rewards = reward.predict(observations, actions, next_observations, terminated)
 
     Args:
-        observation_space: the environment's observation space.
         action_space: the environment's action space: Box, Discrete, MultiDiscrete or MultiBinary.
-        settings: network architecture, ensemble size and likelihood settings.
 
     Attributes:
         reward_mean: ``[members]`` float32: mean of each member's raw reward.
@@ -118,8 +116,9 @@ class RewardEnsemble(nn.Module):
         threads gain nothing, or may draw random numbers or change the networks.
         """
         images = self._that_fit is not None and is_built_in(self.settings)
-        fixed = not (self.settings.dropout or takes_averages(self.networks))
-        if not images or not fixed or next(self.networks.parameters()).is_cuda:
+        if not images or self.settings.dropout or next(self.networks.parameters()).is_cuda:
+            return map(work, parts)
+        if takes_averages(self.networks):
             return map(work, parts)
         return in_parallel(work, parts)
 
@@ -149,12 +148,7 @@ class RewardEnsemble(nn.Module):
             self.networks.eval()
 
     def observe(self, inputs: dict[str, Tensor], length: int) -> None:
-        """Update what the networks know of their inputs. A fit calls it before its first gradient step.
-
-        Args:
-            inputs: from `encode`, of all comparisons, on the device of the networks or on the CPU.
-            length: steps of a fragment.
-        """
+        """Update what the networks know of their inputs (`encode` of all comparisons). A fit calls it before its first step."""
         with torch.no_grad():
             observe(self.networks, inputs)
         if self.reads_history:
@@ -171,16 +165,7 @@ class RewardEnsemble(nn.Module):
     def member_rewards(
         self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor
     ) -> Tensor:
-        """Compute the normalised reward of each step for each member, without gradients.
-
-        Args:
-            observations: ``[batch, *observation_shape]``.
-            actions: ``[batch, *action_shape]``, as given to the environment.
-            next_observations: ``[batch, *observation_shape]``.
-            terminated: ``[batch]`` bool.
-
-        Returns:
-            ``[members, batch]`` float32.
+        """Compute normalised rewards ``[members, batch]`` float32, without gradients, from the arguments of `predict` as tensors.
 
         Raises:
             SettingError: the network reads the steps before: use `episode_rewards`.
@@ -220,7 +205,7 @@ class RewardEnsemble(nn.Module):
         was = self.networks.training
         self.networks.eval()
         try:
-            with unmoved(*([] if is_built_in(self.settings) else [self.networks])):
+            with contextlib.nullcontext() if is_built_in(self.settings) else unmoved(self.networks):
                 yield
         finally:
             self.networks.train(was)
@@ -249,29 +234,23 @@ class RewardEnsemble(nn.Module):
             return torch.cat(list(self.over_parts(rewards, range(0, len(observations), self.at_once))), 1)
 
     def predict(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
-        """Compute the reward of ``n`` steps: `combine` of `member_rewards`.
+        """Compute the reward of ``n`` steps, ``[n]`` float32: `combine` of `member_rewards`.
 
         Args:
             observations: ``[n, *observation_shape]``.
             actions: ``[n, *action_shape]``, as given to the environment.
             next_observations: ``[n, *observation_shape]``.
             terminated: ``[n]`` bool.
-
-        Returns:
-            ``[n]`` float32.
         """
         arguments = [torch.as_tensor(np.asarray(a)) for a in (observations, actions, next_observations, terminated)]
         rewards: FloatArray = self.combine(self.member_rewards(*arguments)).numpy()
         return rewards
 
     def fragment_returns(self, fragments: Fragments) -> FloatArray:
-        """Compute the return of each fragment for each member, on the likelihood's scale.
+        """Compute the return of each fragment for each member, ``[members, n]`` float32, on the likelihood's scale.
 
         Returns are discounted with `RewardModelSettings.discount` and not normalised: the difference of two is the log odds
         that a member assigns to the pair.
-
-        Returns:
-            ``[members, n]`` float32.
         """
         n, length = fragments.rewards.shape
         at_once = max(1, self.at_once // length)

@@ -1,19 +1,25 @@
-"""The report of one fit: how well the ensemble predicts the answers that it was fitted to, and those that were held out."""
+"""The report of one fit: how well the ensemble predicts the answers that it was fitted to, and those held out; and its curve."""
 
 from __future__ import annotations
 
+import csv
 import math
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rlhf_ray.data.atomic import whole_file, write_text
 from rlhf_ray.data.metrics import Metric, declare
-from rlhf_ray.measure.error_rates import Drift, ErrorRate
 from rlhf_ray.measure.held_out import brier_scores, calibration_error, log_likelihoods, probabilities_of
+from rlhf_ray.reward.annotators import Estimates
+from rlhf_ray.reward.comparison_set import StackedComparisons
 from rlhf_ray.reward.likelihood import Loss
-from rlhf_ray.reward.stacked import StackedComparisons
+from rlhf_ray.reward.methods import PassLosses
 from rlhf_ray.store.answers import Presses
 
 declare(
@@ -78,17 +84,10 @@ declare(
     Metric("method", "What a method of the fits says of the last one.", tag="name", gauge=False),
 )
 
-RECENT_ANSWERS = 50
-"""Number of each annotator's newest answers behind `FitReport.chosen`: few enough to reveal an annotator who starts to always give
-the same answer, and enough that chance alone does not look like one."""
 
-ANONYMOUS = "anonymous"
-"""The name in metrics of an annotator without a name."""
-
-
-@dataclass(frozen=True)
-class FitReport:
-    """Report of one fit.
+@dataclass(frozen=True, kw_only=True)
+class FitReport(Estimates):
+    """Report of one fit, with what it found about annotators.
 
     Accuracies use the mean over members and exclude ties; NaN where no comparison remains. ``comparisons``, ``held_out`` and
     ``ties`` count everything; all other values exclude annotators of weight 0.
@@ -117,18 +116,6 @@ class FitReport:
     comparisons; NaN for a single member."""
     gradient_steps: int
     seconds: float
-    wrong: ErrorRate | None = None
-    """The estimated share of wrong answers among all; None if no member of the ensemble could judge any."""
-    error_rates: dict[str, ErrorRate] = field(default_factory=dict)
-    """Each annotator's estimated error rate; empty if no member could judge any answer."""
-    assumed: dict[str, float] = field(default_factory=dict)
-    """Each annotator's error rate in the likelihood of the next fit: see `rlhf_ray.reward.annotators.AnnotatorModel`."""
-    drifts: dict[str, Drift] = field(default_factory=dict)
-    """The error rates of each annotator's older half of the answers and of the newest, where there are enough of them."""
-    suspicions: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Answers that are more likely wrong than right, with that probability, by pair id and annotator."""
-    rationalities: dict[str, float] = field(default_factory=dict)
-    """The factor of the log odds of each annotator's answers; empty without `RewardModelSettings.annotator_rationality`."""
     l2: float = 0.0
     """Coefficient of the L2 penalty after the fit; 0 without `RewardModelSettings.adaptive_l2`."""
     methods: dict[str, float] = field(default_factory=dict)
@@ -173,12 +160,8 @@ def scores_of(
 ) -> dict[str, Any]:
     """Compute the scores of a `FitReport`, by name.
 
-    Args:
-        data: all comparisons.
-        differences: log odds that the left fragment is better, of each member: ``[members, n]``.
-        loss: the loss of the fit.
-        counted: rows of annotators with weight.
-        train: rows that were trained on.
+    ``differences [members, n]`` are the log odds that the left fragment is better, ``counted`` the rows of annotators with weight,
+    ``train`` those that were trained on.
     """
     mean_difference = differences.mean(0)
     losses = loss(mean_difference, data.preferences, data.noise)
@@ -209,3 +192,34 @@ def scores_of(
 
 def _mean(values: Tensor, where: Tensor) -> float:
     return float(values[where].float().mean()) if bool(where.any()) else math.nan
+
+
+TABLE, PLOT = "curve.csv", "curve.png"
+
+
+def write_curve(passes: Sequence[PassLosses], folder: Path) -> None:
+    """Write ``curve.csv``, one row per pass with the fields of `PassLosses`, and ``curve.png`` to the existing ``folder``."""
+    names = [field.name for field in fields(PassLosses)]
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([getattr(one, name) for name in names] for one in passes)
+    write_text(folder / TABLE, text.getvalue())
+    with whole_file(folder / PLOT) as sink:
+        _figure(passes).savefig(sink, format="png", dpi=120)
+
+
+def _figure(passes: Sequence[PassLosses]) -> Any:
+    from matplotlib.figure import Figure  # slow to import, and most fits draw nothing
+
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    steps = [one.gradient_steps for one in passes]
+    for axes, what, unit in zip(figure.subplots(1, 2), ("loss", "accuracy"), ("nats per label", "share"), strict=True):
+        for part, colour in (("train", "tab:blue"), ("held_out", "tab:orange")):
+            values = [getattr(one, f"{part}_{what}") for one in passes]
+            axes.plot(steps, values, color=colour, label=part.replace("_", "-"))
+        axes.set_xlabel("gradient steps")
+        axes.set_ylabel(f"{what} ({unit})")
+        axes.grid(alpha=0.3)
+    figure.axes[0].legend()
+    return figure

@@ -1,7 +1,7 @@
 """FusedMLPs: gradients of MLP ensembles in a dozen operations per member, without autograd.
 
 A return is a sum over steps, so that the last layer sees the sum of the hidden units, and its gradient is the same at each step.
-Members and parts of a minibatch don't wait for each other: several cores compute them side by side (`rlhf_ray.optim.parallel`).
+Members and parts of a minibatch don't wait for each other: several cores compute them side by side (`rlhf_ray.optim`).
 Buffers are reused, and those of one member and part fit in a core's cache.
 """
 
@@ -16,11 +16,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from rlhf_ray.optim.flat import FlatParameters
-from rlhf_ray.optim.parallel import in_parallel
+from rlhf_ray.optim import FlatParameters, in_parallel
 from rlhf_ray.reward.likelihood import discounts
-from rlhf_ray.reward.networks.layers import StackedLinear
-from rlhf_ray.reward.networks.mlp import MLP
+from rlhf_ray.reward.networks.mlp import MLP, StackedLinear
 from rlhf_ray.settings import Activation, RewardModelSettings
 
 _T = TypeVar("_T")
@@ -66,10 +64,6 @@ class _Buffers(threading.local):
 class FusedMLPs:
     """An ensemble of MLPs whose gradient is computed here.
 
-    Args:
-        networks: the ensemble, for which `fits` holds.
-        settings: its settings.
-
     Attributes:
         flat: its parameters.
     """
@@ -104,11 +98,7 @@ class FusedMLPs:
 
     @torch.no_grad()
     def features_of(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Return the MLPs' inputs ``[n, 2, length, inputs]``, normalised: they are the same for all gradient steps of a fit.
-
-        Args:
-            inputs: of all comparisons, each ``[n, 2, …]``.
-        """
+        """Return the MLPs' normalised inputs ``[n, 2, length, inputs]``, which are the same for all gradient steps of a fit."""
         device = self.flat.values.device
         features = self.networks.features_of({name: value.flatten(0, 1).to(device) for name, value in inputs.items()})
         return features.view(-1, 2, *features.shape[1:])
@@ -184,15 +174,7 @@ class FusedMLPs:
     def _add_member(
         self, member: int, inputs: Tensor, rows: Tensor, of_differences: OfDifferences, gradients: _Layers
     ) -> None:
-        """Add a member's gradient.
-
-        Args:
-            member: its number.
-            inputs: ``[n, 2, length, inputs]`` of a part of a minibatch.
-            rows: ``[n]``, their comparisons.
-            of_differences: the derivative of the loss.
-            gradients: what to add to.
-        """
+        """Add a member's gradient of a part of a minibatch, ``inputs [n, 2, length, inputs]`` of the comparisons ``rows [n]``."""
         n, _, length, _ = inputs.shape
         values = self._hidden(member, inputs.view(2 * n * length, -1))
         last = values[-1].view(2 * n, length, -1)

@@ -24,9 +24,6 @@ class Novelty(nn.Module):
     The reward is log(1 + d), with d the Euclidean distance of the state to its 5th-nearest neighbour among the states of the same
     call and the newest 4,096 states of earlier ones, itself excluded. It is normalised with the running mean and standard deviation
     of all rewards so far. Everything is in buffers: a saved and loaded module continues exactly.
-
-    Args:
-        size: number of features of a state.
     """
 
     states: Tensor
@@ -45,14 +42,11 @@ class Novelty(nn.Module):
 
     @torch.no_grad()
     def forward(self, states: Tensor, remember: bool = True) -> Tensor:
-        """Compute the rewards of ``states``; remember the states, and update the normalisation.
+        """Compute the rewards of ``states``, ``[n]`` float32; remember the states, and update the normalisation.
 
         Args:
             states: ``[n, …]``.
             remember: False for states of a replay buffer, which were remembered when they were new.
-
-        Returns:
-            ``[n]`` float32.
         """
         states = states.reshape(len(states), self.states.shape[1]).float()
         if not len(states):

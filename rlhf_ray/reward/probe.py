@@ -41,11 +41,7 @@ class ProbeReading:
         return ProbeReading(int(reward.version), rewards.sum(1), float(rewards.mean()), float(rewards.std()))
 
     def gain(self, learned_reward_mean: float) -> float:
-        """Return how far a policy's mean learned reward per step is above the probe set's, in its standard deviations.
-
-        Args:
-            learned_reward_mean: mean learned reward per step of what the policy did, under this reward version.
-        """
+        """Return how far a policy's mean learned reward per step is above the probe set's, in its standard deviations."""
         return (learned_reward_mean - self.mean) / self.std if self.std > 0 else math.nan
 
     def drift(self, earlier: ProbeReading) -> float:

@@ -61,13 +61,7 @@ def correlation(
     *,
     ranks: bool = False,
 ) -> Estimate:
-    """Correlate two rewards as they are, without canonicalisation.
-
-    Args:
-        first: a reward.
-        second: the other reward.
-        steps: the steps to compare them on.
-        ranks: Spearman's correlation instead of Pearson's.
+    """Correlate two rewards as they are, without canonicalisation; by ``ranks``, Spearman's correlation instead of Pearson's.
 
     Returns:
         The correlation; 0 if one reward is constant, 1 if both are.
@@ -99,15 +93,8 @@ def epic(
 
     The mean rewards of the canonicalisation take ``2 * pairs * draws`` rewards of made-up steps, in batches.
 
-    Args:
-        first: a reward.
-        second: the other reward.
-        steps: coverage distribution.
-        gamma: discount.
-        rng: draws samples; None: seeded with 0.
-        pairs: steps on which the canonical rewards are compared.
-        draws: actions and next states, drawn independently of each other, for the mean rewards.
-        ends: whether potentials are 0 at the end of an episode.
+    ``pairs`` are the steps on which the canonical rewards are compared, ``draws`` the actions and next states, drawn
+    independently of each other, of the mean rewards.
     """
     rng = rng or np.random.default_rng(0)
     pool = steps.sample(POOL, rng)
@@ -145,14 +132,8 @@ def dard(
     Discrete actions, in the observation among the steps of the same action. With few data or many dimensions, these may be steps
     that can't happen there: then use EPIC.
 
-    Args:
-        first: a reward.
-        second: the other reward.
-        steps: coverage distribution and transition model.
-        gamma: discount.
-        rng: draws samples; None: seeded with 0.
-        pairs: steps on which the canonical rewards are compared.
-        neighbours: recorded steps that stand for the transitions out of an observation.
+    ``pairs`` are the steps on which the canonical rewards are compared, ``neighbours`` the recorded steps that stand for
+    the transitions out of an observation.
     """
     rng = rng or np.random.default_rng(0)
     pool = steps.sample(POOL, rng)
@@ -206,13 +187,6 @@ def starc(
     It is refused with fewer than `STEPS_PER_VALUE` steps for each weight: one for each observation that repeats, or one for each
     feature of the observation (at most `FEATURES`) and a constant. It is refused, too, if the values leave nothing of a reward that
     is no shaping: whoever always acts alike in one observation gains nothing over his own values.
-
-    Args:
-        first: a reward.
-        second: the other reward.
-        steps: coverage distribution; steps of whole episodes.
-        gamma: discount.
-        rng: draws features; None: seeded with 0.
     """
     rng = rng or np.random.default_rng(0)
     steps = steps.sample(POOL, rng)
@@ -274,11 +248,7 @@ def all_distances(
 
 
 class RecordedReward(RewardFunction):
-    """The recorded true rewards of steps as a reward function, known for those steps only.
-
-    Args:
-        like: a reward of the same environment.
-    """
+    """The recorded true rewards of steps as a reward function, known for those steps only."""
 
     name = "recorded reward"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,20 +16,16 @@ from torch import Tensor
 
 from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.optim.adam import AdamW
-from rlhf_ray.optim.flat import FlatAdamW
-from rlhf_ray.optim.parallel import add_gradients, leave_cores_to_parts
+from rlhf_ray.optim import AdamW, FlatAdamW, add_gradients, leave_cores_to_parts
 from rlhf_ray.reward.annotators import Estimates, annotator_model, likelihood_rates
-from rlhf_ray.reward.comparison_set import ComparisonSet, NothingToFitError
+from rlhf_ray.reward.comparison_set import ComparisonSet, NothingToFitError, StackedComparisons, rows_of
 from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
 from rlhf_ray.reward.fit_report import FitReport, scores_of
 from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.reward.likelihood import SLOPES, make_loss, return_differences
-from rlhf_ray.reward.methods import FitLabels, make_methods
+from rlhf_ray.reward.methods import AdaptiveL2, EarlyStopping, FitLabels, PassLosses, WeightAverage, make_methods
 from rlhf_ray.reward.networks import is_built_in
 from rlhf_ray.reward.networks.cnn import steps_that_fit, takes_averages
-from rlhf_ray.reward.regularisation import AdaptiveL2, EarlyStopping, PassLosses, WeightAverage
-from rlhf_ray.reward.stacked import StackedComparisons, rows_of
 from rlhf_ray.settings import RewardModelSettings
 
 logger = logging.getLogger(__name__)
@@ -49,11 +45,7 @@ class RewardTrainer:
     memory. A fit on a GPU copies one batch at a time.
 
     Args:
-        settings: networks, optimiser and fitting settings.
-        observation_space: the environment's observation space.
-        action_space: the environment's action space.
         held_out_share: share of the comparisons, in [0, 1), that is never trained on.
-        seed: seeds the initial weights and the batch order.
 
     Raises:
         SettingError: ``settings`` ask for a GPU and there is none, or name an unknown network or loss.
@@ -107,16 +99,13 @@ class RewardTrainer:
         progress: float = 0.0,
         after_pass: Callable[[PassLosses], None] | None = None,
     ) -> FitReport:
-        """Fit to the training window, renew the normalisers and increment the version.
+        """Fit to the training window, renew the normalisers and increment the version. Return the report.
 
         Args:
             updates: gradient steps; fewer are taken with `RewardModelSettings.early_stopping`.
             unlabelled: pairs without answers, for methods that learn from them.
             progress: the training's progress, 0 to 1.
             after_pass: called before the first gradient step and after each pass over the training comparisons.
-
-        Returns:
-            The report of the fit.
 
         Raises:
             NothingToFitError: there are no comparisons, or all have weight 0.
@@ -211,7 +200,8 @@ class RewardTrainer:
                 data = self._estimate_annotators(data, self._all_rewards(data), counted, train)
             revised = self._revised(data, train)
             with self.ensemble.training_mode(self.generator):
-                for batch in self._batches(train, updates - taken):
+                order = train[torch.randperm(len(train), generator=self.generator)]
+                for batch in torch.split(order, self.settings.batch_size)[: updates - taken]:
                     if self._fused is not None:
                         self._set_gradient(self._fused, revised, batch)
                     else:
@@ -276,24 +266,17 @@ class RewardTrainer:
         A member judges only comparisons outside its bootstrap sample.
         """
         decided = counted[data.preferences[counted] != 0.5]
-        held = self.comparisons.keys
-        whose = [held[row][1] for row in decided]
-        names = {name: number for number, name in enumerate(dict.fromkeys(whose))}
         preferred = torch.where(data.preferences > 0.5, 1.0, -1.0) * self._differences(rewards)
         seen = (data.weights > 0) & ~data.held_out
         seen[:, train] = data.weights[:, train] > 0  # held out or not
-        estimates = annotator_model(
+        self.annotators = annotator_model(
             preferred[:, decided].numpy(),
             ~seen[:, decided].numpy(),
-            np.array([names[name] for name in whose], np.int64),
-            len(names),
+            [self.comparisons.keys[row] for row in decided.tolist()],
             rationality=self.settings.annotator_rationality,
         )
-        if estimates is None:
-            self.annotators = Estimates()
+        if not self.annotators.error_rates:
             return data
-        keys = [held[row] for row in decided.tolist()]
-        self.annotators = Estimates.of(estimates, list(names), keys, rationality=self.settings.annotator_rationality)
         noise, rationality = self._of_annotators()
         return replace(data, noise=noise, rationality=rationality)
 
@@ -352,11 +335,6 @@ class RewardTrainer:
             if (steps := method.steps(pairs, length, self.generator)) is not None:
                 crop = steps if crop is None else crop * steps
         return crop
-
-    def _batches(self, train: Tensor, updates: int) -> Iterator[Tensor]:
-        """Yield at most ``updates`` batches of positions: one pass over ``train`` in a new order."""
-        order = train[torch.randperm(len(train), generator=self.generator)]
-        yield from torch.split(order, self.settings.batch_size)[:updates]
 
     def state(self) -> dict[str, Any]:
         """Return the trainer's state as numpy arrays and plain values. Comparisons are stored by key only."""

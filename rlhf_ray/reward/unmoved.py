@@ -1,10 +1,11 @@
-"""Asking a user's module or function without moving it: its statistics and counters are the same before and after."""
+"""Asking a user's module or function: without moving it, and of so few steps at once that memory does not grow with the data."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import inspect
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -26,9 +27,6 @@ def unmoved(*modules: nn.Module) -> Iterator[None]:
     Running statistics (of imitation's ``RunningNorm``, of batch normalisation, of a user's own modules) may change within a call;
     after it they are as before. What a module draws depends on no earlier call. So a reward is the same however often it is asked.
     Parameters that require gradients are not copied: they are being fitted.
-
-    Args:
-        modules: the modules, with all modules inside them.
     """
     inside = list(dict.fromkeys(inner for module in modules for inner in module.modules()))
     fixed = torch.jit.ScriptModule | nn.modules.lazy.LazyModuleMixin
@@ -101,3 +99,18 @@ def copied(value: _T, shared: dict[int, Any] | None = None) -> _T:
         return copy.deepcopy(value, shared)
     except Exception:
         return value
+
+
+NUMBERS = 2**20
+"""Numbers in the observations of one pass. A layer of 32 channels on an RGB image makes eleven times as many."""
+
+
+def steps_at_once(space: gym.Space[Any], most: int = NUMBERS) -> int:
+    """Return how many steps with observations of ``space`` to pass at once: at most ``most``, at least one."""
+    return max(1, min(most, NUMBERS // max(1, math.prod(space.shape or ()))))
+
+
+def passes(n: int, space: gym.Space[Any], most: int = NUMBERS) -> list[slice]:
+    """Return the steps of each pass over ``n`` steps, in order: one pass, of none, if there are none."""
+    at_once = steps_at_once(space, most)
+    return [slice(start, start + at_once) for start in range(0, max(1, n), at_once)]

@@ -26,7 +26,7 @@ from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, S
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.optim.parallel import leave_cores_to_parts
+from rlhf_ray.optim import leave_cores_to_parts
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.env_runner import raise_fault, reset_and_reseed, seed_learners

@@ -28,9 +28,8 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.vector_rollout import VectorRollout
-from rlhf_ray.policies.acting import outputs_of
-from rlhf_ray.policies.actions import gumbel_noise, log_probability
-from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.policies.actions import gumbel_noise, log_probability, to_env_actions
+from rlhf_ray.policies.network import outputs_of
 from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.settings import ResolvedFragments

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.optim.adam import Adam
-from rlhf_ray.policies.env_actions import to_policy_actions
-from rlhf_ray.policies.statistics import TakesVectors
+from rlhf_ray.optim import Adam
+from rlhf_ray.policies.actions import to_policy_actions
+from rlhf_ray.policies.encoders import TakesVectors
 
 LEAST_LOG_STD = math.log(0.2)
 """Lower bound of a continuous policy's log standard deviation, for actions scaled to [-1, 1]. Demonstrations that never vary would

@@ -13,7 +13,7 @@ from ray.rllib.connectors.module_to_env import NormalizeAndClipActions
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 
-from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.policies.actions import to_env_actions
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.failures import blaming
 from rlhf_ray.data.vector_rollout import VectorRollout
-from rlhf_ray.policies.env_actions import to_env_actions_tensor
+from rlhf_ray.policies.actions import to_env_actions_tensor
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.novelty import Novelty
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json

@@ -23,9 +23,7 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
 from rlhf_ray.data.vector_rollout import VectorRollout
-from rlhf_ray.optim.adam import Adam
-from rlhf_ray.optim.flat import FlatAdam
-from rlhf_ray.optim.precision import in_bfloat16
+from rlhf_ray.optim import Adam, FlatAdam, in_bfloat16
 from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled
 from rlhf_ray.rllib.learned_reward import RewardConnector, take_off
 from rlhf_ray.rllib.policy import ActorCritic

@@ -28,7 +28,7 @@ from rlhf_ray.agents.agent import digest_of
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.spaces import choices_of
-from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.policies.actions import to_env_actions
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
 from rlhf_ray.policies.ppo_update import in_passes
 from rlhf_ray.settings import PPOSettings

@@ -13,7 +13,7 @@ from ray.rllib.utils.metrics import NUM_MODULE_STEPS_TRAINED_LIFETIME
 from torch import Tensor
 
 from rlhf_ray.data.errors import BrokenAgentError
-from rlhf_ray.optim.flat import FlatAdam
+from rlhf_ray.optim import FlatAdam
 from rlhf_ray.policies.sac_update import ReplayedSteps, SACUpdate
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
 from rlhf_ray.rllib.learned_reward import REPLAYED, take_off

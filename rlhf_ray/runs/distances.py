@@ -16,7 +16,7 @@ from rlhf_ray.interpret.reward.true_reward import true_reward_of
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.distance_estimates import Estimate
 from rlhf_ray.reward.functions import RewardFunction
-from rlhf_ray.reward.functions.ensemble import EnsembleReward
+from rlhf_ray.reward.functions.function import EnsembleReward
 from rlhf_ray.reward.sampled_distances import (
     DISTANCES,
     all_distances,

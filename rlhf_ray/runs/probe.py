@@ -20,10 +20,10 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.true_reward import true_reward_of
-from rlhf_ray.measure.correlations import reward_correlations
+from rlhf_ray.measure.intervals import reward_correlations
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import RewardFunction
-from rlhf_ray.reward.functions.ensemble import EnsembleReward
+from rlhf_ray.reward.functions.function import EnsembleReward
 from rlhf_ray.reward.probe import ProbeReading, learned_rewards
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.runs.distances import logged_distances

@@ -12,7 +12,6 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.comparisons import stable_uniform
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.measure.correlations import RewardCorrelations, reward_correlations
 from rlhf_ray.measure.held_out import (
     DisagreementScores,
     PredictionScores,
@@ -23,6 +22,7 @@ from rlhf_ray.measure.held_out import (
     scores,
     scores_by,
 )
+from rlhf_ray.measure.intervals import RewardCorrelations, reward_correlations
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.annotators import likelihood_rates
 from rlhf_ray.reward.probe import learned_rewards

@@ -89,7 +89,7 @@ class PreferenceSettings:
     schedule: str = "hyperbolic"
     """Distribution of the comparisons over the rounds: constant; hyperbolic (∝ 1/(1+st), with s the steepness and t from 0 to 1);
     inverse_quadratic (∝ 1/(1+(st)²)); increasing (∝ 1/(1+s(1-t)), asks later); or module:Name for your own function, which takes t
-    and returns the relative rate (`rlhf_ray.queries.label_rates`)."""
+    and returns the relative rate (`rlhf_ray.queries.schedule`)."""
     steepness: Positive = 6.0
     """s in the schedules. Larger values ask earlier, or with increasing later."""
     halving_env_steps: Count | None = None

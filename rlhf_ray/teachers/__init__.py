@@ -8,12 +8,18 @@ from typing import Any
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.settings import PreferenceSettings
-from rlhf_ray.teachers.human_like import HumanLike
-from rlhf_ray.teachers.leaving import Leaving, Renamed
-from rlhf_ray.teachers.population import Annotator, Population, six_annotators
-from rlhf_ray.teachers.simulated import Oracle, SimulatedTeacher, Stochastic
-from rlhf_ray.teachers.teacher import NOBODY, Answers, Feature, Teacher, true_returns
-from rlhf_ray.teachers.wrong import Guessing, Inverted, Systematic
+from rlhf_ray.teachers.annotators import (
+    Annotator,
+    Guessing,
+    HumanLike,
+    Inverted,
+    Leaving,
+    Population,
+    Renamed,
+    Systematic,
+    six_annotators,
+)
+from rlhf_ray.teachers.teacher import NOBODY, Answers, Oracle, SimulatedTeacher, Stochastic, Teacher
 
 PRESETS: dict[str, tuple[str, ...]] = {
     "oracle": (),
@@ -96,13 +102,11 @@ TEACHERS = _Teachers("preferences.teacher", Teacher, {**ANNOTATORS.parts, "popul
 """Built-in teachers by name."""
 
 __all__ = [
-    "ANNOTATORS",
     "NOBODY",
     "PRESETS",
     "TEACHERS",
     "Annotator",
     "Answers",
-    "Feature",
     "Guessing",
     "HumanLike",
     "Inverted",
@@ -114,8 +118,4 @@ __all__ = [
     "Stochastic",
     "Systematic",
     "Teacher",
-    "population",
-    "simulated",
-    "six_annotators",
-    "true_returns",
 ]

@@ -1,7 +1,7 @@
 """What the pages for those who come from imitation and drlhp claim: a row names what does the same here, and it does.
 
 More of imitation's classes are compared in ``tests/queries/test_imitations_preference_cases.py`` and
-``tests/reward/test_imitations_reward_cases.py``.
+``tests/reward/test_reward_net.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from rlhf_ray import tune_configs
 from rlhf_ray.cli import label
 from rlhf_ray.data.rollout import Switching
-from rlhf_ray.queries.label_rates import make_rate
+from rlhf_ray.queries.schedule import make_rate
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import PreferenceStore

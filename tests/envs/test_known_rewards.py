@@ -4,9 +4,8 @@ import torch
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.ground_truth import ground_truth
-from rlhf_ray.measure.distances import epic
-from rlhf_ray.measure.mdp import TabularMDP
-from rlhf_ray.reward.functions.potentials import shaped
+from rlhf_ray.measure.distances import TabularMDP, epic
+from rlhf_ray.reward.functions.shaped import shaped
 from tests.envs.worlds import SHAPINGS, reward_table, world
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray
-from rlhf_ray.measure.distances import CONSTANT, _coverage, _distance, closed
-from rlhf_ray.measure.mdp import TabularMDP
+from rlhf_ray.measure.distances import CONSTANT, TabularMDP, _coverage, _distance, closed
 
 
 def dard(first: Array, second: Array, mdp: TabularMDP, coverage: Array | None = None) -> float:

@@ -62,20 +62,6 @@ def test_alpha_is_that_of_the_package(units: list[list[str]]) -> None:
         assert found == pytest.approx(second)
 
 
-@given(UNITS)
-def test_alpha_is_one_minus_observed_over_expected_disagreement(units: list[list[str]]) -> None:
-    """By its definition: the coincidence matrix, cell by cell."""
-    cells = np.zeros((3, 3))
-    for unit in units:
-        for i, one in enumerate(unit):
-            for j, other in enumerate(unit):
-                if i != j:
-                    cells["abc".index(one), "abc".index(other)] += 1 / (len(unit) - 1)
-    totals, apart = cells.sum(1), 1 - np.eye(3)
-    expected = (np.outer(totals, totals) * apart).sum() / max(1.0, totals.sum() - 1)
-    assert alpha(units) == (None if expected < 1e-9 else pytest.approx(1 - (cells * apart).sum() / expected))
-
-
 def test_what_alpha_means_in_words() -> None:
     same, mixed = ["ll", "rr"], ["ll", "rr", "lr", "rl"]
     assert agreement(same * 10).words == "reliable"

@@ -7,17 +7,92 @@ import math
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Normal, TanhTransform
 
-from rlhf_ray.optim.flat import FlatAdam
+from rlhf_ray.optim import FlatAdam
 from rlhf_ray.policies.sac_update import ReplayedSteps, SACUpdate
-from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
-from tests.policies.test_soft_actor_critic import ALPHA, BOX, DISCRETE, network, observations
+from rlhf_ray.policies.soft_actor_critic import LOG_STD, SoftActorCriticNetwork
+from rlhf_ray.settings import SettingError
 
-GAMMA, TAU = 0.9, 0.05
+OBSERVATIONS = gym.spaces.Box(np.array([-1, -np.inf, 2]), np.array([3, np.inf, 4]), dtype=np.float64)
+BOX, DISCRETE = gym.spaces.Box(-2.0, 2.0, (2,)), gym.spaces.Discrete(3)
+GAMMA, ALPHA = 0.9, 0.2
+
+
+def network(actions: gym.Space[Any]) -> SoftActorCriticNetwork:
+    torch.manual_seed(0)
+    made = SoftActorCriticNetwork(OBSERVATIONS, actions, (7, 5), ALPHA)
+    with torch.no_grad():  # targets that differ from the critics, and an actor with an opinion
+        for parameter in [*made.targets.parameters(), *made.actor.parameters()]:
+            parameter += 0.3 * torch.randn_like(parameter)
+    return made
+
+
+def observations(n: int, seed: int = 1) -> Tensor:
+    return torch.randn(n, 3, generator=torch.Generator().manual_seed(seed)) + 1.0
+
+
+def test_log_probabilities_are_those_of_a_tanh_of_a_gaussian_even_where_tanh_is_flat() -> None:
+    net, obs = network(BOX), observations(50)
+    mean, log_std = net.distribution(obs).chunk(2, -1)
+    noise = torch.linspace(-2.0, 2.0, 100).reshape(50, 2)
+    actions, logs = net.act(obs, noise)
+    before = (mean + log_std.exp() * noise).double()
+    torch.testing.assert_close(actions, torch.tanh(before).float())
+    tanh = TanhTransform(cache_size=1)
+    expected = Normal(mean.double(), log_std.exp().double()).log_prob(before) - tanh.log_abs_det_jacobian(
+        before, tanh(before)
+    )
+    torch.testing.assert_close(logs, expected.sum(-1).float(), rtol=1e-4, atol=1e-4)
+    with torch.no_grad():  # an actor that is certain, far out
+        net.actor[-1].bias += 40.0
+    assert torch.isfinite(net.act(obs)[1]).all()
+
+
+def test_the_spread_stays_within_its_range() -> None:
+    net = network(BOX)
+    with torch.no_grad():
+        net.actor[-1].weight *= 1e4
+    log_std = net.distribution(observations(100)).chunk(2, -1)[1]
+    assert log_std.min() >= LOG_STD[0]
+    assert log_std.max() <= LOG_STD[1]
+    assert log_std.std() > 1.0
+
+
+def test_both_critics_and_their_targets_begin_independent_and_equal() -> None:
+    torch.manual_seed(0)
+    net = SoftActorCriticNetwork(OBSERVATIONS, BOX, (8,), 0.1)
+    inputs = torch.randn(5, 5)
+    values, targets = net.critics(inputs), net.targets(inputs)
+    torch.testing.assert_close(values, targets)
+    assert not torch.allclose(values[0], values[1])
+    assert not any(parameter.requires_grad for parameter in net.targets.parameters())
+    assert float(net.log_alpha.exp()) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("observed", "acted", "what"),
+    [
+        (gym.spaces.Box(0, 255, (64, 64, 3), np.uint8), BOX, "SAC takes vectors: set agent to ppo"),
+        (OBSERVATIONS, gym.spaces.Box(-np.inf, np.inf, (1,)), "finite bounds"),
+        (OBSERVATIONS, gym.spaces.MultiBinary(2), "Discrete actions, or Box actions"),
+    ],
+)
+def test_other_spaces_are_refused_with_the_remedy(observed: Any, acted: Any, what: str) -> None:
+    with pytest.raises(SettingError, match=what):
+        SoftActorCriticNetwork(observed, acted, (8,), 0.1)
+
+
+def test_target_entropies() -> None:
+    assert network(BOX).auto_entropy == -2.0
+    assert network(DISCRETE).auto_entropy == pytest.approx(0.5 * math.log(3))
+
+
+TAU = 0.05
 
 
 def update(net: SoftActorCriticNetwork, **changes: Any) -> SACUpdate:
@@ -127,42 +202,6 @@ def test_steps_are_those_of_autograd_and_torchs_adam(kind: str, max_norm: float 
             torch.testing.assert_close(part.gradient, theirs, rtol=1e-5, atol=1e-7)
     for (name, value), theirs in zip(net.state_dict().items(), other.state_dict().values(), strict=True):
         torch.testing.assert_close(value, theirs, rtol=1e-5, atol=1e-7, msg=lambda m, name=name: f"{name}: {m}")
-
-
-def test_the_target_of_a_continuous_step_is_the_lower_targets_soft_value() -> None:
-    net = network(BOX)
-    batch = transitions(net, 6)
-    noise = torch.randn(12, 2)
-    steps = update(net)
-    acted, logs = net.act(observations(6, seed=51), noise[:6])
-    of_next = torch.cat([batch.next_observations, acted], -1)
-    lower = torch.minimum(critic(net.targets, 0, of_next), critic(net.targets, 1, of_next)).squeeze(-1)
-    target = batch.rewards + GAMMA * torch.where(batch.terminated, 0.0, lower - ALPHA * logs)
-    pairs = torch.cat([batch.observations, batch.actions], -1)
-    values = torch.stack([critic(net.critics, i, pairs).squeeze(-1) for i in (0, 1)])
-    loss, mean, _, entropy = steps.step(batch, noise, optimizers(steps))
-    torch.testing.assert_close(loss, sum(((value - target) ** 2).mean() for value in values))
-    torch.testing.assert_close(mean, values.mean())
-    torch.testing.assert_close(entropy, -net.act(observations(6), noise[6:])[1].mean())
-
-
-def test_the_target_of_a_discrete_step_is_an_exact_expectation() -> None:
-    net = network(DISCRETE)
-    batch = transitions(net, 4)
-    steps = update(net)
-    chances = net.distribution(observations(4, seed=51)).softmax(-1).detach()
-    errors = []
-    for row in range(4):
-        soft = 0.0
-        for action in range(3):
-            lower = min(float(critic(net.targets, i, batch.next_observations)[row, action]) for i in (0, 1))
-            chance = float(chances[row, action])
-            soft += chance * (lower - ALPHA * math.log(chance))
-        target = float(batch.rewards[row]) + GAMMA * (0.0 if batch.terminated[row] else soft)
-        for i in (0, 1):
-            errors.append((float(critic(net.critics, i, batch.observations)[row, batch.actions[row]]) - target) ** 2)
-    loss = steps.step(batch, torch.empty(8, 0), optimizers(steps))[0]
-    assert float(loss) == pytest.approx(sum(errors) / 4, rel=1e-4)
 
 
 def test_the_discrete_actors_optimum_is_the_softmax_of_the_lower_values() -> None:

@@ -136,6 +136,19 @@ def observed(n: int = 60) -> Any:
     return np.stack([HALF.sample() for _ in range(n)]) * np.array([1, 7, 1], np.float32)
 
 
+def check_alike(network: Any, model: Any, seen: Any, normalised: Any) -> None:
+    """Check that the network acts and values ``seen`` as SB3's policy does what it sees of it."""
+    model.policy.set_training_mode(False)
+    with torch.no_grad():
+        outputs, values = network.decide(network.encode(torch.as_tensor(seen)), network.initial_memory(len(seen)))
+        given = torch.as_tensor(normalised, dtype=torch.float32)
+        wanted = model.policy.get_distribution(given).distribution.mean
+        np.testing.assert_allclose(values, model.policy.predict_values(given).squeeze(-1), rtol=1e-4, atol=1e-4)
+    assert isinstance(BOX, gym.spaces.Box)
+    middle, half = (BOX.low + BOX.high) / 2, (BOX.high - BOX.low) / 2
+    np.testing.assert_allclose(outputs.numpy()[:, :2] * half + middle, wanted, rtol=1e-3, atol=1e-4)
+
+
 def normalising(norm: str) -> dict[str, Any]:
     """The options of a policy of imitation that normalises observations."""
     base, norms = (pytest.importorskip(f"imitation.{name}") for name in ("policies.base", "util.networks"))
@@ -166,15 +179,7 @@ def test_a_policy_that_normalises_acts_and_values_the_same(norm: str, tmp_path: 
     network = loaded(
         ActorCriticNetwork(HALF, BOX, PolicyShape(normalize_observations=True)), tmp_path / "model.zip", "ppo"
     )
-    model.policy.set_training_mode(False)
-    with torch.no_grad():
-        seen = torch.as_tensor(observed(6))
-        outputs, values = network.decide(network.encode(seen), network.initial_memory(6))
-        wanted = model.policy.get_distribution(seen).distribution.mean
-        np.testing.assert_allclose(values, model.policy.predict_values(seen).squeeze(-1), rtol=1e-4, atol=1e-4)
-    assert isinstance(BOX, gym.spaces.Box)
-    middle, half = (BOX.low + BOX.high) / 2, (BOX.high - BOX.low) / 2
-    np.testing.assert_allclose(outputs.numpy()[:, :2] * half + middle, wanted, rtol=1e-3, atol=1e-4)
+    check_alike(network, model, observed(6), observed(6))
 
 
 @pytest.mark.parametrize("name", ["vecnormalize.pkl", "model_vecnormalize.pkl", "HalfBox-v0/vecnormalize.pkl"])
@@ -194,15 +199,7 @@ def test_a_policy_beside_a_vecnormalize_acts_and_values_the_same(
         ActorCriticNetwork(HALF, BOX, PolicyShape(normalize_observations=True)), tmp_path / "model.zip", "ppo"
     )
     assert f"normalised by {tmp_path / name}" in caplog.text
-    seen = observed(6)
-    with torch.no_grad():
-        outputs, values = network.decide(network.encode(torch.as_tensor(seen)), network.initial_memory(6))
-        normalised = torch.as_tensor(outside.normalize_obs(seen), dtype=torch.float32)
-        wanted = model.policy.get_distribution(normalised).distribution.mean
-        np.testing.assert_allclose(values, model.policy.predict_values(normalised).squeeze(-1), rtol=1e-4, atol=1e-4)
-    assert isinstance(BOX, gym.spaces.Box)
-    middle, half = (BOX.low + BOX.high) / 2, (BOX.high - BOX.low) / 2
-    np.testing.assert_allclose(outputs.numpy()[:, :2] * half + middle, wanted, rtol=1e-3, atol=1e-4)
+    check_alike(network, model, observed(6), outside.normalize_obs(observed(6)))
     (tmp_path / name).write_bytes(b"damaged")
     with pytest.raises(SettingError, match="can't be read as a VecNormalize"):
         sb3_file.statistics_beside(tmp_path / "model.zip")

@@ -1,13 +1,11 @@
 """What is due in a ring, from plain numbers."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from rlhf_ray.data.errors import SettingError
 from rlhf_ray.queries.due import MOST_IN_A_ROW, Due, FitSchedule, RingState, RoundQuestions, Skips, share_of_questions
 from rlhf_ray.queries.schedule import GATHERINGS, PROBE, LabelSchedule
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
@@ -110,21 +108,6 @@ def test_a_round_asks_once_for_what_is_due() -> None:
     assert RoundQuestions(labels, Skips(labels.preferences), 1).missing(Tally(held=9)) == 0  # more than are due
 
 
-def test_other_pairs_replace_skipped_ones_unless_skips_count() -> None:
-    for counts, second in ((False, 1), (True, None)):
-        labels = _schedule(mode="synchronous", skips_count=counts)
-        questions = RoundQuestions(labels, Skips(labels.preferences), 1)
-        assert questions.missing(Tally(held=6)) == 1
-        assert questions.missing(Tally(held=6, skipped=1)) == second
-
-
-@pytest.mark.parametrize(("held", "skipped", "fails"), [(0, 0, False), (0, 3, True), (1, 3, False)])
-def test_the_first_fit_needs_an_answer(held: int, skipped: int, fails: bool) -> None:
-    skips = Skips(PREFERENCES)
-    with pytest.raises(SettingError, match="skipped all of the first 3 pairs") if fails else nullcontext():
-        skips.check_first(Tally(held=held, skipped=skipped))
-
-
 def test_skips_are_counted_from_the_last_answer_and_anew_in_each_round() -> None:
     skips, hopeless = Skips(PREFERENCES), list[bool]()
     for held, skipped in ((0, 99), (0, 100), (1, 100), (1, 199), (1, 200)):
@@ -134,14 +117,6 @@ def test_skips_are_counted_from_the_last_answer_and_anew_in_each_round() -> None
     hopeless.append(skips.hopeless)
     assert hopeless == [False, True, False, False, True, False]
     assert MOST_IN_A_ROW == 100
-
-
-def test_a_round_ends_if_the_teacher_skips_everything() -> None:
-    labels = _schedule(mode="synchronous")
-    questions = RoundQuestions(labels, Skips(labels.preferences), 0)
-    assert questions.missing(Tally()) == 6
-    assert questions.missing(Tally(skipped=6)) == 6
-    assert questions.missing(Tally(skipped=MOST_IN_A_ROW)) is None
 
 
 def test_ties_make_the_first_round_look_for_other_fragments() -> None:

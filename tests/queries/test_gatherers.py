@@ -41,16 +41,6 @@ def test_asking_again_gives_the_same_answers_even_after_a_restart() -> None:
     assert not np.array_equal(first, _answers(settings, 1, seed=1).preferences)
 
 
-def test_the_teacher_is_as_rational_as_the_settings_say() -> None:
-    certain, guessing = (
-        _answers(PreferenceSettings(teacher="stochastic", rationality=rationality)).preferences
-        for rationality in (1e9, 0.0)
-    )
-    truth = PAIRS.left.returns() > PAIRS.right.returns()
-    assert np.array_equal(certain, truth.astype(np.float32))
-    assert 0.35 < (guessing == truth).mean() < 0.65
-
-
 def test_a_slow_teacher_commits_each_answer_when_it_is_there_and_answers_as_a_quick_one_would() -> None:
     committed: list[tuple[float, int]] = []
     started = time.monotonic()
@@ -79,12 +69,6 @@ def test_the_time_of_an_answer_is_log_normal_with_the_mean_of_the_settings() -> 
     assert abs(logs.std() - 0.8) < 4 * 0.8 / np.sqrt(2 * n)
     same = answer_waits(PreferenceSettings(answer_seconds=4.0), 9, np.random.default_rng(0))
     assert np.array_equal(same, np.full(9, 4.0))
-
-
-def test_a_spread_of_times_changes_no_answer() -> None:
-    plain = PreferenceSettings(teacher="stochastic", rationality=0.1)
-    slow = PreferenceSettings(teacher="stochastic", rationality=0.1, answer_seconds=1e-6, answer_spread=1.0)
-    assert np.array_equal(_answers(plain, 3).preferences, _answers(slow, 3).preferences)
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])

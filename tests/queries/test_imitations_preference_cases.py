@@ -1,7 +1,7 @@
 """The cases of imitation's tests of preferences, run through the adapters and on our counterparts.
 
-After tests/algorithms/test_preference_comparisons.py and tests/test_regularization.py of imitation 1.0.1: fragmenters, gatherers,
-datasets, trainers and regularisation.
+After tests/algorithms/test_preference_comparisons.py and tests/test_regularization.py of imitation 1.0.1: gatherers,
+selection, trainers and regularisation.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ import torch
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.queries.offline import label_recorded, load_recorded
 from rlhf_ray.queries.selection import SELECTIONS, Candidates
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.teachers import TEACHERS
-from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons, some_fragments
+from tests.made_up import FORCES, VECTORS, some_comparisons, some_fragments, steps_of
 
 pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
 nets = pytest.importorskip("imitation.rewards.reward_nets")
 regularizers = pytest.importorskip("imitation.regularization.regularizers")
-updaters = pytest.importorskip("imitation.regularization.updaters")
 types = pytest.importorskip("imitation.data.types")
 
 from rlhf_ray.reward.functions.reward_net import LearnedRewardNet  # noqa: E402 (needs imitation)
@@ -45,14 +43,6 @@ def learned(seed: int = 0, observations: gym.spaces.Box = VECTORS, actions: Any 
     torch.manual_seed(seed)
     settings = RewardModelSettings(**{"hidden": (8,), "ensemble_size": 2, **options})
     return LearnedRewardNet(RewardEnsemble(observations, actions, settings))
-
-
-def ensemble_of(number: int, **options: Any) -> Any:
-    members = [learned(seed, **options) for seed in range(number)]
-    return nets.RewardEnsemble(members[0].observation_space, members[0].action_space, members)
-
-
-# Gatherers
 
 
 @pytest.mark.parametrize("discount", [1.0, 0.7])
@@ -75,45 +65,6 @@ def test_synthetic_gatherer(discount: float) -> None:
     assert np.abs(drawn - chances).max() < 0.12  # four standard errors of 400 answers are 0.1
     ties = Pairs(batch.pairs.left, batch.pairs.left, batch.pairs.ids)
     assert set(TEACHERS.make("oracle", settings=settings).answer(ties, rng)) == {0.5}
-
-
-# Fragmenters and trajectory datasets
-
-
-@pytest.fixture
-def recorded(tmp_path: Path) -> Path:
-    """Episodes of 7, 5 and 2 steps, saved by imitation; the first and the last are terminated."""
-    serialize = pytest.importorskip("imitation.data.serialize")
-    rng = np.random.default_rng(0)
-    episodes = [
-        types.TrajectoryWithRew(
-            rng.normal(size=(length + 1, 3)).astype(np.float32),
-            rng.integers(4, size=length),
-            None,
-            end,
-            np.arange(length) + 1.0,
-        )
-        for length, end in ((7, True), (5, False), (2, True))
-    ]
-    serialize.save(tmp_path / "trajectories", episodes)
-    return tmp_path / "trajectories"
-
-
-def test_fragments_terminal(recorded: Path) -> None:
-    found = load_recorded(recorded, FragmentSettings(length=2, pool=100, start_share=0.0))
-    assert len(found) == 6 + 4 + 1  # each window of each episode, once
-    last = np.array([reward.tolist() in ([6.0, 7.0], [1.0, 2.0]) for reward in found.rewards])
-    ends = found.terminated
-    assert ends.sum() == 2
-    assert not ends[~last].any()
-    assert ends[found.rewards[:, 0] == 6].all()
-    assert set(found.starts[ends]) == {5, 0}
-
-
-def test_trajectory_dataset_too_long(recorded: Path, tmp_path: Path) -> None:
-    """Theirs raises when more is asked for than there is; ours labels each pair once, and says how many it labelled."""
-    found = load_recorded(recorded, FragmentSettings(length=2, pool=100, start_share=0.0))
-    assert label_recorded(found, tmp_path / "store", PreferenceSettings(comparisons=1000)).held == 11 * 10 / 2
 
 
 @pytest.mark.parametrize(
@@ -148,77 +99,20 @@ def test_active_fragmenter(uncertainty: str, selection: str, monkeypatch: pytest
     assert np.all(np.diff(np.asarray(scores)[order]) >= -1e-6)
 
 
-def steps_of(clips: Fragments) -> tuple[Any, ...]:
-    n, length = clips.rewards.shape
-    done = np.zeros((n, length), bool)
-    done[:, -1] = clips.terminated
-    flat = (clips.observations[:, :-1], clips.actions, clips.observations[:, 1:], done)
-    return tuple(of.reshape(n * length, *of.shape[2:]) for of in flat)
-
-
-# Datasets
-
-
-def test_preference_dataset_queue() -> None:
-    """``max_size`` is the window: older comparisons stay, and no fit uses them."""
-    batch = some_comparisons(6)
-    fits = []
-    for used, window in ((batch, 5), (batch[1:], None)):
-        settings = RewardModelSettings(
-            hidden=(8,), window=window, bootstrap=False, normalize_inputs="none", ensemble_size=1
-        )
-        torch.manual_seed(0)
-        trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
-        for i in range(len(used)):
-            trainer.comparisons.add(used[i : i + 1])
-        assert len(trainer.comparisons.keys) == len(used)
-        trainer.fit(8)
-        fits.append({name: value for name, value in trainer.ensemble.state().items() if name.startswith("networks")})
-    for name, value in fits[0].items():
-        np.testing.assert_allclose(value, fits[1][name], rtol=1e-4, atol=1e-5)
-
-
-# Preference model and trainers, on our reward
-
-
-@pytest.mark.parametrize(
-    "spaces", [(VECTORS, FORCES), (VECTORS, CHOICES), (IMAGES, CHOICES)], ids=["forces", "choices", "images"]
-)
-def test_preference_model(spaces: Any) -> None:
-    net = learned(observations=spaces[0], actions=spaces[1])
-    batch = some_comparisons(4, observations=spaces[0], actions=spaces[1])
-    model = pc.PreferenceModel(net, noise_prob=0.1, discount_factor=0.9, threshold=50)
-    chances = model(pairs_of(batch.pairs))[0].detach().numpy()
-    powers = 0.9 ** np.arange(batch.pairs.left.length)
-    left, right = (
-        net.predict(*steps_of(of)).reshape(of.rewards.shape) @ powers for of in (batch.pairs.left, batch.pairs.right)
-    )
-    np.testing.assert_allclose(chances, 0.05 + 0.9 / (1 + np.exp(right - left)), rtol=1e-3)
-
-
 def dataset_of(batch: Comparisons) -> Any:
     dataset = pc.PreferenceDataset()
     dataset.push(pairs_of(batch.pairs), batch.preferences)
     return dataset
 
 
-def reward_for(kind: str, spaces: Any) -> Any:
-    of = {"observations": spaces[0], "actions": spaces[1]}
-    made = {"learned": learned, "ensemble": lambda **o: ensemble_of(2, **o)}
-    made["deviation"] = lambda **o: nets.AddSTDRewardWrapper(ensemble_of(2, **o))
-    made["learned deviation"] = lambda **o: nets.AddSTDRewardWrapper(learned(**o))
-    return made[kind](**of)
-
-
-@pytest.mark.parametrize("kind", ["learned", "ensemble", "deviation", "learned deviation"])
-def test_trainer_no_crash(kind: str) -> None:
-    """Their whole loop on our reward, and what it makes by default for it."""
+def test_trainer_no_crash() -> None:
+    """Their whole loop on our reward."""
     pytest.importorskip("seals")
     sb3 = pytest.importorskip("stable_baselines3")
     util = pytest.importorskip("imitation.util.util")
     rng = np.random.default_rng(0)
     venv = util.make_vec_env("seals/CartPole-v0", n_envs=1, rng=rng, max_episode_steps=20)
-    net = reward_for(kind, (venv.observation_space, venv.action_space))
+    net = learned(observations=venv.observation_space, actions=venv.action_space)
     agent = sb3.PPO("MlpPolicy", venv, n_epochs=1, batch_size=10, n_steps=10, device="cpu")
     with pytest.raises(ValueError, match="spaces do not match"):
         pc.AgentTrainer(agent, learned(), venv, rng)
@@ -233,14 +127,9 @@ def test_trainer_no_crash(kind: str) -> None:
         initial_epoch_multiplier=2,
         rng=rng,
     )
-    ensemble = kind in ("ensemble", "deviation")
-    assert isinstance(trainer.reward_trainer, pc.EnsembleTrainer if ensemble else pc.BasicRewardTrainer)
     result = trainer.train(20, 10)
     assert result["reward_loss"] > 0
     assert 0 <= result["reward_accuracy"] <= 1
-
-
-# Regularisation
 
 
 @pytest.mark.slow

@@ -113,15 +113,6 @@ def test_a_teacher_that_skips_everything_is_asked_for_another_hundred_pairs_at_m
         label_recorded(found, tmp_path / "store", asking)
 
 
-def test_a_teacher_that_skips_everything_ends(tmp_path: Path) -> None:
-    found = load_recorded(_recorded(tmp_path / "steps.npz"), FragmentSettings(length=5))
-    tally = label_recorded(found, tmp_path / "store", _preferences(teacher="skip", skip=1.0, comparisons=150))
-    assert tally.skipped > 0
-    assert tally.held <= 150
-    counted = label_recorded(found, tmp_path / "other", _preferences(teacher="skip", skip=1.0, skips_count=True))
-    assert counted.held + counted.skipped == 8
-
-
 def test_images_and_discrete_actions_are_labelled_too(tmp_path: Path) -> None:
     found = load_recorded(_recorded(tmp_path / "steps.npz", IMAGES, CHOICES), FragmentSettings(length=5, pool=20))
     model = RewardModelSettings(initial_updates=1, updates=1, ensemble_size=2)

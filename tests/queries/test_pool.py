@@ -13,7 +13,7 @@ from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
 from rlhf_ray.queries.selection import Candidates, Disagreement, choose
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
-from tests.made_up import FORCES, VECTORS, same_fragments, some_fragments
+from tests.made_up import FORCES, VECTORS, same_fragments, some_fragments, steps_of
 
 REWARD_MODEL = RewardModelSettings(hidden=(8,))
 
@@ -142,26 +142,6 @@ def test_proposals_depend_on_round_and_seed_only() -> None:
     assert propose(1, 0).ids != propose(1, 1).ids
 
 
-def test_no_round_asks_what_an_earlier_one_asked_so_that_every_answer_is_worth_its_price() -> None:
-    pool = _pool()
-    pool.add(_clips(0, n=6))
-    asked: set[frozenset[str]] = set()
-    for round_number in range(5):
-        questions = _questions(_pairs(pool.propose(3, round_number, None)))
-        assert len(questions) == 3
-        assert not questions & asked
-        asked |= questions
-    assert len(asked) == 6 * 5 // 2
-    assert pool.propose(3, 5, None) == (0, None)
-
-
-def test_random_selection_needs_no_reward_and_says_which_was_there() -> None:
-    pool = _pool()
-    pool.add(_clips(0, n=10))
-    assert _pairs(pool.propose(2, 0, None)).reward_version == 0
-    assert _pairs(pool.propose(2, 0, _reward(version=7))).reward_version == 7
-
-
 def test_disagreement_is_that_of_the_reward_version_it_is_given() -> None:
     pool = _pool(selection="disagreement", oversampling=1000)  # so that all pairs are candidates
     clips = _clips(0, n=12)
@@ -227,11 +207,7 @@ def test_disagreement_is_on_the_scale_of_the_likelihood_with_its_discount() -> N
     settings = dataclasses.replace(REWARD_MODEL, discount=0.5, ensemble_size=2)
     ensemble = RewardEnsemble(VECTORS, FORCES, settings)
     fragments = some_fragments(6)
-    terminated = np.zeros((6, 5), bool)
-    terminated[:, -1] = fragments.terminated
-    steps = (fragments.observations[:, :-1], fragments.actions, fragments.observations[:, 1:], terminated)
-    flat = (torch.as_tensor(of.reshape(30, *of.shape[2:])) for of in steps)
-    rewards = ensemble.raw_rewards(*flat).reshape(2, 6, 5).numpy()
+    rewards = ensemble.raw_rewards(*map(torch.as_tensor, steps_of(fragments))).reshape(2, 6, 5).numpy()
     expected = (rewards * 0.5 ** np.arange(5)).sum(-1)
     np.testing.assert_allclose(ensemble.fragment_returns(fragments), expected, rtol=1e-5)
     ensemble.reward_std.fill_(10.0)  # what normalises rewards for the agent changes no logit
@@ -239,7 +215,7 @@ def test_disagreement_is_on_the_scale_of_the_likelihood_with_its_discount() -> N
 
 
 @pytest.mark.parametrize(
-    "selection", ["k_center", "entropy+k_center", "near_on_policy+disagreement", "information_gain"]
+    "selection", ["random", "k_center", "entropy+k_center", "near_on_policy+disagreement", "information_gain"]
 )
 def test_no_selection_asks_a_pair_twice_or_mirrored(selection: str) -> None:
     pool, asked = _pool(selection=selection, oversampling=4), set[frozenset[str]]()
@@ -291,19 +267,7 @@ def test_fragments_of_outdated_policies_are_dropped() -> None:
     assert versions() == {3, 9}
 
 
-def test_pairs_tell_the_mean_return_of_the_pool() -> None:
-    pool = _pool(pool=8)
-    for version in range(3):
-        pool.add(_clips(version))
-    kept = [_clips(version).fragments for version in (1, 2)]
-    mean = np.mean([of.returns() for of in kept if of is not None])
-    assert _pairs(pool.propose(3, 0, None)).recent_return == pytest.approx(mean)
-    blind = dataclasses.replace(some_fragments(4), rewards=np.full((4, 5), np.nan))
-    pool.add(_clips(4, fragments=blind))
-    assert _pairs(pool.propose(3, 1, None)).recent_return is None
-
-
-def test_pairs_tell_how_far_apart_the_returns_of_the_pool_are_whatever_came_first_and_after_a_restart(
+def test_pairs_tell_the_pools_mean_return_and_its_spread_whatever_came_first_and_after_a_restart(
     tmp_path: Path,
 ) -> None:
     pool, turned = _pool(pool=60), _pool(pool=60)
@@ -312,7 +276,9 @@ def test_pairs_tell_how_far_apart_the_returns_of_the_pool_are_whatever_came_firs
         turned.add(_clips(2 - version, n=20))
     returns = np.concatenate([of.returns() for of in (_clips(version, n=20).fragments for version in range(3)) if of])
     apart = np.abs(returns[:, None] - returns)[np.triu_indices(60, 1)]
-    spread = _pairs(pool.propose(3, 0, None)).recent_spread
+    pairs = _pairs(pool.propose(3, 0, None))
+    spread = pairs.recent_spread
+    assert pairs.recent_return == pytest.approx(returns.mean())
     assert spread == pytest.approx(np.quantile(apart, 0.95))
     assert _pairs(turned.propose(3, 0, None)).recent_spread == spread
     pool.save(tmp_path)
@@ -321,7 +287,8 @@ def test_pairs_tell_how_far_apart_the_returns_of_the_pool_are_whatever_came_firs
     assert _pairs(again.propose(3, 1, None)).recent_spread == spread
     blind = dataclasses.replace(some_fragments(4), rewards=np.full((4, 5), np.nan))
     pool.add(_clips(4, fragments=blind))
-    assert _pairs(pool.propose(3, 1, None)).recent_spread is None
+    pairs = _pairs(pool.propose(3, 1, None))
+    assert pairs.recent_return is pairs.recent_spread is None
 
 
 def test_pairs_without_answers_are_of_no_batch_the_newest_included() -> None:

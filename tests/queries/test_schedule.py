@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.queries.label_rates import LABEL_RATES, make_rate
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.queries.schedule import (
     GATHERINGS,
+    LABEL_RATES,
     PROBE,
     TRICKLE,
     LabelSchedule,
     gathered,
     held_back,
+    make_rate,
 )
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 

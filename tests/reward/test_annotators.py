@@ -11,11 +11,12 @@ import torch
 from scipy import stats
 
 from rlhf_ray.data.comparisons import Changes, Comparisons
-from rlhf_ray.reward import RewardTrainer, annotators
-from rlhf_ray.reward.annotators import PRIOR, AnnotatorModel, Estimates, annotator_model, likelihood_rates
+from rlhf_ray.reward import annotators
+from rlhf_ray.reward.annotators import PRIOR, ErrorRate, Estimates, annotator_model, likelihood_rates
 from rlhf_ray.reward.likelihood import log_likelihood_loss, log_likelihood_slope
 from rlhf_ray.settings import RewardModelSettings
-from tests.made_up import FORCES, VECTORS, more_right, right_about, some_comparisons
+from tests.made_up import more_right, right_about, some_comparisons
+from tests.reward.fits import trainer_of
 
 SMALL = RewardModelSettings(hidden=(8,))
 TRUE = (0.0, 0.1, 0.3)
@@ -32,20 +33,22 @@ def answers(n: int, seed: int, rates: tuple[float, ...] = TRUE) -> Comparisons:
     return Comparisons(right.pairs, given, tuple(NAMES[i] for i in whose))
 
 
-def trainer_of(settings: RewardModelSettings, seed: int = 0, held_out_share: float = 0.1) -> RewardTrainer:
-    return RewardTrainer(settings, VECTORS, FORCES, held_out_share=held_out_share, seed=seed)
-
-
-def model_of(differences: Any, unseen: Any, whose: Any, annotators: int, **of: Any) -> AnnotatorModel:
-    found = annotator_model(
-        np.asarray(differences, float), np.asarray(unseen, bool), np.asarray(whose, np.int64), annotators, **of
+def model_of(differences: Any, unseen: Any, whose: Any, annotators: int, **of: Any) -> Estimates:
+    """The estimates of annotators 0, 1, …; those of whom ``whose`` has no answer gave one that no member can judge."""
+    silent = np.setdiff1d(np.arange(annotators), np.asarray(whose, np.int64))
+    keys = [(str(answer), str(int(number))) for answer, number in enumerate([*whose, *silent])]
+    nothing = ((0, 0), (0, len(silent)))
+    return annotator_model(
+        np.pad(np.asarray(differences, float), nothing), np.pad(np.asarray(unseen, bool), nothing), keys, **of
     )
-    assert found is not None
-    return found
 
 
-def rates_of(found: AnnotatorModel) -> Any:
-    return np.array([each.rate for each in found.of])
+def by_name(found: Estimates) -> list[ErrorRate]:
+    return [found.error_rates[name] for name in sorted(found.error_rates)]
+
+
+def rates_of(found: Estimates) -> Any:
+    return np.array([each.rate for each in by_name(found)])
 
 
 @pytest.mark.parametrize("sureness", [0.5, 1.0, 6.0])
@@ -61,9 +64,9 @@ def test_the_estimate_is_near_however_sure_the_model_is_of_itself(sureness: floa
     # Members that saw an answer find it right.
     found = model_of(np.where(unseen, preferred, 50.0), unseen, whose, 4)
     assert np.abs(rates_of(found) - rates).max() < 0.03
-    assert all(each.low - 0.005 <= rate <= each.high for each, rate in zip(found.of, rates, strict=True))
-    assert [each.wrong > 0.99 for each in found.of] == [False, False, False, True]
-    assert found.everyone.rate == pytest.approx((given != truth).mean(), abs=0.03)
+    assert all(each.low - 0.005 <= rate <= each.high for each, rate in zip(by_name(found), rates, strict=True))
+    assert [each.wrong > 0.99 for each in by_name(found)] == [False, False, False, True]
+    assert found.wrong.rate == pytest.approx((given != truth).mean(), abs=0.03)
 
 
 def test_it_is_the_posterior_computed_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +74,7 @@ def test_it_is_the_posterior_computed_another_way(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(annotators, "TEMPERATURES", np.array([0.02]))
     n, wrong = 120, 18
     differences = np.where(np.arange(n) < wrong, -50.0, 50.0)[None]
-    found = model_of(differences, np.ones((1, n)), np.zeros(n), 1).of[0]
+    found = model_of(differences, np.ones((1, n)), np.zeros(n), 1).error_rates["0"]
     rates = (np.arange(100) + 0.5) / 100
     prior = 0.9 * stats.beta(1, 10).pdf(rates) / stats.beta(1, 10).pdf(rates).sum() + 0.1 / 100
     posterior = stats.binom(n, rates).pmf(wrong) * prior
@@ -91,7 +94,7 @@ def test_of_two_hundred_answers_the_rate_is_found(errors: float, most: float) ->
         right = rng.random(120) < 1 / (1 + np.exp(-np.abs(logits) / 0.15))  # the model's own mistakes
         given = (logits > 0) ^ ~right ^ (rng.random(120) < errors)
         found = model_of(np.where(given, logits, -logits)[None], np.ones((1, 120)), np.zeros(120), 1)
-        apart.append(found.everyone.rate - errors)
+        apart.append(found.wrong.rate - errors)
     assert abs(np.mean(apart)) < most / 2
     assert np.sqrt(np.mean(np.square(apart))) < most
 
@@ -108,10 +111,10 @@ def test_a_poor_reward_model_does_not_blame_the_annotator(common: float, own: fl
         given = (right > 0) ^ (rng.random(200) < errors)
         unseen = (rng.random((3, 200)) < 0.2) | (rng.random(200) < 0.1)
         said.append(model_of(np.where(given, members, -members), unseen, np.zeros(200), 1))
-    inside = [each.everyone.low <= errors + 0.005 and errors <= each.everyone.high for each in said]
-    assert np.mean(inside) >= 0.9, [str(each.everyone) for each in said]
+    inside = [each.wrong.low <= errors + 0.005 and errors <= each.wrong.high for each in said]
+    assert np.mean(inside) >= 0.9, [str(each.wrong) for each in said]
     # Fits assume more than is said.
-    assert np.mean([each.assumed[0] - each.everyone.rate for each in said]) > 0.05
+    assert np.mean([each.assumed["0"] - each.wrong.rate for each in said]) > 0.05
 
 
 def test_of_whom_nothing_is_known_the_prior_is_said() -> None:
@@ -120,23 +123,23 @@ def test_of_whom_nothing_is_known_the_prior_is_said() -> None:
     assert rates_of(found) == pytest.approx(0.1, abs=0.02)  # the model knows nothing; nobody else could be right
     found = model_of(np.full((1, 300), 9.0), np.ones((1, 300)), np.zeros(300), 2)
     assert rates_of(found) == pytest.approx([0.0, 0.1], abs=0.01)
-    assert found.of[0].low == 0.0
-    assert (found.of[1].answers, found.of[1].low) == (0, 0.0)
+    assert found.error_rates["0"].low == 0.0
+    assert (found.error_rates["1"].answers, found.error_rates["1"].low) == (0, 0.0)
 
 
 def test_an_annotator_with_swapped_keys_is_inverted_not_ignored() -> None:
     differences = np.concatenate([np.full((1, 300), 9.0), np.full((1, 100), -9.0)], 1)
     found = model_of(differences, np.ones((1, 400)), np.repeat([0, 1], [300, 100]), 2)
-    assert found.of[1].rate > 0.95
-    assert found.of[1].wrong > 0.999
-    assert found.everyone.rate == pytest.approx(0.25, abs=0.03)
-    assert (found.suspicion > 0.9).tolist() == [False] * 300 + [True] * 100
+    assert found.error_rates["1"].rate > 0.95
+    assert found.error_rates["1"].wrong > 0.999
+    assert found.wrong.rate == pytest.approx(0.25, abs=0.03)
+    assert set(found.suspicions) == {(str(answer), "1") for answer in range(300, 400)}
+    assert min(found.suspicions.values()) > 0.9
 
 
 def test_where_no_member_can_judge_nothing_is_said() -> None:
-    assert annotator_model(np.ones((2, 5)), np.zeros((2, 5), bool), np.zeros(5, np.int64), 1) is None
-    trainer = trainer_of(dataclasses.replace(SMALL, bootstrap=False), held_out_share=0.0)
-    trainer.comparisons.add(answers(30, 0))
+    assert model_of(np.ones((2, 5)), np.zeros((2, 5)), np.zeros(5), 1) == Estimates()
+    trainer = trainer_of(dataclasses.replace(SMALL, bootstrap=False), answers(30, 0))
     report = trainer.fit(20)
     assert (report.wrong, report.error_rates, report.suspicions) == (None, {}, {})
     assert not any(name.startswith("error_rate") for name in report.metrics())
@@ -149,8 +152,12 @@ def test_the_estimates_are_near_and_the_reward_better_than_without() -> None:
     estimates = []
     for seed in range(3):
         for errors, found in right.items():
-            trainer = trainer_of(RewardModelSettings(label_noise=None if errors else 0.0), seed)
-            trainer.comparisons.add(answers(600, seed))
+            trainer = trainer_of(
+                RewardModelSettings(label_noise=None if errors else 0.0),
+                answers(600, seed),
+                held_out_share=0.1,
+                seed=seed,
+            )
             for updates in (200, 60, 60, 60):
                 report = trainer.fit(updates)
             found.append(right_about(unseen, trainer.ensemble))
@@ -165,14 +172,12 @@ def test_the_estimates_are_near_and_the_reward_better_than_without() -> None:
 def test_the_rates_of_a_fit_are_those_the_next_one_uses() -> None:
     gradients = []
     for rates in ({}, {"anna": PRIOR, "bert": PRIOR}, {"anna": 0.4}):
-        trainer = trainer_of(SMALL, held_out_share=0.0)
-        trainer.comparisons.add(answers(20, 0, (0.0, 0.5)))
-        trainer.annotators.assumed = dict[str, float](rates)
+        trainer = trainer_of(SMALL, answers(20, 0, (0.0, 0.5)))
+        trainer.annotators = Estimates(assumed=dict[str, float](rates))
         losses = trainer.fit(1).train_loss
         gradients.append(losses)
     assert gradients[0] == gradients[1] != gradients[2]
-    noisy = trainer_of(RewardModelSettings(hidden=(8,), label_noise=2 * PRIOR), held_out_share=0.0)
-    noisy.comparisons.add(answers(20, 0, (0.0, 0.5)))
+    noisy = trainer_of(dataclasses.replace(SMALL, label_noise=2 * PRIOR), answers(20, 0, (0.0, 0.5)))
     report = noisy.fit(1)
     assert report.train_loss == pytest.approx(gradients[0], rel=1e-6)
     said = report.metrics()
@@ -193,8 +198,7 @@ def test_no_rate_in_the_likelihood_is_sure() -> None:
 
 def test_a_reward_model_knows_the_noise_of_its_answers() -> None:
     for settings, noise in ((SMALL, None), (dataclasses.replace(SMALL, label_noise=0.2), 0.2)):
-        trainer = trainer_of(settings)
-        trainer.comparisons.add(answers(60, 0))
+        trainer = trainer_of(settings, answers(60, 0), held_out_share=0.1)
         assert float(trainer.ensemble.label_noise) == 0.0
         trainer.fit(20)
         rates = likelihood_rates(trainer.annotators.assumed, answers(60, 0).annotators)
@@ -205,14 +209,14 @@ def test_a_reward_model_knows_the_noise_of_its_answers() -> None:
 def test_ties_tell_nothing_and_who_does_not_count_is_not_estimated() -> None:
     some = answers(30, 0)
     ties = np.where(np.array(some.annotators) == "cora", 0.5, some.preferences).astype(np.float32)
-    trainer = trainer_of(SMALL)
+    trainer = trainer_of(SMALL, held_out_share=0.1)
     trainer.comparisons.apply(Changes(1, Comparisons(some.pairs, ties, some.annotators), (), {"bert": 0.0}))
     assert set(trainer.fit(5).error_rates) == {"anna"}
 
 
 def test_a_restored_trainer_has_the_rates() -> None:
     some = answers(30, 0)
-    trainer, restored = trainer_of(SMALL), trainer_of(SMALL, seed=3)
+    trainer, restored = (trainer_of(SMALL, held_out_share=0.1, seed=seed) for seed in (0, 3))
     trainer.comparisons.add(some)
     trainer.fit(5)
     restored.load_state(trainer.state(), Changes(1, some))
@@ -227,16 +231,14 @@ def test_newest_answers_are_compared_with_the_older_half() -> None:
     logits, whose = rng.normal(0, 1, 2 * n), np.arange(2 * n) % 2
     wrong = rng.random(2 * n) < np.where((whose == 1) & (np.arange(2 * n) >= 2 * n - 60), 0.5, 0.08)
     found = model_of(np.where(wrong, -np.abs(logits), np.abs(logits))[None], np.ones((1, 2 * n)), whose, 2)
-    steady, drifted = found.drifts
-    assert steady is not None
-    assert drifted is not None
+    steady, drifted = found.drifts["0"], found.drifts["1"]
     assert steady.rose < 0.95
     assert drifted.rose > 0.999
     assert drifted.earlier.rate == pytest.approx(0.08, abs=0.06)
     assert drifted.newest.rate == pytest.approx(0.5, abs=0.15)
     assert (drifted.earlier.answers, drifted.newest.answers) == (n // 2, 30)
     few = model_of(np.ones((1, 59)), np.ones((1, 59)), np.zeros(59), 1)
-    assert few.drifts == (None,)
+    assert few.drifts == {}
 
 
 @pytest.mark.slow
@@ -246,8 +248,7 @@ def test_steady_annotators_seldom_seem_to_drift() -> None:
         logits = rng.normal(0, 1, 120)
         wrong = rng.random(120) < (0.0, 0.1, 0.3, 0.5)[number % 4]
         differences = np.where(wrong, -1, 1) * np.abs(logits)
-        found = model_of(differences[None], np.ones((1, 120)), np.zeros(120), 1).drifts[0]
-        assert found is not None
+        found = model_of(differences[None], np.ones((1, 120)), np.zeros(120), 1).drifts["0"]
         seemed += found.clear
     assert seemed <= 4
 
@@ -261,7 +262,8 @@ def test_rationality_is_found_next_to_errors() -> None:
     given = truth ^ (rng.random(n) < rates[whose])
     preferred = np.where(given, differences, -differences)[None] * 3.0  # the model is too sure of itself
     found = model_of(preferred, np.ones((1, n)), whose, 4, rationality=True)
-    errors, rationalities = rates_of(found), found.rationalities
+    errors = rates_of(found)
+    rationalities = np.array([found.rationalities[name] for name in sorted(found.rationalities)])
     assert np.abs(errors[:3] - rates).max() < 0.04
     assert rationalities[:3] / rationalities[1] == pytest.approx(betas, rel=0.4)
     assert errors[3] == pytest.approx(PRIOR)
@@ -270,14 +272,13 @@ def test_rationality_is_found_next_to_errors() -> None:
 
 def test_a_fit_scales_the_log_odds_by_each_annotators_rationality() -> None:
     settings = dataclasses.replace(SMALL, annotator_rationality=True, label_noise=0.0)
-    trainer = trainer_of(settings)
-    trainer.comparisons.add(answers(60, 0))
+    trainer = trainer_of(settings, answers(60, 0), held_out_share=0.1)
     report = trainer.fit(20)
     assert set(report.rationalities) == set(report.error_rates) == set(NAMES)
-    trainer.annotators.rationalities = {"anna": 2.0, "bert": 0.5, "cora": 1.0}
+    trainer.annotators = Estimates(rationalities={"anna": 2.0, "bert": 0.5, "cora": 1.0})
     of_annotators = trainer._of_annotators()[1]
     assert isinstance(of_annotators, torch.Tensor)
     assert of_annotators[:4].tolist() == [2.0, 0.5, 1.0, 2.0]
-    restored = trainer_of(settings)
+    restored = trainer_of(settings, held_out_share=0.1)
     restored.load_state(trainer.state(), Changes(60, answers(60, 0)))
     assert restored.annotators.rationalities == trainer.annotators.rationalities

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import dataclasses
 import json
 from pathlib import Path
@@ -10,10 +12,10 @@ import torch
 
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.settings import RewardModelSettings
-from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_fragments
+from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_fragments, steps_of
 
 SPACES = [(VECTORS, FORCES), (VECTORS, CHOICES), (IMAGES, CHOICES)]
 ALL_INPUTS = RewardModelSettings(hidden=(16,), use_next_state=True, use_done=True)
@@ -34,63 +36,10 @@ def _ensemble(
     return ensemble
 
 
-def _steps(clips: Fragments) -> dict[str, Any]:
-    """The steps of clips, one after the other, as `predict` takes them."""
-    n, length = clips.rewards.shape
-    terminated = np.zeros((n, length), dtype=bool)
-    terminated[:, -1] = clips.terminated
-    return {
-        "observations": clips.observations[:, :-1].reshape(n * length, *clips.observations.shape[2:]),
-        "actions": clips.actions.reshape(n * length, *clips.actions.shape[2:]),
-        "next_observations": clips.observations[:, 1:].reshape(n * length, *clips.observations.shape[2:]),
-        "terminated": terminated.reshape(-1),
-    }
-
-
-@pytest.mark.parametrize(("observations", "actions"), SPACES)
-def test_predict_gives_a_float_for_each_step(observations: gym.spaces.Box, actions: gym.Space[Any]) -> None:
-    steps = _steps(some_fragments(3, 4, observations=observations, actions=actions))
-    rewards = _ensemble(observations, actions).predict(**steps)
-    assert rewards.shape == (12,)
-    assert rewards.dtype == np.float32
-    assert np.isfinite(rewards).all()
-    assert len(set(rewards.tolist())) == 12
-
-
 def test_predict_takes_float64_as_environments_give_it() -> None:
-    steps = _steps(some_fragments(2))
-    doubles = {name: a.astype(np.float64) if a.dtype == np.float32 else a for name, a in steps.items()}
-    assert np.array_equal(_ensemble().predict(**doubles), _ensemble().predict(**steps))
-
-
-def test_the_reward_is_the_mean_of_the_members_normalised_outputs() -> None:
-    ensemble, steps = _ensemble(), _steps(some_fragments(2))
-    tensors = [torch.as_tensor(array) for array in steps.values()]
-    raw = ensemble.raw_rewards(*tensors).numpy()
-    members = (raw - ensemble.reward_mean.numpy()[:, None]) / ensemble.reward_std.numpy()[:, None]
-    assert np.allclose(ensemble.member_rewards(*tensors).numpy(), members, atol=1e-6)
-    assert np.allclose(ensemble.predict(**steps), members.mean(0), atol=1e-6)
-
-
-@pytest.mark.parametrize(("observations", "actions"), SPACES)
-def test_chunks_give_what_one_pass_gives(observations: gym.spaces.Box, actions: gym.Space[Any]) -> None:
-    ensemble = _ensemble(observations, actions)
-    steps = _steps(some_fragments(4, 5, observations=observations, actions=actions))
-    whole = ensemble.predict(**steps)
-    ensemble._that_fit = 7
-    assert np.allclose(ensemble.predict(**steps), whole, rtol=1e-5, atol=1e-6)
-
-
-def test_fragment_returns_are_the_sums_of_the_members_rewards() -> None:
-    clips = some_fragments(3, 6)
-    assert clips.terminated.any()
-    assert not clips.terminated.all()
-    ensemble = _ensemble()
-    returns = ensemble.fragment_returns(clips)
-    assert returns.shape == (3, 3)
-    for i in range(3):
-        steps = [torch.as_tensor(array) for array in _steps(clips[i : i + 1]).values()]
-        assert np.allclose(returns[:, i], ensemble.raw_rewards(*steps).sum(1).numpy(), atol=1e-5)
+    steps = steps_of(some_fragments(2))
+    doubles = [a.astype(np.float64) if a.dtype == np.float32 else a for a in steps]
+    assert np.array_equal(_ensemble().predict(*doubles), _ensemble().predict(*steps))
 
 
 def test_only_the_last_step_of_a_fragment_can_have_ended_the_episode() -> None:
@@ -114,8 +63,8 @@ def test_a_saved_model_predicts_the_same_bit_for_bit(
     ensemble = _ensemble(observations, actions)
     ensemble.save(tmp_path / "new" / "folder")
     loaded = RewardEnsemble.load(tmp_path / "new" / "folder")
-    steps = _steps(some_fragments(4, observations=observations, actions=actions))
-    assert np.array_equal(loaded.predict(**steps), ensemble.predict(**steps))
+    steps = steps_of(some_fragments(4, observations=observations, actions=actions))
+    assert np.array_equal(loaded.predict(*steps), ensemble.predict(*steps))
     assert int(loaded.version) == 4
     assert loaded.settings == ensemble.settings
     assert loaded.observation_space == observations
@@ -185,27 +134,6 @@ def test_loading_leaves_torchs_random_numbers_alone(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_state_is_one_whole_version_and_a_copy() -> None:
-    one, other = _ensemble(seed=0), _ensemble(seed=1)
-    other.reward_mean.zero_()
-    other.version.zero_()
-    steps = _steps(some_fragments(2))
-    expected = one.predict(**steps)
-    state = one.state()
-    with torch.no_grad():
-        for parameter in one.parameters():
-            parameter.zero_()
-    one.version.fill_(9)
-    other.load_state(state)
-    assert np.array_equal(other.predict(**steps), expected)
-    assert int(other.version) == 4
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.zero_()
-    one.load_state(state)  # which the model that was loaded from it did not change
-    assert np.array_equal(one.predict(**steps), expected)
-
-
 def test_a_state_can_be_loaded_from_arrays_that_cannot_be_written_to() -> None:
     state = _ensemble().state()
     for array in state.values():
@@ -213,5 +141,49 @@ def test_a_state_can_be_loaded_from_arrays_that_cannot_be_written_to() -> None:
     ensemble = _ensemble(seed=1)
     ensemble.load_state(state)
     assert np.array_equal(
-        ensemble.predict(**_steps(some_fragments(1))), _ensemble().predict(**_steps(some_fragments(1)))
+        ensemble.predict(*steps_of(some_fragments(1))), _ensemble().predict(*steps_of(some_fragments(1)))
     )
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "tanh"])
+@pytest.mark.parametrize(
+    ("observations", "actions", "settings"),
+    [
+        (VECTORS, FORCES, {}),
+        (VECTORS, CHOICES, {"use_next_state": True, "use_done": True}),
+        (VECTORS, gym.spaces.Discrete(4, start=2), {"use_state": False}),
+        (VECTORS, FORCES, {"use_state": False, "use_action": False, "use_done": True, "hidden": (8,)}),
+        (VECTORS, gym.spaces.Box(-np.inf, 1.0, (2,)), {"ensemble_size": 1, "hidden": (8,) * 11}),
+        (IMAGES, CHOICES, {"network": "mlp"}),
+        (IMAGES, CHOICES, {"network": "cnn", "use_done": True}),
+        (IMAGES, CHOICES, {"network": "cnn", "use_state": False}),
+    ],
+)
+def test_it_gives_what_the_ensemble_gives(
+    observations: gym.spaces.Box, actions: gym.Space[Any], settings: dict[str, Any], activation: Any
+) -> None:
+    torch.manual_seed(0)
+    ensemble = RewardEnsemble(observations, actions, RewardModelSettings(activation=activation, **settings))
+    ensemble.reward_mean.normal_()
+    ensemble.reward_std.uniform_(0.5, 2.0)
+    clips = some_fragments(4, observations=observations, actions=actions)
+    steps = (clips.observations[:, 0], clips.actions[:, 0], clips.observations[:, 1], clips.terminated)
+    predictor = Predictor(ensemble)
+    for n in (1, 4):
+        some = [array[:n] for array in steps]
+        rewards = predictor.predict(*some)
+        assert rewards.shape == (n,)
+        assert rewards.dtype == np.float32
+        np.testing.assert_allclose(rewards, ensemble.predict(*some), rtol=1e-4, atol=1e-5)
+
+
+def test_it_is_of_one_version() -> None:
+    ensemble = RewardEnsemble(VECTORS, FORCES, RewardModelSettings())
+    clips = some_fragments(1)
+    steps = (clips.observations[:, 0], clips.actions[:, 0], clips.observations[:, 1], clips.terminated)
+    predictor = Predictor(ensemble)
+    before = predictor.predict(*steps)
+    with torch.no_grad():
+        for parameter in ensemble.parameters():
+            parameter.add_(1.0)
+    assert np.array_equal(predictor.predict(*steps), before)

@@ -12,7 +12,6 @@ import torch
 
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward.methods import (
     CONFIDENCE,
     FLIP,
@@ -20,21 +19,15 @@ from rlhf_ray.reward.methods import (
     FitLabels,
     FitMethod,
     Rime,
-    Rune,
     Surf,
     make_methods,
     unlabelled_pairs,
 )
 from rlhf_ray.settings import Experiment, RewardModelSettings, from_json, to_json
-from tests.made_up import FORCES, VECTORS, beats, right_about, some_comparisons
+from tests.made_up import beats, right_about, some_comparisons
+from tests.reward.fits import same, trainer_of
 
 SMALL = RewardModelSettings(hidden=(16,), batch_size=16)
-
-
-def _trainer(settings: RewardModelSettings, comparisons: Comparisons, seed: int = 0) -> RewardTrainer:
-    trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=seed)
-    trainer.comparisons.add(comparisons)
-    return trainer
 
 
 def test_surf_learns_from_confident_pairs_alone() -> None:
@@ -67,7 +60,7 @@ class Seen(Surf):
 
 
 def test_pseudo_labels_are_those_of_whole_fragments() -> None:
-    trainer = _trainer(dataclasses.replace(SMALL, methods=(Seen,)), some_comparisons(8, 20))
+    trainer = trainer_of(dataclasses.replace(SMALL, methods=(Seen,)), some_comparisons(8, 20))
     pairs = some_comparisons(1, 20, seed=7).pairs  # one pair: the pool has nothing else to draw
     trainer.fit(10, unlabelled=pairs)
     kept = trainer.methods[0].kept  # type: ignore[attr-defined]
@@ -95,7 +88,7 @@ def test_surf_crops_windows_of_one_length_at_places_of_their_own() -> None:
 
 def test_a_crop_is_the_likelihood_of_the_cropped_fragments() -> None:
     comparisons = some_comparisons(8, 6)
-    trainer = _trainer(SMALL, comparisons)
+    trainer = trainer_of(SMALL, comparisons)
     crop = torch.zeros(8, 2, 6)
     crop[:, 0, 1:4] = 1
     crop[:, 1, 3:6] = 1
@@ -107,7 +100,7 @@ def test_a_crop_is_the_likelihood_of_the_cropped_fragments() -> None:
 
 def test_surf_is_part_of_a_fit_and_works_without_unlabelled_pairs() -> None:
     settings = dataclasses.replace(SMALL, methods=("surf",))
-    plain, alone, both = (_trainer(of, some_comparisons(40, 10)) for of in (SMALL, settings, settings))
+    plain, alone, both = (trainer_of(of, some_comparisons(40, 10)) for of in (SMALL, settings, settings))
     plain.fit(60)
     alone.fit(60)
     both.fit(60, unlabelled=some_comparisons(300, 10, seed=7).pairs)
@@ -155,7 +148,7 @@ def test_the_labels_that_rime_turns_round_are_wrong_and_those_that_it_leaves_out
     turned, left_out = [], []
     for seed in range(2):
         given, wrong = _with_errors(300, 0.3, seed)
-        rime = _trainer(dataclasses.replace(SMALL, methods=("rime",)), given, seed)
+        rime = trainer_of(dataclasses.replace(SMALL, methods=("rime",)), given, seed=seed)
         report = rime.fit(900)
         stacked = rime.comparisons.stacked
         assert stacked is not None
@@ -167,22 +160,18 @@ def test_the_labels_that_rime_turns_round_are_wrong_and_those_that_it_leaves_out
     assert beats(0.5, turned)
     assert beats(0.3, left_out)
     state = rime.state()
-    restored = RewardTrainer(rime.settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
+    restored = trainer_of(rime.settings)
     restored.load_state(state, Changes(1, given))
     rime.fit(20)
     restored.fit(20)
-    assert all(np.array_equal(of, restored.ensemble.state()[name]) for name, of in rime.ensemble.state().items())
+    assert same(rime, restored)
 
 
 def test_the_store_keeps_the_answers_that_rime_turned_round() -> None:
     given, _ = _with_errors(60, 0.3, 0)
-    trainer = _trainer(dataclasses.replace(SMALL, methods=("rime",)), given)
+    trainer = trainer_of(dataclasses.replace(SMALL, methods=("rime",)), given)
     trainer.fit(200)
     assert trainer.comparisons.stacked.preferences.tolist() == given.preferences.tolist()  # type: ignore[union-attr]
-
-
-def test_runes_weight_fades_over_the_training() -> None:
-    assert [Rune().deviation_weight(progress) for progress in (0.0, 0.5, 1.0, 2.0)] == [0.05, 0.025, 0.0, 0.0]
 
 
 class Half(FitMethod):
@@ -210,7 +199,7 @@ class Idle(Half):
 def test_a_method_of_ones_own_by_name_and_as_an_object() -> None:
     given = some_comparisons(40, 5)
     settings = dataclasses.replace(SMALL, methods=("tests.reward.test_methods:Half", "rune"))
-    trainer = _trainer(settings, given)
+    trainer = trainer_of(settings, given)
     trainer.fit(6)  # two passes of three batches
     assert trainer.methods[0].seen == [40, 40]  # type: ignore[attr-defined]
     assert dataclasses.replace(SMALL, methods=(Half,)).methods[0].endswith(":Half")  # type: ignore[arg-type]
@@ -239,7 +228,7 @@ def test_pairs_without_labels_are_wanted_by_surf_alone() -> None:
 
 
 def test_each_version_carries_runes_weight() -> None:
-    trainer = _trainer(dataclasses.replace(SMALL, methods=("rune",)), some_comparisons(20, 5))
+    trainer = trainer_of(dataclasses.replace(SMALL, methods=("rune",)), some_comparisons(20, 5))
     weights = []
     for progress in (0.0, 0.5, 1.0):
         trainer.fit(3, progress=progress)

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import itertools
 from typing import Any
 
@@ -6,15 +8,20 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
-from rlhf_ray.reward.networks import CNN, MLP, make_network
-from rlhf_ray.reward.networks.layers import ActionEncoder, StackedLinear, StackedMLP
-from rlhf_ray.settings import Activation, RewardModelSettings, SettingError
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.policies.encoders import image_encoder
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.functions import EnsembleReward
+from rlhf_ray.reward.networks import CNN, MLP, NETWORKS, make_network
+from rlhf_ray.reward.networks.mlp import ActionEncoder, StackedBatchNorm, StackedLinear, StackedMLP
+from rlhf_ray.settings import Activation, RewardModelSettings
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS
 
 INPUTS = ("use_state", "use_action", "use_next_state", "use_done")
 COMBINATIONS = [chosen for n in range(1, 5) for chosen in itertools.combinations(INPUTS, n)]
-FAR = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
 def _networks(observations: gym.spaces.Box, actions: gym.Space[Any], inputs: tuple[str, ...], **changes: Any) -> Any:
@@ -117,16 +124,6 @@ def test_stacked_networks_compute_what_separate_ones_do(
             assert torch.allclose(layer.weight.grad[member], weight.grad.T, atol=1e-5)
 
 
-def test_the_convolutions_of_a_member_are_its_own_and_see_height_width_and_channels_as_given() -> None:
-    networks = _networks(IMAGES, CHOICES, ("use_state",)).eval()
-    image = torch.as_tensor(np.random.default_rng(0).integers(0, 256, (1, 20, 20, 3), dtype=np.uint8))
-    pixels = image.permute(0, 3, 1, 2).float() / 255
-    encoded = torch.stack([convolve(pixels) for convolve in networks.convolutions])
-    inputs = networks.encode(torch.stack([image, image], 1), torch.zeros(1, 1), torch.zeros(1, dtype=torch.bool))
-    assert torch.allclose(networks(inputs).squeeze(-1), networks.head(encoded), atol=1e-6)
-    assert not torch.allclose(encoded[0], encoded[1])
-
-
 def test_forward_leaves_its_inputs_as_they_are() -> None:
     # Activations work in place; the inputs are used again in the next update.
     for observations in (VECTORS, IMAGES):
@@ -138,22 +135,31 @@ def test_forward_leaves_its_inputs_as_they_are() -> None:
             assert torch.equal(inputs[name], copy)
 
 
-def test_members_begin_different() -> None:
-    rewards = _rewards(_networks(VECTORS, FORCES, ("use_state",)), _steps(VECTORS, FORCES, 0))
-    assert len({tuple(row.tolist()) for row in rewards}) == 3
+LOW, HIGH = np.array([0.0, -np.inf, -4.0], np.float32), np.array([10.0, np.inf, -2.0], np.float32)
 
 
-def test_discrete_actions_are_one_hot_from_wherever_they_start() -> None:
-    encoder = ActionEncoder(gym.spaces.Discrete(3, start=-1))
-    assert encoder(torch.tensor([-1, 1, 0])).tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
-    assert encoder.size == 3
-
-
-def test_bounded_actions_are_scaled_to_one_and_unbounded_ones_are_not() -> None:
-    low, high = np.array([0.0, -np.inf, -4.0], np.float32), np.array([10.0, np.inf, -2.0], np.float32)
-    encoder = ActionEncoder(gym.spaces.Box(low, high))
-    actions = torch.tensor([[0.0, 123.0, -4.0], [10.0, -5.0, -2.0], [5.0, 0.0, -3.0]])
-    assert torch.allclose(encoder(actions), torch.tensor([[-1.0, 123.0, -1.0], [1.0, -5.0, 1.0], [0.0, 0.0, 0.0]]))
+@pytest.mark.parametrize(
+    ("space", "actions", "encoded"),
+    [
+        (gym.spaces.Discrete(3, start=-1), [-1, 1, 0], [[1, 0, 0], [0, 0, 1], [0, 1, 0]]),
+        (gym.spaces.MultiDiscrete([2, 3], start=[0, 5]), [[1, 5], [0, 7]], [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]]),
+        (gym.spaces.MultiDiscrete([[2, 3], [2, 2]]), [[[1, 2], [0, 1]]], [[0, 1, 0, 0, 1, 1, 0, 0, 1]]),
+        (gym.spaces.MultiBinary(3), [[1, 0, 1]], [[1, 0, 1]]),
+        (  # scaled to one where bounded
+            gym.spaces.Box(LOW, HIGH),
+            [[0.0, 123.0, -4.0], [10.0, -5.0, -2.0], [5.0, 0.0, -3.0]],
+            [[-1, 123, -1], [1, -5, 1], [0, 0, 0]],
+        ),
+    ],
+)
+def test_actions_are_one_hot_from_wherever_they_start_or_scaled_to_their_bounds(
+    space: gym.Space[Any], actions: Any, encoded: Any
+) -> None:
+    encoder = ActionEncoder(space)
+    torch.testing.assert_close(encoder(torch.tensor(actions)), torch.tensor(encoded).float())
+    assert encoder.size == len(encoded[0])
+    stacked = torch.tensor(actions).expand(4, *torch.tensor(actions).shape)
+    assert encoder(stacked).shape == (4, *torch.tensor(encoded).shape)
 
 
 def test_actions_of_higher_rank_are_flattened() -> None:
@@ -181,16 +187,208 @@ def test_actions_of_other_spaces_are_refused() -> None:
         _networks(VECTORS, gym.spaces.Text(3), ("use_action",))
 
 
-def test_each_component_of_a_multi_discrete_action_is_one_hot() -> None:
-    encoder = ActionEncoder(gym.spaces.MultiDiscrete([2, 3], start=[0, 5]))
-    assert encoder(torch.tensor([[1, 5], [0, 7]])).tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]]
-    assert encoder(torch.zeros(4, 6, 2, dtype=torch.int64) + torch.tensor([0, 6])).shape == (4, 6, 5)
-    grid = ActionEncoder(gym.spaces.MultiDiscrete([[2, 3], [2, 2]]))
-    assert grid(torch.tensor([[[1, 2], [0, 1]]])).tolist() == [[0, 1, 0, 0, 1, 1, 0, 0, 1]]
-    assert ActionEncoder(gym.spaces.MultiBinary(3))(torch.tensor([[1, 0, 1]])).tolist() == [[1.0, 0.0, 1.0]]
+FRAMES = gym.spaces.Box(0, 255, (44, 44, 2), np.uint8)
+FOR_IMAGES = ("cnn", "pooled_cnn", "small_cnn", "paper_cnn", "nature", "impala")
+PER_ACTION = ("pooled_cnn", "small_cnn", "per_action")
+SWITCHES = gym.spaces.MultiDiscrete([2, 3])
 
 
-def test_no_convolution_is_made_where_no_image_is_seen() -> None:
-    networks = _networks(IMAGES, CHOICES, ("use_action", "use_done"))
-    assert networks.convolutions is None
-    assert list(_encoded(networks, _steps(IMAGES, CHOICES, 0))) == ["features"]
+def _made(name: str, observations: gym.spaces.Box, actions: gym.Space[Any], **settings: Any) -> Any:
+    torch.manual_seed(0)
+    return make_network(observations, actions, RewardModelSettings(network=name, **settings)).eval()
+
+
+def _inputs_of(network: Any, observations: gym.spaces.Box, actions: gym.Space[Any], n: int = 4) -> Any:
+    rng = np.random.default_rng(0)
+    low, high = (0, 256) if observations.dtype == np.uint8 else (-2, 3)
+    seen = rng.integers(low, high, (n, 4, *observations.shape)).astype(observations.dtype)
+    actions.seed(0)
+    acted = np.stack([[actions.sample() for _ in range(3)] for _ in range(n)])
+    ended = torch.arange(n) % 2 == 0
+    return network.encode(torch.as_tensor(seen), torch.as_tensor(acted), ended), torch.as_tensor(seen), ended
+
+
+@pytest.mark.parametrize("name", sorted(set(NETWORKS.parts) - {"large_cnn", "very_large_cnn"}))  # slow, and pooled_cnn
+@pytest.mark.parametrize("regularised", [False, True])
+@pytest.mark.parametrize(
+    ("observations", "actions"), [(VECTORS, SWITCHES), (FRAMES, CHOICES), (VECTORS, FORCES), (FRAMES, SWITCHES)]
+)
+def test_members_differ_and_learn_and_a_fragments_reward_is_its_own(
+    name: str, regularised: bool, observations: gym.spaces.Box, actions: gym.Space[Any]
+) -> None:
+    settings: dict[str, Any] = {"dropout": 0.3, "batch_norm": True} if regularised else {}
+    if (name in FOR_IMAGES and observations is VECTORS) or (name in PER_ACTION and actions is FORCES):
+        with pytest.raises(SettingError, match=rf"reward_model\.network is '{name}'"):
+            _made(name, observations, actions)
+        return
+    network = _made(name, observations, actions, convolutions=(3, 4), hidden=(8, 8), use_next_state=True, **settings)
+    inputs, _, _ = _inputs_of(network, observations, actions)
+    rewards = network(inputs)
+    assert rewards.shape == (3, 4, 3)
+    assert rewards.dtype == torch.float32
+    assert not torch.allclose(rewards[0], rewards[1])
+    alone = network({key: of[1:2] for key, of in inputs.items()})
+    torch.testing.assert_close(alone[:, 0], rewards[:, 1], rtol=1e-4, atol=1e-5)
+    torch.autograd.backward(network.train()(inputs).square().sum())
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in network.parameters())
+
+
+def test_the_papers_network_is_the_papers() -> None:
+    frames = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    network = _made("paper_cnn", frames, CHOICES, use_action=False, hidden=(5,), activation="tanh")
+    inputs, seen, _ = _inputs_of(network, frames, CHOICES, n=1)
+    assert [tuple(p.shape) for p in network.convolutions[0].parameters() if p.dim() == 4] == [
+        (16, 4, 7, 7),
+        (16, 16, 5, 5),
+        (16, 16, 3, 3),
+        (16, 16, 3, 3),
+    ]
+    rewards = network(inputs)
+    first, last = network.head.layers[0], network.head.layers[-1]
+    for member, layers in enumerate(network.convolutions):
+        values = seen[0, :-1].permute(0, 3, 1, 2) / 255
+        for layer, stride in zip([of for of in layers if isinstance(of, nn.Conv2d)], (3, 2, 1, 1), strict=True):
+            values = F.leaky_relu(F.conv2d(values, layer.weight, layer.bias, stride), 0.01)
+        values = F.leaky_relu(values.flatten(1) @ first.weight[member] + first.bias[member], 0.01)
+        assert values.shape == (3, 64)
+        expected = values @ last.weight[member] + last.bias[member]
+        torch.testing.assert_close(rewards[member, 0], expected[:, 0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "units"), [("nature", 512), ("impala", 256)])
+def test_published_networks_have_the_policys_convolutions(name: str, units: int) -> None:
+    network = _made(name, FRAMES, CHOICES)
+    encoder, size = image_encoder(name, FRAMES.shape, None)
+    assert size == units == network.head.layers[0].weight.shape[2]
+    own, policys = (module.state_dict() for module in (network.convolutions[1], encoder[0]))
+    assert {key: of.shape for key, of in own.items()} == {key: of.shape for key, of in policys.items()}
+    encoder[0].load_state_dict(own)
+    inputs, seen, _ = _inputs_of(network, FRAMES, CHOICES, n=1)
+    features = torch.cat([encoder[0](seen[0, :-1].permute(0, 3, 1, 2).float()), inputs["features"][0]], 1)
+    first, last = network.head.layers[0], network.head.layers[-1]
+    values = F.relu(features @ first.weight[1] + first.bias[1]) @ last.weight[1] + last.bias[1]
+    torch.testing.assert_close(network(inputs)[1, 0], values[:, 0], rtol=1e-4, atol=1e-4)
+
+
+def test_one_output_per_action_is_selected_by_each_component() -> None:
+    network = _made("per_action", VECTORS, SWITCHES, hidden=(6,), normalize_inputs="none")
+    inputs, _, _ = _inputs_of(network, VECTORS, SWITCHES)
+    outputs = network.head(inputs["features"].flatten(0, 1).expand(3, 12, 3)).view(3, 4, 3, 5)
+    chosen = inputs["selects"].nonzero()[:, 2].view(4, 3, 2)
+    for member, n, t in np.ndindex(3, 4, 3):
+        expected = outputs[member, n, t, chosen[n, t]].sum()
+        torch.testing.assert_close(network(inputs)[member, n, t], expected)
+    with pytest.raises(SettingError, match="use 'mlp', or discrete actions"):
+        _made("per_action", VECTORS, FORCES)
+
+
+@pytest.mark.parametrize("observations", [VECTORS, FRAMES], ids=["vectors", "images"])
+def test_a_shaped_reward_adds_the_difference_of_a_potential_that_ends_with_the_episode(
+    observations: gym.spaces.Box,
+) -> None:
+    network = _made("shaped", observations, CHOICES, shaping_discount=0.9)
+    inputs, seen, ended = _inputs_of(network, observations, CHOICES)
+
+    def potential(states: Tensor) -> Tensor:
+        frames = states.flatten(0, 1)[:, None].expand(-1, 2, *observations.shape)
+        actions, none = torch.zeros(len(frames), 1, dtype=torch.int64), torch.zeros(len(frames), dtype=torch.bool)
+        values: Tensor = network.potential(network.potential.encode(frames, actions, none))
+        return values.view(3, *states.shape[:2])
+
+    base = network.base({key.removeprefix("base."): of for key, of in inputs.items() if key.startswith("base.")})
+    after = potential(seen[:, 1:])
+    after[:, :, -1] *= (~ended).float()
+    torch.testing.assert_close(network(inputs), base + 0.9 * after - potential(seen[:, :-1]), rtol=1e-4, atol=1e-5)
+
+
+def test_batch_norm_of_members_is_that_of_each_alone() -> None:
+    norm = StackedBatchNorm(3, 4)
+    inputs = torch.randn(3, 20, 4) * 5 + 2
+    alone = [nn.BatchNorm1d(4) for _ in range(3)]
+    expected = torch.stack([of(inputs[member]) for member, of in enumerate(alone)])
+    torch.testing.assert_close(norm(inputs), expected)
+    norm.eval()
+    assert not torch.allclose(norm(inputs), expected)
+    torch.testing.assert_close(norm(inputs), torch.stack([of.eval()(inputs[i]) for i, of in enumerate(alone)]))
+
+
+LATER = gym.spaces.Discrete(4, start=2)
+PUSHES = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+
+def images(side=16, channels=3):
+    return gym.spaces.Box(0, 255, (side, side, channels), np.uint8)
+
+
+def settings(**changes):
+    wanted = {"network": "pooled_cnn", "use_next_state": True, "convolutions": (4, 5), "ensemble_size": 2}
+    return RewardModelSettings(**(wanted | changes))
+
+
+def ensemble(space, **changes):
+    torch.manual_seed(0)
+    return RewardEnsemble(space, LATER, settings(**changes))
+
+
+def pictures_of(space, n=6):
+    rng = np.random.default_rng(0)
+    states = rng.integers(0, 256, (2, n, *space.shape), dtype=np.uint8)
+    return Transitions(
+        states[0], rng.integers(2, 6, n), states[1], np.arange(n) % 2 == 1, np.zeros(n), np.arange(n), np.zeros(n, int)
+    )
+
+
+def test_it_computes_what_imitations_network_does():
+    nets = pytest.importorskip("imitation.rewards.reward_nets")
+    space, from_zero = images(), gym.spaces.Discrete(4)
+    theirs = nets.CnnRewardNet(space, from_zero, use_next_state=True, use_done=True, hid_channels=(4, 5))
+    ours = RewardEnsemble(space, from_zero, settings(use_done=True, ensemble_size=1, activation="relu"))
+    weights = [of for of in theirs.parameters() if of.dim()]
+    for own, of in zip(ours.networks.parameters(), weights, strict=True):
+        assert own.shape == of.shape
+        own.data.copy_(of)
+    steps = pictures_of(space)
+    given = (steps.observations, steps.actions - 2, steps.next_observations, steps.terminated)
+    assert np.allclose(ours.predict(*given), theirs.predict(*given), atol=1e-5)
+
+
+@pytest.mark.parametrize(("side", "channels"), [(16, 1), (16, 12), (84, 4)])
+def test_images_of_any_size_and_any_number_of_channels_are_taken_and_tools_see_the_layers(side, channels):
+    space = images(side, channels)
+    reward = EnsembleReward(ensemble(space))
+    steps = pictures_of(space)
+    inputs = [of.requires_grad_() for of in reward.tensors(steps)]
+    seen = {}
+    layers = {name: of for name, of in reward.layers().items() if isinstance(of, nn.Conv2d)}
+    assert [name.rpartition(".")[2] for name in layers] == ["conv1", "conv2"] * 2
+    hooks = [
+        of.register_forward_hook(lambda _, __, out, name=name: seen.update({name: out})) for name, of in layers.items()
+    ]
+    output = reward.forward(*inputs)
+    for hook in hooks:
+        hook.remove()
+    assert np.allclose(output.detach().numpy(), reward.of(steps), atol=1e-5)
+    grads = torch.autograd.grad(output.sum(), [*inputs[:3], *seen.values()])
+    assert all(grad.abs().sum() > 0 for grad in grads)
+    assert all(of.shape[2:] == (side, side) for of in seen.values())
+    assert not np.allclose(reward.fresh(1).of(steps), reward.fresh(2).of(steps))
+
+
+@pytest.mark.parametrize(
+    ("space", "actions", "changes", "says"),
+    [
+        (gym.spaces.Box(-1, 1, (5,), np.float32), LATER, {}, "not uint8 images"),
+        (images(), PUSHES, {}, "one output per action"),
+        (images(), LATER, {"use_state": False, "use_next_state": False}, "needs an image"),
+    ],
+)
+def test_what_it_cannot_take_is_refused(space, actions, changes, says):
+    with pytest.raises(SettingError, match=says):
+        make_network(space, actions, settings(**changes))
+
+
+def test_continuous_actions_are_fine_if_they_are_no_input():
+    network = make_network(images(), PUSHES, settings(use_action=False))
+    frames = torch.zeros(3, 2, 16, 16, 3, dtype=torch.uint8)
+    rewards = network(network.encode(frames, torch.zeros(3, 1, 2), torch.zeros(3, dtype=torch.bool)))
+    assert rewards.shape == (2, 3, 1)

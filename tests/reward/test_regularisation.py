@@ -13,9 +13,10 @@ import torch
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.reward.regularisation import LARGEST, SMALLEST, AdaptiveL2, EarlyStopping, PassLosses
+from rlhf_ray.reward.methods import LARGEST, SMALLEST, STEPS, AdaptiveL2, EarlyStopping, PassLosses, WeightAverage
 from rlhf_ray.settings import RewardModelSettings
-from tests.made_up import FORCES, VECTORS, some_comparisons
+from tests.made_up import some_comparisons
+from tests.reward.fits import same, trainer_of
 
 WIDE = RewardModelSettings(normalize_inputs="none", hidden=(64,), batch_size=16, ensemble_size=2, weight_decay=0.0)
 
@@ -29,9 +30,7 @@ def _noisy(n: int = 150, seed: int = 0) -> Comparisons:
 
 
 def _trainer(settings: RewardModelSettings, held_out_share: float = 0.3) -> RewardTrainer:
-    trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=held_out_share, seed=0)
-    trainer.comparisons.add(_noisy())
-    return trainer
+    return trainer_of(settings, _noisy(), held_out_share=held_out_share)
 
 
 def _passes(trainer: RewardTrainer, updates: int) -> list[PassLosses]:
@@ -109,7 +108,7 @@ def test_a_fit_that_is_watched_takes_the_same_steps() -> None:
     watched, other = _trainer(WIDE), _trainer(WIDE)
     passes = _passes(watched, 50)
     other.fit(50)
-    assert all(np.array_equal(of, other.ensemble.state()[name]) for name, of in watched.ensemble.state().items())
+    assert same(watched, other)
     train = int((~watched.comparisons.stacked.held_out).sum())  # type: ignore[union-attr]
     per_pass = math.ceil(train / 16)
     assert [one.gradient_steps for one in passes] == [*range(0, 50, per_pass), 50]
@@ -139,8 +138,39 @@ def test_the_coefficient_survives_a_restart() -> None:
     settings = dataclasses.replace(WIDE, adaptive_l2=True)
     trainer = _trainer(settings)
     trainer.fit(100)
-    restored = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.3, seed=0)
+    restored = trainer_of(settings, held_out_share=0.3)
     restored.load_state(trainer.state(), Changes(1, _noisy()))
     trainer.fit(30)
     restored.fit(30)
-    assert all(np.array_equal(of, restored.ensemble.state()[name]) for name, of in trainer.ensemble.state().items())
+    assert same(trainer, restored)
+
+
+def test_the_average_is_the_closed_form() -> None:
+    weights = torch.zeros(2)
+    average = WeightAverage([weights])
+    seen = []
+    for step in range(3 * STEPS):
+        weights.copy_(torch.tensor([float(step), float(step % 7)]))
+        average.add()
+        seen.append(weights.clone().numpy())
+        if step == 9:
+            average.end()
+            assert weights.numpy() == pytest.approx(np.mean(seen, 0))  # the first count the same
+            average.begin()
+            assert weights.numpy() == pytest.approx(seen[-1])
+    expected = np.mean(seen[:STEPS], 0)
+    for value in seen[STEPS:]:
+        expected = expected + (value - expected) / STEPS
+    average.end()
+    assert weights.numpy() == pytest.approx(expected, rel=1e-5)
+
+
+def test_fits_go_on_from_the_weights_not_from_their_average() -> None:
+    some = some_comparisons(30, 5)
+    settings = RewardModelSettings(hidden=(8,), label_noise=0.0)
+    whole, halves = (trainer_of(settings, some, held_out_share=0.1) for _ in range(2))
+    whole.fit(40)
+    halves.fit(20)
+    halves.fit(20)
+    one, other = (trainer._average.state()["last"]["0"] for trainer in (whole, halves))
+    assert one == pytest.approx(other, abs=1e-6)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import (
@@ -78,16 +77,6 @@ def test_every_kind_answers_the_same_call(kind):
     assert not np.allclose(reward.fresh(1).of(steps), reward.fresh(2).of(steps))
 
 
-def test_gradients_are_those_of_the_reward():
-    reward = ensemble(VECTOR, CONTINUOUS)
-    steps = steps_for(reward)
-    inputs = [of.requires_grad_() for of in reward.tensors(steps)]
-    slope = torch.autograd.grad(reward.forward(*inputs).sum(), inputs)[0].numpy()[:, 2]
-    moved = steps.observations.copy()
-    moved[:, 2] += 1e-3
-    assert np.allclose((reward.of(steps.with_(observations=moved)) - reward.of(steps)) / 1e-3, slope, atol=1e-2)
-
-
 def test_an_adapter_keeps_its_own_copy():
     made = RewardEnsemble(VECTOR, DISCRETE, ALL)
     reward = EnsembleReward(made)
@@ -97,20 +86,6 @@ def test_an_adapter_keeps_its_own_copy():
         for weight in made.parameters():
             weight.add_(1.0)
     assert np.array_equal(reward.of(steps), before)
-
-
-def test_a_callable_of_the_wrong_shape_says_so():
-    reward = CallableReward(lambda o, a, n, d: o, VECTOR, DISCRETE, "mine")
-    with pytest.raises(SettingError, match=r"'mine' returned shape \(7, 5\) for 7 steps; it must return \(7,\)"):
-        reward.of(steps_for(reward))
-
-
-def test_splits_are_by_episode():
-    steps = steps_for(ensemble(VECTOR, DISCRETE), n=30)
-    train, test = steps.split(0.3, np.random.default_rng(0))
-    assert len(train) + len(test) == 30
-    assert not set(train.episodes) & set(test.episodes)
-    assert len(set(test.episodes)) == 3
 
 
 class TypedNetwork(torch.nn.Module):

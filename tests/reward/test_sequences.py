@@ -93,15 +93,6 @@ def test_an_episodes_rewards_are_the_last_ones_of_windows_in_a_slow_loop(
     )
 
 
-def test_a_piece_with_enough_steps_before_it_has_the_rewards_of_the_whole() -> None:
-    ensemble = _ensemble("gru")
-    observations, actions = _episode(20)
-    whole = ensemble.episode_rewards(observations, actions, False)
-    piece = ensemble.episode_rewards(observations[7:], actions[7:], False)
-    torch.testing.assert_close(piece[:, 3:], whole[:, 10:])
-    assert not torch.allclose(piece[:, 0], whole[:, 7])
-
-
 def test_without_history_an_episodes_rewards_are_those_of_its_steps() -> None:
     ensemble = _ensemble("mlp", use_done=True)
     observations, actions = _episode(6)

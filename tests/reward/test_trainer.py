@@ -1,7 +1,8 @@
+from __future__ import annotations
+
 import dataclasses
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -10,8 +11,8 @@ from rlhf_ray.data.comparisons import Changes, Comparisons, side_of, stable_unif
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward import trainer as trainer_module
+from rlhf_ray.reward.comparison_set import bootstrap_weights
 from rlhf_ray.reward.fit_report import FitReport
-from rlhf_ray.reward.stacked import bootstrap_weights
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store.answers import Presses
 from tests.made_up import (
@@ -19,34 +20,19 @@ from tests.made_up import (
     FORCES,
     IMAGES,
     VECTORS,
+    beats,
     joined,
+    more_right,
+    opposite,
+    right_about,
     some_comparisons,
+    steps_of,
 )
+from tests.reward.fits import same, trainer_of
 
 SMALL = RewardModelSettings(hidden=(8,), batch_size=8, normalize_inputs="none")
 CERTAIN = dataclasses.replace(SMALL, label_noise=0.0)
 """Takes answers for certain: estimates of errors depend on all members and on held-out answers."""
-
-
-def _trainer(
-    settings: RewardModelSettings = SMALL,
-    comparisons: Comparisons | None = None,
-    *,
-    held_out_share: float = 0.0,
-    seed: int = 0,
-    observations: gym.spaces.Box = VECTORS,
-    actions: gym.Space[Any] = FORCES,
-) -> RewardTrainer:
-    trainer = RewardTrainer(settings, observations, actions, held_out_share=held_out_share, seed=seed)
-    if comparisons is not None:
-        trainer.comparisons.add(comparisons)
-    return trainer
-
-
-def _same(one: RewardTrainer, other: RewardTrainer) -> bool:
-    """Whether weights, normalisers and version are the same bit for bit."""
-    mine, theirs = one.ensemble.state(), other.ensemble.state()
-    return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
 
 
 def _without_time(report: FitReport) -> dict[str, Any]:
@@ -57,18 +43,8 @@ def _raw_rewards(trainer: RewardTrainer, comparisons: Comparisons) -> Any:
     """Reward before normalisation, ``[members, n, 2, length]`` float64."""
     sides = []
     for side in (comparisons.pairs.left, comparisons.pairs.right):
-        n, length = side.rewards.shape
-        done = torch.zeros(n, length, dtype=torch.bool)
-        done[:, -1] = torch.as_tensor(side.terminated)
-        seen = torch.as_tensor(side.observations)
-        rewards = trainer.ensemble.member_rewards(
-            seen[:, :-1].flatten(0, 1),
-            torch.as_tensor(side.actions).flatten(0, 1),
-            seen[:, 1:].flatten(0, 1),
-            done.flatten(),
-        )
-        rewards = rewards * trainer.ensemble.reward_std[:, None] + trainer.ensemble.reward_mean[:, None]
-        sides.append(rewards.double().numpy().reshape(-1, n, length))
+        rewards = trainer.ensemble.raw_rewards(*map(torch.as_tensor, steps_of(side)))
+        sides.append(rewards.double().numpy().reshape(-1, *side.rewards.shape))
     return np.stack(sides, axis=2)
 
 
@@ -91,7 +67,7 @@ def test_a_fit_that_comes_to_no_numbers_says_so() -> None:
         return return_difference * torch.nan
 
     settings = dataclasses.replace(SMALL, loss=nothing)  # type: ignore[arg-type]
-    trainer = _trainer(settings, some_comparisons(20))
+    trainer = trainer_of(settings, some_comparisons(20))
     with pytest.raises(
         SettingError, match=r"learning_rate is 0\.\d+, and after 3 gradient steps the rewards are NaN or inf.*nothing"
     ):
@@ -105,7 +81,7 @@ def test_the_report_says_what_the_formula_says_of_the_fitted_model(label_noise: 
         SMALL, label_noise=label_noise, discount=discount, use_done=True, use_next_state=True
     )
     comparisons = _some_ties(some_comparisons(40, 6))
-    trainer = _trainer(settings, comparisons, held_out_share=0.3)
+    trainer = trainer_of(settings, comparisons, held_out_share=0.3)
     report = trainer.fit(20)
     mean_rewards = _raw_rewards(trainer, comparisons).mean(0, keepdims=True)
     losses = _losses(mean_rewards, comparisons.preferences, settings)[0]
@@ -140,7 +116,7 @@ def test_choices_are_each_annotators_newest_as_shown_and_one_member_has_no_disag
     names, swapped = ("ada", "bob") * 60, (False, True, True, False) * 30
     sides, others = (tuple(map(side_of, given, swapped)) for given in (answers, 1 - answers))
     said = Comparisons(pairs, answers, names, sides)
-    trainer = _trainer(dataclasses.replace(SMALL, ensemble_size=1), said[np.arange(80)])
+    trainer = trainer_of(dataclasses.replace(SMALL, ensemble_size=1), said[np.arange(80)])
     report = trainer.fit(1)
     assert report.chosen == {"ada": Presses(20, 20), "bob": Presses(20, 20)}
     assert np.isnan(report.disagreement)
@@ -181,7 +157,7 @@ def test_the_gradient_is_that_of_the_bootstrapped_mean_loss(
     )
     comparisons = _some_ties(some_comparisons(12, 5))
     weights = bootstrap_weights(comparisons.pairs.ids, 3)
-    trainer = _trainer(settings, comparisons)
+    trainer = trainer_of(settings, comparisons)
     begin = trainer.ensemble.state()
 
     def loss() -> float:
@@ -205,20 +181,20 @@ def test_the_gradient_is_that_of_the_bootstrapped_mean_loss(
 
 def test_what_is_held_out_does_not_influence_the_weights_at_all() -> None:
     comparisons = some_comparisons(40)
-    trainer = _trainer(CERTAIN, comparisons, held_out_share=0.3)
+    trainer = trainer_of(CERTAIN, comparisons, held_out_share=0.3)
     held_out = np.array([name in _held_out(trainer) for name in comparisons.pairs.ids])
     trainer.fit(20)
-    for where, same in ((held_out, True), (~held_out, False)):
+    for where, alike in ((held_out, True), (~held_out, False)):
         flipped = np.where(where, 1 - comparisons.preferences, comparisons.preferences)
-        other = _trainer(CERTAIN, Comparisons(comparisons.pairs, flipped), held_out_share=0.3)
+        other = trainer_of(CERTAIN, Comparisons(comparisons.pairs, flipped), held_out_share=0.3)
         other.fit(20)
-        assert _same(trainer, other) == same
+        assert same(trainer, other) == alike
 
 
 def test_what_is_held_out_stays_so_when_comparisons_arrive_in_another_order() -> None:
     comparisons = some_comparisons(60)
-    all_at_once = _trainer(SMALL, comparisons, held_out_share=0.25).fit(1)
-    bit_by_bit = _trainer(SMALL, held_out_share=0.25)
+    all_at_once = trainer_of(SMALL, comparisons, held_out_share=0.25).fit(1)
+    bit_by_bit = trainer_of(SMALL, held_out_share=0.25)
     for i in reversed(range(0, 60, 7)):
         bit_by_bit.comparisons.add(comparisons[i : i + 7])
     report = bit_by_bit.fit(1)
@@ -229,7 +205,7 @@ def test_what_is_held_out_stays_so_when_comparisons_arrive_in_another_order() ->
 @pytest.mark.parametrize("n", [1, 30])
 def test_each_member_has_mean_0_and_standard_deviation_1_over_all_stored_steps(n: int) -> None:
     comparisons = some_comparisons(n, 25)
-    trainer = _trainer(SMALL, comparisons, held_out_share=0.3)
+    trainer = trainer_of(SMALL, comparisons, held_out_share=0.3)
     trainer.fit(10)
     rewards = _raw_rewards(trainer, comparisons).reshape(3, -1)
     normalised = (rewards - trainer.ensemble.reward_mean.numpy()[:, None]) / trainer.ensemble.reward_std.numpy()[
@@ -239,38 +215,27 @@ def test_each_member_has_mean_0_and_standard_deviation_1_over_all_stored_steps(n
     assert np.abs(normalised.std(1, ddof=1) - 1).max() < 1e-3
 
 
-def test_the_normalisers_do_not_depend_on_the_chunks() -> None:
-    comparisons = some_comparisons(11, 5)
-    trainer = _trainer(dataclasses.replace(SMALL, dropout=0.1), comparisons)
-    trainer.ensemble._that_fit = 33  # three pairs of 2 x 5 steps
-    report = trainer.fit(3)
-    rewards = _raw_rewards(trainer, comparisons).reshape(3, -1)  # in one pass
-    np.testing.assert_allclose(trainer.ensemble.reward_mean, rewards.mean(1), atol=1e-5)
-    np.testing.assert_allclose(trainer.ensemble.reward_std, rewards.std(1, ddof=1), rtol=1e-4)
-    assert report.train_loss > 0
-
-
 def test_a_window_leaves_out_all_but_the_newest_comparisons() -> None:
     old, new = some_comparisons(20, seed=1), some_comparisons(12, seed=2)
     other = dataclasses.replace(old, preferences=1 - old.preferences)
     trainers = []
     for first in (old, other):
-        trainer = _trainer(dataclasses.replace(CERTAIN, window=12), joined([first, new]))
+        trainer = trainer_of(dataclasses.replace(CERTAIN, window=12), joined([first, new]))
         report = trainer.fit(5)
         assert report.comparisons == 32
         trainers.append(trainer)
-    assert _same(*trainers)  # whatever the old ones said
+    assert same(*trainers)  # whatever the old ones said
     trainers[0].comparisons.add(some_comparisons(3, seed=3))
     trainers[0].fit(5)
-    assert not _same(*trainers)
-    everything = _trainer(CERTAIN, joined([old, new]))
+    assert not same(*trainers)
+    everything = trainer_of(CERTAIN, joined([old, new]))
     everything.fit(5)
-    assert not _same(everything, trainers[1])
+    assert not same(everything, trainers[1])
 
 
 def test_a_fit_takes_exactly_the_updates_it_is_told_whatever_the_batches() -> None:
     for n, batch_size, updates in ((3, 32, 7), (20, 8, 4), (16, 8, 5), (1, 1, 1)):
-        trainer = _trainer(dataclasses.replace(SMALL, batch_size=batch_size), some_comparisons(n))
+        trainer = trainer_of(dataclasses.replace(SMALL, batch_size=batch_size), some_comparisons(n))
         trainer.fit(updates)
         (steps,) = {int(moments["step"]) for moments in trainer.optimizer.state.values()}
         assert steps == updates
@@ -278,49 +243,29 @@ def test_a_fit_takes_exactly_the_updates_it_is_told_whatever_the_batches() -> No
 
 def test_adding_twice_changes_nothing() -> None:
     comparisons = some_comparisons(12)
-    once, twice = _trainer(SMALL, comparisons), _trainer(SMALL, comparisons[:7])
+    once, twice = trainer_of(SMALL, comparisons), trainer_of(SMALL, comparisons[:7])
     twice.comparisons.add(comparisons[3:])
     twice.comparisons.add(comparisons)
     assert twice.comparisons.keys == once.comparisons.keys == comparisons.keys
     once.fit(5)
     assert twice.fit(5).comparisons == 12
-    assert _same(once, twice)
+    assert same(once, twice)
 
 
 def test_of_a_pair_that_is_twice_in_one_batch_the_later_answer_counts() -> None:
     comparisons = some_comparisons(2)
     both = joined([comparisons, Comparisons(comparisons.pairs, 1 - comparisons.preferences)])
-    once, twice = _trainer(SMALL, both[2:]), _trainer(SMALL, both)
+    once, twice = trainer_of(SMALL, both[2:]), trainer_of(SMALL, both)
     assert twice.fit(3).comparisons == once.fit(3).comparisons == 2
-    assert _same(once, twice)
-
-
-def test_nothing_but_ties_pulls_the_returns_together() -> None:
-    comparisons = some_comparisons(20)
-    ties = Comparisons(comparisons.pairs, np.full(20, 0.5, dtype=np.float32))
-    trainer = _trainer(dataclasses.replace(SMALL, learning_rate=1e-2), ties)
-    before = trainer.fit(1)
-    report = trainer.fit(200)
-    assert report.ties == 20
-    assert np.isnan(report.train_accuracy)
-    assert report.train_loss < before.train_loss
-    assert report.train_loss == pytest.approx(np.log(2), abs=0.01)
-    assert np.isfinite(trainer.ensemble.predict(*_one_step())).all()
+    assert same(once, twice)
 
 
 def _one_step() -> tuple[Any, ...]:
     return np.zeros((1, 3), np.float32), np.zeros((1, 2), np.float32), np.ones((1, 3), np.float32), np.array([False])
 
 
-def test_a_single_comparison_of_a_single_step_is_enough_to_fit() -> None:
-    trainer = _trainer(SMALL, some_comparisons(1, 1))
-    report = trainer.fit(50)
-    assert report.train_accuracy == 1.0
-    assert np.isfinite(trainer.ensemble.predict(*_one_step())).all()
-
-
 def test_where_chance_held_everything_out_all_of_it_is_fitted() -> None:
-    trainer = _trainer(SMALL, some_comparisons(3), held_out_share=0.999)
+    trainer = trainer_of(SMALL, some_comparisons(3), held_out_share=0.999)
     before = trainer.ensemble.state()
     report = trainer.fit(30)
     assert report.held_out == 3
@@ -331,7 +276,7 @@ def test_where_chance_held_everything_out_all_of_it_is_fitted() -> None:
 
 
 def test_a_constant_reward_is_normalised_to_numbers() -> None:
-    trainer = _trainer(
+    trainer = trainer_of(
         RewardModelSettings(hidden=(8,), use_state=False, use_action=False, use_done=True), some_comparisons(2)
     )
     trainer.comparisons.add(some_comparisons(3, seed=1))
@@ -342,60 +287,38 @@ def test_a_constant_reward_is_normalised_to_numbers() -> None:
     assert np.isfinite(trainer.ensemble.predict(*_one_step())).all()
 
 
-def test_fitting_to_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no comparisons to fit"):
-        _trainer().fit(1)
-
-
-INPUTS = ("use_state", "use_action", "use_next_state", "use_done")
-
-
-@pytest.mark.parametrize(
-    "chosen", [(name,) for name in INPUTS] + [("use_state", "use_next_state"), INPUTS], ids="+".join
-)
-@pytest.mark.parametrize("observations", [VECTORS, IMAGES], ids=["mlp", "cnn"])
-def test_any_choice_of_inputs_can_be_fitted(observations: gym.spaces.Box, chosen: tuple[str, ...]) -> None:
-    switches: dict[str, Any] = {name: name in chosen for name in INPUTS}
-    comparisons = some_comparisons(3, 4, observations=observations, actions=CHOICES)
-    trainer = _trainer(
-        dataclasses.replace(SMALL, **switches), comparisons[:2], observations=observations, actions=CHOICES
-    )
-    trainer.comparisons.add(comparisons[2:])
-    assert np.isfinite(trainer.fit(2).train_loss)
-
-
 @pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}], ids=["mlp", "cnn"])
 def test_a_restored_trainer_goes_on_bit_for_bit(spaces: dict[str, Any]) -> None:
     comparisons = some_comparisons(12, 3, **spaces)
     settings = dataclasses.replace(SMALL, batch_size=5)
-    uninterrupted = _trainer(settings, comparisons[:7], **spaces)
+    uninterrupted = trainer_of(settings, comparisons[:7], **spaces)
     uninterrupted.fit(4)
     state = uninterrupted.state()  # and what follows may not reach into it
     uninterrupted.comparisons.add(comparisons[7:])
     expected = uninterrupted.fit(6)
     shuffled = comparisons[np.random.default_rng(0).permutation(12)]
-    restored = _trainer(settings, seed=99, **spaces)
+    restored = trainer_of(settings, seed=99, **spaces)
     restored.load_state(state, Changes(1, shuffled))
     assert restored.comparisons.keys == comparisons.keys[:7]
     restored.comparisons.add(comparisons[7:])
     assert _without_time(restored.fit(6)) == _without_time(expected)
-    assert _same(restored, uninterrupted)
-    again = _trainer(settings, **spaces)
+    assert same(restored, uninterrupted)
+    again = trainer_of(settings, **spaces)
     again.load_state(state, Changes(1, shuffled))  # nor does the restored trainer
     again.comparisons.add(comparisons[7:])
     again.fit(6)
-    assert _same(again, uninterrupted)
+    assert same(again, uninterrupted)
 
 
 def test_a_state_from_before_the_first_fit_can_be_restored() -> None:
-    one = _trainer(SMALL, seed=1)
-    other = _trainer(SMALL, seed=2)
+    one = trainer_of(SMALL, seed=1)
+    other = trainer_of(SMALL, seed=2)
     other.load_state(one.state(), Changes(0, None))
     comparisons = some_comparisons(5)
     for trainer in (one, other):
         trainer.comparisons.add(comparisons)
         trainer.fit(3)
-    assert _same(one, other)
+    assert same(one, other)
 
 
 @pytest.mark.parametrize("kept", [0, 2])
@@ -403,7 +326,7 @@ def test_comparisons_that_are_missing_for_a_state_are_told_of_and_the_others_are
     kept: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     comparisons = some_comparisons(3)
-    trainer, restored = _trainer(SMALL, comparisons), _trainer(SMALL)
+    trainer, restored = trainer_of(SMALL, comparisons), trainer_of(SMALL)
     trainer.fit(1)
     if kept == 0:
         with pytest.raises(ValueError, match="3 of the 3 comparisons"):
@@ -411,27 +334,71 @@ def test_comparisons_that_are_missing_for_a_state_are_told_of_and_the_others_are
         return
     restored.load_state(trainer.state(), Changes(1, comparisons[:kept]))
     assert f"{3 - kept} of the 3 comparisons" in caplog.text
-    assert _same(restored, trainer)
+    assert same(restored, trainer)
     assert restored.fit(1).comparisons == kept
-
-
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
-    comparisons = some_comparisons(20)
-    trainers = [_trainer(SMALL, comparisons, seed=seed) for seed in (3, 3, 4)]
-    for trainer in trainers:
-        trainer.fit(5)
-    assert _same(trainers[0], trainers[1])
-    assert not _same(trainers[0], trainers[2])
 
 
 def test_torchs_random_numbers_are_left_alone_and_not_used() -> None:
     comparisons = some_comparisons(20)
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    one = _trainer(SMALL, comparisons)
+    one = trainer_of(SMALL, comparisons)
     one.fit(5)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    other = _trainer(SMALL, comparisons)
+    other = trainer_of(SMALL, comparisons)
     other.fit(5)
-    assert _same(one, other)
+    assert same(one, other)
+
+
+def test_a_fit_learns_a_linear_reward_from_200_comparisons() -> None:
+    seen, unseen = some_comparisons(200, 10), some_comparisons(500, 10, seed=1)
+    trainers = [trainer_of(RewardModelSettings(), seen, seed=seed) for seed in range(2)]
+    for trainer in trainers:
+        trainer.fit(200)
+    assert beats(0.75, [right_about(seen, trainer.ensemble) for trainer in trainers])
+    assert beats(0.75, [right_about(unseen, trainer.ensemble) for trainer in trainers])
+
+
+def test_a_fit_learns_from_images() -> None:
+    spaces: Any = {"observations": IMAGES, "actions": CHOICES}
+    seen, unseen = some_comparisons(24, 3, **spaces), some_comparisons(200, 3, seed=1, **spaces)
+    right: dict[bool, list[Any]] = {False: [], True: []}
+    for seed in range(2):
+        for turned, fits in right.items():
+            trainer = trainer_of(SMALL, opposite(seen) if turned else seen, seed=seed, **spaces)
+            trainer.fit(30)
+            fits.append(right_about(unseen, trainer.ensemble))
+    assert more_right(right[False], right[True])
+
+
+ON_THE_CPU = RewardModelSettings(
+    hidden=(8,), batch_size=8, use_next_state=True, use_done=True, discount=0.9, precision="float32"
+)
+ON_A_GPU = dataclasses.replace(ON_THE_CPU, gpus=1.0)
+ON_BOTH = [(VECTORS, FORCES), (IMAGES, CHOICES)]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_named_with_the_remedy() -> None:
+    with pytest.raises(SettingError, match=r"reward_model\.gpus is 0\.5.*sees no GPU.*set it to 0.*CUDA build"):
+        RewardTrainer(dataclasses.replace(ON_THE_CPU, gpus=0.5), VECTORS, FORCES, held_out_share=0.0, seed=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize(("observations", "actions"), ON_BOTH)
+def test_a_fit_on_the_gpu_is_that_on_the_cpu_but_for_rounding(observations: object, actions: object) -> None:
+    comparisons = some_comparisons(40, observations=observations, actions=actions)  # type: ignore[arg-type]
+    here, there = (
+        RewardTrainer(settings, observations, actions, held_out_share=0.2, seed=0)  # type: ignore[arg-type]
+        for settings in (ON_THE_CPU, ON_A_GPU)
+    )
+    for trainer in (here, there):
+        trainer.comparisons.add(comparisons)
+        trainer.fit(20)
+    for name, value in here.ensemble.state().items():
+        assert np.allclose(value, there.ensemble.state()[name], atol=1e-3), name
+    here.load_state(there.state(), Changes(1, comparisons))  # states go from one to the other
+    there.load_state(here.state(), Changes(1, comparisons))
+    reports = [trainer.fit(20) for trainer in (here, there)]
+    assert reports[0].train_loss == pytest.approx(reports[1].train_loss, abs=1e-3)

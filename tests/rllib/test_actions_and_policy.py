@@ -11,7 +11,7 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.utils.spaces.space_utils import unsquash_action
 
-from rlhf_ray.policies.env_actions import to_env_actions, to_env_actions_tensor
+from rlhf_ray.policies.actions import to_env_actions, to_env_actions_tensor
 from rlhf_ray.rllib.policy import CollectorPolicy, PolicyMaker, policy_spec
 from rlhf_ray.settings import PPOSettings, SettingError
 

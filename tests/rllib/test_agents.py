@@ -16,8 +16,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlhf_ray.agents.agent import MEMORY, Agent, NetworkAgent
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.policies.actions import best
-from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.policies.actions import best, to_env_actions
 from rlhf_ray.rllib.agents import agent_of
 from rlhf_ray.rllib.policy import CollectorPolicy, built, policy_spec
 from rlhf_ray.runs.agents import named_agent

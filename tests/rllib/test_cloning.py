@@ -12,7 +12,7 @@ import torch
 
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.policies.env_actions import to_env_actions, to_policy_actions
+from rlhf_ray.policies.actions import to_env_actions, to_policy_actions
 from rlhf_ray.rllib import cloning
 from rlhf_ray.rllib.cloning import LEAST_LOG_STD, clone
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec

@@ -10,7 +10,7 @@ import pytest
 import torch
 from ray.rllib.core.columns import Columns
 
-from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.policies.actions import to_env_actions
 from rlhf_ray.rllib.connectors import HistoryReward
 from rlhf_ray.rllib.learned_reward import RewardModule, reward_spec
 from rlhf_ray.settings import RewardModelSettings

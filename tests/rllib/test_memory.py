@@ -17,8 +17,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from rlhf_ray.policies import ActorCriticNetwork
-from rlhf_ray.policies.actions import best, log_probability
-from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.policies.actions import best, log_probability, to_env_actions
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.agents import agent_of
 from rlhf_ray.rllib.expert import ExpertLearner, ExpertPPOConfig, ReturnScaled

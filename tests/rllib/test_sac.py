@@ -20,7 +20,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rlhf_ray.data.errors import BrokenAgentError
-from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.policies.actions import to_env_actions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferenceSAC, PreferenceSACConfig
 from rlhf_ray.rllib.checkpoint_parts import load_policy

@@ -80,7 +80,7 @@ def test_they_are_near_those_of_many_more_draws(swings: Fragments) -> None:
 
 def test_they_are_cheap(swings: Fragments) -> None:
     from rlhf_ray.reward import RewardEnsemble
-    from rlhf_ray.reward.functions.ensemble import EnsembleReward
+    from rlhf_ray.reward.functions.function import EnsembleReward
     from rlhf_ray.settings import RewardModelSettings
 
     truth, steps = ground_truth("Pendulum-v1"), Transitions.of_fragments(swings)

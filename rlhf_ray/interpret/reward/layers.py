@@ -18,7 +18,7 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.directions.directions import nonnegative_factors, nonnegative_weights, some_of
 from rlhf_ray.interpret.directions.stability import match
 from rlhf_ray.reward.functions import RewardFunction
-from rlhf_ray.reward.passes import passes
+from rlhf_ray.reward.unmoved import passes
 
 CHUNK = 512
 """Most steps per forward pass."""

@@ -17,7 +17,7 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.attribution.question import Maps, Question
 from rlhf_ray.interpret.effects.regions import Regions
 from rlhf_ray.interpret.reward.consistency import gradients_are_own
-from rlhf_ray.optim.adam import Adam
+from rlhf_ray.optim import Adam
 from rlhf_ray.reward.functions import INPUTS, RewardFunction, TorchReward
 
 FIELDS: Mapping[str, str] = {

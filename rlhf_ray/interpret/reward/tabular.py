@@ -9,7 +9,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.measure.mdp import TabularMDP
+from rlhf_ray.measure.distances import TabularMDP
 
 MOST = 8_000_000
 """Most entries of a table ``[states, actions, states]`` that is solved."""

@@ -21,9 +21,8 @@ from rlhf_ray.envs import make_env, make_vector_env
 from rlhf_ray.interpret.reward.preprocess.certificate import table_of
 from rlhf_ray.interpret.reward.tabular import Tables, tables_of
 from rlhf_ray.measure.intervals import MeanEstimate
-from rlhf_ray.optim.flat import FlatAdam
-from rlhf_ray.policies.actions import best, log_probability, sample
-from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.optim import FlatAdam
+from rlhf_ray.policies.actions import best, log_probability, sample, to_env_actions
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
 from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled
 from rlhf_ray.reward.functions import RewardFunction

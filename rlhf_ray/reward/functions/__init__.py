@@ -10,8 +10,14 @@ Everything that measures, changes or explains a reward takes a `RewardFunction`:
 `load_reward` loads any of them by path or name.
 """
 
-from rlhf_ray.reward.functions.ensemble import EnsembleReward
-from rlhf_ray.reward.functions.function import INPUTS, Input, NotDifferentiableError, RewardFunction, TorchReward
+from rlhf_ray.reward.functions.function import (
+    INPUTS,
+    EnsembleReward,
+    Input,
+    NotDifferentiableError,
+    RewardFunction,
+    TorchReward,
+)
 from rlhf_ray.reward.functions.imitation import ImitationReward
 from rlhf_ray.reward.functions.loading import load_reward
 from rlhf_ray.reward.functions.plain import CallableReward, TableReward

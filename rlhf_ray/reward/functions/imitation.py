@@ -33,16 +33,9 @@ MOST_BYTES = 2**31
 """Largest file, and largest content of a compressed one."""
 
 NETS = (
-    *(
-        "BasicRewardNet",
-        "CnnRewardNet",
-        "NormalizedRewardNet",
-        "ShapedRewardNet",
-        "BasicShapedRewardNet",
-        "BasicPotentialMLP",
-    ),
-    *("BasicPotentialCNN", "RewardEnsemble", "AddSTDRewardWrapper", "RewardNetWrapper", "ForwardWrapper"),
-    "PredictProcessedWrapper",
+    *("BasicRewardNet", "CnnRewardNet", "NormalizedRewardNet", "ShapedRewardNet", "BasicShapedRewardNet"),
+    *("BasicPotentialMLP", "BasicPotentialCNN", "RewardEnsemble", "AddSTDRewardWrapper", "RewardNetWrapper"),
+    *("ForwardWrapper", "PredictProcessedWrapper"),
 )
 """Classes of ``imitation.rewards.reward_nets``."""
 NORMS = ("SqueezeLayer", "RunningNorm", "EMANorm")
@@ -73,10 +66,6 @@ class ImitationReward(TorchReward):
     Predictions come from ``predict_processed``, so that normalising wrappers count; their statistics stay as they are. Gradients
     are of the same reward: inputs go through the network's own ``preprocess``, and outputs through ``NormalizedRewardNet`` and
     ``AddSTDRewardWrapper``. What a wrapper of a user's own does in ``predict_processed`` alone has no gradients.
-
-    Args:
-        net: the reward network.
-        name: short name for reports.
     """
 
     def __init__(self, net: nn.Module, name: str = "imitation reward"):

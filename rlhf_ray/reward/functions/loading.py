@@ -18,8 +18,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.reward.ensemble import FORMAT, RewardEnsemble
-from rlhf_ray.reward.functions.ensemble import EnsembleReward
-from rlhf_ray.reward.functions.function import RewardFunction
+from rlhf_ray.reward.functions.function import EnsembleReward, RewardFunction
 from rlhf_ray.reward.functions.imitation import SUFFIXES, ImitationReward, check_size, load_imitation_net
 from rlhf_ray.reward.functions.plain import CallableReward, TableReward
 from rlhf_ray.reward.functions.shaped import FORMAT as SHAPED

@@ -14,20 +14,15 @@ from torch import nn
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward.functions.function import INPUTS, Input, RewardFunction
-from rlhf_ray.reward.passes import passes
-from rlhf_ray.reward.unmoved import copied, modules_of
+from rlhf_ray.reward.unmoved import copied, modules_of, passes
 
 
 class CallableReward(RewardFunction):
     """A function ``(observations, actions, next_observations, terminated) -> [n]`` of numpy arrays. It has no gradients.
 
-    It is called for the steps of one pass at a time (`rlhf_ray.reward.passes`): the reward of a step may depend on no other step.
+    It is called for the steps of one pass at a time (`rlhf_ray.reward.unmoved`): the reward of a step may depend on no other step.
 
     Args:
-        function: the reward.
-        observation_space: the environment's observation space.
-        action_space: the environment's action space.
-        name: short name for reports.
         inputs: the inputs that it depends on.
     """
 

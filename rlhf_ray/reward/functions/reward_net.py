@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.reward.ensemble import RewardEnsemble
-from rlhf_ray.reward.functions.ensemble import EnsembleReward
+from rlhf_ray.reward.functions.function import EnsembleReward
 
 
 class LearnedRewardNet(RewardNetWithVariance):

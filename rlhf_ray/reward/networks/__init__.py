@@ -17,11 +17,11 @@ from rlhf_ray.data.registry import Registry
 from rlhf_ray.reward.networks.cnn import CNN, POOLED, PUBLISHED, PooledCNN
 from rlhf_ray.reward.networks.mlp import MLP as MLP
 from rlhf_ray.reward.networks.mlp import PerActionMLP
+from rlhf_ray.reward.networks.mlp import observe as observe  # where callers look for them
 from rlhf_ray.reward.networks.outputs import OUTPUTS, ShapedNetwork
-from rlhf_ray.reward.networks.outputs import observe as observe  # where callers look for them
 from rlhf_ray.reward.networks.sequences import SequenceNetwork
 from rlhf_ray.reward.networks.sequences import reads_history as reads_history
-from rlhf_ray.reward.passes import steps_at_once
+from rlhf_ray.reward.unmoved import steps_at_once
 from rlhf_ray.settings import RewardModelSettings
 
 
@@ -81,12 +81,7 @@ class StepNetwork(Protocol):
 
 
 class PerStep(nn.Module):
-    """A `RewardNetwork` made of one `StepNetwork` per member, evaluated one after the other, each on its own copy of the steps.
-
-    Args:
-        networks: the members.
-        observation_space: of the steps.
-    """
+    """A `RewardNetwork` made of one `StepNetwork` per member, evaluated one after the other, each on its own copy of the steps."""
 
     def __init__(self, networks: Iterable[nn.Module], observation_space: gym.Space[Any]):
         super().__init__()
@@ -115,9 +110,6 @@ class RewardNetStep(nn.Module):
     one-hot. As in imitation's ``PreferenceModel``, the reward is ``forward``; wrappers that change ``predict_processed`` alone
     (``NormalizedRewardNet``) have no effect, because `rlhf_ray.reward.RewardEnsemble` normalises each member itself. Layers that
     keep running statistics (``RunningNorm``, ``EMANorm``) learn them during fits and not during predictions.
-
-    Args:
-        net: the ``RewardNet``.
     """
 
     def __init__(self, net: nn.Module):
@@ -206,10 +198,7 @@ NETWORKS: Registry[Any] = Registry(
 
 
 def make_network(observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings) -> Any:
-    """Build the reward network that ``settings.network`` names, with ``settings.output``.
-
-    Returns:
-        A `RewardNetwork` that is a `torch.nn.Module`.
+    """Build the `RewardNetwork`, a `torch.nn.Module`, that ``settings.network`` names, with ``settings.output``.
 
     Raises:
         SettingError: no network has this name, it doesn't fit the spaces, or it doesn't behave like a reward network.

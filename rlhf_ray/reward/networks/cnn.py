@@ -16,17 +16,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.optim.precision import in_bfloat16
+from rlhf_ray.optim import in_bfloat16
 from rlhf_ray.policies import encoders
-from rlhf_ray.reward.networks.layers import (
+from rlhf_ray.reward.networks.mlp import (
     ACTIVATIONS,
     ActionEncoder,
     ImageMean,
     StackedBatchNorm,
     StackedMLP,
+    ended,
+    other_inputs,
     regularised,
 )
-from rlhf_ray.reward.networks.mlp import ended, other_inputs
 from rlhf_ray.settings import Activation, RewardModelSettings
 
 CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
@@ -67,8 +68,6 @@ class CNN(nn.Module):
 
     Args:
         observation_space: a uint8 image Box ``[height, width, channels]``.
-        action_space: Discrete, MultiDiscrete, MultiBinary or Box.
-        settings: inputs, layers, regularisation and ensemble size.
 
     Raises:
         SettingError: the observations are not images, or are too small for the convolutions.
@@ -114,7 +113,6 @@ class PooledCNN(nn.Module):
     Args:
         observation_space: a uint8 image Box ``[height, width, channels]``.
         action_space: Discrete or MultiDiscrete, if the action is an input.
-        settings: inputs, convolutions and ensemble size.
 
     Raises:
         SettingError: the observations are not images, no image is an input, or the action is one and not discrete.

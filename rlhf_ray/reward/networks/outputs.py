@@ -9,24 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlhf_ray.reward.networks.mlp import observe
 from rlhf_ray.settings import Output, RewardModelSettings
 
 BASE, POTENTIAL = "base.", "potential."
 """Prefixes of the inputs of `ShapedNetwork`'s two networks."""
 
 
-def observe(network: Any, inputs: dict[str, Tensor]) -> None:
-    """Let a `RewardNetwork` update the statistics of its inputs, if it keeps any, by those of all comparisons."""
-    if hasattr(network, "observe"):
-        network.observe(inputs)
-
-
 class TwoPart(nn.Module):
-    """A reward network of two: whether the reward is nonzero, and how large it is then. The reward is the product.
-
-    Args:
-        make: builds a reward network.
-    """
+    """A reward network of two: whether the reward is nonzero, and how large it is then. The reward is the product."""
 
     def __init__(self, make: Callable[[], Any]):
         super().__init__()
@@ -79,10 +70,6 @@ class ShapedNetwork(nn.Module):
     The potential Φ absorbs what only looks ahead (Ng et al. 1999: it does not change which policy is best), so that the base can
     stay a plain reward. Φ is a network of the same kind that sees the state alone, as in imitation's ``BasicShapedRewardNet``. See
     `rlhf_ray.reward.networks.RewardNetwork`.
-
-    Args:
-        make: builds a network from settings.
-        settings: of the base; ``shaping_discount`` is γ.
     """
 
     also_reads = frozenset({"state", "next_state", "done"})

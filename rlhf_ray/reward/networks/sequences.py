@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.reward.networks.cnn import convolutions_of, pixels_of
-from rlhf_ray.reward.networks.layers import ACTIVATIONS, StackedLinear
-from rlhf_ray.reward.networks.mlp import VectorInputs, other_inputs
+from rlhf_ray.reward.networks.mlp import ACTIVATIONS, StackedLinear, VectorInputs, other_inputs
 from rlhf_ray.settings import RewardModelSettings
 
 HEADS = 4
@@ -31,11 +30,6 @@ class SequenceNetwork(VectorInputs):
 
     * gru: a layer for each but the last of ``settings.hidden``, and a GRU with as many units as the last;
     * transformer: a causal transformer with a layer for each of ``settings.hidden``, which must all have the same number of units.
-
-    Args:
-        observation_space: Box.
-        action_space: Discrete, MultiDiscrete, MultiBinary or Box.
-        settings: inputs, layers and ensemble size.
 
     Raises:
         SettingError: the layers of a transformer have different numbers of units, or an odd one.

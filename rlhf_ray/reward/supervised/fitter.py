@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -17,9 +17,9 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.inputs import check_observations, check_recorded, in_type
 from rlhf_ray.data.spaces import choices_of, shaped
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.optim.adam import Adam
+from rlhf_ray.optim import Adam
 from rlhf_ray.reward.ensemble import RewardEnsemble, device_for
-from rlhf_ray.reward.supervised.objectives import RewardObjective, make_objective
+from rlhf_ray.reward.supervised.objectives import OBJECTIVES, RewardObjective
 from rlhf_ray.reward.supervised.report import SupervisedReport, count_episodes, levels_of, measures, predict
 from rlhf_ray.settings import RewardModelSettings, SupervisedSettings
 
@@ -36,12 +36,7 @@ def check_steps(
 ) -> Transitions:
     """Check that ``steps`` fit the spaces and have known, finite rewards. Return them in the spaces' types.
 
-    Args:
-        steps: the steps.
-        observation_space: the environment's observation space.
-        action_space: the environment's action space.
-        what: names the steps in the error.
-        own: whether the environment itself returned the observations: they may leave its bounds.
+    Errors call the steps ``what``. Observations that the environment itself returned (``own``) may leave its bounds.
 
     Raises:
         SettingError: they don't fit; the message says what and how to mend it.
@@ -63,28 +58,12 @@ def check_steps(
     return steps.with_(actions=actions, observations=seen[0], next_observations=seen[1])
 
 
-@dataclass(frozen=True)
-class Extra:
-    """Steps that are added to each batch.
-
-    Attributes:
-        steps: the steps to draw from.
-        target: what the model should say of each, in the rewards' unit.
-        count: how many to add.
-    """
-
-    steps: Transitions
-    target: float
-    count: int
+Extra = tuple[Transitions, float, int]
+"""Steps that are added to each batch: those to draw from, what the model should say of each in the rewards' unit, and how many."""
 
 
 class Balancer:
     """Draws batches of training steps and says how much each step weighs, to make up for rare zero or nonzero rewards.
-
-    Args:
-        nonzero: ``[n]`` bool: whether each training step's reward is not zero.
-        settings: balance, batch size.
-        rng: draws.
 
     Attributes:
         rows: the steps that are trained on.
@@ -148,7 +127,7 @@ class Fitter:
         seed: int,
     ):
         self.train, self.settings, self.seed = train, settings, seed
-        self.objective: RewardObjective = make_objective(settings)
+        self.objective: RewardObjective = OBJECTIVES.make(settings.objective)
         self.rng = np.random.default_rng([seed, *b"batches"])
         self.balancer = Balancer(train.rewards != 0, settings, np.random.default_rng([seed, *b"balance"]))
         with torch.random.fork_rng(devices=[]):
@@ -160,10 +139,11 @@ class Fitter:
         self.device = device_for(model)
         self.ensemble.networks.to(self.device)
         if model.normalize_inputs != "none":
-            self.ensemble.observe(self.encode(_Tensors(train).rows(torch.arange(len(train)))), 1)
+            self.ensemble.observe(self.encode([array.clone() for array in _tensors(train)]), 1)
         self.masks = torch.Generator().manual_seed(seed)
         self.parameters = [parameter for parameter in self.ensemble.networks.parameters() if parameter.requires_grad]
         self.norms: list[float] = []
+        self.taken = 0
         self.optimizer = Adam(self.parameters, lr=settings.learning_rate, fused=True)
         self.targets = self.objective.targets(train.rewards.copy())
         self.unit = unit_of(self.targets)
@@ -171,37 +151,37 @@ class Fitter:
         self._weights = torch.as_tensor(self.balancer.weights * self._bootstrap())
 
     def fit(self, updates: int, tell: Callable[[int], None], extra: Extra | None = None) -> None:
-        """Take ``updates`` gradient steps; call ``tell`` with the number of each.
+        """Take ``updates`` gradient steps; call ``tell`` with the number of those so far after each.
 
         The gradient of ``extra`` steps is never larger than the task's were (see `USUAL`): a visualisation's error can be a hundred
         times the task's, and Adam, which divides by the size of past gradients, would then hardly learn the task any more.
         """
-        steps, targets = _Tensors(self.train), torch.as_tensor(self.targets / self.unit).float()
-        others = None if extra is None else _Tensors(extra.steps)
+        steps, targets = _tensors(self.train), torch.as_tensor(self.targets / self.unit).float()
+        others = None if extra is None else _tensors(extra[0])
         usual = float(np.quantile(self.norms, USUAL)) if self.norms else 0.0
-        for done, batch in enumerate(self.balancer.batches(updates), 1):
+        for batch in self.balancer.batches(updates):
             rows = torch.as_tensor(batch)
-            gradients = self.gradients(steps.rows(rows), targets[rows], self._weights[:, rows])
+            gradients = self.gradients([array[rows] for array in steps], targets[rows], self._weights[:, rows])
             if extra is None or others is None:
                 self.norms.append(_norm(gradients))
             else:
-                drawn = others.rows(torch.as_tensor(self.rng.integers(len(extra.steps), size=extra.count)))
-                wanted = torch.full((extra.count,), extra.target / self.unit)
-                added = self.gradients(
-                    drawn, wanted, torch.full((len(self._weights), extra.count), extra.count / len(rows))
-                )
+                _, target, count = extra
+                drawn = torch.as_tensor(self.rng.integers(len(others[0]), size=count))
+                wanted = torch.full((count,), target / self.unit)
+                weights = torch.full((len(self._weights), count), count / len(rows))
+                added = self.gradients([array[drawn] for array in others], wanted, weights)
                 scale = min(1.0, usual / max(_norm(added), 1e-12))
                 gradients = [gradient + scale * other for gradient, other in zip(gradients, added, strict=True)]
-            self.step(gradients)
-            tell(done)
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                parameter.grad = gradient
+            self.optimizer.step()
+            self.taken += 1
+            tell(self.taken)
 
-    def gradients(self, steps: tuple[Tensor, ...], targets: Tensor, weights: Tensor) -> list[Tensor]:
-        """Return the loss's gradient by parameter.
+    def gradients(self, steps: list[Tensor], targets: Tensor, weights: Tensor) -> list[Tensor]:
+        """Return the loss's gradient by parameter, of ``n`` steps as the environment gives them.
 
-        Args:
-            steps: observations, actions, next observations and terminated of ``n`` steps, as the environment gives them.
-            targets: ``[n]`` float32, in `unit`.
-            weights: ``[members, n]`` float32: of each step in each member's loss.
+        ``targets [n]`` are in `unit`; ``weights [members, n]`` are of each step in each member's loss.
         """
         self.optimizer.zero_grad(set_to_none=True)
         with self.ensemble.training_mode(self.masks):
@@ -212,13 +192,7 @@ class Fitter:
             torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in self.parameters
         ]
 
-    def step(self, gradients: list[Tensor]) -> None:
-        """Take one gradient step."""
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
-        self.optimizer.step()
-
-    def encode(self, steps: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    def encode(self, steps: list[Tensor]) -> dict[str, Tensor]:
         """Return the networks' inputs, each step a fragment of its own, on the device."""
         observations, actions, next_observations, terminated = steps
         frames = torch.stack([observations, next_observations], 1)
@@ -275,15 +249,10 @@ class Fitter:
         return rng.poisson(1.0, (model.ensemble_size, numbers.max() + 1))[:, numbers].astype(np.float32)
 
 
-class _Tensors:
-    """Steps as tensors that share the arrays' memory."""
-
-    def __init__(self, steps: Transitions):
-        arrays = (steps.observations, steps.actions, steps.next_observations, steps.terminated)
-        self.all = tuple(torch.as_tensor(np.require(array, requirements="W")) for array in arrays)
-
-    def rows(self, index: Tensor) -> tuple[Tensor, ...]:
-        return tuple(array[index] for array in self.all)
+def _tensors(steps: Transitions) -> list[Tensor]:
+    """Return the steps as tensors that share the arrays' memory."""
+    arrays = (steps.observations, steps.actions, steps.next_observations, steps.terminated)
+    return [torch.as_tensor(np.require(array, requirements="W")) for array in arrays]
 
 
 def _norm(gradients: list[Tensor]) -> float:

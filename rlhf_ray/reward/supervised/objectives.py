@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.registry import Registry
-from rlhf_ray.settings import Output, SupervisedSettings
+from rlhf_ray.settings import Output
 
 
 class RewardObjective(Protocol):
@@ -105,13 +105,3 @@ OBJECTIVES: Registry[Any] = Registry(
     },
 )
 """Built-in objectives by name."""
-
-
-def make_objective(settings: SupervisedSettings) -> RewardObjective:
-    """Build the objective that ``settings.objective`` names.
-
-    Raises:
-        SettingError: no objective has this name, or it doesn't behave like an `RewardObjective`.
-    """
-    objective: RewardObjective = OBJECTIVES.make(settings.objective)
-    return objective

@@ -163,13 +163,7 @@ def balanced_auc(predictions: FloatArray, targets: FloatArray) -> float:
 
 
 def measures(predictions: FloatArray, targets: FloatArray, constant: float) -> dict[str, float]:
-    """The test part's figures.
-
-    Args:
-        predictions: ``[n]``.
-        targets: ``[n]``.
-        constant: the constant prediction to compare with.
-    """
+    """The test part's figures, of predictions and targets ``[n]``, beside those of a constant prediction."""
     nonzero = targets != 0
     kinds = [of for of in (nonzero, ~nonzero) if of.any()]
     weights = np.zeros(len(targets))

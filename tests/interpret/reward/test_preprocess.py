@@ -22,8 +22,7 @@ from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.tabular import tables_of
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, TableReward
-from rlhf_ray.reward.functions.potentials import MLPPotential, TabularPotential
-from rlhf_ray.reward.functions.shaped import ShapedReward
+from rlhf_ray.reward.functions.shaped import MLPPotential, ShapedReward, TabularPotential
 from rlhf_ray.settings import RewardModelSettings
 from tests.interpret.contexts import run_step, why_not
 

@@ -23,7 +23,7 @@ from rlhf_ray.interpret.agent.clusters import tsne
 from rlhf_ray.interpret.agent.questions import log_odds
 from rlhf_ray.interpret.agent.saliency import NOW, Faithful
 from rlhf_ray.interpret.directions import Directions
-from rlhf_ray.policies.env_actions import to_policy_actions
+from rlhf_ray.policies.actions import to_policy_actions
 
 BASE = 1200
 """Grey points of the scatter."""

@@ -20,8 +20,7 @@ from rlhf_ray.interpret.agent.world_model.simulate import World, simulate
 from rlhf_ray.interpret.agent.world_model.training import as_policy_actions, cut_out
 from rlhf_ray.measure.intervals import blocks, jackknife_interval
 from rlhf_ray.measure.statistics import auc, spearman
-from rlhf_ray.policies.actions import best
-from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.policies.actions import best, to_env_actions
 
 BASELINES = ("copy_last", "mean_frame", "shuffled_actions")
 """copy_last: the context's last observation. mean_frame: the mean of all observations. shuffled_actions: the model, with the

@@ -16,7 +16,7 @@ from rlhf_ray.agents.episodes import Episodes, Moments, moments_of
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.policies import actions as policy_actions
-from rlhf_ray.policies.env_actions import policy_bounds
+from rlhf_ray.policies.actions import policy_bounds
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.measure.distances import epic
-from rlhf_ray.measure.mdp import TabularMDP
+from rlhf_ray.measure.distances import TabularMDP, epic
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.reward.functions.shaped import ShapedReward
 

@@ -10,7 +10,7 @@ import torch
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.measure.mdp import TabularMDP
+from rlhf_ray.measure.distances import TabularMDP
 from rlhf_ray.settings.checks import Count, Share, check_values
 
 Objective: TypeAlias = Literal["sparse_l1", "sparse_log", "smooth_l1", "smooth_log"]

@@ -21,10 +21,9 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.preprocess.certificate import Certificate, equivalence_residual, in_mdp
 from rlhf_ray.interpret.reward.preprocess.problem import Objective, Options, PotentialKind, Problem
 from rlhf_ray.interpret.reward.preprocess.solvers import Solution, descend, solve
-from rlhf_ray.measure.mdp import TabularMDP
+from rlhf_ray.measure.distances import TabularMDP
 from rlhf_ray.reward.functions import RewardFunction
-from rlhf_ray.reward.functions.potentials import LinearPotential, Potential, TabularPotential
-from rlhf_ray.reward.functions.shaped import ShapedReward
+from rlhf_ray.reward.functions.shaped import LinearPotential, Potential, ShapedReward, TabularPotential
 from rlhf_ray.study.plots import png
 
 MOST_FEATURES = 64

@@ -18,7 +18,7 @@ from torch import nn
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.reward.preprocess.problem import Objective, Options, Problem
-from rlhf_ray.reward.functions.potentials import MLPPotential, shaped
+from rlhf_ray.reward.functions.shaped import MLPPotential, shaped
 
 REWEIGHTINGS = 5
 """Most linear programmes from each start for a log objective."""

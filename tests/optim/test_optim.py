@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlhf_ray.optim import parallel
-from rlhf_ray.optim.parallel import add_gradients, in_parallel
+from rlhf_ray import optim
+from rlhf_ray.optim import add_gradients, in_parallel
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.settings import Experiment, RewardModelSettings
@@ -20,7 +20,7 @@ from rlhf_ray.settings import Experiment, RewardModelSettings
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def have(count: int) -> None:
-        monkeypatch.setattr(parallel, "usable_cores", lambda: count)
+        monkeypatch.setattr(optim, "usable_cores", lambda: count)
 
     return have
 
@@ -134,3 +134,34 @@ def test_no_bit_of_a_gradient_depends_on_the_cores(cores: Callable[[int], None])
         seen[0],
         torch.cat([parameter.grad.flatten() for parameter in network.parameters()]),  # type: ignore[union-attr]
     )
+
+
+@pytest.mark.parametrize(("name", "fused"), [("Adam", False), ("AdamW", True)])
+def test_they_step_bit_for_bit_as_torchs_own(name: str, fused: bool) -> None:
+    weights = []
+    for kind in (getattr(torch.optim, name), getattr(optim, name)):
+        torch.manual_seed(0)
+        network = torch.nn.Linear(3, 2)
+        optimizer = kind(network.parameters(), lr=0.1, fused=fused)
+        for step in range(4):
+            if step == 2:
+                kept = optimizer.state_dict()
+                optimizer = kind(network.parameters(), lr=0.1, fused=fused)
+                optimizer.load_state_dict(kept)
+            optimizer.zero_grad(set_to_none=True)
+            (network(torch.ones(5, 3)) ** 2).mean().backward()
+            optimizer.step()
+        assert not torch.is_inference_mode_enabled()
+        assert torch.is_grad_enabled()
+        weights.append(torch.cat([parameter.detach().flatten() for parameter in network.parameters()]))
+    torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_auto_goes_by_what_the_cpu_has(monkeypatch: pytest.MonkeyPatch, has: bool) -> None:
+    device = torch.device("cpu")
+    monkeypatch.setattr(optim, "computes_in_bfloat16", lambda: has)
+    assert optim.in_bfloat16("auto", device) is has
+    assert not optim.in_bfloat16("auto", torch.device("cuda"))
+    assert optim.in_bfloat16("bfloat16", device)
+    assert not optim.in_bfloat16("float32", device)

@@ -1,4 +1,4 @@
-"""The scripted gatherer: gets answers from a scripted teacher."""
+"""Gatherers get pairs answered and commit the answers. `rlhf_ray.actors.labelling_page` serves people."""
 
 from __future__ import annotations
 
@@ -6,19 +6,56 @@ import copy
 import reprlib
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 
-from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs, numbers_of
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import blaming
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.data.registry import Registry
 from rlhf_ray.data.seeds import generator
-from rlhf_ray.queries.gatherers.gatherer import Commit, Skip
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.teachers import TEACHERS, Answers, Teacher
 from rlhf_ray.teachers.teacher import absent
+
+DESERTED = "All annotators have left: nothing more is asked, and the labels so far are all."
+"""What is said when a gatherer is ``deserted``."""
+
+Commit = Callable[[Comparisons], None]
+"""Stores answers durably before it returns. Idempotent: storing the same answers again changes nothing."""
+
+Skip = Callable[[Pairs, Sequence[str]], None]
+"""Stores durably that annotators (one name per pair) skipped these pairs: nobody is asked about them again. Idempotent."""
+
+
+FramesOf = Callable[[Fragments], list[Array]]
+"""Returns what people would see of each fragment: its frames, ``[length + 1, height, width, 3]`` uint8."""
+
+
+class Gatherer(Protocol):
+    """Gets pairs answered. Runs in its own actor; `ask` may block its thread for as long as answers take.
+
+    The constructor of a custom gatherer may take ``commit``, which stores `Comparisons` durably; ``skip``, which stores that pairs
+    were skipped; ``settings``, the `PreferenceSettings`; and ``seed``, the run's seed; or any subset.
+
+    If the class has ``wants_films = True``, fragments are filmed as for people, and the constructor may also take ``films``, a
+    `FramesOf`: ``films(pairs.left)`` returns the frames of the left fragments. So a vision model can be a teacher.
+    """
+
+    def ask(self, number: int, pairs: Pairs) -> None:
+        """Get the pairs answered and commit the answers. Return when no more answers are expected.
+
+        Args:
+            number: number of this batch of pairs. After a crash, the same pairs come again with the same number. It never stands
+                for other pairs; in a resumed run, numbers go on from a higher one.
+            pairs: the pairs to ask about, in this order.
+        """
+        ...
 
 
 class ScriptedGatherer:
@@ -27,9 +64,6 @@ class ScriptedGatherer:
     The teacher's random generator is seeded with the batch number, so asking again gives the same answers.
 
     Args:
-        commit: stores answers.
-        settings: names the teacher; ``answer_seconds`` and ``answer_spread`` are the time per answer.
-        seed: the run's seed.
         skip: stores skips; by default, skipped pairs are only left out of the answers.
 
     Raises:
@@ -114,3 +148,37 @@ def _shown(value: object) -> str:
     """Format a user's value briefly, for an error message."""
     shape = f"an array of shape {value.shape}, " if isinstance(value, np.ndarray) else ""
     return shape + reprlib.repr(value.tolist() if isinstance(value, np.ndarray) else value)
+
+
+GATHERERS: Registry[Gatherer] = Registry("preferences.gatherer", Gatherer, {"scripted": ScriptedGatherer})
+"""Built-in gatherers by name."""
+
+
+def wants_films(preferences: PreferenceSettings) -> bool:
+    """Return whether the gatherer that ``preferences.gatherer`` names looks at films: whether its class says so.
+
+    Raises:
+        SettingError: there is no such gatherer.
+    """
+    if preferences.comparisons == 0 or preferences.people_share == 1.0:  # it gets no questions
+        return False
+    return bool(getattr(GATHERERS.find(preferences.gatherer), "wants_films", False))
+
+
+def who_sees_films(preferences: PreferenceSettings) -> str | None:
+    """Return the setting because of which films are needed, for errors; None if nobody looks at films."""
+    if preferences.asks_people:
+        return "preferences.teacher is human"
+    return f"preferences.gatherer={preferences.gatherer} wants films" if wants_films(preferences) else None
+
+
+def make_gatherer(
+    commit: Commit, skip: Skip, settings: PreferenceSettings, seed: int, films: FramesOf | None = None
+) -> Gatherer:
+    """Make the gatherer that ``settings.gatherer`` names.
+
+    Raises:
+        SettingError: no gatherer has this name, or it doesn't satisfy `Gatherer`.
+    """
+    offered: dict[str, Any] = {"commit": commit, "skip": skip, "settings": settings, "seed": seed}
+    return GATHERERS.make(settings.gatherer, **offered, **({} if films is None else {"films": films}))

@@ -1,1 +1,0 @@
-"""Optimisers, and parameters as one vector, for policies and reward models."""
