@@ -13,8 +13,7 @@ from rlhf_ray.actors.executor import Executor
 from rlhf_ray.actors.filming import FIRST_FILMS, Filming
 from rlhf_ray.actors.fragment_source import Collecting
 from rlhf_ray.actors.labelling_page import LabellingPage, PageSettings
-from rlhf_ray.actors.page_handle import PageHandle
-from rlhf_ray.actors.people import People
+from rlhf_ray.actors.people import PageHandle, People
 from rlhf_ray.actors.ring import RingSettings
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.ring_callbacks import Logs, RingCallbacks

@@ -144,7 +144,7 @@ class Filming(Collecting):
         return self.actors.people is not None and time.monotonic() - self._filmed_at >= EPISODE_EVERY
 
     async def first(self, env_steps: int, made: Callable[[], None], pretrained: Pretrained | None) -> None:
-        """See `FragmentSource.first`. People are asked about the first pair while others are being made."""
+        """People are asked about the first pair while others are being made."""
         self._pretrained = pretrained
         self.env_steps += env_steps
         count = first_films(self.actors.settings.preferences.first_comparisons, self.fragments.pool)
@@ -182,7 +182,6 @@ class Filming(Collecting):
         return made
 
     async def more(self, gathering: int) -> None:
-        """See `FragmentSource.more`."""
         steps, number = self.more_env_steps, MORE_FRAGMENTS + gathering
         self.env_steps += steps
         # Images are shown as they are, and cut from all steps; then only an episode is filmed.
@@ -209,11 +208,9 @@ class Filming(Collecting):
             self.env_steps += steps
 
     def waiting(self) -> bool:
-        """See `FragmentSource.waiting`."""
         return self._filming is not None or super().waiting()
 
     async def make(self) -> int:
-        """See `FragmentSource.make`."""
         steps = 0
         if super().waiting():
             steps += await super().make()
@@ -230,7 +227,7 @@ class Filming(Collecting):
         return steps
 
     def film_last(self, policy: PolicyFactory, env_steps: int) -> None:
-        """See `FragmentSource.film_last`. Waits for the film; its steps count to no budget."""
+        """Waits for the film; its steps count to no budget."""
         arguments = (self.fragments.filmed_env_steps, 1, LAST_EPISODE, env_steps, 0, policy, True)
         *_, episode = self.collector.split(4, RolloutCollector.film, *arguments)
         with contextlib.suppress(Exception):  # the training is complete without it

@@ -66,26 +66,26 @@ class FragmentSource(Protocol):
 
     def film_last(self, policy: PolicyFactory, env_steps: int) -> None:
         """Show people, where they see films, an episode of the ``policy`` that was trained for ``env_steps`` steps."""
-        ...
+        return
 
     def check(self, report: PoolReport, env_steps: int) -> PoolReport:
         """Check the pool after ``env_steps`` of training, and return the report."""
-        ...
+        return report
 
     def to_come(self) -> bool:
         """Before the first fit: return whether more initial fragments will arrive."""
-        ...
+        return False
 
     def metrics(self) -> dict[str, float]:
         """Return the current metrics."""
-        ...
+        return {}
 
     def close(self) -> None:
         """Stop its actors."""
-        ...
+        return
 
 
-class Collecting:
+class Collecting(FragmentSource):
     """Makes initial fragments from random actions, then exploratory ones from the agent's policy if the settings ask for them.
 
     Args:
@@ -120,17 +120,14 @@ class Collecting:
         made()
 
     def room_for_more(self) -> bool:
-        """See `FragmentSource.room_for_more`."""
         most = MOST_FIRST_STEPS * self.actors.settings.total_env_steps
         return self.env_steps + self.more_env_steps <= most
 
     async def more(self, gathering: int) -> None:
-        """See `FragmentSource.more`."""
         self.env_steps += self.more_env_steps
         await self._collect_first(self.more_env_steps, MORE_FRAGMENTS + gathering)
 
     def offer(self, progress: Progress, round_number: int, *, wait: bool) -> None:
-        """See `FragmentSource.offer`."""
         steps = self.fragments.exploration_env_steps
         if not steps or steps > progress.room:
             return
@@ -141,11 +138,9 @@ class Collecting:
         self.env_steps += steps
 
     def waiting(self) -> bool:
-        """See `FragmentSource.waiting`."""
         return self._exploration is not None
 
     async def make(self) -> int:
-        """See `FragmentSource.make`."""
         assert self._exploration is not None
         try:
             await self._collect(self.fragments.exploration_env_steps, *self._exploration)
@@ -153,23 +148,10 @@ class Collecting:
             self._exploration = None
         return self.fragments.exploration_env_steps
 
-    def film_last(self, policy: PolicyFactory, env_steps: int) -> None:
-        """See `FragmentSource.film_last`: there are no films."""
-
-    def check(self, report: PoolReport, env_steps: int) -> PoolReport:
-        """See `FragmentSource.check`."""
-        return report
-
-    def to_come(self) -> bool:
-        """See `FragmentSource.to_come`."""
-        return False
-
     def metrics(self) -> dict[str, float]:
-        """See `FragmentSource.metrics`."""
         return {"explorations_dropped": float(self.dropped)}
 
     def close(self) -> None:
-        """See `FragmentSource.close`."""
         self.actors.executor.stop(self.collector)
 
     async def _collect_first(self, env_steps: int, number: int) -> PoolReport | None:

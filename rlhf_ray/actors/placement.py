@@ -27,7 +27,7 @@ CPUS = {
 the reward trainer works hard. The store claims none, so that it fits on its node however busy that is."""
 
 HOST = "host"
-"""Role of the actor that hosts those sharing a process (`rlhf_ray.actors.executor.ActorHost`)."""
+"""Role of the actor that hosts those sharing a process (`rlhf_ray.actors.ray_executor.ActorHost`)."""
 
 NODES_WITHIN = 600.0
 """Seconds for a cluster to grow: an autoscaler takes minutes to add a node."""

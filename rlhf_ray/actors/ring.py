@@ -15,11 +15,15 @@ from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.queries.fitting import check_fragments
+from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward.fit_report import FitReport
-from rlhf_ray.settings import Experiment, PreferenceSettings, ResolvedFragments, RewardModelSettings
+from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 
 if TYPE_CHECKING:
+    from rlhf_ray.actors.fragment_source import FragmentSource
     from rlhf_ray.actors.people import People
+    from rlhf_ray.actors.ring_actors import RingActors
+    from rlhf_ray.actors.ring_callbacks import RingCallbacks
 
 
 STATE, LABELS = "ring", "preferences"
@@ -67,7 +71,46 @@ OF_ROUND = (
 )
 """Metrics of a round, with or without a fit."""
 
-declare("labels", *OF_ROUND)
+declare(
+    "run",
+    Metric("env_steps", "Environment steps so far, including those for the initial fragments.", "steps", int),
+    Metric("comparisons", "Comparisons answered and stored so far.", "comparisons", int),
+)
+declare(
+    "fragments",
+    Metric("fragments_policy_version", "Newest policy version in the pool; -1 is random actions.", kind=int),
+    Metric("distinct_fragments", "Share of distinct fragments in the pool.", "share"),
+    Metric("too_short", "Trajectories so far that were too short for a fragment.", kind=int),
+    Metric("fragments_length", "Length of a fragment.", "steps", int),
+    Metric("first_fragments_env_steps", "Environment steps spent on the initial fragments.", "steps", int),
+)
+declare(
+    "labels",
+    Metric("rounds", "Labelling rounds so far.", kind=int),
+    Metric("skipped", "Pairs that an annotator skipped, because they couldn't decide.", kind=int),
+    Metric("labels_due", "Comparisons due so far (asynchronous).", "comparisons"),
+    Metric("label_seconds", "Time from request to stored answer, for the newest labels (asynchronous).", "s"),
+    Metric(
+        "unanswered_seconds",
+        "Longest time since the iteration before in which no open question was answered by people.",
+        "s",
+    ),
+    Metric("questions_lost", "Questions lost with a node and replaced by others (asynchronous)."),
+    Metric("commits_failed", "Commits of labels that failed and were retried (asynchronous)."),
+    Metric("explorations_dropped", "Exploratory rollouts skipped because the collector was busy (asynchronous)."),
+    *OF_ROUND,
+)
+declare(
+    "reward model",
+    Metric("reward_version", "Newest version of the reward model.", kind=int),
+    Metric("reward_age", "Environment steps since the newest reward version (asynchronous).", "steps"),
+)
+declare(
+    "stages",
+    Metric("stage_rate", "Items that a stage of the asynchronous ring processed per second.", "1/s", tag="stage"),
+    Metric("stage_idle", "Share of the time that the stage was idle.", "share", tag="stage"),
+    Metric("stage_queue", "Items waiting for the stage.", tag="stage"),
+)
 
 
 class Pretrained(NamedTuple):
@@ -108,7 +151,7 @@ def no_policy() -> PolicyFactory:
 
 
 class Ring(Protocol):
-    """The interface between a training and the ring, in every mode."""
+    """The interface between a training and the ring, in every mode. What a ring doesn't do by itself, does nothing."""
 
     collecting: bool
     """Whether to ask questions and make clips for them; False pauses that alone. The labels due meanwhile are asked for later."""
@@ -164,11 +207,11 @@ class Ring(Protocol):
 
     def check(self) -> None:
         """Raise the error of a stage that failed outside of a call, if any."""
-        ...
+        return
 
     def adopt(self, store: Path | str) -> None:
         """Import the labels of the preference store ``store``; see `RingActors.adopt`."""
-        ...
+        return
 
     def save(self, folder: Path) -> None:
         """Write the ring's checkpoint to the folders ``ring`` and ``preferences`` in ``folder``."""
@@ -180,15 +223,15 @@ class Ring(Protocol):
 
     def farewell(self, env_steps: int, stop: Stop = never, policy: Callable[[], PolicyFactory] | None = None) -> None:
         """Tell people, once, that the training is over after ``env_steps`` steps, and show them an episode of its ``policy``."""
-        ...
+        return
 
     def abandon(self) -> None:
         """Abort `begin` after an interruption. `save` and `close` may follow."""
-        ...
+        return
 
     def close(self) -> None:
         """Stop everything the ring started."""
-        ...
+        return
 
 
 def check_horizon(lengths: Sequence[int], preferences: PreferenceSettings) -> None:
@@ -253,72 +296,63 @@ class RingSettings:
     begun_after: int | None = None
 
 
-class StepBudget:
-    """The environment steps of a training. Its methods take the steps so far: ``sampled`` by the agent, ``taken`` by the ring.
+FIRST_FIT = "fitting the reward model to the first answers"
+
+
+class ActorRing(Ring):
+    """What the synchronous and the asynchronous ring share: a ring with actors.
 
     Args:
-        experiment: the settings.
-        fragments: the experiment's fragment settings, with numbers in place of auto.
-        iteration_env_steps: maximum number of environment steps per iteration of the agent.
-        films: whether the ring films fragments before each round.
+        actors: the ring's actors.
+        schedule: when how many labels are due.
+        source: makes fragments other than those from the agent's own rollouts.
+        callbacks: told when the first fit starts.
+        fits: whether to fit the reward model; otherwise it only collects preferences.
     """
 
     def __init__(
-        self, experiment: Experiment, fragments: ResolvedFragments, iteration_env_steps: int, *, films: bool = False
+        self,
+        actors: RingActors,
+        schedule: LabelSchedule,
+        source: FragmentSource,
+        callbacks: RingCallbacks,
+        *,
+        fits: bool = True,
     ):
-        self.total, self.preferences, self.fragments = experiment.total_env_steps, experiment.preferences, fragments
-        self.iteration_env_steps = iteration_env_steps
-        preferences = self.preferences
-        self._between = preferences.rounds * fragments.between_rounds_env_steps(films)
-        """Maximum number of environment steps that the ring takes between rounds, in total."""
-        self._pretraining = preferences.pretraining_iterations(iteration_env_steps) * iteration_env_steps
-        """Environment steps of the agent before the first labels."""
-        self.initial_env_steps = self.iterations = 0
-        """Environment steps for the initial fragments; number of iterations, with those of the pretraining."""
-        self.share_out(0 if preferences.comparisons == 0 else fragments.initial_env_steps)
-
-    def share_out(self, initial: int) -> None:
-        """Divide the budget again, with ``initial`` steps for the initial fragments, or slightly more."""
-        left = self.total - self._between - initial
-        # Steps that don't fill an iteration go to the initial fragments, so that all steps add up to the budget.
-        self.initial_env_steps = initial + left % self.iteration_env_steps
-        self.iterations = left // self.iteration_env_steps
+        self.actors, self.schedule, self.source, self.callbacks = actors, schedule, source, callbacks
+        self.fits, self.collecting = fits, True
 
     @property
-    def learning_iterations(self) -> int:
-        """Number of iterations on the learned reward."""
-        return self.iterations - self._pretraining // self.iteration_env_steps
+    def people(self) -> People | None:
+        return self.actors.people
 
-    def finished(self, sampled: int, taken: int) -> bool:
-        """Return whether another iteration could exceed the budget."""
-        return sampled + taken + self.iteration_env_steps > self.total
+    @property
+    def env_steps(self) -> int:
+        return self.source.env_steps
 
-    def pretrains(self, sampled: int) -> bool:
-        """Return whether the next iteration comes before the first labels (`PreferenceSettings.pretraining_env_steps`)."""
-        return sampled < self._pretraining
+    @property
+    def version(self) -> int:
+        return self.actors.version
 
-    def share(self, sampled: int, taken: int) -> float:
-        """Return how far the training is, from 0 before the first iteration on the learned reward to 1 before the last."""
-        left = self.total - self.iteration_env_steps - sampled - taken
-        if left < self.iteration_env_steps:
-            return 1.0
-        # The steps that the ring will take between rounds are not the agent's.
-        left -= max(0, self._between - (taken - self.initial_env_steps))
-        done = max(0, sampled - self._pretraining)
-        return done / (done + max(left, self.iteration_env_steps))
+    def newest_reward(self) -> dict[str, Array]:
+        return self.actors.newest_reward()
 
-    def progress(self, sampled: int, taken: int, iteration: int, policy: Callable[[], PolicyFactory]) -> Progress:
-        """Return the training's progress for the ring, before iteration number ``iteration``, from 0."""
-        now = sampled + taken
-        room = self.total - now - self.iteration_env_steps
-        return Progress(self.share(sampled, taken), now, room, iteration, policy)
+    def farewell(self, env_steps: int, stop: Stop = never, policy: Callable[[], PolicyFactory] | None = None) -> None:
+        """See `Ring.farewell`. Waits for the episode and for the pages, up to two minutes."""
+        if self.people is None or self.people.left:
+            return
+        if policy is not None and self.people.questions.pages and not stop():
+            self.source.film_last(policy(), env_steps)
+        self.people.farewell("over", stop, env_steps)
 
-    def metrics(self, sampled: int, taken: int) -> dict[str, Any]:
-        """Return the metrics of an iteration."""
-        first: dict[str, Any] = {}
-        if self.preferences.comparisons:
-            first = {
-                "fragments_length": self.fragments.length,
-                "first_fragments_env_steps": self.initial_env_steps,
-            }
-        return first | {"env_steps": sampled + taken, "finished": float(self.finished(sampled, taken))}
+    def close(self) -> None:
+        """See `Ring.close`. Loses no answers: gatherers commit them themselves."""
+        if self.people is not None:
+            self.people.farewell("stopped")
+        self.end()
+        self.source.close()
+        self.actors.close()
+
+    def end(self) -> None:
+        """End the ring's own work."""
+        raise NotImplementedError

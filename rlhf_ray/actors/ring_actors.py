@@ -284,7 +284,7 @@ class RingActors:
         """Write the pool and the labels to ``folder``. Return the rest of the state, for `write_nested`."""
         (folder / STATE).mkdir(exist_ok=True)
         # Take references at one moment: stages may continue during the waits. Labels stored meanwhile count.
-        open_pairs = [questions.pairs for questions in self.gatherers]
+        open_pairs = [dict(questions.pairs) for questions in self.gatherers]
         kept: dict[str, Any] = {"asked": self.asked, "version": self.version, "read": self.read}
         kept["total_env_steps"] = self.settings.total_env_steps
         trainer = self._state

@@ -7,12 +7,22 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlhf_ray.actors.actor_ring import FIRST_FIT, ActorRing
 from rlhf_ray.actors.executor import Ref
 from rlhf_ray.actors.fragment_source import FragmentSource
 from rlhf_ray.actors.gatherer import ChosenPairs
 from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, RoundReport, Stop, never, no_policy
+from rlhf_ray.actors.ring import (
+    FIRST_FIT,
+    STATE,
+    ActorRing,
+    Learn,
+    Pretrained,
+    Progress,
+    RoundReport,
+    Stop,
+    never,
+    no_policy,
+)
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.data.nested import read_nested, write_nested
@@ -28,6 +38,9 @@ _T = TypeVar("_T")
 class SynchronousRing(ActorRing):
     """Does its work inside the calls of the training. Its arguments are those of `ActorRing`."""
 
+    answered: int = 0
+    skipped: int = 0
+
     def __init__(
         self,
         actors: RingActors,
@@ -38,9 +51,6 @@ class SynchronousRing(ActorRing):
         fits: bool = True,
     ):
         super().__init__(actors, schedule, source, callbacks, fits=fits)
-        self.answered = 0
-        self.skipped = 0
-        """Number of pairs that were skipped so far."""
         self.round_number = -1
         """The last round held; -1 before the first."""
         self.fit_schedule = FitSchedule(self.schedule, self.actors.settings.reward_model)
@@ -53,11 +63,10 @@ class SynchronousRing(ActorRing):
 
     @property
     def rounds_held(self) -> int:
-        """See `Ring.rounds_held`."""
         return self.round_number + 1
 
     def begin(self, env_steps: int, stop: Stop = never, pretrained: Pretrained | None = None) -> RoundReport | None:
-        """See `Ring.begin`. Only the wait for people can be stopped; their answers so far count.
+        """Only the wait for people can be stopped; their answers so far count.
 
         Raises:
             SettingError: the initial fragments show that the settings don't fit the environment.
@@ -235,17 +244,14 @@ class SynchronousRing(ActorRing):
     # State and shutdown.
 
     def metrics(self) -> dict[str, Any]:
-        """See `Ring.metrics`."""
         report = self.actors.check(self._run(_value(self.actors.pool.call(FragmentPool.report))))
         of_people = {} if self.people is None else self.people.metrics()
         return self.schedule.report() | report.metrics() | {"skipped": self.skipped} | of_people
 
     def adopt(self, store: Path | str) -> None:
-        """See `RingActors.adopt`."""
         self._run(self.actors.adopt(store))
 
     def save(self, folder: Path) -> None:
-        """See `Ring.save`."""
         self._run(self._save(folder))
 
     async def _save(self, folder: Path) -> None:
@@ -260,7 +266,6 @@ class SynchronousRing(ActorRing):
         write_nested(state, folder / STATE)
 
     def load(self, folder: Path, *, replace: bool = False) -> None:
-        """See `Ring.load`."""
         state = read_nested(folder / STATE)
         self._run(self.actors.load(folder, state, replace=replace))
         self.source.env_steps, self.answered = state["env_steps"], state["answered"]
@@ -273,14 +278,12 @@ class SynchronousRing(ActorRing):
             self.people.tell(self._taken, self.version, self.answered)
 
     def abandon(self) -> None:
-        """See `Ring.abandon`."""
         self.source.close()
         scripted = (questions.actor for questions in self.actors.gatherers if not questions.annotators)
         for actor in (*scripted, self.actors.trainer):
             self.actors.executor.stop(actor)
 
     def end(self) -> None:
-        """See `ActorRing.end`."""
         self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:

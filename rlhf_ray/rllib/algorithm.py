@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -22,7 +23,7 @@ from ray.tune import PlacementGroupFactory
 
 from rlhf_ray.actors.cluster import start_ray
 from rlhf_ray.actors.placement import NODES_WITHIN, await_room, ring_bundles
-from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, StepBudget, Stop, check_horizon, never
+from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, Stop, check_horizon, never
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
@@ -34,7 +35,7 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
 from rlhf_ray.rllib.metrics import Gauges
 from rlhf_ray.rllib.policy import PolicyMaker
-from rlhf_ray.rllib.rings import ring_of
+from rlhf_ray.rllib.rings import StepBudget, ring_of
 from rlhf_ray.rllib.rllib_internals import (
     forget_env_runners,
     seeded_without_compiler,
@@ -368,32 +369,20 @@ class LearnsFromPreferences(InRunFolder):
         kept = self._kept
         self.begun = kept["begun"]
         self.budget.share_out(kept["initial_env_steps"])
-        self._load_ring(folder, replace)
-        if self.begun and self.ring.version:  # the ring may be ahead of the learner
-            self._publish()
-        self._keep_own_learning_rate()
-        reset_and_reseed(
-            self, self._checked.experiment.seed, self.training_iteration
-        )  # not the episodes of the run's start again
-
-    def _load_ring(self, folder: Path, replace: bool) -> None:
         if self.begun or self._checked.experiment.preferences.comparisons == 0:
             self.ring.load(folder, replace=replace)
+        if self.begun and self.ring.version:  # the ring may be ahead of the learner
+            self._publish()
+        # The checkpoint's optimiser has the learning rate of its own algorithm.
+        self.learner_group.foreach_learner(functools.partial(use_own_learning_rates, timestep=self._sampled))
+        # Not the episodes of the run's start again.
+        reset_and_reseed(self, self._checked.experiment.seed, self.training_iteration)
 
     def _is_of_another_trial(self, checkpoint: Path) -> bool:
         if self._trial is None or not (checkpoint / ORIGIN).exists():
             return False
         origin: str | None = json.loads((checkpoint / ORIGIN).read_text())["trial"]
         return origin is not None and origin != self._trial
-
-    def _keep_own_learning_rate(self) -> None:
-        """Use this algorithm's learning rate in the next update: the checkpoint's optimiser has that of its own algorithm."""
-        steps = self._sampled
-
-        def keep(learner: Any) -> None:
-            use_own_learning_rates(learner, steps)
-
-        self.learner_group.foreach_learner(keep)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **keywords: Any) -> dict[str, Any]:
         """Return RLlib's state with the ring's counters. The ring's state is in the folder of `save_to_path`."""

@@ -29,7 +29,7 @@ from rlhf_ray.optim.precision import in_bfloat16
 from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled
 from rlhf_ray.rllib.learned_reward import RewardConnector, take_off
 from rlhf_ray.rllib.policy import ActorCritic
-from rlhf_ray.rllib.rllib_internals import count_update, learner_connectors, log_trained_steps, train_batch
+from rlhf_ray.rllib.rllib_internals import count_update, learner_pipeline, log_trained_steps, train_batch
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         assert self.own_steps is not None
         config, connectors = (
             self.config,
-            [each for each in learner_connectors(self) if isinstance(each, RewardConnector)],
+            [each for each in learner_pipeline(self).connectors if isinstance(each, RewardConnector)],
         )
         batch: dict[str, list[Tensor]] = {}
         values = []

@@ -15,7 +15,6 @@ from ray.rllib.utils.metrics import (
 )
 from ray.util.metrics import Gauge
 
-from rlhf_ray.actors import metrics as _of_the_ring  # noqa: F401 (declares the ring's metrics)
 from rlhf_ray.actors.ring import OF_ROUND
 from rlhf_ray.data.metrics import METRICS, Metric, declarations, declare, declared, described
 from rlhf_ray.data.plain import plain

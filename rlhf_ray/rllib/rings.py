@@ -1,22 +1,165 @@
-"""The ring of an algorithm, from its configuration."""
+"""The ring of an algorithm, from its configuration, and the environment steps that the two share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rlhf_ray.actors.build import build_ring
-from rlhf_ray.actors.executor import RayExecutor
-from rlhf_ray.actors.fixed_reward import FixedReward
+from rlhf_ray.actors.executor import LocalExecutor
 from rlhf_ray.actors.labelling_page import PageSettings
-from rlhf_ray.actors.local import LocalExecutor
-from rlhf_ray.actors.ring import Ring, RingSettings, StepBudget
+from rlhf_ray.actors.ray_executor import RayExecutor
+from rlhf_ray.actors.ring import (
+    STATE,
+    Learn,
+    Pretrained,
+    Progress,
+    Ring,
+    RingSettings,
+    RoundReport,
+    Stop,
+    never,
+)
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
+from rlhf_ray.actors.rollout_collector import PolicyFactory
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.labelling.camera import tried_fps
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.labelling.texts import load_texts
+from rlhf_ray.queries.pool import PoolReport
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.starting import fitted_reward
+from rlhf_ray.settings import Experiment, ResolvedFragments
+
+
+class StepBudget:
+    """The environment steps of a training. Its methods take the steps so far: ``sampled`` by the agent, ``taken`` by the ring.
+
+    Args:
+        experiment: the settings.
+        fragments: the experiment's fragment settings, with numbers in place of auto.
+        iteration_env_steps: maximum number of environment steps per iteration of the agent.
+        films: whether the ring films fragments before each round.
+    """
+
+    def __init__(
+        self, experiment: Experiment, fragments: ResolvedFragments, iteration_env_steps: int, *, films: bool = False
+    ):
+        self.total, self.preferences, self.fragments = experiment.total_env_steps, experiment.preferences, fragments
+        self.iteration_env_steps = iteration_env_steps
+        preferences = self.preferences
+        self._between = preferences.rounds * fragments.between_rounds_env_steps(films)
+        """Maximum number of environment steps that the ring takes between rounds, in total."""
+        self._pretraining = preferences.pretraining_iterations(iteration_env_steps) * iteration_env_steps
+        """Environment steps of the agent before the first labels."""
+        self.initial_env_steps = self.iterations = 0
+        """Environment steps for the initial fragments; number of iterations, with those of the pretraining."""
+        self.share_out(0 if preferences.comparisons == 0 else fragments.initial_env_steps)
+
+    def share_out(self, initial: int) -> None:
+        """Divide the budget again, with ``initial`` steps for the initial fragments, or slightly more."""
+        left = self.total - self._between - initial
+        # Steps that don't fill an iteration go to the initial fragments, so that all steps add up to the budget.
+        self.initial_env_steps = initial + left % self.iteration_env_steps
+        self.iterations = left // self.iteration_env_steps
+
+    @property
+    def learning_iterations(self) -> int:
+        """Number of iterations on the learned reward."""
+        return self.iterations - self._pretraining // self.iteration_env_steps
+
+    def finished(self, sampled: int, taken: int) -> bool:
+        """Return whether another iteration could exceed the budget."""
+        return sampled + taken + self.iteration_env_steps > self.total
+
+    def pretrains(self, sampled: int) -> bool:
+        """Return whether the next iteration comes before the first labels (`PreferenceSettings.pretraining_env_steps`)."""
+        return sampled < self._pretraining
+
+    def share(self, sampled: int, taken: int) -> float:
+        """Return how far the training is, from 0 before the first iteration on the learned reward to 1 before the last."""
+        left = self.total - self.iteration_env_steps - sampled - taken
+        if left < self.iteration_env_steps:
+            return 1.0
+        # The steps that the ring will take between rounds are not the agent's.
+        left -= max(0, self._between - (taken - self.initial_env_steps))
+        done = max(0, sampled - self._pretraining)
+        return done / (done + max(left, self.iteration_env_steps))
+
+    def progress(self, sampled: int, taken: int, iteration: int, policy: Callable[[], PolicyFactory]) -> Progress:
+        """Return the training's progress for the ring, before iteration number ``iteration``, from 0."""
+        now = sampled + taken
+        room = self.total - now - self.iteration_env_steps
+        return Progress(self.share(sampled, taken), now, room, iteration, policy)
+
+    def metrics(self, sampled: int, taken: int) -> dict[str, Any]:
+        """Return the metrics of an iteration."""
+        first: dict[str, Any] = {}
+        if self.preferences.comparisons:
+            first = {
+                "fragments_length": self.fragments.length,
+                "first_fragments_env_steps": self.initial_env_steps,
+            }
+        return first | {"env_steps": sampled + taken, "finished": float(self.finished(sampled, taken))}
+
+
+class FixedReward(Ring):
+    """The ring of a training on a fixed, already fitted reward model: no questions, no fits, no actors.
+
+    Args:
+        reward: the fitted reward model (`RewardEnsemble.state`); None if `load` will provide it.
+    """
+
+    env_steps = answered = skipped = rounds_held = 0
+    collecting = False
+    people: None = None
+
+    def __init__(self, reward: dict[str, Array] | None):
+        self._reward = reward
+
+    @property
+    def version(self) -> int:
+        """The reward model's version when it was saved; 0 if there is none."""
+        return 0 if self._reward is None else int(self._reward["version"])
+
+    def newest_reward(self) -> dict[str, Array]:
+        """See `Ring.newest_reward`.
+
+        Raises:
+            SettingError: there is none.
+        """
+        if self._reward is None:
+            raise SettingError(
+                "preferences.comparisons is 0, but there is no fitted reward model to train on: set it to 1 or more, or name a "
+                "fitted one (`--reward-from`, or start_from(reward_model=…) of the configuration)."
+            )
+        return self._reward
+
+    def begin(self, env_steps: int, stop: Stop = never, pretrained: Pretrained | None = None) -> RoundReport:
+        """Report the fixed reward."""
+        self.newest_reward()
+        return RoundReport(0, 0, 0, 0, None, new_reward=True)
+
+    def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> None:
+        """Let the agent learn: nothing else is ever due."""
+        learn(None)
+
+    def metrics(self) -> dict[str, Any]:
+        """See `Ring.metrics`: there are no fragments."""
+        return PoolReport().metrics()
+
+    def save(self, folder: Path) -> None:
+        """See `Ring.save`."""
+        (folder / STATE).mkdir(exist_ok=True)
+        write_nested({"reward": self._reward}, folder / STATE)
+
+    def load(self, folder: Path, *, replace: bool = False) -> None:
+        """See `Ring.load`."""
+        self._reward = read_nested(folder / STATE)["reward"]
 
 
 def ring_of(

@@ -113,11 +113,6 @@ def local_learner(group: Any) -> Any:
     return group._learner
 
 
-def learner_connectors(learner: Any) -> list[Any]:
-    """Return the connectors of a learner's own pipeline, in order."""
-    return list(learner._learner_connector.connectors)
-
-
 def learner_pipeline(learner: Any) -> Any:
     """Return a learner's pipeline of connectors."""
     return learner._learner_connector

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_ray.actors.build import build_ring
-from rlhf_ray.actors.executor import Executor
-from rlhf_ray.actors.local import LocalExecutor
+from rlhf_ray.actors.executor import Executor, LocalExecutor
 from rlhf_ray.actors.ring import Progress, RingSettings
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from tests.made_up import AlwaysUp, Walk

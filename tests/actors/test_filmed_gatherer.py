@@ -20,9 +20,8 @@ from rlhf_ray.labelling.films import film, frames_of
 from rlhf_ray.queries.gatherers import wants_films
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings
-from rlhf_ray.store import PreferenceStore
 from tests.actors.rings import at, ring_in
-from tests.made_up import Drawn, some_fragments
+from tests.made_up import Drawn, labels_in, some_fragments
 
 DRAWN = partial(Drawn, (20,), numbered=False)
 FRAGMENTS = FragmentSettings(length=5, pool=60, initial_env_steps=200, film_env_steps=40)
@@ -56,8 +55,7 @@ def test_it_sees_each_fragment_and_its_answers_are_learned_from(tmp_path: Path, 
                 ring.settle()
         assert ring.version > 1
         assert ring.env_steps > 200
-    stored = PreferenceStore(tmp_path / "store").load()
-    assert stored is not None
+    stored = labels_in(tmp_path / "store")
     assert set(stored.annotators) == {"looks"}
     for pairs, left, right in FarRight.seen:
         for side, films in ((pairs.left, left), (pairs.right, right)):

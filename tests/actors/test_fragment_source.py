@@ -273,28 +273,3 @@ def test_a_pool_that_lost_the_first_fragments_gets_them_again_and_the_share_neve
     assert set(has) == {(1, part) for part in range(1, count + 1)}
     assert shares == pytest.approx([part / count for part in range(1, count)] + [0.999, 1.0])
     assert len(source._callbacks.stages) == (count - 1) // 3  # every five seconds, of which each part takes two
-
-
-def test_the_first_images_are_cut_in_parts_of_which_the_last_alone_is_filmed() -> None:
-    source, collector = filmed(RingActors(IMAGES))
-    asyncio.run(source.first(900, lambda: None, None))
-    *others, last = collector.made
-    assert sum(one["env_steps"] for one in collector.made) == source.env_steps == 900
-    assert [one["part"] for one in collector.made] == list(range(1, len(collector.made) + 1))
-    assert {(one["how"], one["rollouts"], one["number"], one["most"]) for one in others} == {("collect", 1, 0, 12)}
-    assert (last["how"], last["clips"], last["number"], last["episode"]) == ("film", 1, 0, True)
-
-
-def test_a_gatherer_has_films_made_after_every_third_question_and_sees_no_episodes() -> None:
-    actors: Any = RingActors(people=False)
-    source, collector = filmed(actors)
-    made = []
-    for asked in range(7):
-        actors.viewed[0].asked = asked
-        source.offer(at(), asked, wait=False)
-        if source._filming is not None:
-            made.append(asked)
-        if source.waiting():
-            asyncio.run(source.make())
-    assert made == [3, 6]
-    assert not any(one["episode"] for one in collector.made if one["how"] == "film")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import ray
 
-from rlhf_ray.actors.executor import RayExecutor, look_up
+from rlhf_ray.actors.ray_executor import RayExecutor, look_up
 from rlhf_ray.settings import PreferenceSettings
-from rlhf_ray.store import PreferenceStore
 from tests.actors.hosted import Quick, Slow
 from tests.actors.rings import at, ring_in
+from tests.made_up import labels_in
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -78,6 +78,5 @@ def test_a_ring_whose_shared_process_is_killed_loses_no_label(tmp_path: Path, ex
             ring.source.offer(at(1.0, 1000), 4, wait=True)  # as the agent's rollouts do: the pool has lost its clips
             ring.advance(at(1.0, 1000))
             time.sleep(0.1)
-    stored = PreferenceStore(tmp_path / "store").load()
-    assert stored is not None
+    stored = labels_in(tmp_path / "store")
     assert len(stored) == len(set(stored.pairs.ids)) == 20

@@ -1,22 +1,21 @@
 """What a run knows of the people it waits for, and how it leaves them; without Ray."""
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
-from rlhf_ray.actors import page_handle, people
-from rlhf_ray.actors.actor_ring import ActorRing
+from rlhf_ray.actors import people
 from rlhf_ray.actors.executor import Actor
-from rlhf_ray.actors.page_handle import PageHandle
-from rlhf_ray.actors.people import STOPPED_WITHIN, People
+from rlhf_ray.actors.people import STOPPED_WITHIN, PageHandle, People
+from rlhf_ray.actors.ring import ActorRing
 from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.runs.health import nobody_answers
 from rlhf_ray.settings import PreferenceSettings
 from tests.actors.rings import Heard, at, ring_in
+from tests.made_up import wait_for
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_silence_is_measured_while_questions_are_open_and_raises_an_alarm(ada: P
     ada.questions._open[0] = 4
     for seconds, changes in ((0, 0), (100, 0), (250, 1), (40, 1)):
         clock.now += seconds
-        ada.questions._changes = changes
+        ada.questions.changes = changes
         ada.look()
     row = ada.metrics()
     assert row == {"unanswered_seconds": 100.0}
@@ -65,19 +64,6 @@ def test_silence_is_measured_while_questions_are_open_and_raises_an_alarm(ada: P
     assert (alarm.name, alarm.message) == ("nobody_answers", "Nobody answered for 5 min while questions were open.")
     assert "rlhf-ray links" in alarm.remedy
     assert nobody_answers([row, {}]) is None
-
-
-def test_waits_are_told_once_a_second(ada: People, heard: Heard, clock: SimpleNamespace) -> None:
-    ada._waiting._clock = lambda: clock.now
-    ada.questions.pages = 1
-    for answered in (0, 0, 1, 1):
-        ada.waiting(answered, 3)
-        clock.now += 0.5
-    ada.end_wait()
-    ada.waiting(1, 9)
-    assert [(wait.answered, wait.wanted, wait.seconds, wait.pages) for wait in heard.waits] == [
-        (0, 3, 0.0, 1), (1, 3, 1.0, 1), (1, 9, 0.0, 1)
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("share", "open_"), [(1.0, 0), (1.0, 3), (0.25, 2)])
@@ -176,7 +162,7 @@ def test_open_pages_get_an_episode_of_the_trained_policy_before_they_hear_of_the
 
 
 def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_handle, "ASK_EVERY", 0.0)
+    monkeypatch.setattr(people, "ASK_EVERY", 0.0)
     told: list[Any] = []
     untold = [2, 1, 0]
 
@@ -230,9 +216,7 @@ def test_a_resumed_run_shows_error_rates_before_its_next_fit(
         people = People(page, ring.schedule, 1000, Heard(), share=1.0, limit=None, annotators=("oracle",))
         ring.actors.people = people  # who are not asked
         ring.load(tmp_path / "checkpoint")
-        deadline = time.monotonic() + 20
-        while not told and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: told)
         assert told[0].error_rates == found
 
 

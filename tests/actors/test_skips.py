@@ -1,8 +1,6 @@
 """Teachers that skip pairs, in both rings, in this process."""
 
 import contextlib
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from rlhf_ray.settings import FragmentSettings, PreferenceSettings
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.teachers import Oracle
 from tests.actors.rings import at, replaced, ring_in
-from tests.made_up import same_comparisons
+from tests.made_up import labels_in, wait_for
 
 
 class Undecided:
@@ -61,8 +59,7 @@ def test_skipped_pairs_are_stored_replaced_and_neither_trained_on_nor_asked_agai
     assert skipped == sum(row["kind"] == "skip" for row in events) > 0
     assert len(events) == 10 + skipped == len({row["pair_id"] for row in events})
     assert all(row["preference"] is None and row["annotator"] == "undecided" for row in events if row["kind"] == "skip")
-    learned = PreferenceStore(tmp_path / "store").load()
-    assert learned is not None
+    learned = labels_in(tmp_path / "store")
     assert set(learned.pairs.ids) == {row["pair_id"] for row in events if row["kind"] == "label"}
 
 
@@ -126,12 +123,6 @@ def test_a_teacher_that_begins_to_skip_everything_costs_labels_but_does_not_hold
 
 
 def test_the_asynchronous_ring_replaces_skipped_pairs_and_counts_them(tmp_path: Path) -> None:
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
     for counts in (False, True):
         folder = tmp_path / str(counts)
         with ring_in(folder, _preferences(mode="asynchronous", skips_count=counts)) as ring:
@@ -142,18 +133,9 @@ def test_the_asynchronous_ring_replaces_skipped_pairs_and_counts_them(tmp_path: 
             skipped = ring.metrics()["skipped"]
             assert skipped > 0
             assert ring.answered + (skipped if counts else 0) == 10
-            wait(lambda ring=ring: ring.rounds_held == 3)
+            wait_for(lambda ring=ring: ring.rounds_held == 3)
         events = _events(folder)
         assert len(events) == len({row["pair_id"] for row in events}) == ring.answered + skipped
-
-
-def test_a_run_without_skips_is_what_it_was(tmp_path: Path) -> None:
-    _run(tmp_path / "undecided", _preferences(0.0))
-    _run(tmp_path / "oracle", _preferences(teacher="oracle"))
-    undecided, oracle = (PreferenceStore(tmp_path / name / "store").load() for name in ("undecided", "oracle"))
-    assert undecided is not None
-    assert oracle is not None
-    assert same_comparisons(undecided, oracle)
 
 
 class Ties:

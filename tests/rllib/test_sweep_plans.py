@@ -130,13 +130,6 @@ def test_what_does_not_go_together_is_said(arguments: Any, message: str) -> None
         check_strategies(*arguments)
 
 
-def test_what_goes_together_is_let_through() -> None:
-    for search in ("random", "optuna"):
-        for schedule in ("none", "asha"):
-            check_strategies(search, schedule, {"fragments.length": tune.choice([5, 10])}, 1, 1)  # type: ignore[arg-type]
-    check_strategies("random", "pbt", {**GAMMA, "fragments.length": tune.choice([5, 10])}, 4, None)
-
-
 def test_population_based_training_changes_what_may_change_and_keeps_it_in_its_range() -> None:
     space = {
         **GAMMA,
@@ -373,20 +366,6 @@ def test_people_are_told_where_they_label_once(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv(JOB, "{}")  # everyone with the cluster's token reads what a job prints
     Announcer(said.append).on_step_end(0, [trial])
     assert said[2:] == [f"trial_t1: annotators' links are in {tmp_path}/links.json"]
-
-
-def test_a_started_trial_is_told() -> None:
-    class Trial:
-        def __str__(self) -> str:
-            return "trial_t1"
-
-        def is_finished(self) -> bool:
-            return False
-
-    said: list[str] = []
-    announcer = Announcer(said.append)
-    announcer.on_trial_start(0, [Trial()], Trial())
-    assert said == ["trial_t1: started, 0 trials done"]
 
 
 def test_a_plan_that_cannot_work_is_refused() -> None:

@@ -20,6 +20,7 @@ from rlhf_ray.settings import (
     PreferenceSettings,
     RewardModelSettings,
 )
+from tests.whole_runs import running
 
 
 class Mine(RLlibCallback):  # type: ignore[misc]
@@ -105,10 +106,7 @@ def test_tunes_own_criterion_ends_a_trial_before_its_budget(tmp_path: Path) -> N
 def test_train_goes_on_beyond_the_budget_for_whoever_calls_it(tmp_path: Path) -> None:
     asynchronous = PreferenceSettings(mode="asynchronous", comparisons=8, initial_comparisons=4, rounds=1)
     config = tiny(preferences=asynchronous).preferences(store=tmp_path / "store")
-    algorithm = config.build_algo()
-    try:
+    with running(config.build_algo()) as algorithm:
         done = [algorithm.train()["done"] for _ in range(3)]
         assert done == [False, True, True]
         assert algorithm.env_steps == 1400
-    finally:
-        algorithm.stop()
