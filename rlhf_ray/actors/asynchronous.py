@@ -46,7 +46,6 @@ class AsynchronousRing(ActorRing):
     Labels fall due with the training's progress, and so do gradient steps: as many per environment step as in the synchronous ring.
 
     Args:
-        actors, schedule, source, callbacks, fits: see `ActorRing`.
         asks: whether to ask questions; otherwise it fits to the labels in the store.
     """
 

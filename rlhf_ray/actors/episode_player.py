@@ -30,12 +30,6 @@ class EpisodePlayer:
     * ``expert``: the environment's scripted one, ``env.unwrapped.expert(rng)``;
     * ``random``: uniformly random actions;
     * ``epsilon``: a share of random actions, otherwise ``policy``, or ``expert`` without one.
-
-    Args:
-        make_env: makes the environment.
-        seed: seeds episodes and actions.
-        epsilon: share of random actions of the policy ``epsilon``.
-        make_policy: makes the policy; None if there is none.
     """
 
     def __init__(
@@ -122,13 +116,7 @@ def _stacked(states: list[dict[str, Any]]) -> dict[str, Array]:
 
 
 class InsidePlayer:
-    """Plays the blocks of a plan for a recording with an agent's internals, each the same on any player.
-
-    Args:
-        plan: the plan.
-        agent: the agent.
-        make_batch: makes copies of the plan's environment.
-    """
+    """Plays the blocks of a plan for a recording with an agent's internals, each the same on any player."""
 
     def __init__(self, plan: InsidePlan, agent: Agent, make_batch: Callable[[int], EnvBatch]):
         self._plan, self._agent = plan, agent

@@ -221,11 +221,7 @@ class OwnStreams:
 
 
 class CallThread:
-    """A daemon thread, started with its first call. Unlike one of Python's executors, it doesn't keep the interpreter alive.
-
-    Args:
-        name: the thread's name.
-    """
+    """A daemon thread, started with its first call. Unlike one of Python's executors, it doesn't keep the interpreter alive."""
 
     def __init__(self, name: str):
         self._name = name

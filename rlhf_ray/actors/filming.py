@@ -99,9 +99,7 @@ class Filming(Collecting):
     """Makes and films initial fragments from random actions in parts, then fragments of the newest policy when questions need them.
 
     Args:
-        actors, collector, rollouts, more_env_steps: see `Collecting`.
         rounds: number of labelling rounds after the first.
-        callbacks: told about the progress of the initial fragments.
     """
 
     def __init__(

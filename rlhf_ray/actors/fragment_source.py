@@ -47,13 +47,7 @@ class FragmentSource(Protocol):
         ...
 
     def offer(self, progress: Progress, round_number: int, *, wait: bool) -> None:
-        """Note that a labelling round is due, and schedule fragments of the newest policy if they are wanted and there is room.
-
-        Args:
-            progress: the training's progress.
-            round_number: number of the round.
-            wait: whether the round will wait for the fragments.
-        """
+        """Note that a labelling round is due, and schedule fragments of the newest policy if they are wanted and there is room."""
         ...
 
     def waiting(self) -> bool:
@@ -89,8 +83,6 @@ class Collecting(FragmentSource):
     """Makes initial fragments from random actions, then exploratory ones from the agent's policy if the settings ask for them.
 
     Args:
-        actors: the ring's other actors.
-        collector: a `RolloutCollector`.
         rollouts: number of rollouts the step budget is split into.
         more_env_steps: environment steps of each extra collection of initial fragments.
     """

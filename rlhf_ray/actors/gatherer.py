@@ -82,10 +82,6 @@ class GathererActor:
 
     Args:
         make: makes the gatherer from functions that store answers and skips, and one that shows fragments.
-        store: finds the preference store's actor.
-        get: waits for the result of an actor call.
-        name: the setting's value, for errors.
-        wants_films: whether the gatherer looks at films.
         films: folder for films, for a restarted actor or a resumed run; None: in memory only.
     """
 
@@ -131,10 +127,6 @@ class GathererActor:
 
     async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
         """Return the state once it differs from ``changes``, or after a short wait.
-
-        Args:
-            numbers: numbers of the batches to report on.
-            changes: `GathererProgress.changes` of the last call.
 
         Raises:
             Exception: the gatherer raised it.
@@ -267,7 +259,6 @@ class OpenQuestions:
 
     Args:
         actor: gets the pairs answered: a `GathererActor`, or a `LabellingPage`, which has the same methods.
-        name: its name in metrics.
         share: its share of all questions, 0 to 1.
         limit: maximum number of open questions; None for no limit.
         annotators: the people at the page; empty for other gatherers.

@@ -48,15 +48,7 @@ OPEN_PER_PERSON = 8
 
 
 class PageHandle:
-    """Starts the page, reports the training's progress to it, and restores it after it was killed.
-
-    Args:
-        actor: the page.
-        callbacks: told of new links.
-        get: waits for the result of an actor call.
-        asked_port: the configured port.
-        port_file: stores the port for a resumed run; None stores nothing.
-    """
+    """Starts the page, reports the training's progress to it, and restores it after it was killed."""
 
     def __init__(
         self,
@@ -97,14 +89,7 @@ class PageHandle:
     def farewell(
         self, ending: Ending, within: float, stop: Callable[[], bool] = lambda: False, env_steps: int | None = None
     ) -> None:
-        """Tell all open pages that labelling is over.
-
-        Args:
-            ending: why.
-            within: seconds to wait for the pages to ask.
-            stop: polled; True ends the wait.
-            env_steps: the training's environment steps; None: as told last.
-        """
+        """Tell all open pages that labelling is over. Wait up to ``within`` seconds for them to ask, or until ``stop()``."""
         last = self._situation or Situation()
         self.tell(
             dataclasses.replace(last, ending=ending, env_steps=last.env_steps if env_steps is None else env_steps)
@@ -159,13 +144,7 @@ class People:
     """The human annotators at the page.
 
     Args:
-        page: the page where they answer.
-        schedule: decides when labels fall due.
-        total_env_steps: step budget of the training.
-        callbacks: told about once a second while the training waits for them.
-        share: their share of the questions.
         limit: maximum number of open questions; None in the synchronous mode, where all questions of a round are open.
-        annotators: their names.
     """
 
     def __init__(
@@ -233,13 +212,7 @@ class People:
         stop: Callable[[], bool] = lambda: False,
         env_steps: int | None = None,
     ) -> None:
-        """Tell open pages that labelling is over, once. Wait until each knows: up to a minute, or shorter if the run was stopped.
-
-        Args:
-            ending: why.
-            stop: polled; True ends the wait.
-            env_steps: the training's environment steps at its end; None: as told last.
-        """
+        """Tell open pages that labelling is over, once. Wait until each knows: up to a minute, less if the run was stopped."""
         if self.left:
             return
         self._ending = ending
@@ -270,11 +243,7 @@ class People:
     def tell_while_training(self, env_steps: int, version: int, answered: int, *, gathered: float | None) -> None:
         """Send the training's progress to the page, and what it waits for before the next questions.
 
-        Args:
-            env_steps: environment steps so far.
-            version: version of the reward model.
-            answered: number of labels.
-            gathered: share of the first clips that are made, while these are being made; else None.
+        ``gathered`` is the share of the first clips that are made; None once all are.
         """
         self.gathered = gathered
         if gathered is None and version:

@@ -18,11 +18,7 @@ from rlhf_ray.actors.placement import CPUS, HOST, of_ring, one_machine
 
 
 class RayActor(Actor[A]):
-    """An actor in a Ray process of its own.
-
-    Args:
-        handle: Ray's handle.
-    """
+    """An actor in a Ray process of its own."""
 
     def __init__(self, handle: Any):
         self.handle = handle
@@ -64,12 +60,7 @@ class ActorHost:
 
 
 class Hosted(Actor[A]):
-    """The handle of an actor in an `ActorHost`.
-
-    Args:
-        host: Ray's handle of the `ActorHost`.
-        role: the actor's role.
-    """
+    """The handle of an actor in an `ActorHost`."""
 
     def __init__(self, host: Any, role: str):
         self.host, self.role = host, role

@@ -74,13 +74,6 @@ class RewardTrainerActor:
         If no comparison remains (all were withdrawn, or all have weight 0), no version is made: the report is about the current
         version, with 0 ``gradient_steps`` and NaN losses and accuracies. The changes are applied in any case.
 
-        Args:
-            updates: gradient steps.
-            version: the version to make; must be the current one plus 1.
-            changes: changes of comparisons since the last fit.
-            unlabelled: pairs that nobody was asked about, for methods that learn from them.
-            progress: the training's progress, 0 to 1.
-
         Returns:
             The report, the version (`RewardEnsemble.state`), and the state after it (`RewardTrainer.state`).
 
@@ -117,8 +110,6 @@ class RingActors:
     """The ring's actors, except those that make fragments, and the operations that involve several of them.
 
     Args:
-        settings: the ring's settings.
-        executor: starts the actors.
         fits_apart: whether other work (of the ring or annotators) continues during a fit, which then needs its own process.
     """
 

@@ -33,8 +33,6 @@ class RolloutCollector:
     """Steps one environment and cuts fragments.
 
     Args:
-        make_env: makes the environment.
-        settings: fragment settings.
         seed: seeds environments and actions; each round has its own generator.
         niceness: added to the process's niceness once the initial fragments are made, so that other processes come first.
     """

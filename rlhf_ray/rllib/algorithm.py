@@ -23,7 +23,7 @@ from ray.tune import PlacementGroupFactory
 
 from rlhf_ray.actors.cluster import start_ray
 from rlhf_ray.actors.placement import NODES_WITHIN, await_room, ring_bundles
-from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, Stop, check_horizon, never
+from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, Ring, RoundReport, StepBudget, Stop, check_horizon, never
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
@@ -35,7 +35,7 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
 from rlhf_ray.rllib.metrics import Gauges
 from rlhf_ray.rllib.policy import PolicyMaker
-from rlhf_ray.rllib.rings import StepBudget, ring_of
+from rlhf_ray.rllib.rings import ring_of
 from rlhf_ray.rllib.rllib_internals import (
     forget_env_runners,
     seeded_without_compiler,
@@ -72,8 +72,6 @@ class LearnsFromPreferences(InRunFolder):
     the ring's metrics.
 
     Args:
-        config: the configuration.
-        arguments: RLlib's.
         ring_callbacks: told what happens while the training waits; None: it is logged.
         iterating: context manager around each iteration. It may abort one: `save_to_path` then saves the state before it.
     """

@@ -169,12 +169,6 @@ def _value(config: Any, setting: str) -> Any:
 def check_inherited(config: Any, usual: AlgorithmConfig, refused: Mapping[str, str], iteration_env_steps: int) -> None:
     """Check settings that come from RLlib.
 
-    Args:
-        config: the configuration.
-        usual: the agent's configuration with RLlib's defaults.
-        refused: like `REFUSED`, for this agent.
-        iteration_env_steps: environment steps of one iteration.
-
     Raises:
         SettingError: RLlib or the learned reward would ignore or contradict a setting. The message names the remedy.
     """

@@ -119,18 +119,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         shuffle_batch_per_epoch: bool = False,
         **keywords: Any,
     ) -> Any:
-        """Update the policy with rollouts (called by RLlib).
-
-        Args:
-            arguments: RLlib's own.
-            training_data: episodes, or references to some.
-            timesteps: steps so far, for schedules of learning rates.
-            num_total_minibatches: number of minibatches in place of ``num_epochs``, so that several learners take as many.
-            num_epochs: passes over the rollouts.
-            minibatch_size: steps of a minibatch; None for all.
-            shuffle_batch_per_epoch: whether each pass has an order of its own.
-            keywords: RLlib's own.
-        """
+        """Update the policy with rollouts (called by RLlib)."""
         if training_data is not None:
             training_data.solve_refs()
             take_off(training_data, self.config)

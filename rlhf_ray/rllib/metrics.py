@@ -144,9 +144,6 @@ class Gauges:
 
     Metrics of the asynchronous ring's stages share one gauge each, such as ``rlhf_stage_rate``, with the tag ``stage``. Each
     algorithm has its own gauges, each Tune trial too, so that a sweep is visible like a run.
-
-    Args:
-        run: the run's name.
     """
 
     def __init__(self, run: str):

@@ -190,9 +190,6 @@ class ReturnScaled(RewardConnector):
 
     As ``VecNormalize`` of baselines, except that the statistics include the whole batch before it is scaled, not only earlier
     steps.
-
-    Args:
-        gamma: discount factor of the return.
     """
 
     def __init__(self, *arguments: Any, gamma: float, **keywords: Any):

@@ -39,7 +39,6 @@ class RolloutsAhead:
     those that would be too old for the next one, and leaves no more than the next ones take in time.
 
     Args:
-        algorithm: an algorithm with remote env runners.
         max_age: the most updates between the begin of a rollout and the iteration that takes it; None for no bound.
     """
 
@@ -98,14 +97,10 @@ class RolloutsAhead:
 def learn_while_sampling(algorithm: Algorithm, ahead: RolloutsAhead, most: int, **of_update: Any) -> None:
     """Run one iteration of RLlib's algorithm (its `training_step`) on rollouts that started during the previous one.
 
+    Until the end of the training, it takes at most ``most``; ``of_update`` are the agent's arguments of `LearnerGroup.update`.
+
     The policy that sampled is usually one update old, and older for slow env runners, up to `RolloutsAhead`'s bound. As always,
     PPO's probability ratios are relative to the policy that sampled; SAC learns from any policy's steps.
-
-    Args:
-        algorithm: an algorithm with remote env runners.
-        ahead: its rollouts.
-        most: maximum number of rollouts until the end of training.
-        of_update: the agent's own arguments of `LearnerGroup.update`.
     """
     metrics = algorithm.metrics
     with metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):

@@ -167,11 +167,6 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """Add rollouts to the buffer and take the gradient steps that they are worth (called by RLlib).
 
-        Args:
-            training_data: RLlib episodes, or references to some.
-            timesteps: steps so far, for schedules of learning rates.
-            arguments: not used.
-
         Returns:
             Metrics.
         """

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_ray.rllib.rings import StepBudget
+from rlhf_ray.actors.ring import StepBudget
 from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings
 
 
