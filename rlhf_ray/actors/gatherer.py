@@ -180,23 +180,14 @@ class GathererActor:
         return pairs[seen]
 
     def _commit(self, answers: Comparisons) -> None:
-        def keep(store: Actor[PreferenceStore], rows: BoolArray, name: str) -> Ref[int]:
-            return store.call(PreferenceStore.commit, answers[rows], annotator=name)
-
         names = answers.annotators or (type(self._gatherer).__name__,) * len(answers)
-        self._keep(answers.pairs, names, keep)
+        self._keep(answers.pairs, names, lambda rows: (PreferenceStore.commit, answers[rows]))
 
     def _skip(self, pairs: Pairs, annotators: Sequence[str]) -> None:
-        def keep(store: Actor[PreferenceStore], rows: BoolArray, name: str) -> Ref[int]:
-            return store.call(PreferenceStore.skip, pairs[rows], annotator=name)
-
-        self._keep(pairs, annotators, keep)
+        self._keep(pairs, annotators, lambda rows: (PreferenceStore.skip, pairs[rows]))
 
     def _keep(
-        self,
-        pairs: Pairs,
-        annotators: Sequence[str],
-        keep: Callable[[Actor[PreferenceStore], BoolArray, str], Ref[int]],
+        self, pairs: Pairs, annotators: Sequence[str], said: Callable[[BoolArray], tuple[Callable[..., int], Any]]
     ) -> None:
         """Store what was said about ``pairs``, by annotator; repeat until it is stored."""
         store = self._store = self._store or self._find_store()
@@ -207,7 +198,8 @@ class GathererActor:
                 return
             try:
                 for name in dict.fromkeys(names.tolist()):
-                    self._get(keep(store, rows := names == name, name))
+                    method, of_rows = said(rows := names == name)
+                    self._get(store.call(method, of_rows, annotator=name))
                     ids = pairs[rows].ids
                     last = max(last, self._get(store.call(PreferenceStore.last_answer, ids, name)))
                 break

@@ -126,15 +126,19 @@ def test_wrong_clips_end_the_wait_for_the_first_version(tmp_path: Path) -> None:
         ring.begin(200)
 
 
-@pytest.mark.parametrize("role", ["pool", "gatherer", "store", "reward_trainer", "collector"])
-def test_a_restarted_actor_costs_neither_a_label_nor_the_run(tmp_path: Path, role: str) -> None:
+@pytest.mark.parametrize(
+    "roles", ["pool", "gatherer", "store", "reward_trainer", "collector", "store pool gatherer collector"]
+)
+def test_a_restarted_actor_costs_neither_a_label_nor_the_run(tmp_path: Path, roles: str) -> None:
+    """Those that share a process are restarted together."""
     executor = LocalExecutor()
     slow = dataclasses.replace(PREFERENCES, answer_seconds=0.02)
     with ring_in(tmp_path, slow, executor=executor) as ring:
         ring.begin(200)
         ring.advance(at(0.25, 400))
         time.sleep(0.05)  # in the middle of its work
-        executor.restart(role)
+        for role in roles.split():
+            executor.restart(role)
         for progress in np.linspace(0.5, 1.0, 6):
             ring.advance(at(progress, int(1000 * progress)))
             time.sleep(0.05)
@@ -162,30 +166,6 @@ def test_no_more_is_asked_than_is_due_while_a_slow_store_counts_the_answers(tmp_
             time.sleep(0.02)
         _finish(ring)
     assert len(PreferenceStore(tmp_path / "store")) == 20
-
-
-@pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
-def test_actors_that_share_a_process_die_together_and_cost_no_label(tmp_path: Path, mode: Any) -> None:
-    executor = LocalExecutor()
-    preferences = dataclasses.replace(PREFERENCES, mode=mode)
-    with ring_in(tmp_path, preferences, executor=executor) as ring:
-        ring.begin(200)
-        ring.advance(at(0.25, 400))
-        shared = ["store", "pool", "gatherer", "collector", *(["reward_trainer"] if mode == "synchronous" else [])]
-        for role in shared:
-            executor.restart(role)
-        for progress in np.linspace(0.5, 1.0, 6):
-            ring.advance(at(progress, int(1000 * progress)))
-            time.sleep(0.05)
-
-        def all_answered() -> bool:
-            ring.advance(at(1.0, 1000))
-            return ring.answered == 20
-
-        wait_for(all_answered)
-        wait_for(lambda: ring.version > 1)
-    stored = labels_in(tmp_path / "store")
-    assert len(stored) == len(set(stored.pairs.ids)) == 20
 
 
 def test_while_the_disk_takes_nothing_the_agent_goes_on_and_the_answers_wait(

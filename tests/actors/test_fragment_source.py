@@ -185,21 +185,6 @@ def test_the_first_films_take_all_steps_once_half_of_them_of_a_pretrained_policy
     assert source.env_steps == 1_800
 
 
-def test_other_initial_fragments_are_filmed_of_random_actions() -> None:
-    actors = RingActors()
-    source, collector = filmed(actors)
-    source.env_steps = 900
-    asyncio.run(source.more(1))
-    assert source.env_steps == 1_900
-    (made,) = collector.made
-    assert made == {
-        "env_steps": 1_000, "clips": 36, "number": MORE_FRAGMENTS + 1, "taken": 0, "version": RANDOM_POLICY,
-        "policy": None, "episode": True, "part": 0, "how": "film",
-    }  # fmt: skip
-    assert actors.pool.given == [(1, 1)]
-    assert actors.shown == [(2, 1), (3, 1)]
-
-
 def test_of_images_only_the_episode_is_filmed_and_fragments_are_cut_from_the_other_steps() -> None:
     actors = RingActors(IMAGES, initial_comparisons=4)
     source, collector = filmed(actors)

@@ -182,18 +182,6 @@ def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: st
 
 
 @pytest.mark.soak
-def test_rounds_wait_for_people_when_they_are_asked_to(tmp_path: Path) -> None:
-    rounds = dataclasses.replace(PREFERENCES, mode="synchronous")
-    with people_ring(tmp_path, rounds) as ring, _person(ring, tmp_path):
-        first = ring.begin(200)
-        assert (first.wanted, first.answered) == (6, 6)
-        second = ring.advance(at(0.25, 400))
-        assert second.answered == second.wanted > 0
-        assert second.fit is not None
-        assert ring.people.error_rates == second.fit.error_rates
-
-
-@pytest.mark.soak
 def test_waiting_for_people_can_be_stopped(tmp_path: Path) -> None:
     rounds = dataclasses.replace(PREFERENCES, mode="synchronous")
     heard = Heard()

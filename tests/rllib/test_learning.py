@@ -93,22 +93,3 @@ def test_nobody_waits_for_a_slow_env_runner_and_the_budget_is_met(tmp_path: Path
         assert algorithm.env_steps == experiment.total_env_steps
         assert sum(rollouts.values()) == 8
         assert rollouts["of_1"] > rollouts["of_2"] > 0
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("ray_session")
-def test_more_learners_than_env_runners_share_each_rollout(tmp_path: Path) -> None:
-    tune.register_env("walk", lambda context: Walk((20,), numbered=False))
-    experiment = Experiment(
-        environment="walk",
-        total_env_steps=200 + 2 * 400,
-        **QUICK,
-        ppo=PPOSettings(
-            num_envs=1, num_env_runners=1, num_learners=2, rollout_length=400, minibatch_size=200, epochs=1, hidden=(8,)
-        ),
-    )
-    with running(
-        PreferencePPOConfig.from_experiment(experiment).preferences(store=tmp_path / "store").build_algo()
-    ) as algorithm:
-        trained = [algorithm.train()["learners"]["__all_modules__"]["num_module_steps_trained_lifetime"] for _ in "12"]
-    assert trained == [400, 800]

@@ -11,7 +11,6 @@ import pytest
 import ray
 import torch
 from ray import tune
-from ray.tune.experiment import Trial
 
 from rlhf_ray import tune_configs
 from rlhf_ray.data.places import JOB
@@ -166,43 +165,6 @@ def test_asha_stops_who_does_worse_than_others_at_a_fifth_of_the_steps() -> None
         early = asha.on_trial_result(None, trial, {"env_steps": 199, "objective": objective})
         decisions[objective] = early, asha.on_trial_result(None, trial, {"env_steps": 200, "objective": objective})
     assert decisions == {5.0: ("CONTINUE", "CONTINUE"), 1.0: ("CONTINUE", "STOP"), 9.0: ("CONTINUE", "CONTINUE")}
-
-
-@pytest.mark.parametrize("schedule", ["pbt", "pb2"])
-@pytest.mark.parametrize("ending", ["fails", "ends"])
-def test_a_population_does_not_wait_for_a_trial_that_is_lost(schedule: Any, ending: str) -> None:
-    population = scheduler(schedule, {"ppo.gamma": tune.uniform(0.9, 0.99)}, 1000)
-    population.set_search_properties("objective", "max")
-
-    class Controller:
-        search_alg = None
-
-        def __init__(self) -> None:
-            self.trials = [Trial("a", stub=True) for _ in range(3)]
-
-        def get_trials(self) -> list[Trial]:
-            return self.trials
-
-        def get_live_trials(self) -> set[Trial]:
-            return {trial for trial in self.trials if not trial.is_finished()}
-
-    controller = Controller()
-    *there, lost = controller.trials
-    for trial in controller.trials:
-        population.on_trial_add(controller, trial)  # type: ignore[arg-type]
-    for trial in there:
-        result = {"env_steps": 200, "objective": 1.0, "training_iteration": 2}
-        assert population.on_trial_result(controller, trial, result) == "PAUSE"  # type: ignore[arg-type]
-        trial.status = Trial.PAUSED
-    lost.status = Trial.RUNNING
-    assert population.choose_trial_to_run(controller) is None  # type: ignore[arg-type]
-    if ending == "fails":
-        lost.status = Trial.ERROR
-        population.on_trial_error(controller, lost)  # type: ignore[arg-type]
-    else:
-        lost.status = Trial.TERMINATED
-        population.on_trial_complete(controller, lost, {})  # type: ignore[arg-type]
-    assert population.choose_trial_to_run(controller) in there  # type: ignore[arg-type]
 
 
 def test_the_same_seed_draws_the_same_settings() -> None:

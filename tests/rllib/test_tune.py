@@ -87,20 +87,6 @@ def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
     assert not [name for name in ray.util.list_named_actors() if name.startswith("ring-")]
 
 
-@pytest.mark.soak
-@pytest.mark.usefixtures("ray_session")
-def test_tunes_own_criterion_ends_a_trial_before_its_budget(tmp_path: Path) -> None:
-    (trial,) = tune.run(
-        PreferencePPO,
-        config=tiny().to_dict(),
-        stop={"training_iteration": 1},
-        storage_path=str(tmp_path),
-        verbose=0,
-    ).trials
-    assert trial.last_result["preferences"]["env_steps"] == 600
-    assert not trial.last_result["preferences"]["finished"]
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_train_goes_on_beyond_the_budget_for_whoever_calls_it(tmp_path: Path) -> None:
