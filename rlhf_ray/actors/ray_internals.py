@@ -1,4 +1,4 @@
-"""All uses of Ray's core beyond its public interface. tests/actors/test_ray_internals.py checks them against the installed Ray.
+"""All uses of Ray's core beyond its public interface. tests/actors/test_ray_internals.py starts Ray with them.
 
 Those of RLlib are in `rlhf_ray.rllib.rllib_internals`.
 """

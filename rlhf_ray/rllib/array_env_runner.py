@@ -196,11 +196,8 @@ class ArrayEnvRunner(EnvRunner):
             )
             self._needs_initial_reset |= not self.config.in_evaluation  # episodes of one kind don't go on in the other
             return episodes
-        return [self._sample_steps(num_timesteps, explore, force_reset)]
-
-    def _sample_steps(self, wanted: int, explore: bool, reset: bool) -> VectorRollout:
         with self.of_environment as generator:
-            return self._rollout(wanted, generator if explore else None, reset)
+            return [self._rollout(num_timesteps, generator if explore else None, force_reset)]
 
     def _rollout(self, wanted: int, generator: torch.Generator | None, reset: bool) -> VectorRollout:
         """Sample steps, with noise of ``generator``; None: without exploration."""

@@ -99,12 +99,10 @@ def begin_runner(runner: Any, seed: int, iteration: int = 0, *, unused: bool = F
 
 def seed_learners(algorithm: Algorithm, seed: int, iteration: int = 0) -> None:
     """Give each learner with a process of its own the random stream of ``iteration``. RLlib gives all of them the same."""
-
-    def seed_one(learner: Any) -> None:
-        seed_process(sequence(seed, "learners", iteration, learner_index(learner)))
-
     if algorithm.learner_group.is_remote:
-        algorithm.learner_group.foreach_learner(seed_one)
+        algorithm.learner_group.foreach_learner(
+            lambda learner: seed_process(sequence(seed, "learners", iteration, learner_index(learner)))
+        )
 
 
 def seed_process(seeds: np.random.SeedSequence) -> None:

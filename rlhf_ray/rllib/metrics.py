@@ -108,7 +108,8 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
     elif not held["gradient_steps"]:
         held = {metric.name: held[metric.name] for metric in OF_ROUND}
     length = runners.get("episode_len_mean")
-    logged = {name: value for name, value in {**runners, **learner}.items() if name in METRICS or _is_info(name)}
+    every = {str(name): value for name, value in {**runners, **learner}.items()}
+    logged = {name: value for name, value in every.items() if name in METRICS or name.startswith("info_mean/")}
     told = declared({**stages, **held, **ring})
     made = {
         "iteration": result["training_iteration"],
@@ -127,10 +128,6 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
     values = plain(told | logged | made)
     whole = {name for name, (metric, _) in declarations(values).items() if metric.kind is int}
     return {name: int(value) if name in whole and value is not None else value for name, value in values.items()}
-
-
-def _is_info(name: str) -> bool:
-    return str(name).startswith("info_mean/")
 
 
 def _policy_age(runners: dict[str, Any], learner: dict[str, Any]) -> float | None:

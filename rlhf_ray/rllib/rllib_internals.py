@@ -1,4 +1,4 @@
-"""All uses of RLlib beyond its public interface. tests/rllib/test_rllib_internals.py checks them against the installed RLlib."""
+"""All uses of RLlib beyond its public interface. tests/rllib/test_rllib_internals.py checks those that could fail silently."""
 
 from __future__ import annotations
 

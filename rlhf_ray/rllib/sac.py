@@ -151,7 +151,7 @@ class ReplaySAC(SAC):  # type: ignore[misc]
     def save_to_path(self, path: Any = None, **arguments: Any) -> str:
         """Save RLlib's checkpoint, with the replay buffer in ``replay`` (as .npz: nothing large is pickled)."""
         saved: str = super().save_to_path(path, **arguments)
-        (state,) = self.learner_group.foreach_learner(_replayed).ignore_errors() or (None,)
+        (state,) = self.learner_group.foreach_learner(lambda learner: learner.replay.state()).ignore_errors() or (None,)
         if state is None:
             raise RuntimeError("The learner has died: resume the run from its last checkpoint.")
         folder = Path(saved).absolute() / REPLAY
@@ -169,11 +169,6 @@ class ReplaySAC(SAC):  # type: ignore[misc]
             learner.replay.load(state if reference is None else ray.get(reference))
 
         self.learner_group.foreach_learner(restore)
-
-
-def _replayed(learner: Any) -> dict[str, Any]:
-    state: dict[str, Any] = learner.replay.state()
-    return state
 
 
 class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):

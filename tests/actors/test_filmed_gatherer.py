@@ -66,17 +66,6 @@ def test_it_sees_each_fragment_and_its_answers_are_learned_from(tmp_path: Path, 
     assert (tmp_path / FILMS).is_dir()
 
 
-def test_a_synchronous_ring_repeats_bit_for_bit(tmp_path: Path) -> None:
-    preferences, rewards = dataclasses.replace(PREFERENCES, gatherer=FarRight), []
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        with ring_in(tmp_path / name, preferences, fragments=FRAGMENTS, make_env=DRAWN) as ring:
-            ring.begin(200)
-            ring.advance(at(1 / 3))
-            rewards.append({key: value.copy() for key, value in ring.newest_reward().items()})
-    assert all(np.array_equal(value, rewards[1][key]) for key, value in rewards[0].items())
-
-
 def test_frames_come_back_from_a_film_and_from_images() -> None:
     frames = np.random.default_rng(0).integers(0, 256, (7, 20, 30, 3), dtype=np.uint8)
     assert np.array_equal(frames_of(film("a" * 64, frames, pixelated=True)), frames)

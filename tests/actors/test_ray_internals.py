@@ -1,4 +1,4 @@
-"""The private side of Ray that is used, held to the installed Ray: each name is there and does what we use it for."""
+"""The private side of Ray that is used, at work in the installed Ray."""
 
 import os
 import subprocess

@@ -139,23 +139,6 @@ def test_a_run_meets_its_budgets_exactly_and_repeats_bit_for_bit(tmp_path: Path)
 
 @pytest.mark.slow
 @in_process
-def test_steps_that_do_not_fill_an_iteration_go_to_the_first_clips() -> None:
-    outcome = run(small(total_env_steps=500 + 3 * 800 + 137))
-    assert outcome["env_steps"] == 500 + 3 * 800 + 137
-    assert outcome["iterations"] == 3
-
-
-@pytest.mark.slow
-@in_process
-def test_exploratory_steps_count_and_labels_still_add_up() -> None:
-    fragments = FragmentSettings(length=10, initial_env_steps=500, pool=60, exploration_env_steps=100)
-    outcome = run(small(fragments=fragments, total_env_steps=500 + 3 * 800 + 2 * 100))
-    assert outcome["env_steps"] == 500 + 3 * 800 + 2 * 100
-    assert len(outcome["ids"]) == 30
-
-
-@pytest.mark.slow
-@in_process
 @pytest.mark.parametrize("arrays", [True, False])
 def test_the_learner_sees_the_learned_reward_of_each_real_step_and_metrics_the_true_return(arrays: bool) -> None:
     reward_model = RewardModelSettings(

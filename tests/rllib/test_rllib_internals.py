@@ -1,4 +1,4 @@
-"""The private side of RLlib that is used, held to the installed RLlib: each name is there and does what we use it for."""
+"""The private side of RLlib that is used, held to the installed RLlib where a difference would go unnoticed."""
 
 import csv
 import inspect
