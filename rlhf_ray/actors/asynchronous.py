@@ -11,21 +11,11 @@ from typing import Any
 from rlhf_ray.actors.fragment_source import FragmentSource
 from rlhf_ray.actors.gatherer import OpenQuestions, losses
 from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import (
-    FIRST_FIT,
-    STATE,
-    ActorRing,
-    Learn,
-    Pretrained,
-    Progress,
-    RoundReport,
-    Stop,
-    never,
-    no_policy,
-)
+from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, RoundReport, Stop, never, no_policy
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
 from rlhf_ray.actors.stages import Meter, Stages, report_all
+from rlhf_ray.actors.synchronous import FIRST_FIT, ActorRing
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.due import Due, RingState

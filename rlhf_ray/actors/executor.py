@@ -14,7 +14,7 @@ import random
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -25,10 +25,6 @@ from rlhf_ray.data.seeds import number_of
 A = TypeVar("A", covariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
-T1 = TypeVar("T1")
-T2 = TypeVar("T2")
-T3 = TypeVar("T3")
-T4 = TypeVar("T4")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -37,7 +33,6 @@ class Ref(Protocol[T_co]):
 
     def __await__(self) -> Generator[Any, None, T_co]:
         """Wait for the value."""
-        ...
 
 
 def passed(reference: Ref[T]) -> T:
@@ -65,33 +60,12 @@ class Actor(Generic[A]):
         """Call ``method`` in the actor. References among the arguments are replaced by their values there."""
         return self.send(method.__name__, arguments, keywords)
 
-    @overload
     def split(
-        self,
-        returns: Literal[2],
-        method: Callable[Concatenate[A, P], tuple[T1, T2]],
-        *arguments: P.args,
-        **keywords: P.kwargs,
-    ) -> tuple[Ref[T1], Ref[T2]]: ...
-    @overload
-    def split(
-        self,
-        returns: Literal[3],
-        method: Callable[Concatenate[A, P], tuple[T1, T2, T3]],
-        *arguments: P.args,
-        **keywords: P.kwargs,
-    ) -> tuple[Ref[T1], Ref[T2], Ref[T3]]: ...
-    @overload
-    def split(
-        self,
-        returns: Literal[4],
-        method: Callable[Concatenate[A, P], tuple[T1, T2, T3, T4]],
-        *arguments: P.args,
-        **keywords: P.kwargs,
-    ) -> tuple[Ref[T1], Ref[T2], Ref[T3], Ref[T4]]: ...
-    def split(self, returns: int, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        self, returns: int, method: Callable[Concatenate[A, P], Any], *arguments: P.args, **keywords: P.kwargs
+    ) -> tuple[Any, ...]:
         """Call ``method``, which returns a tuple. Return a reference to each part: large parts need not come to the caller."""
-        return self.send(method.__name__, arguments, keywords, returns)
+        parts: tuple[Any, ...] = self.send(method.__name__, arguments, keywords, returns)
+        return parts
 
     def ready(self) -> Ref[bool]:
         """Return a reference that is ready once the actor is made."""
@@ -126,7 +100,6 @@ class Executor(Protocol):
             shares: whether it may share a process with others, because it does little, or works only while they wait.
             anywhere: whether it claims a CPU on any node, because it works all the time and needs none of this node's files.
         """
-        ...
 
     def started(self) -> None:
         """Start the process of actors with ``shares``, before the first call to them. Later actors get their own processes."""
@@ -134,19 +107,15 @@ class Executor(Protocol):
 
     def find(self, kind: type[T], role: str) -> Callable[[], Actor[T]]:
         """Return a function that finds an actor by role, also after a restart. Passing a handle would prevent its restart."""
-        ...
 
     def get(self, reference: Ref[T], timeout: float | None = None) -> T:
         """Wait for the reference's value, for ``timeout`` seconds or indefinitely, and return it."""
-        ...
 
     def put(self, value: T) -> Ref[T]:
         """Store ``value`` and return a reference."""
-        ...
 
     def ready(self, reference: Ref[Any]) -> bool:
         """Return whether the reference's value is available."""
-        ...
 
     def keep(self, reference: Ref[Any]) -> None:
         """Copy the reference's value to this node, so that it outlives the node that made it. Doesn't read it."""
@@ -158,7 +127,6 @@ class Executor(Protocol):
 
     def stop(self, actor: Actor[Any]) -> None:
         """Stop an actor at once."""
-        ...
 
 
 class OwnStreams:

@@ -105,23 +105,18 @@ class LabellingPage:
         return None
 
     async def ask(self, number: int, pairs: Pairs) -> None:
-        """See `Desk.ask`."""
         await self.desk.ask(number, pairs)
 
     async def show(self, films: Sequence[Film]) -> None:
-        """See `Desk.show`."""
         self.desk.show(films)
 
     async def tell(self, situation: Situation | None, episode: Episode | None = None) -> None:
-        """See `Desk.tell`."""
         self.desk.tell(situation, episode)
 
     async def suspect(self, suspicions: Suspicions) -> None:
-        """See `Desk.suspect`."""
         self.desk.suspect(suspicions)
 
     async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
-        """See `rlhf_ray.actors.gatherer.GathererActor.wait`."""
         desk = self.desk
         if desk.changes == changes and self._server is not None:
             desk.changed.clear()

@@ -15,15 +15,11 @@ from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.metrics import Metric, declare
 from rlhf_ray.queries.fitting import check_fragments
-from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.settings import Experiment, PreferenceSettings, ResolvedFragments, RewardModelSettings
 
 if TYPE_CHECKING:
-    from rlhf_ray.actors.fragment_source import FragmentSource
     from rlhf_ray.actors.people import People
-    from rlhf_ray.actors.ring_actors import RingActors
-    from rlhf_ray.actors.ring_callbacks import RingCallbacks
 
 
 STATE, LABELS = "ring", "preferences"
@@ -159,51 +155,41 @@ class Ring(Protocol):
     @property
     def people(self) -> People | None:
         """The human annotators; None without."""
-        ...
 
     @property
     def env_steps(self) -> int:
         """Environment steps that the ring has taken."""
-        ...
 
     @property
     def answered(self) -> int:
         """Comparisons answered and stored so far."""
-        ...
 
     @property
     def skipped(self) -> int:
         """Pairs that were skipped so far."""
-        ...
 
     @property
     def version(self) -> int:
         """Version of the newest reward; 0 before the first."""
-        ...
 
     @property
     def rounds_held(self) -> int:
         """Labelling rounds so far, including the first; in the asynchronous mode, rounds of gradient steps."""
-        ...
 
     def begin(self, env_steps: int, stop: Stop = never, pretrained: Pretrained | None = None) -> RoundReport | None:
         """Take ``env_steps`` steps for the initial fragments, ask, and fit the first version; None if stopped before.
 
         The steps are random; with a ``pretrained`` policy, half of the rollouts follow it.
         """
-        ...
 
     def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
         """Run one iteration: do what is due, then ``learn``. Return the report that ``learn`` got, if any."""
-        ...
 
     def newest_reward(self) -> dict[str, Array]:
         """Return the newest version of the reward model (`RewardEnsemble.state`)."""
-        ...
 
     def metrics(self) -> dict[str, Any]:
         """Return the ring's current metrics."""
-        ...
 
     def check(self) -> None:
         """Raise the error of a stage that failed outside of a call, if any."""
@@ -215,11 +201,9 @@ class Ring(Protocol):
 
     def save(self, folder: Path) -> None:
         """Write the ring's checkpoint to the folders ``ring`` and ``preferences`` in ``folder``."""
-        ...
 
     def load(self, folder: Path, *, replace: bool = False) -> None:
         """Restore what `save` wrote. Adds its labels to the ring's own, or replaces those with ``replace``."""
-        ...
 
     def farewell(self, env_steps: int, stop: Stop = never, policy: Callable[[], PolicyFactory] | None = None) -> None:
         """Tell people, once, that the training is over after ``env_steps`` steps, and show them an episode of its ``policy``."""
@@ -362,61 +346,3 @@ class StepBudget:
                 "first_fragments_env_steps": self.initial_env_steps,
             }
         return first | {"env_steps": sampled + taken, "finished": float(self.finished(sampled, taken))}
-
-
-FIRST_FIT = "fitting the reward model to the first answers"
-
-
-class ActorRing(Ring):
-    """What the synchronous and the asynchronous ring share: a ring with actors.
-
-    Args:
-        fits: whether to fit the reward model; otherwise it only collects preferences.
-    """
-
-    def __init__(
-        self,
-        actors: RingActors,
-        schedule: LabelSchedule,
-        source: FragmentSource,
-        callbacks: RingCallbacks,
-        *,
-        fits: bool = True,
-    ):
-        self.actors, self.schedule, self.source, self.callbacks = actors, schedule, source, callbacks
-        self.fits, self.collecting = fits, True
-
-    @property
-    def people(self) -> People | None:
-        return self.actors.people
-
-    @property
-    def env_steps(self) -> int:
-        return self.source.env_steps
-
-    @property
-    def version(self) -> int:
-        return self.actors.version
-
-    def newest_reward(self) -> dict[str, Array]:
-        return self.actors.newest_reward()
-
-    def farewell(self, env_steps: int, stop: Stop = never, policy: Callable[[], PolicyFactory] | None = None) -> None:
-        """See `Ring.farewell`. Waits for the episode and for the pages, up to two minutes."""
-        if self.people is None or self.people.left:
-            return
-        if policy is not None and self.people.questions.pages and not stop():
-            self.source.film_last(policy(), env_steps)
-        self.people.farewell("over", stop, env_steps)
-
-    def close(self) -> None:
-        """See `Ring.close`. Loses no answers: gatherers commit them themselves."""
-        if self.people is not None:
-            self.people.farewell("stopped")
-        self.end()
-        self.source.close()
-        self.actors.close()
-
-    def end(self) -> None:
-        """End the ring's own work."""
-        raise NotImplementedError

@@ -8,7 +8,7 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 
@@ -205,7 +205,7 @@ class RingActors:
             if not chosen:
                 return None
             self.asked += 1
-        return ChosenPairs(number, cast("Ref[Pairs]", pairs), chosen)
+        return ChosenPairs(number, pairs, chosen)
 
     def renumber(self) -> None:
         """Give the next query batches numbers that none before had: this ring may follow a killed one, which asked about others.

@@ -1,9 +1,9 @@
-"""The synchronous ring: the method step by step, once per iteration. Deterministic given the seed."""
+"""The synchronous ring: the method step by step, once per iteration. Deterministic given the seed. And what both rings share."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,20 +11,11 @@ from rlhf_ray.actors.executor import Ref
 from rlhf_ray.actors.fragment_source import FragmentSource
 from rlhf_ray.actors.gatherer import ChosenPairs
 from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import (
-    FIRST_FIT,
-    STATE,
-    ActorRing,
-    Learn,
-    Pretrained,
-    Progress,
-    RoundReport,
-    Stop,
-    never,
-    no_policy,
-)
+from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, Ring, RoundReport, Stop, never, no_policy
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
+from rlhf_ray.actors.rollout_collector import PolicyFactory
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.due import FitSchedule, RoundQuestions, Skips, share_of_questions
 from rlhf_ray.queries.pool import FragmentPool
@@ -32,7 +23,64 @@ from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.store import Tally
 
+FIRST_FIT = "fitting the reward model to the first answers"
+
 _T = TypeVar("_T")
+
+
+class ActorRing(Ring):
+    """What the synchronous and the asynchronous ring share: a ring with actors.
+
+    Args:
+        fits: whether to fit the reward model; otherwise it only collects preferences.
+    """
+
+    def __init__(
+        self,
+        actors: RingActors,
+        schedule: LabelSchedule,
+        source: FragmentSource,
+        callbacks: RingCallbacks,
+        *,
+        fits: bool = True,
+    ):
+        self.actors, self.schedule, self.source, self.callbacks = actors, schedule, source, callbacks
+        self.fits, self.collecting = fits, True
+
+    @property
+    def people(self) -> People | None:
+        return self.actors.people
+
+    @property
+    def env_steps(self) -> int:
+        return self.source.env_steps
+
+    @property
+    def version(self) -> int:
+        return self.actors.version
+
+    def newest_reward(self) -> dict[str, Array]:
+        return self.actors.newest_reward()
+
+    def farewell(self, env_steps: int, stop: Stop = never, policy: Callable[[], PolicyFactory] | None = None) -> None:
+        """See `Ring.farewell`. Waits for the episode and for the pages, up to two minutes."""
+        if self.people is None or self.people.left:
+            return
+        if policy is not None and self.people.questions.pages and not stop():
+            self.source.film_last(policy(), env_steps)
+        self.people.farewell("over", stop, env_steps)
+
+    def close(self) -> None:
+        """See `Ring.close`. Loses no answers: gatherers commit them themselves."""
+        if self.people is not None:
+            self.people.farewell("stopped")
+        self.end()
+        self.source.close()
+        self.actors.close()
+
+    def end(self) -> None:
+        """End the ring's own work."""
+        raise NotImplementedError
 
 
 class SynchronousRing(ActorRing):

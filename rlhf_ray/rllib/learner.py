@@ -53,8 +53,7 @@ def uses_fast_path(learner: Any, of: Any, module: Any) -> bool:
     return (
         type(module) is ActorCritic
         and not module.network.memory_size
-        and issubclass(learner, PPOLearner)
-        and all(_inherited(learner, name) for name in REPLACED)
+        and overridden(learner) is None
         and of.num_learners <= 1
         and of.use_critic
         and not of.use_kl_loss

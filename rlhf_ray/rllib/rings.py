@@ -80,12 +80,10 @@ class FixedReward(Ring):
         return PoolReport().metrics()
 
     def save(self, folder: Path) -> None:
-        """See `Ring.save`."""
         (folder / STATE).mkdir(exist_ok=True)
         write_nested({"reward": self._reward}, folder / STATE)
 
     def load(self, folder: Path, *, replace: bool = False) -> None:
-        """See `Ring.load`."""
         self._reward = read_nested(folder / STATE)["reward"]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from examples.own_gatherer import Looks
-from rlhf_ray.actors.filming import Filming
+from rlhf_ray.actors.fragment_source import Filming
 from rlhf_ray.actors.ring_actors import FILMS
 from rlhf_ray.actors.shown_frames import ShownFrames
 from rlhf_ray.data.comparisons import Pairs

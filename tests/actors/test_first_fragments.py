@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_ray.actors.build import for_films
-from rlhf_ray.actors.filming import first_films, parts
+from rlhf_ray.actors.fragment_source import first_films, parts
 from rlhf_ray.actors.ring import RingSettings
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from tests.actors.people_ring import PREFERENCES, links, people_ring

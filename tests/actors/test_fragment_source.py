@@ -11,10 +11,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.actors import filming
+from rlhf_ray.actors import fragment_source
 from rlhf_ray.actors.executor import Actor
-from rlhf_ray.actors.filming import EPISODE_EVERY, Filming
-from rlhf_ray.actors.fragment_source import MORE_FRAGMENTS, Collecting
+from rlhf_ray.actors.fragment_source import EPISODE_EVERY, MORE_FRAGMENTS, Collecting, Filming
 from rlhf_ray.actors.ring import Progress
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY
@@ -201,7 +200,7 @@ def test_the_newest_policy_is_filmed_when_questions_need_it_or_people_have_seen_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(filming.time, "monotonic", lambda: now)
+    monkeypatch.setattr(fragment_source.time, "monotonic", lambda: now)
     actors: Any = RingActors()
     actors.settings.fragments = ResolvedFragments(length=10, initial_env_steps=900, film_env_steps=200)
     source, collector = filmed(actors)
@@ -249,7 +248,7 @@ def test_a_pool_that_lost_the_first_fragments_gets_them_again_and_the_share_neve
         now += 2
         shares.append(source.share)
 
-    monkeypatch.setattr(filming.time, "monotonic", lambda: now)
+    monkeypatch.setattr(fragment_source.time, "monotonic", lambda: now)
     actors: Any = RingActors()
     actors.pool = Restarted()
     source, collector = filmed(actors)
