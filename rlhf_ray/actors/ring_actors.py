@@ -307,13 +307,10 @@ class RingActors:
         for questions, batches in zip(self.gatherers, state["open"], strict=False):
             await questions.ask_again(batches, self.executor.put)
 
-    async def adopt(self, store: Path | str) -> int:
+    async def adopt(self, store: Path | str) -> None:
         """Import the labels of the preference store ``store``: they count as answered and contribute to the first fit.
 
         Their pairs are not asked about again, should the same fragments be cut again.
-
-        Returns:
-            The number of labels.
 
         Raises:
             SettingError: there are none, or they can't be fitted together with this ring's.
@@ -325,7 +322,6 @@ class RingActors:
         check_labels(labels, settings.fragments, settings.observation_space, settings.action_space, str(store))
         await self.store.call(PreferenceStore.import_from, store)
         await self.pool.call(FragmentPool.exclude, passed(self.store.call(PreferenceStore.pairs)))
-        return len(labels)
 
     def check(self, report: PoolReport) -> PoolReport:
         """Check that training on the pool's episodes is allowed, and return the report.

@@ -165,11 +165,7 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
     def update(
         self, *, training_data: TrainingData, timesteps: dict[str, Any] | None = None, **arguments: Any
     ) -> dict[str, Any]:
-        """Add rollouts to the buffer and take the gradient steps that they are worth (called by RLlib).
-
-        Returns:
-            Metrics.
-        """
+        """Add rollouts to the buffer and take the gradient steps that they are worth (called by RLlib)."""
         training_data.solve_refs()
         take_off(training_data, self.config)
         before = self.replay.added
