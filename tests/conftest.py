@@ -120,7 +120,7 @@ def ray_session() -> Iterator[None]:
 
 
 def put_rings_in_process(patch: pytest.MonkeyPatch) -> None:
-    from rlhf_ray.actors.local import LocalExecutor
+    from rlhf_ray.actors.executor import LocalExecutor
 
     patch.setattr("rlhf_ray.rllib.rings.RayExecutor", LocalExecutor)
 

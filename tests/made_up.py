@@ -1,6 +1,8 @@
 """Made-up clips, comparisons and environments for the tests. Not a test itself."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -10,6 +12,7 @@ from scipy import stats
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.store import PreferenceStore
 from rlhf_ray.teachers import Oracle
 
 if TYPE_CHECKING:
@@ -69,6 +72,21 @@ def some_comparisons(n: int, length: int = 5, *, seed: int = 0, reward_version: 
     clips = some_fragments(2 * n, length, seed=seed, **spaces)
     pairs = Pairs.of(clips, np.arange(2 * n).reshape(n, 2), reward_version)
     return Comparisons(pairs, Oracle().answer(pairs, np.random.default_rng(0)))
+
+
+def labels_in(store: Path | str) -> Comparisons:
+    """The labels of a preference store that has some."""
+    labels = PreferenceStore(store, create=False).load()
+    assert labels is not None
+    return labels
+
+
+def wait_for(condition: Callable[[], Any], within_s: float = 90.0) -> None:
+    """Wait until something has happened."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
 
 
 def same_fragments(one: Fragments, other: Fragments) -> bool:

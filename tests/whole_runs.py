@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,15 @@ def left_behind(run: Path) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def running(algorithm: Any) -> Iterator[Any]:
+    """Context manager: an RLlib algorithm that is stopped at the end."""
+    try:
+        yield algorithm
+    finally:
+        algorithm.stop()
+
+
 def stored_by(algorithm: Any) -> Any:
     """The comparisons that a training has stored so far."""
     members = algorithm.ring.actors
@@ -129,3 +140,37 @@ def differences(expected: dict[str, Any], got: dict[str, Any]) -> list[str]:
         return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
 
     return [name for name in expected if not same(expected[name], got[name])]
+
+
+def outcome(algorithm: Any) -> dict[str, Any]:
+    """What two equal trainings have to agree on."""
+    comparisons = stored_by(algorithm)
+    return {
+        "ids": comparisons.pairs.ids,
+        "preferences": comparisons.preferences.tolist(),
+        "reward": dict(algorithm.ring.newest_reward()),
+        "policy": algorithm.learner_group.get_weights(["default_policy"])["default_policy"],
+        "env_steps": algorithm.env_steps,
+    }
+
+
+def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
+    for name in ("ids", "preferences", "env_steps"):
+        assert first[name] == second[name], name
+    for group in ("reward", "policy"):
+        for name, value in first[group].items():
+            np.testing.assert_array_equal(value, second[group][name], err_msg=f"{group} {name}")
+
+
+def check_resumes(config: Any, checkpoint: Path) -> None:
+    """Train to the end, and again from the checkpoint of the second iteration: it comes to the same bit for bit."""
+    with running(config.build_algo()) as algorithm:
+        while not algorithm.finished:
+            algorithm.train()
+            if algorithm.training_iteration == 2:
+                algorithm.save_to_path(str(checkpoint))
+        undisturbed = outcome(algorithm)
+    with running(type(algorithm).from_checkpoint(str(checkpoint))) as algorithm:
+        while not algorithm.finished:
+            algorithm.train()
+        assert_same(undisturbed, outcome(algorithm))

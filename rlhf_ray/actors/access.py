@@ -56,11 +56,6 @@ def show_token() -> None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
-def shows_token() -> bool:
-    """Return whether this process sends a token."""
-    return os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and token_source() is not None
-
-
 def refused(address: str) -> NoAccessError:
     """Build the error for a cluster at ``address`` that rejects this process's token, or doesn't get one."""
     source = token_source()
@@ -68,7 +63,7 @@ def refused(address: str) -> NoAccessError:
         path = os.environ.get("RAY_AUTH_TOKEN_PATH")
         none = "this machine has none" if path is None else f"RAY_AUTH_TOKEN_PATH is {path}, which is not a file"
         return NoAccessError(f"The cluster at {address} requires a token, but {none}", REMEDY)
-    if not shows_token():
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         return NoAccessError(
             f"The cluster at {address} requires a token, but RAY_AUTH_MODE={os.environ.get('RAY_AUTH_MODE')} prevents this machine "
             f"from sending its own ({source})",

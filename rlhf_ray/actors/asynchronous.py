@@ -8,15 +8,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.actors.actor_ring import FIRST_FIT, ActorRing
 from rlhf_ray.actors.fragment_source import FragmentSource
 from rlhf_ray.actors.gatherer import OpenQuestions, losses
-from rlhf_ray.actors.meter import Meter, report_all
 from rlhf_ray.actors.people import People
 from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, RoundReport, Stop, never, no_policy
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
-from rlhf_ray.actors.stages import Stages
+from rlhf_ray.actors.stages import Meter, Stages, report_all
+from rlhf_ray.actors.synchronous import FIRST_FIT, ActorRing
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.due import Due, RingState
@@ -37,7 +36,6 @@ class AsynchronousRing(ActorRing):
     Labels fall due with the training's progress, and so do gradient steps: as many per environment step as in the synchronous ring.
 
     Args:
-        actors, schedule, source, callbacks, fits: see `ActorRing`.
         asks: whether to ask questions; otherwise it fits to the labels in the store.
     """
 
@@ -77,17 +75,14 @@ class AsynchronousRing(ActorRing):
 
     @property
     def answered(self) -> int:
-        """See `Ring.answered`."""
         return self._tally.held
 
     @property
     def skipped(self) -> int:
-        """See `Ring.skipped`."""
         return self._tally.skipped
 
     @property
     def rounds_held(self) -> int:
-        """See `Ring.rounds_held`."""
         return self.due.fits.rounds + 1 if self.version else 0
 
     def begin(self, env_steps: int, stop: Stop = never, pretrained: Pretrained | None = None) -> RoundReport | None:
@@ -118,7 +113,7 @@ class AsynchronousRing(ActorRing):
         self._wait_while(lambda: self.version == 0 and not stop())
 
     def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
-        """See `Ring.advance`. The stages collect, ask and fit meanwhile.
+        """The stages collect, ask and fit meanwhile.
 
         With `PreferenceSettings.max_reward_age`, the agent waits while its reward is older than that.
 
@@ -184,7 +179,6 @@ class AsynchronousRing(ActorRing):
         return report
 
     def check(self) -> None:
-        """See `Ring.check`."""
         self._stages.check()
 
     def notify(self) -> None:
@@ -381,11 +375,10 @@ class AsynchronousRing(ActorRing):
         return self.schedule.report() | self._pool.metrics() | of_ring | of_people
 
     def adopt(self, store: Path | str) -> None:
-        """See `Ring.adopt`."""
         asyncio.run(self.actors.adopt(store))
 
     def save(self, folder: Path) -> None:
-        """See `Ring.save`. A ring that failed (`check`) is saved too: the open questions will be asked again."""
+        """A ring that failed (`check`) is saved too: the open questions will be asked again."""
         self._stages.call(self._save(folder))
 
     async def _save(self, folder: Path) -> None:
@@ -399,7 +392,7 @@ class AsynchronousRing(ActorRing):
         await asyncio.to_thread(write_nested, state, folder / STATE)
 
     def load(self, folder: Path, *, replace: bool = False) -> None:
-        """See `Ring.load`. Labels stored after the checkpoint count and are fitted to."""
+        """Labels stored after the checkpoint count and are fitted to."""
         state = read_nested(folder / STATE)
         self.source.env_steps, self.source.share = state["env_steps"], 1.0
         self.due.fits.rounds, self._published_at = state["fits"], state["published_at"]
@@ -411,9 +404,7 @@ class AsynchronousRing(ActorRing):
         self._stages.call(self._start())
 
     def abandon(self) -> None:
-        """See `Ring.abandon`."""
         self.source.close()
 
     def end(self) -> None:
-        """See `ActorRing.end`."""
         self._stages.end()

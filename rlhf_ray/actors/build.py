@@ -10,11 +10,9 @@ import gymnasium as gym
 
 from rlhf_ray.actors.asynchronous import AsynchronousRing
 from rlhf_ray.actors.executor import Executor
-from rlhf_ray.actors.filming import FIRST_FILMS, Filming
-from rlhf_ray.actors.fragment_source import Collecting
+from rlhf_ray.actors.fragment_source import FIRST_FILMS, Collecting, Filming
 from rlhf_ray.actors.labelling_page import LabellingPage, PageSettings
-from rlhf_ray.actors.page_handle import PageHandle
-from rlhf_ray.actors.people import People
+from rlhf_ray.actors.people import PageHandle, People
 from rlhf_ray.actors.ring import RingSettings
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.ring_callbacks import Logs, RingCallbacks
@@ -46,20 +44,11 @@ def build_ring(
     page: PageSettings | None = None,
     callbacks: RingCallbacks | None = None,
 ) -> SynchronousRing | AsynchronousRing:
-    """Start a ring's actors and connect them.
+    """Start the actors of the ring for ``preferences.mode``, and connect them.
 
-    Args:
-        settings: the ring's settings.
-        executor: starts the actors.
-        make_env: makes the environment for rollouts other than the agent's own.
-        rollouts: number of rollouts the collector's step budget is split into.
-        iterations: number of iterations of the agent's training.
-        iteration_env_steps: environment steps per iteration.
-        page: settings of the labelling page; None without human annotators.
-        callbacks: told what happens while the training waits; None: it is logged.
-
-    Returns:
-        The ring for ``preferences.mode``.
+    Its collector splits its steps into ``rollouts`` rollouts of the environment that ``make_env`` makes. The agent's training has
+    ``iterations`` of ``iteration_env_steps`` steps. Without ``page`` there are no people; without ``callbacks``, what they
+    would be told is logged.
     """
     callbacks = callbacks or Logs(None if page is None or page.port_file is None else page.port_file.parent)
     preferences, fragments = settings.preferences, settings.fragments

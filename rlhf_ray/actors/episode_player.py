@@ -1,36 +1,24 @@
-"""EpisodePlayer: plays whole episodes for a recording."""
+"""Players of whole episodes for a recording: any policy's, or an agent's with its internals."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from rlhf_ray.agents.agent import Agent
+from rlhf_ray.agents.recorded import Block, InsidePlan
+from rlhf_ray.agents.saved import ActingPolicy
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.data.rollout import Act, rollout
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.spaces import seeded
 from rlhf_ray.data.transitions import RecordedEpisode
-
-
-class BestPolicy(Protocol):
-    """The interface of a policy that the player needs."""
-
-    def begin(self) -> BestPolicy:
-        """Return the policy at the start of an episode, without a memory of another one."""
-        ...
-
-    def see(self, observation: Array) -> None:
-        """Remember one observation, for which the policy doesn't choose the action."""
-        ...
-
-    def best(self, observations: Array) -> Array:
-        """Return the deterministic action for each of ``n`` observations."""
-        ...
+from rlhf_ray.envs.batch import EnvBatch
 
 
 class EpisodePlayer:
@@ -42,12 +30,6 @@ class EpisodePlayer:
     * ``expert``: the environment's scripted one, ``env.unwrapped.expert(rng)``;
     * ``random``: uniformly random actions;
     * ``epsilon``: a share of random actions, otherwise ``policy``, or ``expert`` without one.
-
-    Args:
-        make_env: makes the environment.
-        seed: seeds episodes and actions.
-        epsilon: share of random actions of the policy ``epsilon``.
-        make_policy: makes the policy; None if there is none.
     """
 
     def __init__(
@@ -55,7 +37,7 @@ class EpisodePlayer:
         make_env: Callable[[], gym.Env[Any, Any]],
         seed: int,
         epsilon: float,
-        make_policy: Callable[[], BestPolicy] | None = None,
+        make_policy: Callable[[], ActingPolicy] | None = None,
     ):
         self.env = make_env()
         self._seed = seed
@@ -80,7 +62,7 @@ class EpisodePlayer:
         truncated = rolled.ended and not rolled.trajectory.terminated
         return RecordedEpisode(rolled.trajectory, truncated, policy, level, _stacked(states))
 
-    def _act(self, policy: str, rng: np.random.Generator, acting: BestPolicy | None) -> Act:
+    def _act(self, policy: str, rng: np.random.Generator, acting: ActingPolicy | None) -> Act:
         if policy == "random":
             return lambda observation: self._actions.sample()
         if policy == "epsilon":
@@ -131,3 +113,19 @@ def _stacked(states: list[dict[str, Any]]) -> dict[str, Array]:
             )
         columns[name] = np.stack(values)
     return columns
+
+
+class InsidePlayer:
+    """Plays the blocks of a plan for a recording with an agent's internals, each the same on any player."""
+
+    def __init__(self, plan: InsidePlan, agent: Agent, make_batch: Callable[[int], EnvBatch]):
+        self._plan, self._agent = plan, agent
+        self._batch = make_batch(plan.copies)
+
+    def play(self, block: Block) -> list[RecordedEpisode]:
+        """Play the episodes of ``block``."""
+        return self._plan.play(self._agent, self._batch, block)
+
+    def close(self) -> None:
+        """Free the copies."""
+        self._batch.close()

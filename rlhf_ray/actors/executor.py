@@ -1,27 +1,30 @@
-"""Executors: how the ring starts and calls its actors. Here in Ray; `rlhf_ray.actors.local` has one for this process."""
+"""Executors: how the ring starts and calls its actors. Here in this process; `rlhf_ray.actors.ray_executor` has one in Ray.
+
+A ring that works only while the training waits gains nothing from processes, which take seconds to start.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import inspect
-import uuid
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
+import queue
+import random
+import threading
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from weakref import WeakValueDictionary
 
-import ray
+import numpy as np
+import torch
 
-from rlhf_ray.actors.cluster import hold_ray, release_ray
-from rlhf_ray.actors.placement import CPUS, HOST, of_ring, one_machine
+from rlhf_ray.data.seeds import number_of
 
 A = TypeVar("A", covariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
-T1 = TypeVar("T1")
-T2 = TypeVar("T2")
-T3 = TypeVar("T3")
-T4 = TypeVar("T4")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -30,7 +33,6 @@ class Ref(Protocol[T_co]):
 
     def __await__(self) -> Generator[Any, None, T_co]:
         """Wait for the value."""
-        ...
 
 
 def passed(reference: Ref[T]) -> T:
@@ -58,33 +60,12 @@ class Actor(Generic[A]):
         """Call ``method`` in the actor. References among the arguments are replaced by their values there."""
         return self.send(method.__name__, arguments, keywords)
 
-    @overload
     def split(
-        self,
-        returns: Literal[2],
-        method: Callable[Concatenate[A, P], tuple[T1, T2]],
-        *arguments: P.args,
-        **keywords: P.kwargs,
-    ) -> tuple[Ref[T1], Ref[T2]]: ...
-    @overload
-    def split(
-        self,
-        returns: Literal[3],
-        method: Callable[Concatenate[A, P], tuple[T1, T2, T3]],
-        *arguments: P.args,
-        **keywords: P.kwargs,
-    ) -> tuple[Ref[T1], Ref[T2], Ref[T3]]: ...
-    @overload
-    def split(
-        self,
-        returns: Literal[4],
-        method: Callable[Concatenate[A, P], tuple[T1, T2, T3, T4]],
-        *arguments: P.args,
-        **keywords: P.kwargs,
-    ) -> tuple[Ref[T1], Ref[T2], Ref[T3], Ref[T4]]: ...
-    def split(self, returns: int, method: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        self, returns: int, method: Callable[Concatenate[A, P], Any], *arguments: P.args, **keywords: P.kwargs
+    ) -> tuple[Any, ...]:
         """Call ``method``, which returns a tuple. Return a reference to each part: large parts need not come to the caller."""
-        return self.send(method.__name__, arguments, keywords, returns)
+        parts: tuple[Any, ...] = self.send(method.__name__, arguments, keywords, returns)
+        return parts
 
     def ready(self) -> Ref[bool]:
         """Return a reference that is ready once the actor is made."""
@@ -95,70 +76,6 @@ class Actor(Generic[A]):
         """Call ``function`` with the actor's object, in the actor's process."""
         reference: Ref[T] = self.send("__ray_call__", (function,), {})
         return reference
-
-
-class RayActor(Actor[A]):
-    """An actor in a Ray process of its own.
-
-    Args:
-        handle: Ray's handle.
-    """
-
-    def __init__(self, handle: Any):
-        self.handle = handle
-
-    def send(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any], returns: int = 1) -> Any:
-        """See `Actor.send`."""
-        call = getattr(self.handle, method)
-        return (call if returns == 1 else call.options(num_returns=returns)).remote(*arguments, **keywords)
-
-
-AT_ONCE = 100
-"""Maximum number of concurrent calls to an actor with coroutine methods; plain methods run one at a time."""
-
-
-class ActorHost:
-    """Creates each actor on its first call, in the concurrency group named after its role.
-
-    When the process dies, all actors are created again, like actors in their own processes.
-
-    Args:
-        makers: a factory per role.
-    """
-
-    def __init__(self, makers: Mapping[str, Callable[[], Any]]):
-        self._makers = makers
-        self._actors: dict[str, Any] = {}
-
-    async def call(self, role: str, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """Call a method of the actor with this role. Supports Ray's ``__ray_ready__`` and ``__ray_call__``."""
-        if role not in self._actors:
-            self._actors[role] = self._makers[role]()
-        actor = self._actors[role]
-        if method == "__ray_ready__":
-            return True
-        if method == "__ray_call__":
-            function, *arguments_of = arguments
-            return function(actor, *arguments_of, **keywords)
-        result = getattr(actor, method)(*arguments, **keywords)
-        return await result if inspect.isawaitable(result) else result
-
-
-class Hosted(Actor[A]):
-    """The handle of an actor in an `ActorHost`.
-
-    Args:
-        host: Ray's handle of the `ActorHost`.
-        role: the actor's role.
-    """
-
-    def __init__(self, host: Any, role: str):
-        self.host, self.role = host, role
-
-    def send(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any], returns: int = 1) -> Any:
-        """See `Actor.send`."""
-        call = self.host.call.options(concurrency_group=self.role, num_returns=returns)
-        return call.remote(self.role, method, *arguments, **keywords)
 
 
 class Executor(Protocol):
@@ -183,52 +100,159 @@ class Executor(Protocol):
             shares: whether it may share a process with others, because it does little, or works only while they wait.
             anywhere: whether it claims a CPU on any node, because it works all the time and needs none of this node's files.
         """
-        ...
 
     def started(self) -> None:
         """Start the process of actors with ``shares``, before the first call to them. Later actors get their own processes."""
-        ...
+        return
 
     def find(self, kind: type[T], role: str) -> Callable[[], Actor[T]]:
         """Return a function that finds an actor by role, also after a restart. Passing a handle would prevent its restart."""
-        ...
 
     def get(self, reference: Ref[T], timeout: float | None = None) -> T:
         """Wait for the reference's value, for ``timeout`` seconds or indefinitely, and return it."""
-        ...
 
     def put(self, value: T) -> Ref[T]:
         """Store ``value`` and return a reference."""
-        ...
 
     def ready(self, reference: Ref[Any]) -> bool:
         """Return whether the reference's value is available."""
-        ...
 
     def keep(self, reference: Ref[Any]) -> None:
         """Copy the reference's value to this node, so that it outlives the node that made it. Doesn't read it."""
-        ...
+        return
 
     def apart(self) -> contextlib.AbstractContextManager[object]:
         """Return a context manager to enter while the agent waits for actors: they draw no random numbers of the agent's."""
-        ...
+        return contextlib.nullcontext()
 
     def stop(self, actor: Actor[Any]) -> None:
         """Stop an actor at once."""
-        ...
 
 
-class RayExecutor:
-    """Ray actors that restart automatically, named ``NAME/ROLE`` in the caller's namespace.
+class OwnStreams:
+    """Context manager: inside, Python's, numpy's and torch's global generators are those of this object, not the process's.
 
-    On a single machine, some of them share the process of an `ActorHost`.
+    So a user's teacher or environment, say, that draws from them or seeds them leaves the agent's random numbers alone, as in a
+    process of its own. Threads share the generators: enter it where no other thread draws. Entering it again inside has no effect.
+
+    Args:
+        seeds: seeds the generators; None: they are different in each process.
+        python: whether to exchange Python's generator too, which takes longer than the rest.
     """
 
+    def __init__(self, seeds: np.random.SeedSequence | None = None, *, python: bool = True):
+        self.python = python
+        self._depth = 0
+        self._outside = torch.Generator()
+        self.seed(seeds or np.random.SeedSequence())
+
+    def seed(self, seeds: np.random.SeedSequence) -> None:
+        """Begin the streams of ``seeds``."""
+        number = number_of(seeds)
+        self._states: tuple[Any, ...] = (
+            random.Random(number).getstate(),
+            np.random.MT19937(seeds),
+            torch.Generator().manual_seed(number).get_state(),
+        )
+        self._of_gpus: list[torch.Tensor] = []
+
+    def __enter__(self) -> torch.Generator:
+        """Exchange the generators. Returns torch's generator of the process outside, for draws of the agent in between."""
+        self._depth += 1
+        if self._depth == 1:
+            self._exchange()
+            self._outside.set_state(self._states[2])
+        return self._outside
+
+    def __exit__(self, *exception: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._states = *self._states[:2], self._outside.get_state()
+            self._exchange()
+
+    def _exchange(self) -> None:
+        python, of_numpy, of_torch = self._states
+        if self.python:
+            now = random.getstate()
+            random.setstate(python)
+            python = now
+        numpys: Any = np.random
+        bits = numpys.get_bit_generator()
+        numpys.set_bit_generator(of_numpy)  # a tenth of the time that its state takes
+        self._states = python, bits, torch.get_rng_state()
+        torch.set_rng_state(of_torch)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            gpus = torch.cuda.get_rng_state_all()
+            if self._of_gpus:
+                torch.cuda.set_rng_state_all(self._of_gpus)
+            self._of_gpus = gpus
+
+
+class CallThread:
+    """A daemon thread, started with its first call. Unlike one of Python's executors, it doesn't keep the interpreter alive."""
+
     def __init__(self, name: str):
-        self.name = name
-        self._hosted: dict[str, tuple[Hosted[Any], Callable[[], Any]]] = {}
-        """Handle and factory of each role in the host."""
-        self._host: Any = None
+        self._name = name
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._ended = False
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        """Queue ``call``; return the future of its result.
+
+        Raises:
+            RuntimeError: `end` was called.
+        """
+        if self._ended:
+            raise RuntimeError(f"{self._name} has ended.")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        future: Future[Any] = Future()
+        self._calls.put((call, future))
+        return future
+
+    def end(self) -> None:
+        """Take no more calls, and none of those queued. The current one finishes."""
+        self._ended = True
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (queued := self._calls.get()) is not None:
+            call, future = queued
+            if self._ended or not future.set_running_or_notify_cancel():
+                future.cancel()
+                continue
+            try:
+                result = call()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+            del call, future, queued
+
+
+HERE: WeakValueDictionary[str, LocalExecutor] = WeakValueDictionary()
+"""The executors of this process, by their rings' names."""
+
+
+class LocalExecutor(Executor):
+    """Objects in this process. A call runs in the object's thread or, for a coroutine, in the running event loop.
+
+    So an interrupt of the caller cuts no call short. Results are not copied: nobody may change them.
+
+    Args:
+        name: the ring's name, by which `executor_of` finds it; None for no name.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.actors: dict[str, Any] = {}
+        """The objects, by role."""
+        self._makers: dict[str, Callable[[], Any]] = {}
+        self._threads: dict[str, CallThread] = {}
+        self._streams = OwnStreams()
+        if name is not None:
+            HERE[name] = self
 
     def start(
         self,
@@ -239,94 +263,103 @@ class RayExecutor:
         shares: bool = False,
         anywhere: bool = False,
     ) -> Actor[T]:
-        """See `Executor.start`."""
-        if anywhere:
-            return self._start(kind, role, "SPREAD", 1.0, *arguments, num_gpus=gpus)
-        if shares and self._host is None and one_machine():
-            hosted: Hosted[T] = Hosted(None, role)
-            self._hosted[role] = hosted, functools.partial(kind, *arguments)
-            return hosted
-        return self._start(kind, role, of_ring(role, gpus), CPUS.get(role, 0.0), *arguments, num_gpus=gpus)
+        self._makers[role] = functools.partial(kind, *arguments)
+        self._threads[role] = CallThread(role)
+        with self._streams:
+            self.actors[role] = self._makers[role]()
+        return _LocalActor(self, role)
 
-    def _start(
-        self, kind: type[T], role: str, strategy: Any, cpus: float, *arguments: Any, **options: Any
-    ) -> RayActor[T]:
-        of_all = {"max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": strategy, "num_cpus": cpus}
-        return RayActor(ray.remote(name=f"{self.name}/{role}", **of_all, **options)(kind).remote(*arguments))
+    def restart(self, role: str) -> None:
+        """Make the object anew between two calls, as Ray does with a killed actor: it loses its state."""
 
-    def started(self) -> None:
-        """See `Executor.started`. Starts the host and its actors."""
-        if not self._hosted or self._host is not None:
-            return
-        makers = {role: make for role, (_, make) in self._hosted.items()}
-        cpus = sum(CPUS.get(role, 0.0) for role in makers)
-        groups = dict.fromkeys(makers, AT_ONCE)
-        self._host = self._start(ActorHost, HOST, of_ring(HOST), cpus, makers, concurrency_groups=groups).handle
-        for hosted, _ in self._hosted.values():
-            hosted.host = self._host
-            hosted.ready()
+        def make() -> None:
+            self.actors[role] = self._makers[role]()
+
+        self._threads[role].submit(make).result()
 
     def find(self, kind: type[T], role: str) -> Callable[[], Actor[T]]:
-        """See `Executor.find`."""
-        return functools.partial(look_up, self.name, role)
+        return functools.partial(_LocalActor, self, role)
 
     def get(self, reference: Ref[T], timeout: float | None = None) -> T:
-        """See `Executor.get`. Works in threads of asynchronous actors too, where Ray warns about `ray.get`."""
-        future: Future[T] = reference.future()  # type: ignore[attr-defined]
-        return future.result(timeout)
+        result: T = _local(reference).result(timeout)
+        return result
 
     def put(self, value: T) -> Ref[T]:
-        """See `Executor.put`."""
-        reference: Ref[T] = ray.put(value)
-        return reference
+        future: Future[Any] = Future()
+        future.set_result(value)
+        return _Reference(future)
 
     def ready(self, reference: Ref[Any]) -> bool:
-        """See `Executor.ready`."""
-        return bool(ray.wait([reference], timeout=0, fetch_local=False)[0])
-
-    def keep(self, reference: Ref[Any]) -> None:
-        """See `Executor.keep`."""
-        ray.wait([reference], timeout=0, fetch_local=True)
+        return _local(reference).done()
 
     def apart(self) -> contextlib.AbstractContextManager[object]:
-        """See `Executor.apart`. Actors are in processes of their own."""
-        return contextlib.nullcontext()
+        return self._streams
 
     def stop(self, actor: Actor[Any]) -> None:
-        """See `Executor.stop`. A shared process ends with its last actor."""
-        if isinstance(actor, RayActor):
-            ray.kill(actor.handle)
-        elif (
-            isinstance(actor, Hosted)
-            and self._hosted.pop(actor.role, None) is not None
-            and not self._hosted
-            and self._host is not None
-        ):
-            ray.kill(self._host)
+        """A running call finishes."""
+        assert isinstance(actor, _LocalActor)
+        self._threads[actor.role].end()
+        if (end := getattr(self.actors[actor.role], "end", None)) is not None:
+            end()
+
+    def call(self, role: str, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Return the future of a call, with the values of references among its arguments."""
+        if method == "__ray_ready__":
+            return self._threads[role].submit(lambda: True)
+        if method == "__ray_call__":
+            return self._threads[role].submit(functools.partial(arguments[0], self.actors[role]))
+        call = getattr(self.actors[role], method)
+        if inspect.iscoroutinefunction(call):
+            return asyncio.ensure_future(_in_loop(call, arguments, keywords))
+
+        def work() -> Any:
+            values = [argument.result() if isinstance(argument, _Reference) else argument for argument in arguments]
+            named = {
+                name: argument.result() if isinstance(argument, _Reference) else argument
+                for name, argument in keywords.items()
+            }
+            return getattr(self.actors[role], method)(*values, **named)  # which may have been made anew meanwhile
+
+        return self._threads[role].submit(work)
 
 
-@contextlib.contextmanager
-def players(kind: type[T], count: int, *arguments: Any) -> Iterator[tuple[RayExecutor, list[Actor[T]]]]:
-    """Context manager: ``count`` actors in Ray, one CPU each on any node, and their executor. They end with it."""
-    hold_ray(cpus=count)
-    executor, actors = RayExecutor(f"players-{uuid.uuid4().hex[:12]}"), list[Actor[T]]()
-    try:
-        for i in range(count):
-            actors.append(executor.start(kind, f"player{i}", *arguments, anywhere=True))
-        yield executor, actors
-    finally:
-        for actor in actors:
-            executor.stop(actor)
-        release_ray()
+async def _in_loop(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    values = [await argument if isinstance(argument, _Reference) else argument for argument in arguments]
+    return await call(*values, **keywords)
 
 
-def look_up(name: str, role: str) -> Actor[Any]:
-    """Return the actor with this role in the ring ``name``.
+class _LocalActor(Actor[A]):
+    """The handle of an object in this process."""
 
-    Raises:
-        ValueError: there is none.
-    """
-    try:
-        return RayActor(ray.get_actor(f"{name}/{role}"))
-    except ValueError:
-        return Hosted(ray.get_actor(f"{name}/{HOST}"), role)
+    def __init__(self, executor: LocalExecutor, role: str):
+        self._executor, self.role = executor, role
+
+    def send(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any], returns: int = 1) -> Any:
+        future = self._executor.call(self.role, method, arguments, keywords)
+        return _Reference(future) if returns == 1 else tuple(_Reference(future, part) for part in range(returns))
+
+
+class _Reference:
+    """The result of a call, or one part of it, to await or to pass to other calls."""
+
+    def __init__(self, future: Any, part: int | None = None):
+        self._future, self._part = future, part
+
+    def done(self) -> bool:
+        return bool(self._future.done())
+
+    def result(self, timeout: float | None = None) -> Any:
+        return self._take(self._future.result(*(() if timeout is None else (timeout,))))
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        # Shielded: a caller that stops waiting doesn't cancel the call.
+        future = self._future if isinstance(self._future, asyncio.Future) else asyncio.wrap_future(self._future)
+        return self._take((yield from asyncio.shield(future).__await__()))
+
+    def _take(self, value: Any) -> Any:
+        return value if self._part is None else value[self._part]
+
+
+def _local(reference: Ref[Any]) -> _Reference:
+    assert isinstance(reference, _Reference)
+    return reference

@@ -11,13 +11,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
 
-from rlhf_ray.actors.executor import Actor, Ref, passed
-from rlhf_ray.actors.local import CallThread
+from rlhf_ray.actors.executor import Actor, CallThread, Ref, passed
 from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
@@ -83,10 +82,6 @@ class GathererActor:
 
     Args:
         make: makes the gatherer from functions that store answers and skips, and one that shows fragments.
-        store: finds the preference store's actor.
-        get: waits for the result of an actor call.
-        name: the setting's value, for errors.
-        wants_films: whether the gatherer looks at films.
         films: folder for films, for a restarted actor or a resumed run; None: in memory only.
     """
 
@@ -132,10 +127,6 @@ class GathererActor:
 
     async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
         """Return the state once it differs from ``changes``, or after a short wait.
-
-        Args:
-            numbers: numbers of the batches to report on.
-            changes: `GathererProgress.changes` of the last call.
 
         Raises:
             Exception: the gatherer raised it.
@@ -189,23 +180,14 @@ class GathererActor:
         return pairs[seen]
 
     def _commit(self, answers: Comparisons) -> None:
-        def keep(store: Actor[PreferenceStore], rows: BoolArray, name: str) -> Ref[int]:
-            return store.call(PreferenceStore.commit, answers[rows], annotator=name)
-
         names = answers.annotators or (type(self._gatherer).__name__,) * len(answers)
-        self._keep(answers.pairs, names, keep)
+        self._keep(answers.pairs, names, lambda rows: (PreferenceStore.commit, answers[rows]))
 
     def _skip(self, pairs: Pairs, annotators: Sequence[str]) -> None:
-        def keep(store: Actor[PreferenceStore], rows: BoolArray, name: str) -> Ref[int]:
-            return store.call(PreferenceStore.skip, pairs[rows], annotator=name)
-
-        self._keep(pairs, annotators, keep)
+        self._keep(pairs, annotators, lambda rows: (PreferenceStore.skip, pairs[rows]))
 
     def _keep(
-        self,
-        pairs: Pairs,
-        annotators: Sequence[str],
-        keep: Callable[[Actor[PreferenceStore], BoolArray, str], Ref[int]],
+        self, pairs: Pairs, annotators: Sequence[str], said: Callable[[BoolArray], tuple[Callable[..., int], Any]]
     ) -> None:
         """Store what was said about ``pairs``, by annotator; repeat until it is stored."""
         store = self._store = self._store or self._find_store()
@@ -216,7 +198,8 @@ class GathererActor:
                 return
             try:
                 for name in dict.fromkeys(names.tolist()):
-                    self._get(keep(store, rows := names == name, name))
+                    method, of_rows = said(rows := names == name)
+                    self._get(store.call(method, of_rows, annotator=name))
                     ids = pairs[rows].ids
                     last = max(last, self._get(store.call(PreferenceStore.last_answer, ids, name)))
                 break
@@ -239,22 +222,6 @@ class GathererActor:
 
 LOST = (ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
 """Errors from reading an object whose node is gone."""
-
-
-class AskedActor(Protocol):
-    """An actor that gets pairs answered: a `GathererActor` or a `LabellingPage`."""
-
-    async def ask(self, number: int, pairs: Pairs) -> None:
-        """Start to get a batch of pairs answered."""
-        ...
-
-    def show(self, films: Sequence[Film]) -> Any:
-        """Keep films of fragments."""
-        ...
-
-    async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
-        """Return the state of these batches, once it differs from ``changes`` or after a short wait."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -283,8 +250,7 @@ class OpenQuestions:
     restarted gatherer or in a resumed run.
 
     Args:
-        actor: gets the pairs answered.
-        name: its name in metrics.
+        actor: gets the pairs answered: a `GathererActor`, or a `LabellingPage`, which has the same methods.
         share: its share of all questions, 0 to 1.
         limit: maximum number of open questions; None for no limit.
         annotators: the people at the page; empty for other gatherers.
@@ -294,7 +260,7 @@ class OpenQuestions:
 
     def __init__(
         self,
-        actor: Actor[AskedActor],
+        actor: Actor[Any],
         name: str,
         *,
         share: float,
@@ -319,15 +285,12 @@ class OpenQuestions:
         self.deserted = False
         """Whether all annotators have left."""
         self._serve = serve
-        self._pairs: dict[int, Ref[Pairs]] = {}
+        self.pairs: dict[int, Ref[Pairs]] = {}
+        """References of the pairs with open questions, by batch number."""
         self._open: dict[int, int] = {}
         self._asked_at: dict[int, float] = {}
-        self._changes = 0
-
-    @property
-    def changes(self) -> int:
+        self.changes = 0
         """Number of changes that it has stored, since it was last restarted."""
-        return self._changes
 
     @property
     def open(self) -> int:
@@ -336,7 +299,7 @@ class OpenQuestions:
 
     def show(self, films: Ref[tuple[Film, ...]]) -> Ref[None]:
         """Send films. Return a reference that is ready once they are there."""
-        return self.actor.call(AskedActor.show, passed(films))
+        return self.actor.call(GathererActor.show, passed(films))
 
     async def ask(self, chosen: ChosenPairs) -> None:
         """Send a query batch.
@@ -346,12 +309,12 @@ class OpenQuestions:
         """
         number = chosen.number
         try:
-            await self.actor.call(AskedActor.ask, number, passed(chosen.pairs))
+            await self.actor.call(GathererActor.ask, number, passed(chosen.pairs))
         except LOST:
             self.lost_questions += chosen.count
             return
         self.asked += chosen.count
-        self._pairs[number], self._open[number], self._asked_at[number] = chosen.pairs, chosen.count, time.monotonic()
+        self.pairs[number], self._open[number], self._asked_at[number] = chosen.pairs, chosen.count, time.monotonic()
 
     async def listen(self, read: Callable[[], Awaitable[None]] = _nothing) -> bool:
         """Wait briefly for news from the gatherer and process it. Sends open pairs again to a restarted gatherer.
@@ -363,14 +326,14 @@ class OpenQuestions:
         Returns:
             Whether something was stored.
         """
-        progress = await self.actor.call(AskedActor.wait, list(self._pairs), self._changes)
-        if progress.changes != self._changes:
+        progress = await self.actor.call(GathererActor.wait, list(self.pairs), self.changes)
+        if progress.changes != self.changes:
             await read()
         if not progress.serving:
             await self._serve()
         for number in progress.unknown:
             try:
-                await self.actor.call(AskedActor.ask, number, passed(self._pairs[number]))
+                await self.actor.call(GathererActor.ask, number, passed(self.pairs[number]))
             except LOST:
                 self.lost_questions += self._forget(number)
         for number, left in progress.open.items():
@@ -380,8 +343,8 @@ class OpenQuestions:
             if not left:
                 self._forget(number)
         # A restarted gatherer counts from 0 again, and may have stored something without reporting it.
-        stored = progress.changes != self._changes or bool(progress.unknown)
-        self._changes = progress.changes
+        stored = progress.changes != self.changes or bool(progress.unknown)
+        self.changes = progress.changes
         self.last, self.failed_commits, self.pages = progress.last, progress.failed, progress.pages
         if progress.deserted and not self.deserted:
             logger.warning(DESERTED)
@@ -389,13 +352,8 @@ class OpenQuestions:
         return stored
 
     def _forget(self, number: int) -> int:
-        del self._pairs[number], self._asked_at[number]
+        del self.pairs[number], self._asked_at[number]
         return self._open.pop(number)
-
-    @property
-    def pairs(self) -> dict[int, Ref[Pairs]]:
-        """References of the pairs with open questions, by batch number."""
-        return dict(self._pairs)
 
     async def ask_again(self, batches: list[dict[str, Any]], put: Callable[[Pairs], Ref[Pairs]]) -> None:
         """Send the pairs from `as_arrays` again. The store recognises answers that exist already; they count once."""

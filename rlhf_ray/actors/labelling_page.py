@@ -32,12 +32,8 @@ class PageSettings:
     """Settings of a page.
 
     Attributes:
-        settings: labelling settings.
         sessions: file with the annotators and their tokens. A file, because Ray shows an actor's arguments to anyone with the
             cluster's token.
-        title: title of the page: what is being trained.
-        fps: frames per second of the environment.
-        run_id: the run's id, stored with each event.
         seed: seeds sides and catch pairs.
         port_file: stores the port for a resumed run, on the disk of the ring's process; None stores nothing.
         texts: the page's texts. Read by the run's process, which has the user's file.
@@ -57,10 +53,6 @@ class LabellingPage:
     """Serves the page from the run's node. Answers go directly to the store, and are acknowledged once stored.
 
     A restarted page has lost its questions, port and status; its `PageHandle` restores them. Leases and sessions stay valid.
-
-    Args:
-        page: the page's settings.
-        store: finds the preference store's actor.
     """
 
     def __init__(self, page: PageSettings, store: Callable[[], Actor[PreferenceStore]]):
@@ -113,28 +105,18 @@ class LabellingPage:
         return None
 
     async def ask(self, number: int, pairs: Pairs) -> None:
-        """See `Desk.ask`."""
         await self.desk.ask(number, pairs)
 
     async def show(self, films: Sequence[Film]) -> None:
-        """See `Desk.show`."""
         self.desk.show(films)
 
     async def tell(self, situation: Situation | None, episode: Episode | None = None) -> None:
-        """See `Desk.tell`."""
         self.desk.tell(situation, episode)
 
     async def suspect(self, suspicions: Suspicions) -> None:
-        """See `Desk.suspect`."""
         self.desk.suspect(suspicions)
 
     async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
-        """See `rlhf_ray.actors.gatherer.GathererActor.wait`.
-
-        Args:
-            numbers: numbers of the query batches to report on.
-            changes: `GathererProgress.changes` of the last call.
-        """
         desk = self.desk
         if desk.changes == changes and self._server is not None:
             desk.changed.clear()

@@ -27,7 +27,7 @@ CPUS = {
 the reward trainer works hard. The store claims none, so that it fits on its node however busy that is."""
 
 HOST = "host"
-"""Role of the actor that hosts those sharing a process (`rlhf_ray.actors.executor.ActorHost`)."""
+"""Role of the actor that hosts those sharing a process (`rlhf_ray.actors.ray_executor.ActorHost`)."""
 
 NODES_WITHIN = 600.0
 """Seconds for a cluster to grow: an autoscaler takes minutes to add a node."""
@@ -37,11 +37,7 @@ Bundle = Mapping[str, float]
 
 
 def ring_bundles(gpus: float) -> list[dict[str, float]]:
-    """Return the resource bundles of the ring's actors: the reward trainer's own if it has a GPU, then the rest in whole CPUs.
-
-    Args:
-        gpus: GPUs of the reward trainer (`RewardModelSettings.gpus`).
-    """
+    """Return the resource bundles of the ring's actors: the reward trainer's own if it has a GPU, then the rest in whole CPUs."""
     apart = {"reward_trainer"} if gpus else set()
     together = sum(cpus for role, cpus in CPUS.items() if role not in apart)
     return [
@@ -62,10 +58,6 @@ def of_ring(role: str, gpus: float = 0.0) -> Any:
     between machines. Only the store, the page and the pool, which write to that folder, must run there; others move elsewhere if
     the node has no room or GPU. In a Tune trial, actors run in the trial's own bundles: elsewhere they could take an env runner's
     place.
-
-    Args:
-        role: the actor's role.
-        gpus: GPUs that it claims.
     """
     here = ray.get_runtime_context().get_node_id()
     if role in ("store", "page", "pool"):

@@ -1,4 +1,4 @@
-"""All uses of Ray's core beyond its public interface. tests/actors/test_ray_internals.py checks them against the installed Ray.
+"""All uses of Ray's core beyond its public interface. tests/actors/test_ray_internals.py starts Ray with them.
 
 Those of RLlib are in `rlhf_ray.rllib.rllib_internals`.
 """
@@ -78,9 +78,6 @@ def started_for_a_run(workers: int) -> Iterator[RayStart]:
 
     Terminals, `timeout` and job runners signal the whole process group. Ray's processes get their own groups, because the run
     needs them to save its state (they still die with this process). Ray's own SIGTERM handler, which ends them, is not installed.
-
-    Args:
-        workers: number of workers to prestart.
     """
     start = RayStart(workers)
     before = signal.getsignal(signal.SIGTERM)

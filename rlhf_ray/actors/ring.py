@@ -67,7 +67,46 @@ OF_ROUND = (
 )
 """Metrics of a round, with or without a fit."""
 
-declare("labels", *OF_ROUND)
+declare(
+    "run",
+    Metric("env_steps", "Environment steps so far, including those for the initial fragments.", "steps", int),
+    Metric("comparisons", "Comparisons answered and stored so far.", "comparisons", int),
+)
+declare(
+    "fragments",
+    Metric("fragments_policy_version", "Newest policy version in the pool; -1 is random actions.", kind=int),
+    Metric("distinct_fragments", "Share of distinct fragments in the pool.", "share"),
+    Metric("too_short", "Trajectories so far that were too short for a fragment.", kind=int),
+    Metric("fragments_length", "Length of a fragment.", "steps", int),
+    Metric("first_fragments_env_steps", "Environment steps spent on the initial fragments.", "steps", int),
+)
+declare(
+    "labels",
+    Metric("rounds", "Labelling rounds so far.", kind=int),
+    Metric("skipped", "Pairs that an annotator skipped, because they couldn't decide.", kind=int),
+    Metric("labels_due", "Comparisons due so far (asynchronous).", "comparisons"),
+    Metric("label_seconds", "Time from request to stored answer, for the newest labels (asynchronous).", "s"),
+    Metric(
+        "unanswered_seconds",
+        "Longest time since the iteration before in which no open question was answered by people.",
+        "s",
+    ),
+    Metric("questions_lost", "Questions lost with a node and replaced by others (asynchronous)."),
+    Metric("commits_failed", "Commits of labels that failed and were retried (asynchronous)."),
+    Metric("explorations_dropped", "Exploratory rollouts skipped because the collector was busy (asynchronous)."),
+    *OF_ROUND,
+)
+declare(
+    "reward model",
+    Metric("reward_version", "Newest version of the reward model.", kind=int),
+    Metric("reward_age", "Environment steps since the newest reward version (asynchronous).", "steps"),
+)
+declare(
+    "stages",
+    Metric("stage_rate", "Items that a stage of the asynchronous ring processed per second.", "1/s", tag="stage"),
+    Metric("stage_idle", "Share of the time that the stage was idle.", "share", tag="stage"),
+    Metric("stage_queue", "Items waiting for the stage.", tag="stage"),
+)
 
 
 class Pretrained(NamedTuple):
@@ -108,7 +147,7 @@ def no_policy() -> PolicyFactory:
 
 
 class Ring(Protocol):
-    """The interface between a training and the ring, in every mode."""
+    """The interface between a training and the ring, in every mode. What a ring doesn't do by itself, does nothing."""
 
     collecting: bool
     """Whether to ask questions and make clips for them; False pauses that alone. The labels due meanwhile are asked for later."""
@@ -116,79 +155,67 @@ class Ring(Protocol):
     @property
     def people(self) -> People | None:
         """The human annotators; None without."""
-        ...
 
     @property
     def env_steps(self) -> int:
         """Environment steps that the ring has taken."""
-        ...
 
     @property
     def answered(self) -> int:
         """Comparisons answered and stored so far."""
-        ...
 
     @property
     def skipped(self) -> int:
         """Pairs that were skipped so far."""
-        ...
 
     @property
     def version(self) -> int:
         """Version of the newest reward; 0 before the first."""
-        ...
 
     @property
     def rounds_held(self) -> int:
         """Labelling rounds so far, including the first; in the asynchronous mode, rounds of gradient steps."""
-        ...
 
     def begin(self, env_steps: int, stop: Stop = never, pretrained: Pretrained | None = None) -> RoundReport | None:
         """Take ``env_steps`` steps for the initial fragments, ask, and fit the first version; None if stopped before.
 
         The steps are random; with a ``pretrained`` policy, half of the rollouts follow it.
         """
-        ...
 
     def advance(self, progress: Progress, stop: Stop = never, learn: Learn = lambda report: None) -> RoundReport | None:
         """Run one iteration: do what is due, then ``learn``. Return the report that ``learn`` got, if any."""
-        ...
 
     def newest_reward(self) -> dict[str, Array]:
         """Return the newest version of the reward model (`RewardEnsemble.state`)."""
-        ...
 
     def metrics(self) -> dict[str, Any]:
         """Return the ring's current metrics."""
-        ...
 
     def check(self) -> None:
         """Raise the error of a stage that failed outside of a call, if any."""
-        ...
+        return
 
     def adopt(self, store: Path | str) -> None:
         """Import the labels of the preference store ``store``; see `RingActors.adopt`."""
-        ...
+        return
 
     def save(self, folder: Path) -> None:
         """Write the ring's checkpoint to the folders ``ring`` and ``preferences`` in ``folder``."""
-        ...
 
     def load(self, folder: Path, *, replace: bool = False) -> None:
         """Restore what `save` wrote. Adds its labels to the ring's own, or replaces those with ``replace``."""
-        ...
 
     def farewell(self, env_steps: int, stop: Stop = never, policy: Callable[[], PolicyFactory] | None = None) -> None:
         """Tell people, once, that the training is over after ``env_steps`` steps, and show them an episode of its ``policy``."""
-        ...
+        return
 
     def abandon(self) -> None:
         """Abort `begin` after an interruption. `save` and `close` may follow."""
-        ...
+        return
 
     def close(self) -> None:
         """Stop everything the ring started."""
-        ...
+        return
 
 
 def check_horizon(lengths: Sequence[int], preferences: PreferenceSettings) -> None:
@@ -232,7 +259,6 @@ class RingSettings:
     """Settings of a ring.
 
     Attributes:
-        fragments, preferences, reward_model: the settings groups.
         observation_space, action_space: the environment's spaces, as the reward model sees them.
         store: folder of the preference store on this process's node, or its URL.
         seed: seeds all of the ring's random draws.
@@ -257,8 +283,6 @@ class StepBudget:
     """The environment steps of a training. Its methods take the steps so far: ``sampled`` by the agent, ``taken`` by the ring.
 
     Args:
-        experiment: the settings.
-        fragments: the experiment's fragment settings, with numbers in place of auto.
         iteration_env_steps: maximum number of environment steps per iteration of the agent.
         films: whether the ring films fragments before each round.
     """

@@ -8,7 +8,7 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 
@@ -74,13 +74,6 @@ class RewardTrainerActor:
         If no comparison remains (all were withdrawn, or all have weight 0), no version is made: the report is about the current
         version, with 0 ``gradient_steps`` and NaN losses and accuracies. The changes are applied in any case.
 
-        Args:
-            updates: gradient steps.
-            version: the version to make; must be the current one plus 1.
-            changes: changes of comparisons since the last fit.
-            unlabelled: pairs that nobody was asked about, for methods that learn from them.
-            progress: the training's progress, 0 to 1.
-
         Returns:
             The report, the version (`RewardEnsemble.state`), and the state after it (`RewardTrainer.state`).
 
@@ -117,8 +110,6 @@ class RingActors:
     """The ring's actors, except those that make fragments, and the operations that involve several of them.
 
     Args:
-        settings: the ring's settings.
-        executor: starts the actors.
         fits_apart: whether other work (of the ring or annotators) continues during a fit, which then needs its own process.
     """
 
@@ -214,7 +205,7 @@ class RingActors:
             if not chosen:
                 return None
             self.asked += 1
-        return ChosenPairs(number, cast("Ref[Pairs]", pairs), chosen)
+        return ChosenPairs(number, pairs, chosen)
 
     def renumber(self) -> None:
         """Give the next query batches numbers that none before had: this ring may follow a killed one, which asked about others.
@@ -284,7 +275,7 @@ class RingActors:
         """Write the pool and the labels to ``folder``. Return the rest of the state, for `write_nested`."""
         (folder / STATE).mkdir(exist_ok=True)
         # Take references at one moment: stages may continue during the waits. Labels stored meanwhile count.
-        open_pairs = [questions.pairs for questions in self.gatherers]
+        open_pairs = [dict(questions.pairs) for questions in self.gatherers]
         kept: dict[str, Any] = {"asked": self.asked, "version": self.version, "read": self.read}
         kept["total_env_steps"] = self.settings.total_env_steps
         trainer = self._state
@@ -316,13 +307,10 @@ class RingActors:
         for questions, batches in zip(self.gatherers, state["open"], strict=False):
             await questions.ask_again(batches, self.executor.put)
 
-    async def adopt(self, store: Path | str) -> int:
+    async def adopt(self, store: Path | str) -> None:
         """Import the labels of the preference store ``store``: they count as answered and contribute to the first fit.
 
         Their pairs are not asked about again, should the same fragments be cut again.
-
-        Returns:
-            The number of labels.
 
         Raises:
             SettingError: there are none, or they can't be fitted together with this ring's.
@@ -334,7 +322,6 @@ class RingActors:
         check_labels(labels, settings.fragments, settings.observation_space, settings.action_space, str(store))
         await self.store.call(PreferenceStore.import_from, store)
         await self.pool.call(FragmentPool.exclude, passed(self.store.call(PreferenceStore.pairs)))
-        return len(labels)
 
     def check(self, report: PoolReport) -> PoolReport:
         """Check that training on the pool's episodes is allowed, and return the report.

@@ -17,18 +17,16 @@ class RingCallbacks(Protocol):
 
     def on_stage(self, stage: str) -> None:
         """Called when the ring enters a stage before the first iteration: "fitting …"."""
-        ...
+        return
 
     def on_links(self, links: dict[str, str]) -> None:
         """Called with the annotators' links, by name, after they change."""
-        ...
 
     def on_wait(self, wait: PeopleWait) -> None:
         """Called about once a second while the training waits for people."""
-        ...
 
 
-class Logs:
+class Logs(RingCallbacks):
     """A `RingCallbacks` that logs what a program without one of its own should see: new links, and that nobody answers.
 
     Args:
@@ -38,15 +36,10 @@ class Logs:
     def __init__(self, run: Path | None = None):
         self._run = run
 
-    def on_stage(self, stage: str) -> None:
-        """See `RingCallbacks.on_stage`."""
-
     def on_links(self, links: dict[str, str]) -> None:
-        """See `RingCallbacks.on_links`."""
         for line in invitation(links, self._run or "RUN"):
             logger.warning("%s", line)
 
     def on_wait(self, wait: PeopleWait) -> None:
-        """See `RingCallbacks.on_wait`."""
         if wait.alarm is not None:
             logger.warning("%s", wait.alarm)

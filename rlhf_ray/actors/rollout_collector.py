@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from rlhf_ray.agents.saved import ActingPolicy
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.rollout import Act, Rollout, See, Switching, rollout
@@ -24,23 +25,7 @@ HOLDS = (1, 3, 6, 12, 25)
 sustained actions (MountainCar, Acrobot) then make progress in most episodes; with independent random actions they never do."""
 
 
-class Policy(Protocol):
-    """The interface of a policy that the collector needs."""
-
-    def begin(self, after: Any = None) -> Policy:
-        """Return the policy at the start of an episode, or with the memory that ``after``, another such policy, has of one."""
-        ...
-
-    def see(self, observation: Array) -> None:
-        """Remember one observation, for which the policy doesn't choose the action."""
-        ...
-
-    def act(self, observation: Array, rng: np.random.Generator) -> Any:
-        """Sample an action for the environment from the policy, for one observation."""
-        ...
-
-
-PolicyFactory = Callable[[], Policy]
+PolicyFactory = Callable[[], ActingPolicy]
 """Makes a policy, including its weights."""
 
 
@@ -48,8 +33,6 @@ class RolloutCollector:
     """Steps one environment and cuts fragments.
 
     Args:
-        make_env: makes the environment.
-        settings: fragment settings.
         seed: seeds environments and actions; each round has its own generator.
         niceness: added to the process's niceness once the initial fragments are made, so that other processes come first.
     """
@@ -69,7 +52,7 @@ class RolloutCollector:
         """What random actions are drawn from: a copy of its own in each call."""
         self._left: Rollout | None = None
         """The rollout whose episode has not ended, if any."""
-        self._acting: Policy | None = None
+        self._acting: ActingPolicy | None = None
         """The policy in the newest episode, with its memory of it; None for random actions only."""
 
     def collect(
@@ -220,7 +203,7 @@ class RolloutCollector:
     def _roll(
         self,
         steps: int,
-        policy: Policy | None,
+        policy: ActingPolicy | None,
         rng: np.random.Generator,
         random_share: float,
         hold: int,
@@ -235,7 +218,7 @@ class RolloutCollector:
         self._left = None if rolled.ended else rolled
         return rolled
 
-    def _act(self, policy: Policy | None, rng: np.random.Generator, random_share: float, hold: int) -> Act:
+    def _act(self, policy: ActingPolicy | None, rng: np.random.Generator, random_share: float, hold: int) -> Act:
         """Return a function that follows the policy, or repeats random actions for ``hold`` steps on average."""
         held, action = 0, None
         switching = Switching(random_share, self.settings.switch_probability, rng)

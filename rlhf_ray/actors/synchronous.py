@@ -1,20 +1,21 @@
-"""The synchronous ring: the method step by step, once per iteration. Deterministic given the seed."""
+"""The synchronous ring: the method step by step, once per iteration. Deterministic given the seed. And what both rings share."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlhf_ray.actors.actor_ring import FIRST_FIT, ActorRing
 from rlhf_ray.actors.executor import Ref
 from rlhf_ray.actors.fragment_source import FragmentSource
 from rlhf_ray.actors.gatherer import ChosenPairs
 from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, RoundReport, Stop, never, no_policy
+from rlhf_ray.actors.ring import STATE, Learn, Pretrained, Progress, Ring, RoundReport, Stop, never, no_policy
 from rlhf_ray.actors.ring_actors import RingActors
 from rlhf_ray.actors.ring_callbacks import RingCallbacks
+from rlhf_ray.actors.rollout_collector import PolicyFactory
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.due import FitSchedule, RoundQuestions, Skips, share_of_questions
 from rlhf_ray.queries.pool import FragmentPool
@@ -22,11 +23,71 @@ from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.store import Tally
 
+FIRST_FIT = "fitting the reward model to the first answers"
+
 _T = TypeVar("_T")
+
+
+class ActorRing(Ring):
+    """What the synchronous and the asynchronous ring share: a ring with actors.
+
+    Args:
+        fits: whether to fit the reward model; otherwise it only collects preferences.
+    """
+
+    def __init__(
+        self,
+        actors: RingActors,
+        schedule: LabelSchedule,
+        source: FragmentSource,
+        callbacks: RingCallbacks,
+        *,
+        fits: bool = True,
+    ):
+        self.actors, self.schedule, self.source, self.callbacks = actors, schedule, source, callbacks
+        self.fits, self.collecting = fits, True
+
+    @property
+    def people(self) -> People | None:
+        return self.actors.people
+
+    @property
+    def env_steps(self) -> int:
+        return self.source.env_steps
+
+    @property
+    def version(self) -> int:
+        return self.actors.version
+
+    def newest_reward(self) -> dict[str, Array]:
+        return self.actors.newest_reward()
+
+    def farewell(self, env_steps: int, stop: Stop = never, policy: Callable[[], PolicyFactory] | None = None) -> None:
+        """See `Ring.farewell`. Waits for the episode and for the pages, up to two minutes."""
+        if self.people is None or self.people.left:
+            return
+        if policy is not None and self.people.questions.pages and not stop():
+            self.source.film_last(policy(), env_steps)
+        self.people.farewell("over", stop, env_steps)
+
+    def close(self) -> None:
+        """See `Ring.close`. Loses no answers: gatherers commit them themselves."""
+        if self.people is not None:
+            self.people.farewell("stopped")
+        self.end()
+        self.source.close()
+        self.actors.close()
+
+    def end(self) -> None:
+        """End the ring's own work."""
+        raise NotImplementedError
 
 
 class SynchronousRing(ActorRing):
     """Does its work inside the calls of the training. Its arguments are those of `ActorRing`."""
+
+    answered: int = 0
+    skipped: int = 0
 
     def __init__(
         self,
@@ -38,9 +99,6 @@ class SynchronousRing(ActorRing):
         fits: bool = True,
     ):
         super().__init__(actors, schedule, source, callbacks, fits=fits)
-        self.answered = 0
-        self.skipped = 0
-        """Number of pairs that were skipped so far."""
         self.round_number = -1
         """The last round held; -1 before the first."""
         self.fit_schedule = FitSchedule(self.schedule, self.actors.settings.reward_model)
@@ -53,11 +111,10 @@ class SynchronousRing(ActorRing):
 
     @property
     def rounds_held(self) -> int:
-        """See `Ring.rounds_held`."""
         return self.round_number + 1
 
     def begin(self, env_steps: int, stop: Stop = never, pretrained: Pretrained | None = None) -> RoundReport | None:
-        """See `Ring.begin`. Only the wait for people can be stopped; their answers so far count.
+        """Only the wait for people can be stopped; their answers so far count.
 
         Raises:
             SettingError: the initial fragments show that the settings don't fit the environment.
@@ -235,17 +292,14 @@ class SynchronousRing(ActorRing):
     # State and shutdown.
 
     def metrics(self) -> dict[str, Any]:
-        """See `Ring.metrics`."""
         report = self.actors.check(self._run(_value(self.actors.pool.call(FragmentPool.report))))
         of_people = {} if self.people is None else self.people.metrics()
         return self.schedule.report() | report.metrics() | {"skipped": self.skipped} | of_people
 
     def adopt(self, store: Path | str) -> None:
-        """See `RingActors.adopt`."""
         self._run(self.actors.adopt(store))
 
     def save(self, folder: Path) -> None:
-        """See `Ring.save`."""
         self._run(self._save(folder))
 
     async def _save(self, folder: Path) -> None:
@@ -260,7 +314,6 @@ class SynchronousRing(ActorRing):
         write_nested(state, folder / STATE)
 
     def load(self, folder: Path, *, replace: bool = False) -> None:
-        """See `Ring.load`."""
         state = read_nested(folder / STATE)
         self._run(self.actors.load(folder, state, replace=replace))
         self.source.env_steps, self.answered = state["env_steps"], state["answered"]
@@ -273,14 +326,12 @@ class SynchronousRing(ActorRing):
             self.people.tell(self._taken, self.version, self.answered)
 
     def abandon(self) -> None:
-        """See `Ring.abandon`."""
         self.source.close()
         scripted = (questions.actor for questions in self.actors.gatherers if not questions.annotators)
         for actor in (*scripted, self.actors.trainer):
             self.actors.executor.stop(actor)
 
     def end(self) -> None:
-        """See `ActorRing.end`."""
         self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -71,8 +72,6 @@ class LearnsFromPreferences(InRunFolder):
     the ring's metrics.
 
     Args:
-        config: the configuration.
-        arguments: RLlib's.
         ring_callbacks: told what happens while the training waits; None: it is logged.
         iterating: context manager around each iteration. It may abort one: `save_to_path` then saves the state before it.
     """
@@ -368,32 +367,20 @@ class LearnsFromPreferences(InRunFolder):
         kept = self._kept
         self.begun = kept["begun"]
         self.budget.share_out(kept["initial_env_steps"])
-        self._load_ring(folder, replace)
-        if self.begun and self.ring.version:  # the ring may be ahead of the learner
-            self._publish()
-        self._keep_own_learning_rate()
-        reset_and_reseed(
-            self, self._checked.experiment.seed, self.training_iteration
-        )  # not the episodes of the run's start again
-
-    def _load_ring(self, folder: Path, replace: bool) -> None:
         if self.begun or self._checked.experiment.preferences.comparisons == 0:
             self.ring.load(folder, replace=replace)
+        if self.begun and self.ring.version:  # the ring may be ahead of the learner
+            self._publish()
+        # The checkpoint's optimiser has the learning rate of its own algorithm.
+        self.learner_group.foreach_learner(functools.partial(use_own_learning_rates, timestep=self._sampled))
+        # Not the episodes of the run's start again.
+        reset_and_reseed(self, self._checked.experiment.seed, self.training_iteration)
 
     def _is_of_another_trial(self, checkpoint: Path) -> bool:
         if self._trial is None or not (checkpoint / ORIGIN).exists():
             return False
         origin: str | None = json.loads((checkpoint / ORIGIN).read_text())["trial"]
         return origin is not None and origin != self._trial
-
-    def _keep_own_learning_rate(self) -> None:
-        """Use this algorithm's learning rate in the next update: the checkpoint's optimiser has that of its own algorithm."""
-        steps = self._sampled
-
-        def keep(learner: Any) -> None:
-            use_own_learning_rates(learner, steps)
-
-        self.learner_group.foreach_learner(keep)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **keywords: Any) -> dict[str, Any]:
         """Return RLlib's state with the ring's counters. The ring's state is in the folder of `save_to_path`."""

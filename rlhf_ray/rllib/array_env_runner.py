@@ -19,7 +19,7 @@ from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics import RLMODULE_INFERENCE_TIMER
 
 from rlhf_ray.actors.executor import Actor, Executor, Ref
-from rlhf_ray.actors.local import executor_of
+from rlhf_ray.actors.ray_executor import executor_of
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import LostFragmentsError
 from rlhf_ray.data.failures import cause
@@ -195,17 +195,14 @@ class ArrayEnvRunner(EnvRunner):
             )
             self._needs_initial_reset |= not self.config.in_evaluation  # episodes of one kind don't go on in the other
             return episodes
-        return [self._sample_steps(num_timesteps, explore, force_reset)]
-
-    def _sample_steps(self, wanted: int, explore: bool, reset: bool) -> VectorRollout:
         with self.of_environment as generator:
-            return self._rollout(wanted, generator if explore else None, reset)
+            return [self._rollout(num_timesteps, generator if explore else None, force_reset)]
 
     def _rollout(self, wanted: int, generator: torch.Generator | None, reset: bool) -> VectorRollout:
         """Sample steps, with noise of ``generator``; None: without exploration."""
         policy = outputs_of(self.module.unwrapped().network)
         space = self.env.single_action_space
-        acting = _Gaussian(generator) if not choices_of(space) else _Categorical(choices_of(space), generator)
+        acting = _Draws(choices_of(space), generator)
         if reset or self._needs_initial_reset:
             self._begin()
         while True:
@@ -280,40 +277,30 @@ class ArrayEnvRunner(EnvRunner):
         self._increase_sampled_metrics(len(rollout), ended)
 
 
-class _Gaussian:
-    """Draws Box actions; takes their means without a generator."""
-
-    def __init__(self, generator: torch.Generator | None):
-        self.generator = generator
-        self.noise: Iterator[Any] = iter(())
-
-    def __call__(self, outputs: Any) -> Any:
-        mean, log_std = np.split(outputs, 2, 1)
-        if self.generator is None:
-            return mean
-        noise = next(self.noise, None)
-        if noise is None:
-            self.noise = iter(torch.randn(NOISE_ROWS, *mean.shape, generator=self.generator).numpy())
-            noise = next(self.noise)
-        return mean + np.exp(log_std) * noise
-
-
-class _Categorical:
-    """Draws the components of Discrete and MultiDiscrete actions; takes the likeliest without a generator."""
+class _Draws:
+    """Draws actions from a policy's outputs for Box, Discrete and MultiDiscrete; takes the likeliest without a generator."""
 
     def __init__(self, choices: tuple[int, ...], generator: torch.Generator | None):
-        self.generator = generator
+        self.choices, self.generator = choices, generator
+        self.splits = np.cumsum(choices)[:-1].astype(int)
         self.noise: Iterator[Any] = iter(())
-        self.single, self.splits = len(choices) == 1, np.cumsum(choices)[:-1]
+
+    def _noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Any:
+        noise = next(self.noise, None)
+        if noise is None:
+            rows = (NOISE_ROWS, *shape)
+            drawn = gumbel_noise(rows, generator) if self.choices else torch.randn(rows, generator=generator)
+            self.noise = iter(drawn.numpy())
+            noise = next(self.noise)
+        return noise
 
     def __call__(self, outputs: Any) -> Any:
+        if not self.choices:
+            mean, log_std = np.split(outputs, 2, 1)
+            return mean if self.generator is None else mean + np.exp(log_std) * self._noise(mean.shape, self.generator)
         if self.generator is not None:
-            noise = next(self.noise, None)
-            if noise is None:
-                self.noise = iter(gumbel_noise((NOISE_ROWS, *outputs.shape), self.generator).numpy())
-                noise = next(self.noise)
-            outputs = outputs + noise  # Gumbel's
-        if self.single:
+            outputs = outputs + self._noise(outputs.shape, self.generator)
+        if len(self.choices) == 1:
             return outputs.argmax(1)
         return np.stack([part.argmax(1) for part in np.split(outputs, self.splits, 1)], 1)
 

@@ -138,54 +138,42 @@ _OWN = "the reward model sees the environment's own observations, actions and re
 _ONE_STEP = "an iteration is one training step, so that steps and labels add up to the budget: remove it"
 
 REFUSED = {
-    "enable_rl_module_and_learner": ("api_stack(enable_rl_module_and_learner)", _STACK),
-    "enable_env_runner_and_connector_v2": ("api_stack(enable_env_runner_and_connector_v2)", _STACK),
-    "framework_str": ("framework", "the reward model uses torch: use 'torch'"),
-    "add_default_connectors_to_env_to_module_pipeline": (
-        "env_runners(add_default_connectors_to_env_to_module_pipeline)",
-        _PIPELINE,
-    ),
-    "observation_filter": ("env_runners(observation_filter)", _FILTER),
-    "add_default_connectors_to_module_to_env_pipeline": (
-        "env_runners(add_default_connectors_to_module_to_env_pipeline)",
-        _PIPELINE,
-    ),
-    "normalize_actions": ("environment(normalize_actions)", _ACTIONS),
-    "add_default_connectors_to_learner_pipeline": ("learners(add_default_connectors_to_learner_pipeline)", _PIPELINE),
-    "_env_to_module_connector": ("env_runners(env_to_module_connector)", _OWN),
-    "_module_to_env_connector": ("env_runners(module_to_env_connector)", _OWN),
-    "_learner_connector": ("learners(learner_connector)", _OWN),
-    "clip_rewards": ("environment(clip_rewards)", "the learner doesn't see the environment's reward: remove it"),
-    "model": (
-        "training(model)",
-        "it belongs to RLlib's old API stack: use rl_module(model_config=DefaultModelConfig(…))",
-    ),
-    "num_gpus": ("resources(num_gpus)", "it belongs to RLlib's old API stack: use learners(num_gpus_per_learner=…)"),
-    "input_": ("offline_data(input_)", "training uses rollouts of the environment: remove it"),
-    "min_time_s_per_iteration": ("reporting(min_time_s_per_iteration)", _ONE_STEP),
-    "min_train_timesteps_per_iteration": ("reporting(min_train_timesteps_per_iteration)", _ONE_STEP),
-    "min_sample_timesteps_per_iteration": ("reporting(min_sample_timesteps_per_iteration)", _ONE_STEP),
+    "api_stack(enable_rl_module_and_learner)": _STACK,
+    "api_stack(enable_env_runner_and_connector_v2)": _STACK,
+    "framework": "the reward model uses torch: use 'torch'",
+    "env_runners(add_default_connectors_to_env_to_module_pipeline)": _PIPELINE,
+    "env_runners(observation_filter)": _FILTER,
+    "env_runners(add_default_connectors_to_module_to_env_pipeline)": _PIPELINE,
+    "environment(normalize_actions)": _ACTIONS,
+    "learners(add_default_connectors_to_learner_pipeline)": _PIPELINE,
+    "env_runners(env_to_module_connector)": _OWN,
+    "env_runners(module_to_env_connector)": _OWN,
+    "learners(learner_connector)": _OWN,
+    "environment(clip_rewards)": "the learner doesn't see the environment's reward: remove it",
+    "training(model)": "it belongs to RLlib's old API stack: use rl_module(model_config=DefaultModelConfig(…))",
+    "resources(num_gpus)": "it belongs to RLlib's old API stack: use learners(num_gpus_per_learner=…)",
+    "offline_data(input_)": "training uses rollouts of the environment: remove it",
+    "reporting(min_time_s_per_iteration)": _ONE_STEP,
+    "reporting(min_train_timesteps_per_iteration)": _ONE_STEP,
+    "reporting(min_sample_timesteps_per_iteration)": _ONE_STEP,
 }
-"""Attributes of any `AlgorithmConfig` that must keep RLlib's default: the setting's name and the remedy."""
+"""Settings of any `AlgorithmConfig` that must keep RLlib's default, and the remedy."""
 
 
-def check_inherited(
-    config: Any, usual: AlgorithmConfig, refused: Mapping[str, tuple[str, str]], iteration_env_steps: int
-) -> None:
+def _value(config: Any, setting: str) -> Any:
+    """Return a setting's value: RLlib's attribute has the name in parentheses, sometimes with an underscore or a suffix."""
+    name = setting.rpartition("(")[2].rstrip(")")
+    return getattr(config, next(each for each in (f"{name}_str", f"_{name}", name) if hasattr(config, each)))
+
+
+def check_inherited(config: Any, usual: AlgorithmConfig, refused: Mapping[str, str], iteration_env_steps: int) -> None:
     """Check settings that come from RLlib.
-
-    Args:
-        config: the configuration.
-        usual: the agent's configuration with RLlib's defaults.
-        refused: like `REFUSED`, for this agent.
-        iteration_env_steps: environment steps of one iteration.
 
     Raises:
         SettingError: RLlib or the learned reward would ignore or contradict a setting. The message names the remedy.
     """
-    for attribute, (setting, remedy) in {**REFUSED, **refused}.items():
-        value = getattr(config, attribute)
-        if value != getattr(usual, attribute):
+    for setting, remedy in {**REFUSED, **refused}.items():
+        if (value := _value(config, setting)) != _value(usual, setting):
             raise SettingError(f"{setting} is {_said(value)}, but {remedy}.")
     if config.is_multi_agent or config.policies_to_train not in (None, [DEFAULT_MODULE_ID]):
         raise SettingError(

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_ray.rllib.config import PreferenceConfig
-from rlhf_ray.rllib.expert import ExpertPPOConfig
 from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
-from rlhf_ray.rllib.reference import ReferencePPOConfig, ReferenceSACConfig
+from rlhf_ray.rllib.reference import ExpertPPOConfig, ReferencePPOConfig, ReferenceSACConfig
 from rlhf_ray.rllib.sac import PreferenceSAC, PreferenceSACConfig
 from rlhf_ray.settings import AgentName, Experiment
 

@@ -22,7 +22,7 @@ from ray.rllib.env.env_context import EnvContext
 from ray.rllib.utils import force_list
 
 from rlhf_ray import envs
-from rlhf_ray.actors.local import OwnStreams
+from rlhf_ray.actors.executor import OwnStreams
 from rlhf_ray.data.defaults import own_defaults
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
@@ -30,19 +30,11 @@ from rlhf_ray.data.registry import names_of
 from rlhf_ray.labelling.camera import camera_options, without_a_screen
 from rlhf_ray.rllib.array_env_runner import FragmentCutter
 from rlhf_ray.rllib.checking import Checked, check_environment
-from rlhf_ray.rllib.connectors import GivesEnvActions, HistoryReward
-from rlhf_ray.rllib.env_runner import EnvRunner, env_threads, register_environment
-from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
+from rlhf_ray.rllib.env_runner import EnvRunner, GivesEnvActions, env_threads, register_environment
+from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, HistoryReward, LearnedReward, reward_spec
 from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of, skip_notes
 from rlhf_ray.rllib.starting import fitted_reward
-from rlhf_ray.settings import (
-    NO_QUESTIONS,
-    PARTS,
-    AgentName,
-    Experiment,
-    from_json,
-    to_json,
-)
+from rlhf_ray.settings import NO_QUESTIONS, PARTS, AgentName, Experiment, from_json, to_json
 from rlhf_ray.settings.checks import require, require_known
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.files import store_of
@@ -233,12 +225,8 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
         Raises:
             SettingError: there is no such setting.
         """
-        if total_env_steps is not None:
-            self._set(None, {"total_env_steps": total_env_steps})
-        if checkpoint_every is not None:
-            self._set(None, {"checkpoint_every": checkpoint_every})
-        if reward_mix is not None:
-            self._set(None, {"reward_mix": reward_mix})
+        whole = {"total_env_steps": total_env_steps, "checkpoint_every": checkpoint_every, "reward_mix": reward_mix}
+        self.experiment = self.experiment | {name: value for name, value in whole.items() if value is not None}
         if run_dir is not None:
             self.run_dir = str(run_path(run_dir).absolute())
         if store is not None:
@@ -311,11 +299,7 @@ class PreferenceConfig(GivesEnvActions, AlgorithmConfig):  # type: ignore[misc]
             self.cloning_epochs = cloning_epochs
         return self
 
-    def _set(self, group: str | None, changes: dict[str, Any]) -> None:
-        """Set settings of a group, or of the experiment itself if ``group`` is None."""
-        if group is None:
-            self.experiment = {**self.experiment, **changes}
-            return
+    def _set(self, group: str, changes: dict[str, Any]) -> None:
         known = self.experiment[group]
         require_known(changes, known, group)
         self.experiment = {**self.experiment, group: {**known, **changes}}

@@ -17,12 +17,15 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList
 from ray import tune
 from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.connectors.module_to_env import NormalizeAndClipActions
+from ray.rllib.core.columns import Columns
 from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from rlhf_ray import envs
 from rlhf_ray.actors.cluster import was_restarted
-from rlhf_ray.actors.local import OwnStreams
+from rlhf_ray.actors.executor import OwnStreams
 from rlhf_ray.data.defaults import making, stepping, take_own_defaults
 from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostFragmentsError, PartError
 from rlhf_ray.data.failures import cause, debugging
@@ -32,6 +35,7 @@ from rlhf_ray.data.system import usable_cores, within_bound
 from rlhf_ray.data.vector_rollout import Infos
 from rlhf_ray.envs.classic_control import ArrayVectorEnv
 from rlhf_ray.envs.envpool import EnvPoolVectorEnv
+from rlhf_ray.policies.actions import to_env_actions
 from rlhf_ray.rllib.rllib_internals import (
     begin_episodes,
     env_creator,
@@ -95,12 +99,10 @@ def begin_runner(runner: Any, seed: int, iteration: int = 0, *, unused: bool = F
 
 def seed_learners(algorithm: Algorithm, seed: int, iteration: int = 0) -> None:
     """Give each learner with a process of its own the random stream of ``iteration``. RLlib gives all of them the same."""
-
-    def seed_one(learner: Any) -> None:
-        seed_process(sequence(seed, "learners", iteration, learner_index(learner)))
-
     if algorithm.learner_group.is_remote:
-        algorithm.learner_group.foreach_learner(seed_one)
+        algorithm.learner_group.foreach_learner(
+            lambda learner: seed_process(sequence(seed, "learners", iteration, learner_index(learner)))
+        )
 
 
 def seed_process(seeds: np.random.SeedSequence) -> None:
@@ -282,3 +284,32 @@ class NoFaults(logging.Filter):
         error = (record.exc_info and record.exc_info[1]) or record.msg
         of_fault = isinstance(error, BaseException) and isinstance(cause(error), Fault)
         return debugging() or not (of_fault or any(name in record.getMessage() for name in FAULTS))
+
+
+class ToEnvActions(ConnectorV2):  # type: ignore[misc]
+    """Gives the environment the actions of `to_env_actions`, in place of RLlib's `NormalizeAndClipActions`.
+
+    RLlib's leaves all components of an action as they are where one has no bounds.
+    """
+
+    def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, **kwargs: Any) -> Any:
+        """Add the environment's actions to the policy's."""
+        batch[Columns.ACTIONS_FOR_ENV] = copy.deepcopy(batch[Columns.ACTIONS])
+        space = self.action_space
+        self.foreach_batch_item_change_in_place(
+            batch=batch,
+            column=Columns.ACTIONS_FOR_ENV,
+            func=lambda action, *_: to_env_actions(action, space) if isinstance(space, gym.spaces.Box) else action,
+        )
+        return batch
+
+
+class GivesEnvActions:
+    """A mixin to put before an RLlib `AlgorithmConfig`, so that its env runners convert actions by `ToEnvActions`."""
+
+    def build_module_to_env_connector(self, env: Any = None, spaces: Any = None) -> Any:
+        """Build RLlib's pipeline, with our conversion of actions."""
+        pipeline = super().build_module_to_env_connector(env, spaces)  # type: ignore[misc]
+        pipeline.insert_before(NormalizeAndClipActions, ToEnvActions())
+        pipeline.remove(NormalizeAndClipActions)
+        return pipeline

@@ -25,7 +25,7 @@ from torch import Tensor
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.failures import blaming
 from rlhf_ray.data.vector_rollout import VectorRollout
-from rlhf_ray.policies.actions import to_env_actions_tensor
+from rlhf_ray.policies.actions import to_env_actions, to_env_actions_tensor
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.novelty import Novelty
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json
@@ -196,4 +196,54 @@ class LearnedReward(RewardConnector):
         if not self.keep_next_observations:
             del columns[Columns.NEXT_OBS]  # no longer needed; minibatches would carry them along
             columns.pop(Columns.NEXT_STATE_IN, None)
+        return batch
+
+
+class HistoryReward(ConnectorV2):  # type: ignore[misc]
+    """Puts a learned reward that reads history into copies of the learner's episodes, which keep the true return.
+
+    It sees the steps before an episode's piece, too: its lookback, which `PreferenceConfig` makes as long as a fragment. Other
+    rewards come from `LearnedReward`, for a whole batch at the end of the pipeline, which is faster.
+    """
+
+    def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, metrics: Any = None, **kwargs: Any) -> Any:
+        """Replace the rewards; the step that RLlib appends to each episode gets 0."""
+        module = rl_module[REWARD_MODULE_ID].unwrapped()
+        ensemble = module.ensemble
+        appended = int(Columns.LOSS_MASK in batch)
+        copies, rewards, mixtures = [], [], []
+        for episode in episodes:
+            steps = len(episode) - appended
+            before = int(episode.observations.lookback)
+            whole: dict[str, Any] = {"indices": slice(-before, None), "neg_index_as_lookback": True}
+            observations = episode.get_observations(**whole)[: before + steps + 1]
+            actions = to_env_actions(episode.get_actions(**whole), module.action_space)[: before + steps]
+            device = ensemble.version.device
+            members = ensemble.episode_rewards(
+                torch.as_tensor(observations, device=device),
+                torch.as_tensor(actions, device=device),
+                bool(episode.is_terminated),
+            )
+            learned = ensemble.combine(members)[before:].cpu().numpy()
+            own = np.asarray(episode.get_rewards(slice(0, steps)), learned.dtype)
+            mixed = module.mixed(learned, own)
+            copied = copy.copy(episode)
+            copied.rewards = copy.deepcopy(episode.rewards)
+            copied.set_rewards(new_data=np.append(mixed, np.zeros(appended, mixed.dtype)))
+            copies.append(copied)
+            rewards.append(learned)
+            mixtures.append(mixed)
+        episodes[:] = copies
+        if metrics is not None:
+            every = np.concatenate(rewards)
+            metrics.log_dict(
+                {
+                    "learned_reward_mean": float(every.mean()),
+                    "learned_reward_std": float(every.std()),
+                    "reward_version": int(ensemble.version),
+                }
+                | ({"mixed_reward_mean": float(np.concatenate(mixtures).mean())} if module.mix else {}),
+                key=DEFAULT_MODULE_ID,
+                window=1,
+            )
         return batch

@@ -27,7 +27,7 @@ from rlhf_ray.optim import Adam, FlatAdam, in_bfloat16
 from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled
 from rlhf_ray.rllib.learned_reward import RewardConnector, take_off
 from rlhf_ray.rllib.policy import ActorCritic
-from rlhf_ray.rllib.rllib_internals import count_update, learner_connectors, log_trained_steps, train_batch
+from rlhf_ray.rllib.rllib_internals import count_update, learner_pipeline, log_trained_steps, train_batch
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +51,7 @@ def uses_fast_path(learner: Any, of: Any, module: Any) -> bool:
     return (
         type(module) is ActorCritic
         and not module.network.memory_size
-        and issubclass(learner, PPOLearner)
-        and all(_inherited(learner, name) for name in REPLACED)
+        and overridden(learner) is None
         and of.num_learners <= 1
         and of.use_critic
         and not of.use_kl_loss
@@ -117,18 +116,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         shuffle_batch_per_epoch: bool = False,
         **keywords: Any,
     ) -> Any:
-        """Update the policy with rollouts (called by RLlib).
-
-        Args:
-            arguments: RLlib's own.
-            training_data: episodes, or references to some.
-            timesteps: steps so far, for schedules of learning rates.
-            num_total_minibatches: number of minibatches in place of ``num_epochs``, so that several learners take as many.
-            num_epochs: passes over the rollouts.
-            minibatch_size: steps of a minibatch; None for all.
-            shuffle_batch_per_epoch: whether each pass has an order of its own.
-            keywords: RLlib's own.
-        """
+        """Update the policy with rollouts (called by RLlib)."""
         if training_data is not None:
             training_data.solve_refs()
             take_off(training_data, self.config)
@@ -187,7 +175,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         assert self.own_steps is not None
         config, connectors = (
             self.config,
-            [each for each in learner_connectors(self) if isinstance(each, RewardConnector)],
+            [each for each in learner_pipeline(self).connectors if isinstance(each, RewardConnector)],
         )
         batch: dict[str, list[Tensor]] = {}
         values = []

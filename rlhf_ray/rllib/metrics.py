@@ -15,7 +15,6 @@ from ray.rllib.utils.metrics import (
 )
 from ray.util.metrics import Gauge
 
-from rlhf_ray.actors import metrics as _of_the_ring  # noqa: F401 (declares the ring's metrics)
 from rlhf_ray.actors.ring import OF_ROUND
 from rlhf_ray.data.metrics import METRICS, Metric, declarations, declare, declared, described, plain
 
@@ -108,7 +107,8 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
     elif not held["gradient_steps"]:
         held = {metric.name: held[metric.name] for metric in OF_ROUND}
     length = runners.get("episode_len_mean")
-    logged = {name: value for name, value in {**runners, **learner}.items() if name in METRICS or _is_info(name)}
+    every = {str(name): value for name, value in {**runners, **learner}.items()}
+    logged = {name: value for name, value in every.items() if name in METRICS or name.startswith("info_mean/")}
     told = declared({**stages, **held, **ring})
     made = {
         "iteration": result["training_iteration"],
@@ -129,10 +129,6 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
     return {name: int(value) if name in whole and value is not None else value for name, value in values.items()}
 
 
-def _is_info(name: str) -> bool:
-    return str(name).startswith("info_mean/")
-
-
 def _policy_age(runners: dict[str, Any], learner: dict[str, Any]) -> float | None:
     """Updates between the policy that acted and the one that this iteration updated; the learner counts its update already."""
     acted, updated = runners.get(WEIGHTS_SEQ_NO), learner.get(WEIGHTS_SEQ_NO)
@@ -144,9 +140,6 @@ class Gauges:
 
     Metrics of the asynchronous ring's stages share one gauge each, such as ``rlhf_stage_rate``, with the tag ``stage``. Each
     algorithm has its own gauges, each Tune trial too, so that a sweep is visible like a run.
-
-    Args:
-        run: the run's name.
     """
 
     def __init__(self, run: str):

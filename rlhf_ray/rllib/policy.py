@@ -159,13 +159,7 @@ def built(spec: RLModuleSpec, observation_space: Any, action_space: Any) -> Any:
 
 
 def checked_network(spec: RLModuleSpec, observation_space: Any, action_space: Any, minibatch_size: int) -> Any:
-    """Build the module that ``spec`` describes, to check it.
-
-    Args:
-        spec: describes the module.
-        observation_space: of what it gets.
-        action_space: of what it returns.
-        minibatch_size: steps per minibatch and learner, which a sequence of a stateful module must fit into.
+    """Build the module that ``spec`` describes, to check it. A sequence of a stateful one must fit into ``minibatch_size`` steps.
 
     Raises:
         SettingError: building fails, or the module doesn't accept the observations.
@@ -196,11 +190,7 @@ def checked_network(spec: RLModuleSpec, observation_space: Any, action_space: An
 
 
 class _Episodes:
-    """Runs an RLModule in episodes, and keeps their states if it has any.
-
-    Args:
-        module: the RLModule.
-    """
+    """Runs an RLModule in episodes, and keeps their states if it has any."""
 
     def __init__(self, module: Any):
         self.module = module
@@ -320,8 +310,6 @@ class PolicyMaker:
     """Makes a `CollectorPolicy` in the process that calls it.
 
     Attributes:
-        spec: the policy module's spec.
-        observation_space, action_space: the environment's spaces.
         weights: the module's weights, as numpy arrays.
     """
 

@@ -51,11 +51,10 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         super().__init__(algo_class=algo_class or PreferencePPO)
 
     def apply_agent(self, experiment: Experiment, total_env_steps: int | None = None) -> None:
-        """See `PreferenceConfig.apply_agent`."""
         apply_ppo(self, experiment.ppo, total_env_steps)
 
     def agent_settings(self) -> dict[str, Any]:
-        """See `PreferenceConfig.agent_settings`. Returns the settings that the rest of the experiment depends on."""
+        """Returns the settings that the rest of the experiment depends on."""
         if not isinstance(self.total_train_batch_size, int):  # a Tune sampler
             return {}
         return {
@@ -72,11 +71,9 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         return int(self.total_train_batch_size)
 
     def check_inherited(self) -> None:
-        """See `PreferenceConfig.check_inherited`."""
         check_inherited(self, PPOConfig(), {}, self.iteration_env_steps)
 
     def check_network(self, observation_space: Any, action_space: Any, experiment: Experiment) -> Any:
-        """See `PreferenceConfig.check_network`."""
         size = self.minibatch_size or experiment.ppo.minibatch_size
         return checked_network(self.policy_module_spec(), observation_space, action_space, size)
 
@@ -93,7 +90,6 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         return ArrayEnvRunner
 
     def cloning(self) -> dict[str, Any]:
-        """See `PreferenceConfig.cloning`."""
         ppo = self.settings().ppo
         if ppo.memory != "none":
             raise SettingError(
@@ -102,7 +98,6 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         return {"minibatch_size": ppo.minibatch_size, "learning_rate": ppo.learning_rate}
 
     def get_default_learner_class(self) -> type:
-        """See RLlib."""
         return PPOLearner
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
@@ -123,7 +118,6 @@ class PreferencePPO(OwnCheckpoints, LearnsFromPreferences, PPO):  # type: ignore
     config: PreferencePPOConfig
 
     def update_arguments(self) -> dict[str, Any]:
-        """See `LearnsFromPreferences.update_arguments`."""
         return {
             "num_epochs": self.config.num_epochs,
             "minibatch_size": self.config.minibatch_size,

@@ -1,4 +1,4 @@
-"""All uses of RLlib beyond its public interface. tests/rllib/test_rllib_internals.py checks them against the installed RLlib."""
+"""All uses of RLlib beyond its public interface. tests/rllib/test_rllib_internals.py checks those that could fail silently."""
 
 from __future__ import annotations
 
@@ -113,11 +113,6 @@ def local_learner(group: Any) -> Any:
     return group._learner
 
 
-def learner_connectors(learner: Any) -> list[Any]:
-    """Return the connectors of a learner's own pipeline, in order."""
-    return list(learner._learner_connector.connectors)
-
-
 def learner_pipeline(learner: Any) -> Any:
     """Return a learner's pipeline of connectors."""
     return learner._learner_connector
@@ -136,15 +131,7 @@ def train_batch(learner: Any, episodes: list[Any]) -> Any:
 
 
 def log_trained_steps(learner: Any, module_id: str, columns: Any, *, minibatches: int, size: int) -> None:
-    """Log what RLlib logs for each minibatch, once for all of an update.
-
-    Args:
-        learner: the learner.
-        module_id: the module that it trains.
-        columns: the train batch.
-        minibatches: how many there were.
-        size: steps of each.
-    """
+    """Log what RLlib logs for each minibatch, once for all of an update."""
     log, trained = learner.metrics.log_value, minibatches * size
     log((module_id, WEIGHTS_SEQ_NO), learner._weights_seq_no, window=1)
     log((module_id, MODULE_TRAIN_BATCH_SIZE_MEAN), size, reduce="mean")

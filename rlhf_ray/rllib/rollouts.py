@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -38,7 +39,6 @@ class RolloutsAhead:
     those that would be too old for the next one, and leaves no more than the next ones take in time.
 
     Args:
-        algorithm: an algorithm with remote env runners.
         max_age: the most updates between the begin of a rollout and the iteration that takes it; None for no bound.
     """
 
@@ -97,26 +97,27 @@ class RolloutsAhead:
 def learn_while_sampling(algorithm: Algorithm, ahead: RolloutsAhead, most: int, **of_update: Any) -> None:
     """Run one iteration of RLlib's algorithm (its `training_step`) on rollouts that started during the previous one.
 
+    Until the end of the training, it takes at most ``most``; ``of_update`` are the agent's arguments of `LearnerGroup.update`.
+
     The policy that sampled is usually one update old, and older for slow env runners, up to `RolloutsAhead`'s bound. As always,
     PPO's probability ratios are relative to the policy that sampled; SAC learns from any policy's steps.
-
-    Args:
-        algorithm: an algorithm with remote env runners.
-        ahead: its rollouts.
-        most: maximum number of rollouts until the end of training.
-        of_update: the agent's own arguments of `LearnerGroup.update`.
     """
-    metrics, runners, learners = algorithm.metrics, algorithm.env_runner_group, algorithm.learner_group
+    metrics = algorithm.metrics
     with metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):
         rollouts = ahead.take(most)
         if not rollouts:
             return
         metrics.aggregate([results for _, results in rollouts], key=ENV_RUNNER_RESULTS)
+    learn(algorithm, lambda: _data(algorithm, [reference for reference, _ in rollouts]), **of_update)
+
+
+def learn(algorithm: Algorithm, fetch: Callable[[], dict[str, Any] | None], **of_update: Any) -> None:
+    """Update the learners with the rollouts that ``fetch`` returns, if any are left, and give env runners the new weights."""
+    metrics, learners = algorithm.metrics, algorithm.learner_group
     with metrics.log_time((TIMERS, LEARNER_UPDATE_TIMER)):
-        data = _data(algorithm, [reference for reference, _ in rollouts])
-        if data is None:
-            return
         trained = (LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME)
+        if (data := fetch()) is None:
+            return
         results = learners.update(
             **data,
             timesteps={
@@ -127,7 +128,7 @@ def learn_while_sampling(algorithm: Algorithm, ahead: RolloutsAhead, most: int, 
         )
         metrics.aggregate(results, key=LEARNER_RESULTS)
     with metrics.log_time((TIMERS, SYNCH_WORKER_WEIGHTS_TIMER)):
-        runners.sync_weights(
+        algorithm.env_runner_group.sync_weights(
             from_worker_or_learner_group=learners,
             policies=set(results[0].keys()) - {ALL_MODULES},
             inference_only=True,

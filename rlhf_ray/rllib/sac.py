@@ -9,18 +9,10 @@ import ray
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.sac import SAC, SACConfig
 from ray.rllib.connectors.learner import LearnerConnectorPipeline
-from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.execution.rollout_ops import synchronous_parallel_sample
-from ray.rllib.utils.metrics import (
-    ENV_RUNNER_RESULTS,
-    ENV_RUNNER_SAMPLING_TIMER,
-    LEARNER_RESULTS,
-    LEARNER_UPDATE_TIMER,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    SYNCH_WORKER_WEIGHTS_TIMER,
-    TIMERS,
-)
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, ENV_RUNNER_SAMPLING_TIMER, TIMERS
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested, write_nested
@@ -31,6 +23,7 @@ from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.learned_reward import LearnedReward
 from rlhf_ray.rllib.policy import built
 from rlhf_ray.rllib.rllib_internals import model_config, module_spec
+from rlhf_ray.rllib.rollouts import learn
 from rlhf_ray.rllib.sac_learner import SACLearner
 from rlhf_ray.rllib.sac_module import SoftActorCritic, sac_spec
 from rlhf_ray.settings import Experiment, SACSettings
@@ -39,23 +32,19 @@ REPLAY = "replay"
 """Folder of the replay buffer in a checkpoint."""
 
 _NETWORKS = "the networks of SAC are set by sac.hidden: remove it"
-_REPLAY = "SAC has a replay buffer of its own: use training(buffer_size=…)"
 _ONE_STEP = "this SAC's targets are one-step, from two critics, and move at each gradient step: remove it"
 
 REFUSED = {
-    "replay_buffer_config": ("training(replay_buffer_config)", _REPLAY),
-    "store_buffer_in_checkpoints": (
-        "training(store_buffer_in_checkpoints)",
-        "checkpoints always have the replay buffer: remove it",
-    ),
-    "n_step": ("training(n_step)", _ONE_STEP),
-    "twin_q": ("training(twin_q)", _ONE_STEP),
-    "target_network_update_freq": ("training(target_network_update_freq)", _ONE_STEP),
-    "q_model_config": ("training(q_model_config)", _NETWORKS),
-    "policy_model_config": ("training(policy_model_config)", _NETWORKS),
-    "training_intensity": ("training(training_intensity)", "use training(updates_per_env_step=…)"),
+    "training(replay_buffer_config)": "SAC has a replay buffer of its own: use training(buffer_size=…)",
+    "training(store_buffer_in_checkpoints)": "checkpoints always have the replay buffer: remove it",
+    "training(n_step)": _ONE_STEP,
+    "training(twin_q)": _ONE_STEP,
+    "training(target_network_update_freq)": _ONE_STEP,
+    "training(q_model_config)": _NETWORKS,
+    "training(policy_model_config)": _NETWORKS,
+    "training(training_intensity)": "use training(updates_per_env_step=…)",
 }
-"""Attributes of `SACConfig` that must keep their default; see `rlhf_ray.rllib.checking.REFUSED`."""
+"""Settings of `SACConfig` that must keep their default; see `rlhf_ray.rllib.checking.REFUSED`."""
 
 
 class ReplaySACConfig(SACConfig):  # type: ignore[misc]
@@ -81,24 +70,17 @@ class ReplaySACConfig(SACConfig):  # type: ignore[misc]
         normalize_observations: bool | None = None,
         **arguments: Any,
     ) -> Self:
-        """Set RLlib's training settings, and those that RLlib's SAC lacks.
-
-        Args:
-            buffer_size: see `SACSettings.buffer_size`.
-            updates_per_env_step: see `SACSettings.updates_per_env_step`.
-            hidden: see `SACSettings.hidden`.
-            normalize_observations: see `SACSettings.normalize_observations`.
-            arguments: RLlib's.
-        """
+        """Set RLlib's training settings, and those that RLlib's SAC lacks: the fields of `SACSettings` with these names."""
         super().training(**arguments)
-        if buffer_size is not None:
-            self.replay_capacity = buffer_size
-        if updates_per_env_step is not None:
-            self.updates_per_env_step = updates_per_env_step
-        if hidden is not None:
-            self.hidden = hidden
-        if normalize_observations is not None:
-            self.normalize_observations = normalize_observations
+        own = {
+            "replay_capacity": buffer_size,
+            "updates_per_env_step": updates_per_env_step,
+            "hidden": hidden,
+            "normalize_observations": normalize_observations,
+        }
+        for name, value in own.items():
+            if value is not None:
+                setattr(self, name, value)
         return self
 
     def apply(self, settings: SACSettings) -> None:
@@ -131,7 +113,6 @@ class ReplaySACConfig(SACConfig):  # type: ignore[misc]
         return int(self.get_rollout_fragment_length() * self.num_envs_per_env_runner * max(1, self.num_env_runners))
 
     def get_default_learner_class(self) -> type:
-        """See RLlib."""
         return SACLearner
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
@@ -153,10 +134,10 @@ class ReplaySAC(SAC):  # type: ignore[misc]
 
     def training_step(self) -> None:
         """Collect a rollout from each env runner, then take the gradient steps that they are worth."""
-        metrics, runners = self.metrics, self.env_runner_group
+        metrics = self.metrics
         with metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):
             episodes, results = synchronous_parallel_sample(
-                worker_set=runners,
+                worker_set=self.env_runner_group,
                 max_env_steps=self.config.iteration_env_steps,
                 sample_timeout_s=self.config.sample_timeout_s,
                 _uses_new_env_runners=True,
@@ -165,21 +146,12 @@ class ReplaySAC(SAC):  # type: ignore[misc]
             if not episodes:
                 return
             metrics.aggregate(results, key=ENV_RUNNER_RESULTS)
-        with metrics.log_time((TIMERS, LEARNER_UPDATE_TIMER)):
-            sampled = metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
-            learned = self.learner_group.update(episodes=episodes, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: sampled})
-            metrics.aggregate(learned, key=LEARNER_RESULTS)
-        with metrics.log_time((TIMERS, SYNCH_WORKER_WEIGHTS_TIMER)):
-            runners.sync_weights(
-                from_worker_or_learner_group=self.learner_group,
-                policies=set(learned[0]) - {ALL_MODULES},
-                inference_only=True,
-            )
+        learn(self, lambda: {"episodes": episodes})
 
     def save_to_path(self, path: Any = None, **arguments: Any) -> str:
         """Save RLlib's checkpoint, with the replay buffer in ``replay`` (as .npz: nothing large is pickled)."""
         saved: str = super().save_to_path(path, **arguments)
-        (state,) = self.learner_group.foreach_learner(_replayed).ignore_errors() or (None,)
+        (state,) = self.learner_group.foreach_learner(lambda learner: learner.replay.state()).ignore_errors() or (None,)
         if state is None:
             raise RuntimeError("The learner has died: resume the run from its last checkpoint.")
         folder = Path(saved).absolute() / REPLAY
@@ -197,11 +169,6 @@ class ReplaySAC(SAC):  # type: ignore[misc]
             learner.replay.load(state if reference is None else ray.get(reference))
 
         self.learner_group.foreach_learner(restore)
-
-
-def _replayed(learner: Any) -> dict[str, Any]:
-    state: dict[str, Any] = learner.replay.state()
-    return state
 
 
 class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
@@ -229,11 +196,10 @@ class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
         super().__init__(algo_class=algo_class or PreferenceSAC)
 
     def apply_agent(self, experiment: Experiment, total_env_steps: int | None = None) -> None:
-        """See `PreferenceConfig.apply_agent`."""
         self.apply(experiment.sac)
 
     def agent_settings(self) -> dict[str, Any]:
-        """See `PreferenceConfig.agent_settings`. Returns the settings that the rest of the experiment depends on."""
+        """Returns the settings that the rest of the experiment depends on."""
         if not isinstance(self.num_envs_per_env_runner, int):  # a Tune sampler
             return {}
         return {
@@ -244,7 +210,6 @@ class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
         }
 
     def check_inherited(self) -> None:
-        """See `PreferenceConfig.check_inherited`."""
         check_inherited(self, ReplaySACConfig(), REFUSED, self.iteration_env_steps)
         spec = module_spec(self)
         spec = getattr(spec, "rl_module_specs", {DEFAULT_MODULE_ID: spec}).get(DEFAULT_MODULE_ID)
@@ -252,11 +217,9 @@ class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
             raise SettingError(f"rl_module() is given, but {_NETWORKS}.")
 
     def check_network(self, observation_space: Any, action_space: Any, experiment: Experiment) -> Any:
-        """See `PreferenceConfig.check_network`."""
         return built(self.policy_module_spec(), observation_space, action_space)
 
     def check_environment(self) -> Checked:
-        """See `PreferenceConfig.check_environment`."""
         checked = super().check_environment()
         if checked.reads_history:
             raise SettingError(
@@ -284,7 +247,6 @@ class PreferenceSAC(OwnCheckpoints, LearnsFromPreferences, ReplaySAC):
     config: PreferenceSACConfig
 
     def update_arguments(self) -> dict[str, Any]:
-        """See `LearnsFromPreferences.update_arguments`."""
         return {}
 
     @classmethod

@@ -49,11 +49,9 @@ class SoftActorCritic(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):  # typ
                 delattr(self.network, part)
 
     def get_non_inference_attributes(self) -> list[str]:
-        """See RLlib."""
         return [f"network.{part}" for part in TRAINING_ONLY]
 
     def get_inference_action_dist_cls(self) -> type:
-        """See RLlib."""
         return TorchCategorical if self.network.discrete else SquashedGaussian
 
     get_exploration_action_dist_cls = get_train_action_dist_cls = get_inference_action_dist_cls

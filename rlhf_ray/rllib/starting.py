@@ -125,12 +125,6 @@ def first_weights(
 ) -> dict[str, Array] | None:
     """The weights that the policy of ``start`` starts with, after behavioural cloning; None if it starts from scratch.
 
-    Args:
-        start: what to start from.
-        observation_space: the environment's observation space.
-        action_space: the environment's action space.
-        say: called with progress messages.
-
     Raises:
         SettingError: a policy or demonstrations can't be loaded.
     """

@@ -7,7 +7,6 @@ from importlib import import_module
 from rlhf_ray.data.metrics import Metric, in_order
 
 DECLARE = (
-    "rlhf_ray.actors.metrics",
     "rlhf_ray.actors.ring",
     "rlhf_ray.measure.error_rates",
     "rlhf_ray.queries.schedule",

@@ -44,7 +44,7 @@ def train_expert(
 ) -> Outcome:
     """Train the agent on the true reward with the experiment's settings of it, for whole iterations within its step budget.
 
-    Writes ``metrics.jsonl``, checkpoints and ``result.json``. See `rlhf_ray.rllib.expert` for what it takes from the published
+    Writes ``metrics.jsonl``, checkpoints and ``result.json``. See `rlhf_ray.rllib.reference` for what it takes from the published
     agents, and what not.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.actors.local import OwnStreams
+from rlhf_ray.actors.executor import OwnStreams
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image

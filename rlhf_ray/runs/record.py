@@ -14,8 +14,8 @@ from typing import Any
 import gymnasium as gym
 
 from rlhf_ray.actors.episode_player import EpisodePlayer
-from rlhf_ray.actors.executor import Actor, Executor, players
-from rlhf_ray.actors.local import LocalExecutor
+from rlhf_ray.actors.executor import Actor, Executor, LocalExecutor
+from rlhf_ray.actors.ray_executor import players
 from rlhf_ray.agents.saved import PolicySource
 from rlhf_ray.agents.true_return import LONGEST, LastResort, ended, warn_of_carried_state
 from rlhf_ray.data.demonstrations import Demonstrations

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.actors.executor import players
-from rlhf_ray.actors.inside_player import InsidePlayer
+from rlhf_ray.actors.episode_player import InsidePlayer
+from rlhf_ray.actors.ray_executor import players
 from rlhf_ray.agents.agent import Agent
 from rlhf_ray.agents.recorded import Block, InsidePlan, write_blocks
 from rlhf_ray.data.errors import SettingError

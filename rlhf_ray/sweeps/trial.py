@@ -12,7 +12,7 @@ import ray
 from ray.tune import PlacementGroupFactory, Trainable
 from ray.tune.search.repeater import TRIAL_INDEX
 
-from rlhf_ray.actors.local import OwnStreams
+from rlhf_ray.actors.executor import OwnStreams
 from rlhf_ray.actors.ring_callbacks import Logs
 from rlhf_ray.agents.true_return import evaluate
 from rlhf_ray.data.atomic import write_text

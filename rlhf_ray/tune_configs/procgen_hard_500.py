@@ -2,7 +2,7 @@
 
 For `rlhf-ray train procgen_hard_500 --true-reward` and then `rlhf-ray record`; without --true-reward, it learns from
 comparisons with the same policy settings. Choose the game with --environment procgen/GAME-hard. What RLlib does otherwise than the
-published code: `rlhf_ray.rllib.expert`. Needs a GPU; a million steps take hours on a CPU.
+published code: `rlhf_ray.rllib.reference`. Needs a GPU; a million steps take hours on a CPU.
 """
 
 from rlhf_ray import settings

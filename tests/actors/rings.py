@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_ray.actors.build import build_ring
-from rlhf_ray.actors.executor import Executor
-from rlhf_ray.actors.local import LocalExecutor
+from rlhf_ray.actors.executor import Executor, LocalExecutor
 from rlhf_ray.actors.ring import Progress, RingSettings
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.store import PreferenceStore
 from tests.made_up import AlwaysUp, Walk
 
 FRAGMENTS = FragmentSettings(length=5, pool=30, initial_env_steps=200, exploration_env_steps=60)
@@ -91,3 +91,27 @@ class Heard:
 
     def on_wait(self, wait: Any) -> None:
         self.waits.append(wait)
+
+
+def events_in(folder: Path) -> list[dict[str, Any]]:
+    """What the store of the ring in ``folder`` has noted."""
+    rows: list[dict[str, Any]] = PreferenceStore(folder / "store").events().to_pylist()
+    return rows
+
+
+def restored(
+    folder: Path, preferences: PreferenceSettings, advance: Callable[[Any], None], before: Callable[[Any], None]
+) -> list[list[dict[str, Any]]]:
+    """Events of a ring; of one restored after ``before``, where the store is ahead as after a kill; and of one elsewhere."""
+    with ring_in(folder / "whole", preferences) as ring:
+        ring.begin(200)
+        before(ring)
+        (folder / "checkpoint").mkdir()
+        ring.save(folder / "checkpoint")
+        advance(ring)
+    PreferenceStore(folder / "whole" / "store").copy_to(folder / "again" / "store")
+    for name in ("again", "elsewhere"):
+        with ring_in(folder / name, preferences) as ring:
+            ring.load(folder / "checkpoint")
+            advance(ring)
+    return [events_in(folder / name) for name in ("whole", "again", "elsewhere")]

@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,14 @@ import numpy as np
 import pytest
 
 from rlhf_ray.actors.asynchronous import AsynchronousRing, Meter
-from rlhf_ray.actors.local import LocalExecutor
+from rlhf_ray.actors.executor import LocalExecutor
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.store import PreferenceStore
 from tests.actors.rings import at, ring_in
-from tests.made_up import Walk
+from tests.made_up import Walk, labels_in, wait_for
 
 PREFERENCES = PreferenceSettings(
     schedule="constant",
@@ -32,13 +31,6 @@ PREFERENCES = PreferenceSettings(
 )
 
 
-def _wait(condition: Callable[[], bool], within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
 def _finish(ring: AsynchronousRing) -> None:
     """Be at the end of the training until all labels are there and fitted to."""
 
@@ -46,7 +38,7 @@ def _finish(ring: AsynchronousRing) -> None:
         ring.advance(at(1.0, 1000))
         return ring.answered == 20 and not ring.metrics()["stages"]["fitting_queue"]
 
-    _wait(all_labels)
+    wait_for(all_labels)
 
 
 def test_labels_and_gradient_steps_fall_due_with_progress_and_add_up_exactly(tmp_path: Path) -> None:
@@ -56,8 +48,8 @@ def test_labels_and_gradient_steps_fall_due_with_progress_and_add_up_exactly(tmp
         gradient_steps = 10
         for progress, labels in ((0.25, 10), (0.5, 13), (1.0, 20)):
             assert ring.advance(at(progress, 200 + int(1000 * progress))) is None
-            _wait(lambda labels=labels: ring.answered == labels)
-            _wait(lambda rounds=1 + int(4 * progress): ring.rounds_held == rounds)
+            wait_for(lambda labels=labels: ring.answered == labels)
+            wait_for(lambda rounds=1 + int(4 * progress): ring.rounds_held == rounds)
             news = ring.take_report()
             gradient_steps += news.fit.gradient_steps
             assert (news.answered, news.comparisons) == (news.wanted, labels)
@@ -66,8 +58,7 @@ def test_labels_and_gradient_steps_fall_due_with_progress_and_add_up_exactly(tmp
         stages = ring.metrics()["stages"]
         assert stages["labels_due"] == 20
         assert all(stages[f"{stage}_queue"] == 0 for stage in ("asking", "answering", "fitting"))
-    stored = PreferenceStore(tmp_path / "store").load()
-    assert stored is not None
+    stored = labels_in(tmp_path / "store")
     assert len(set(stored.pairs.ids)) == 20
 
 
@@ -82,7 +73,7 @@ def test_the_agent_waits_for_no_teacher_however_slow_and_what_was_answered_is_st
             ring.advance(at(i / 19, 200 + 50 * i))
             assert ring.metrics()["stages"]["answering_queue"] <= 3
         assert time.monotonic() - started < 2.0
-        _wait(lambda: ring.answered >= 5)
+        wait_for(lambda: ring.answered >= 5)
         assert ring.metrics()["stages"]["asking_queue"] >= 5  # due, and not asked yet
     assert len(PreferenceStore(tmp_path / "store")) >= ring.answered >= 5
 
@@ -95,7 +86,7 @@ def test_with_a_limit_on_its_age_the_agent_waits_for_the_next_version_and_no_lon
         version = ring.version
         ring.advance(at(0.5, 300))
         assert ring.version > version
-        _wait(lambda: ring.answered == 13)
+        wait_for(lambda: ring.answered == 13)
         for _ in range(3):
             ring.advance(at(0.5, 1000))  # nothing is due: it would wait in vain
 
@@ -105,7 +96,7 @@ def test_exploration_is_gathered_while_the_agent_goes_on_and_counts_its_steps(tm
         ring.begin(200)
         ring.advance(at(0.25, 300))
         ring.advance(at(0.5, 400))  # while the first may be under way: dropped, or gathered after it
-        _wait(lambda: ring.metrics()["stages"]["exploring_queue"] == 0)
+        wait_for(lambda: ring.metrics()["stages"]["exploring_queue"] == 0)
         assert ring.env_steps == 200 + 60 * (2 - ring.metrics()["stages"]["explorations_dropped"])
 
 
@@ -123,7 +114,7 @@ def test_what_goes_wrong_in_the_ring_is_raised_to_the_agent(tmp_path: Path) -> N
                 return "preferences.allow_variable_horizon is False" in str(error)
             return False
 
-        _wait(advance)
+        wait_for(advance)
 
 
 def test_wrong_clips_end_the_wait_for_the_first_version(tmp_path: Path) -> None:
@@ -135,15 +126,19 @@ def test_wrong_clips_end_the_wait_for_the_first_version(tmp_path: Path) -> None:
         ring.begin(200)
 
 
-@pytest.mark.parametrize("role", ["pool", "gatherer", "store", "reward_trainer", "collector"])
-def test_a_restarted_actor_costs_neither_a_label_nor_the_run(tmp_path: Path, role: str) -> None:
+@pytest.mark.parametrize(
+    "roles", ["pool", "gatherer", "store", "reward_trainer", "collector", "store pool gatherer collector"]
+)
+def test_a_restarted_actor_costs_neither_a_label_nor_the_run(tmp_path: Path, roles: str) -> None:
+    """Those that share a process are restarted together."""
     executor = LocalExecutor()
     slow = dataclasses.replace(PREFERENCES, answer_seconds=0.02)
     with ring_in(tmp_path, slow, executor=executor) as ring:
         ring.begin(200)
         ring.advance(at(0.25, 400))
         time.sleep(0.05)  # in the middle of its work
-        executor.restart(role)
+        for role in roles.split():
+            executor.restart(role)
         for progress in np.linspace(0.5, 1.0, 6):
             ring.advance(at(progress, int(1000 * progress)))
             time.sleep(0.05)
@@ -151,8 +146,7 @@ def test_a_restarted_actor_costs_neither_a_label_nor_the_run(tmp_path: Path, rol
         news = ring.take_report()
         assert ring.version > 1
         assert news is None or news.fit.comparisons == 20
-    stored = PreferenceStore(tmp_path / "store").load()
-    assert stored is not None
+    stored = labels_in(tmp_path / "store")
     assert len(stored) == len(set(stored.pairs.ids)) == 20
 
 
@@ -174,31 +168,6 @@ def test_no_more_is_asked_than_is_due_while_a_slow_store_counts_the_answers(tmp_
     assert len(PreferenceStore(tmp_path / "store")) == 20
 
 
-@pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
-def test_actors_that_share_a_process_die_together_and_cost_no_label(tmp_path: Path, mode: Any) -> None:
-    executor = LocalExecutor()
-    preferences = dataclasses.replace(PREFERENCES, mode=mode)
-    with ring_in(tmp_path, preferences, executor=executor) as ring:
-        ring.begin(200)
-        ring.advance(at(0.25, 400))
-        shared = ["store", "pool", "gatherer", "collector", *(["reward_trainer"] if mode == "synchronous" else [])]
-        for role in shared:
-            executor.restart(role)
-        for progress in np.linspace(0.5, 1.0, 6):
-            ring.advance(at(progress, int(1000 * progress)))
-            time.sleep(0.05)
-
-        def all_answered() -> bool:
-            ring.advance(at(1.0, 1000))
-            return ring.answered == 20
-
-        _wait(all_answered)
-        _wait(lambda: ring.version > 1)
-    stored = PreferenceStore(tmp_path / "store").load()
-    assert stored is not None
-    assert len(stored) == len(set(stored.pairs.ids)) == 20
-
-
 def test_while_the_disk_takes_nothing_the_agent_goes_on_and_the_answers_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,14 +178,14 @@ def test_while_the_disk_takes_nothing_the_agent_goes_on_and_the_answers_wait(
         labels.rename(away)
         labels.write_text("not a folder: nothing can be written here")
         ring.advance(at(0.5, 600))
-        _wait(lambda: ring.metrics()["stages"]["commits_failed"] >= 2)
+        wait_for(lambda: ring.metrics()["stages"]["commits_failed"] >= 2)
         started = time.monotonic()
         ring.advance(at(0.5, 700))
         assert time.monotonic() - started < 1.0
         assert ring.answered == 6
         labels.unlink()
         away.rename(labels)
-        _wait(lambda: ring.answered == 13)
+        wait_for(lambda: ring.answered == 13)
     assert len(PreferenceStore(tmp_path / "store")) == 13
 
 
@@ -226,34 +195,20 @@ def test_a_restored_ring_has_every_stored_label_and_asks_the_open_questions_agai
     with ring_in(tmp_path, slow) as ring:
         ring.begin(200)
         ring.advance(at(1.0, 400))
-        _wait(lambda: ring.answered >= 8)
+        wait_for(lambda: ring.answered >= 8)
         (checkpoint := tmp_path / "checkpoint").mkdir()
         ring.save(checkpoint)
         asked = {name for asking in read_nested(checkpoint / "ring")["open"][0] for name in asking["pairs"]["ids"]}
         assert len(asked) > 1
-        _wait(lambda: ring.answered >= 10)
+        wait_for(lambda: ring.answered >= 10)
     before = len(PreferenceStore(tmp_path / "store"))
     with ring_in(tmp_path, dataclasses.replace(slow, answer_seconds=0.0)) as ring:
         ring.load(checkpoint)
         assert before <= ring.answered <= 20  # also those stored after the checkpoint was made
         _finish(ring)
-        stored = PreferenceStore(tmp_path / "store").load()
-        assert stored is not None
+        stored = labels_in(tmp_path / "store")
         assert asked <= set(stored.pairs.ids)
         assert len(set(stored.pairs.ids)) == 20
-
-
-def test_a_checkpoint_does_not_stop_the_stages(tmp_path: Path) -> None:
-    """What a checkpoint waits for, others need not: while a slow pool writes, answers are stored."""
-    executor = LocalExecutor()
-    slow = dataclasses.replace(PREFERENCES, answer_seconds=0.05, minimum_comparisons=2)
-    with ring_in(tmp_path, slow, executor=executor) as ring:
-        ring.begin(200)
-        ring.advance(at(1.0, 400))
-        before = ring.answered
-        (tmp_path / "checkpoint").mkdir()
-        ring.save(tmp_path / "checkpoint")
-        _wait(lambda: ring.answered > before)
 
 
 class Clock:

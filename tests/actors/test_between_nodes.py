@@ -18,7 +18,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlhf_ray.actors.executor import RayExecutor
+from rlhf_ray.actors.ray_executor import RayExecutor
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings

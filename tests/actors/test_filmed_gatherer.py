@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from examples.own_gatherer import Looks
-from rlhf_ray.actors.filming import Filming
+from rlhf_ray.actors.fragment_source import Filming
 from rlhf_ray.actors.ring_actors import FILMS
 from rlhf_ray.actors.shown_frames import ShownFrames
 from rlhf_ray.data.comparisons import Pairs
@@ -20,9 +20,8 @@ from rlhf_ray.labelling.films import film, frames_of
 from rlhf_ray.queries.gatherers import wants_films
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings
-from rlhf_ray.store import PreferenceStore
 from tests.actors.rings import at, ring_in
-from tests.made_up import Drawn, some_fragments
+from tests.made_up import Drawn, labels_in, some_fragments
 
 DRAWN = partial(Drawn, (20,), numbered=False)
 FRAGMENTS = FragmentSettings(length=5, pool=60, initial_env_steps=200, film_env_steps=40)
@@ -56,8 +55,7 @@ def test_it_sees_each_fragment_and_its_answers_are_learned_from(tmp_path: Path, 
                 ring.settle()
         assert ring.version > 1
         assert ring.env_steps > 200
-    stored = PreferenceStore(tmp_path / "store").load()
-    assert stored is not None
+    stored = labels_in(tmp_path / "store")
     assert set(stored.annotators) == {"looks"}
     for pairs, left, right in FarRight.seen:
         for side, films in ((pairs.left, left), (pairs.right, right)):
@@ -66,17 +64,6 @@ def test_it_sees_each_fragment_and_its_answers_are_learned_from(tmp_path: Path, 
                 columns = np.clip(30 + 5 * observations[:, 2], 0, 59).astype(int)
                 assert np.abs(frames.mean((1, 3)).argmin(1) - columns).max() <= 1
     assert (tmp_path / FILMS).is_dir()
-
-
-def test_a_synchronous_ring_repeats_bit_for_bit(tmp_path: Path) -> None:
-    preferences, rewards = dataclasses.replace(PREFERENCES, gatherer=FarRight), []
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        with ring_in(tmp_path / name, preferences, fragments=FRAGMENTS, make_env=DRAWN) as ring:
-            ring.begin(200)
-            ring.advance(at(1 / 3))
-            rewards.append({key: value.copy() for key, value in ring.newest_reward().items()})
-    assert all(np.array_equal(value, rewards[1][key]) for key, value in rewards[0].items())
 
 
 def test_frames_come_back_from_a_film_and_from_images() -> None:

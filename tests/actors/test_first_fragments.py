@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_ray.actors.build import for_films
-from rlhf_ray.actors.filming import first_films, parts
+from rlhf_ray.actors.fragment_source import first_films, parts
 from rlhf_ray.actors.ring import RingSettings
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from tests.actors.people_ring import PREFERENCES, links, people_ring
 from tests.actors.rings import Heard
 from tests.labelling.person import Person
-from tests.made_up import Drawn
+from tests.made_up import Drawn, wait_for
 
 
 class SlowlyDrawn(Drawn):
@@ -104,10 +104,7 @@ def test_the_first_pair_is_asked_before_the_last_clip_is_filmed(tmp_path: Path, 
         assert progress["wanted"] == PREFERENCES.comparisons
         assert all("first clips" in reason for reason in reasons - {None})
         person.answer(question, "left")
-        deadline = time.monotonic() + 60
-        while ring.source.share < 1.0:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: ring.source.share == 1.0)
         assert ring.env_steps == 200
         assert heard.stages[0].startswith("the initial fragments: fragment ")
         over.set()

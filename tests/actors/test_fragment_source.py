@@ -11,10 +11,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.actors import filming
+from rlhf_ray.actors import fragment_source
 from rlhf_ray.actors.executor import Actor
-from rlhf_ray.actors.filming import EPISODE_EVERY, Filming
-from rlhf_ray.actors.fragment_source import MORE_FRAGMENTS, Collecting
+from rlhf_ray.actors.fragment_source import EPISODE_EVERY, MORE_FRAGMENTS, Collecting, Filming
 from rlhf_ray.actors.ring import Progress
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY
@@ -185,21 +184,6 @@ def test_the_first_films_take_all_steps_once_half_of_them_of_a_pretrained_policy
     assert source.env_steps == 1_800
 
 
-def test_other_initial_fragments_are_filmed_of_random_actions() -> None:
-    actors = RingActors()
-    source, collector = filmed(actors)
-    source.env_steps = 900
-    asyncio.run(source.more(1))
-    assert source.env_steps == 1_900
-    (made,) = collector.made
-    assert made == {
-        "env_steps": 1_000, "clips": 36, "number": MORE_FRAGMENTS + 1, "taken": 0, "version": RANDOM_POLICY,
-        "policy": None, "episode": True, "part": 0, "how": "film",
-    }  # fmt: skip
-    assert actors.pool.given == [(1, 1)]
-    assert actors.shown == [(2, 1), (3, 1)]
-
-
 def test_of_images_only_the_episode_is_filmed_and_fragments_are_cut_from_the_other_steps() -> None:
     actors = RingActors(IMAGES, initial_comparisons=4)
     source, collector = filmed(actors)
@@ -216,7 +200,7 @@ def test_the_newest_policy_is_filmed_when_questions_need_it_or_people_have_seen_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(filming.time, "monotonic", lambda: now)
+    monkeypatch.setattr(fragment_source.time, "monotonic", lambda: now)
     actors: Any = RingActors()
     actors.settings.fragments = ResolvedFragments(length=10, initial_env_steps=900, film_env_steps=200)
     source, collector = filmed(actors)
@@ -264,7 +248,7 @@ def test_a_pool_that_lost_the_first_fragments_gets_them_again_and_the_share_neve
         now += 2
         shares.append(source.share)
 
-    monkeypatch.setattr(filming.time, "monotonic", lambda: now)
+    monkeypatch.setattr(fragment_source.time, "monotonic", lambda: now)
     actors: Any = RingActors()
     actors.pool = Restarted()
     source, collector = filmed(actors)
@@ -273,28 +257,3 @@ def test_a_pool_that_lost_the_first_fragments_gets_them_again_and_the_share_neve
     assert set(has) == {(1, part) for part in range(1, count + 1)}
     assert shares == pytest.approx([part / count for part in range(1, count)] + [0.999, 1.0])
     assert len(source._callbacks.stages) == (count - 1) // 3  # every five seconds, of which each part takes two
-
-
-def test_the_first_images_are_cut_in_parts_of_which_the_last_alone_is_filmed() -> None:
-    source, collector = filmed(RingActors(IMAGES))
-    asyncio.run(source.first(900, lambda: None, None))
-    *others, last = collector.made
-    assert sum(one["env_steps"] for one in collector.made) == source.env_steps == 900
-    assert [one["part"] for one in collector.made] == list(range(1, len(collector.made) + 1))
-    assert {(one["how"], one["rollouts"], one["number"], one["most"]) for one in others} == {("collect", 1, 0, 12)}
-    assert (last["how"], last["clips"], last["number"], last["episode"]) == ("film", 1, 0, True)
-
-
-def test_a_gatherer_has_films_made_after_every_third_question_and_sees_no_episodes() -> None:
-    actors: Any = RingActors(people=False)
-    source, collector = filmed(actors)
-    made = []
-    for asked in range(7):
-        actors.viewed[0].asked = asked
-        source.offer(at(), asked, wait=False)
-        if source._filming is not None:
-            made.append(asked)
-        if source.waiting():
-            asyncio.run(source.make())
-    assert made == [3, 6]
-    assert not any(one["episode"] for one in collector.made if one["how"] == "film")

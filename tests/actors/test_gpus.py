@@ -64,7 +64,7 @@ print("shared and split")
 REFUSED = """
 from pathlib import Path
 
-from rlhf_ray.actors.executor import RayExecutor
+from rlhf_ray.actors.ray_executor import RayExecutor
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from tests.actors.rings import ring_in
 

@@ -2,19 +2,13 @@
 
 import os
 import signal
-import time
 import uuid
-from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
 
-from rlhf_ray.actors.executor import RayExecutor, look_up
-from rlhf_ray.settings import PreferenceSettings
-from rlhf_ray.store import PreferenceStore
+from rlhf_ray.actors.ray_executor import RayExecutor, look_up
 from tests.actors.hosted import Quick, Slow
-from tests.actors.rings import at, ring_in
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -55,29 +49,3 @@ def test_what_one_raises_arrives_as_it_is_and_harms_none(executor: RayExecutor) 
     finally:
         executor.stop(slow)
         executor.stop(quick)
-
-
-@pytest.mark.soak
-def test_a_ring_whose_shared_process_is_killed_loses_no_label(tmp_path: Path, executor: RayExecutor) -> None:
-    preferences = PreferenceSettings(
-        mode="asynchronous", comparisons=20, initial_comparisons=6, rounds=4, answer_seconds=0.02
-    )
-    with ring_in(tmp_path, preferences, executor=executor) as ring:
-        actors: Any = ring.actors
-        ring.begin(200)
-        pids = {
-            ray.get(actor.run(lambda self: os.getpid()), timeout=20)
-            for actor in (actors.store, actors.pool, actors.gatherers[0].actor, ring.source.collector)
-        }
-        assert len(pids) == 1
-        ring.advance(at(0.5, 600))
-        os.kill(pids.pop(), signal.SIGKILL)
-        deadline = time.monotonic() + 60
-        while ring.answered < 20:
-            assert time.monotonic() < deadline
-            ring.source.offer(at(1.0, 1000), 4, wait=True)  # as the agent's rollouts do: the pool has lost its clips
-            ring.advance(at(1.0, 1000))
-            time.sleep(0.1)
-    stored = PreferenceStore(tmp_path / "store").load()
-    assert stored is not None
-    assert len(stored) == len(set(stored.pairs.ids)) == 20

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_ray.settings import PreferenceSettings
-from rlhf_ray.store import PreferenceStore
-from tests.actors.rings import at, replaced, ring_in
+from tests.actors.rings import at, events_in, replaced, restored, ring_in
 
 PREFERENCES = PreferenceSettings(
     comparisons=30, initial_comparisons=10, rounds=4, held_out_share=0.2, teacher="population"
@@ -33,13 +32,8 @@ def _run(folder: Path, preferences: PreferenceSettings) -> tuple[int, int]:
         return ring.answered, ring.rounds_held
 
 
-def _events(folder: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = PreferenceStore(folder / "store").events().to_pylist()
-    return rows
-
-
 def _counts(folder: Path) -> Counter[str]:
-    return Counter(row["annotator"] for row in _events(folder) if row["kind"] == "label")
+    return Counter(row["annotator"] for row in events_in(folder) if row["kind"] == "label")
 
 
 def test_an_annotator_leaves_over_several_rounds_and_the_others_get_the_pairs(tmp_path: Path) -> None:
@@ -52,28 +46,14 @@ def test_an_annotator_leaves_over_several_rounds_and_the_others_get_the_pairs(tm
 def test_a_restored_ring_goes_on_counting_though_the_store_is_ahead(
     tmp_path: Path, annotators: tuple[str, ...]
 ) -> None:
-    preferences = _preferences(*annotators)
-    with ring_in(tmp_path / "whole", preferences) as ring:
-        ring.begin(200)
-        _advance(ring, (1, 2))
-        (tmp_path / "checkpoint").mkdir()
-        ring.save(tmp_path / "checkpoint")
-        _advance(ring, (3, 4))
-    whole = _events(tmp_path / "whole")
-    PreferenceStore(tmp_path / "whole" / "store").copy_to(tmp_path / "again" / "store")
-    with ring_in(
-        tmp_path / "again", preferences
-    ) as ring:  # killed after the last round: all answers are stored already
-        ring.load(tmp_path / "checkpoint")
-        _advance(ring, (3, 4))
-    assert _events(tmp_path / "again") == whole
-    with ring_in(tmp_path / "elsewhere", preferences) as ring:  # only what the checkpoint has
-        ring.load(tmp_path / "checkpoint")
-        _advance(ring, (3, 4))
-    said = [
-        [(row["pair_id"], row["annotator"], row["preference"]) for row in rows]
-        for rows in (whole, _events(tmp_path / "elsewhere"))
-    ]
+    whole, again, elsewhere = restored(
+        tmp_path,
+        _preferences(*annotators),
+        lambda ring: _advance(ring, (3, 4)),
+        before=lambda ring: _advance(ring, (1, 2)),
+    )
+    assert whole == again
+    said = [[(row["pair_id"], row["annotator"], row["preference"]) for row in rows] for rows in (whole, elsewhere)]
     assert said[0] == said[1]
 
 

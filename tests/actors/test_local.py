@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.actors.executor import RayExecutor, passed
-from rlhf_ray.actors.local import LocalExecutor, executor_of
+from rlhf_ray.actors.executor import LocalExecutor, passed
+from rlhf_ray.actors.ray_executor import RayExecutor, executor_of
 
 
 class Worker:

@@ -16,7 +16,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rlhf_ray.actors.executor import RayExecutor
+from rlhf_ray.actors.ray_executor import RayExecutor
 from rlhf_ray.settings import PreferenceSettings
 from tests.actors.rings import at, ring_in
 

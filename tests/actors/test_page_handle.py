@@ -3,8 +3,6 @@
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 import ray
 from playwright.sync_api import Browser, expect
 
-from rlhf_ray.actors import page_handle
+from rlhf_ray.actors import people
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.store import PreferenceStore
 from tests.actors.people_ring import LABELLING, links, people_ring
@@ -20,15 +18,9 @@ from tests.actors.rings import Heard
 from tests.labelling.at_the_page import press, wait_for_pair, wait_saved
 from tests.labelling.conftest import browser as browser  # a fixture
 from tests.labelling.person import Person
+from tests.made_up import wait_for
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-
-
-def _wait(condition: Callable[[], Any], within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 def _port(ring: Any) -> int:
@@ -49,7 +41,7 @@ def _kill_and_take_the_port(ring: Any) -> socket.socket:
             return False
         return True
 
-    _wait(take)
+    wait_for(take)
     taken.listen()
     return taken
 
@@ -60,7 +52,7 @@ def test_a_killed_page_waits_for_its_port_and_open_pages_deliver_what_they_kept(
 ) -> None:
     with people_ring(tmp_path) as ring:
         ring.start(200)
-        _wait(lambda: ring.source.share == 1.0)  # all pairs are there
+        wait_for(lambda: ring.source.share == 1.0)  # all pairs are there
         link = links(ring)["ada"]
         page = browser.new_page()
         page.goto(link)
@@ -75,7 +67,7 @@ def test_a_killed_page_waits_for_its_port_and_open_pages_deliver_what_they_kept(
         for _ in range(2):
             press(page, "ArrowLeft")
         expect(page.locator("#saved")).not_to_have_attribute("data-waiting", "0")
-        _wait(lambda: "Waiting up to" in caplog.text)
+        wait_for(lambda: "Waiting up to" in caplog.text)
         assert links(ring)["ada"] == link
         taken.close()
         wait_saved(page)
@@ -91,16 +83,16 @@ def test_a_killed_page_waits_for_its_port_and_open_pages_deliver_what_they_kept(
 
 @pytest.mark.soak
 def test_a_page_whose_port_stays_taken_says_its_new_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_handle, "PORT_WITHIN", 0.5)
+    monkeypatch.setattr(people, "PORT_WITHIN", 0.5)
     sessions, heard = Sessions.create(LABELLING.annotators), Heard()
     with people_ring(tmp_path, sessions=sessions, callbacks=heard) as ring:
         ring.start(200)
         old = _port(ring)
         with _kill_and_take_the_port(ring):
-            _wait(lambda: heard.links)
+            wait_for(lambda: heard.links)
             assert heard.links == [links(ring)]
             assert _port(ring) != old
-            _wait(Person(links(ring)["ada"], tmp_path / "store").question)
+            wait_for(Person(links(ring)["ada"], tmp_path / "store").question)
         port = _port(ring)
     # A run that is resumed serves it there, too: the settings' port is any.
     with people_ring(tmp_path, sessions=sessions) as ring:

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,15 +22,9 @@ from rlhf_ray.store import PreferenceStore
 from tests.actors.people_ring import LABELLING, PREFERENCES, links, people_ring
 from tests.actors.rings import Heard, at
 from tests.labelling.person import Person
+from tests.made_up import labels_in, wait_for
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-
-
-def _wait(condition: Callable[[], bool], within_s: float = 90.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -67,7 +61,7 @@ def _what_actors_are_made_from() -> Iterator[list[bytes]]:
         return wrap
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlhf_ray.actors.executor.ray.remote", watched)
+        patch.setattr("rlhf_ray.actors.ray_executor.ray.remote", watched)
         yield made
 
 
@@ -86,10 +80,9 @@ def _strangers_are_refused(ring: Any, folder: Path) -> None:
 
 def _a_suspicion_reaches_the_owner(ring: Any, person: Person) -> None:
     """Whose answer the store has at once."""
-    stored = PreferenceStore(person.store).load()
-    assert stored is not None
+    stored = labels_in(person.store)
     ring.people.suspect({(stored.pairs.ids[0], "ada"): 0.9})
-    _wait(lambda: person.client.get("/api/progress").json()["doubts"] == 1)
+    wait_for(lambda: person.client.get("/api/progress").json()["doubts"] == 1)
     (doubt,) = person.client.get("/api/doubts").json()["doubts"]
     assert person.client.get(f"/api/films/{doubt['left']['id']}").status_code == 200
     person.post("/api/reviews", {"event_id": "e" * 32, "target": doubt["event_id"], "answer": "equal"})
@@ -98,7 +91,7 @@ def _a_suspicion_reaches_the_owner(ring: Any, person: Person) -> None:
     changed = store.load()
     assert changed is not None
     assert dict(zip(changed.pairs.ids, changed.preferences.tolist(), strict=True))[stored.pairs.ids[0]] == 0.5
-    _wait(lambda: ring.actors.read == store.tally().last)  # another fit
+    wait_for(lambda: ring.actors.read == store.tally().last)  # another fit
 
 
 @pytest.mark.slow
@@ -118,11 +111,11 @@ def test_people_are_asked_strangers_are_not_and_the_reward_is_fitted_to_what_peo
         for i in range(3):
             ring.advance(at(i / 1000, 200 + i))
             time.sleep(0.3)
-        _wait(lambda: "Next pair in" in (person.client.get("/api/progress").json()["reason"] or ""))
+        wait_for(lambda: "Next pair in" in (person.client.get("/api/progress").json()["reason"] or ""))
         assert person.client.get("/api/progress").json()["first_labels"] is None
         ring.advance(at(1.0, 1000))
-        _wait(lambda: ring.answered >= 20)
-        _wait(lambda: ring.rounds_held == 5)
+        wait_for(lambda: ring.answered >= 20)
+        wait_for(lambda: ring.rounds_held == 5)
         assert ring.env_steps == 240
         episode = person.client.get("/api/episode").json()
         assert episode["steps"] == 20
@@ -134,8 +127,7 @@ def test_people_are_asked_strangers_are_not_and_the_reward_is_fitted_to_what_peo
         _a_suspicion_reaches_the_owner(ring, person)
         _strangers_are_refused(ring, tmp_path)
     _all_once(person, tmp_path)
-    stored = PreferenceStore(tmp_path / "store").load()
-    assert stored is not None
+    stored = labels_in(tmp_path / "store")
     assert set(stored.annotators) == {"ada"}
     decided = stored.preferences != 0.5
     returns = stored.pairs.left.returns() - stored.pairs.right.returns()
@@ -148,19 +140,19 @@ def test_ppo_waits_for_nobody_and_what_is_taken_back_is_learned_from_no_more(tmp
         thread = threading.Thread(target=ring.begin, args=(200,), daemon=True)
         thread.start()
         person = Person(links(ring)["ada"], tmp_path / "store")
-        _wait(lambda: person.client.get("/api/progress").json()["first_labels"] == 2)
+        wait_for(lambda: person.client.get("/api/progress").json()["first_labels"] == 2)
         for _ in range(3):
-            _wait(lambda: (question := person.question()) is not None and bool(person.answer(question, "left")))
+            wait_for(lambda: (question := person.question()) is not None and bool(person.answer(question, "left")))
         thread.join(60)
         assert ring.version == 1
         started = time.monotonic()
         for i in range(20):
             ring.advance(at(i / 19, 200 + 50 * i, room=0))
         assert time.monotonic() - started < 2.0
-        _wait(lambda: ring.answered == 3)
+        wait_for(lambda: ring.answered == 3)
         undone = person.post("/api/undo", {"event_id": "f" * 32})
         assert undone["question"] is not None
-        _wait(lambda: ring.answered == 2)
+        wait_for(lambda: ring.answered == 2)
         assert len(PreferenceStore(tmp_path / "store")) == 2
 
 
@@ -182,24 +174,11 @@ def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: st
             ring.advance(at(1.0, 1000))
             return bool(ring.answered >= 20)
 
-        _wait(all_labels)
-        _wait(lambda: ring.rounds_held == 5)
+        wait_for(all_labels)
+        wait_for(lambda: ring.rounds_held == 5)
     _all_once(person, tmp_path)
-    stored = PreferenceStore(tmp_path / "store").load()
-    assert stored is not None
+    stored = labels_in(tmp_path / "store")
     assert len(set(zip(stored.pairs.ids, stored.annotators, strict=True))) == len(stored)
-
-
-@pytest.mark.soak
-def test_rounds_wait_for_people_when_they_are_asked_to(tmp_path: Path) -> None:
-    rounds = dataclasses.replace(PREFERENCES, mode="synchronous")
-    with people_ring(tmp_path, rounds) as ring, _person(ring, tmp_path):
-        first = ring.begin(200)
-        assert (first.wanted, first.answered) == (6, 6)
-        second = ring.advance(at(0.25, 400))
-        assert second.answered == second.wanted > 0
-        assert second.fit is not None
-        assert ring.people.error_rates == second.fit.error_rates
 
 
 @pytest.mark.soak
@@ -220,10 +199,9 @@ def test_people_and_a_script_share_the_questions(tmp_path: Path) -> None:
     with people_ring(tmp_path, preferences=mixed) as ring, _person(ring, tmp_path):
         assert ring.begin(200) is not None
         ring.advance(at(1.0, 1000))
-        _wait(lambda: ring.answered >= 20)
-        _wait(lambda: ring.rounds_held == 5)
-    stored = PreferenceStore(tmp_path / "store").load()
-    assert stored is not None
+        wait_for(lambda: ring.answered >= 20)
+        wait_for(lambda: ring.rounds_held == 5)
+    stored = labels_in(tmp_path / "store")
     by = {who: stored.annotators.count(who) for who in set(stored.annotators)}
     assert by.keys() == {"ada", "oracle"}
     assert 8 <= by["ada"] <= 12
@@ -237,7 +215,7 @@ def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path
             assert ring.begin(200) is not None
         ring.advance(at(0.5, 600))
         held: list[Any] = []
-        _wait(lambda: bool(held.append(person.question()) or held[-1]))
+        wait_for(lambda: bool(held.append(person.question()) or held[-1]))
         (tmp_path / "checkpoint").mkdir()
         ring.save(tmp_path / "checkpoint")
         answered = ring.answered
@@ -247,6 +225,6 @@ def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path
         again = Person(links(ring)["ada"], tmp_path / "store")
         (of,) = again.client.get("/api/statistics").json()["annotators"]
         assert of["error_rate"] == ring.people.error_rates["ada"].rate
-        _wait(lambda: again.question() is not None)
+        wait_for(lambda: again.question() is not None)
         again.answer(held[-1], "left")  # the lease is of before
-        _wait(lambda: ring.answered == answered + 1)
+        wait_for(lambda: ring.answered == answered + 1)

@@ -1,22 +1,21 @@
 """What a run knows of the people it waits for, and how it leaves them; without Ray."""
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
-from rlhf_ray.actors import page_handle, people
-from rlhf_ray.actors.actor_ring import ActorRing
+from rlhf_ray.actors import people
 from rlhf_ray.actors.executor import Actor
-from rlhf_ray.actors.page_handle import PageHandle
-from rlhf_ray.actors.people import STOPPED_WITHIN, People
+from rlhf_ray.actors.people import STOPPED_WITHIN, PageHandle, People
+from rlhf_ray.actors.synchronous import ActorRing
 from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.runs.health import nobody_answers
 from rlhf_ray.settings import PreferenceSettings
 from tests.actors.rings import Heard, at, ring_in
+from tests.made_up import wait_for
 
 
 @pytest.fixture
@@ -36,11 +35,32 @@ def heard() -> Heard:
     return Heard()
 
 
+def people_at(
+    told: list[Any], left: list[Any], schedule: LabelSchedule, heard: Heard, names: str = "a", limit: int | None = None
+) -> People:
+    """Annotators whose page notes what it is told."""
+    page: Any = SimpleNamespace(
+        actor=None,
+        links=dict.fromkeys(names, ""),
+        serve=None,
+        tell=told.append,
+        suspect=lambda suspicions: None,
+        farewell=lambda *how: left.append(how),
+    )
+    return People(page, schedule, 1000, heard, share=1.0, limit=limit, annotators=tuple(names))
+
+
+ASYNCHRONOUS = PreferenceSettings(teacher="human", mode="asynchronous")
+
+
 @pytest.fixture
-def ada(left: list[tuple[Any, ...]], heard: Heard) -> People:
-    page: Any = SimpleNamespace(actor=None, links={"ada": "…"}, serve=None, farewell=lambda *how: left.append(how))
-    schedule = LabelSchedule(PreferenceSettings(teacher="human", mode="asynchronous"), env_steps=1000)
-    return People(page, schedule, 1000, heard, share=1.0, limit=None, annotators=("ada",))
+def told() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def ada(told: list[Any], left: list[tuple[Any, ...]], heard: Heard) -> People:
+    return people_at(told, left, LabelSchedule(ASYNCHRONOUS, env_steps=1000), heard)
 
 
 def test_silence_is_measured_while_questions_are_open_and_raises_an_alarm(ada: People, clock: SimpleNamespace) -> None:
@@ -51,7 +71,7 @@ def test_silence_is_measured_while_questions_are_open_and_raises_an_alarm(ada: P
     ada.questions._open[0] = 4
     for seconds, changes in ((0, 0), (100, 0), (250, 1), (40, 1)):
         clock.now += seconds
-        ada.questions._changes = changes
+        ada.questions.changes = changes
         ada.look()
     row = ada.metrics()
     assert row == {"unanswered_seconds": 100.0}
@@ -67,27 +87,12 @@ def test_silence_is_measured_while_questions_are_open_and_raises_an_alarm(ada: P
     assert nobody_answers([row, {}]) is None
 
 
-def test_waits_are_told_once_a_second(ada: People, heard: Heard, clock: SimpleNamespace) -> None:
-    ada._waiting._clock = lambda: clock.now
-    ada.questions.pages = 1
-    for answered in (0, 0, 1, 1):
-        ada.waiting(answered, 3)
-        clock.now += 0.5
-    ada.end_wait()
-    ada.waiting(1, 9)
-    assert [(wait.answered, wait.wanted, wait.seconds, wait.pages) for wait in heard.waits] == [
-        (0, 3, 0.0, 1), (1, 3, 1.0, 1), (1, 9, 0.0, 1)
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(("share", "open_"), [(1.0, 0), (1.0, 3), (0.25, 2)])
 def test_the_next_question_comes_with_the_iteration_in_which_its_label_falls_due(
-    ada: People, monkeypatch: pytest.MonkeyPatch, share: float, open_: int
+    ada: People, told: list[Any], monkeypatch: pytest.MonkeyPatch, share: float, open_: int
 ) -> None:
     now, answered = 0.0, round(share * ada.schedule.due(0.33)) - open_
     monkeypatch.setattr(people.time, "time", lambda: now)
-    told: list[Any] = []
-    ada.page.tell = told.append  # type: ignore[method-assign]
     ada.questions.share, ada.questions._open = share, {0: open_}
     seconds, more = 10.0, 0.01
     for number in range(30):  # of which the first ten, twice as slow, are no longer among the newest
@@ -116,11 +121,10 @@ def test_the_next_question_comes_with_the_iteration_in_which_its_label_falls_due
 
 
 def test_the_next_round_comes_as_long_after_this_one_as_this_one_after_the_last(
-    ada: People, monkeypatch: pytest.MonkeyPatch
+    ada: People, told: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, told = 0.0, list[Any]()
+    now = 0.0
     monkeypatch.setattr(people.time, "time", lambda: now)
-    ada.page.tell = told.append  # type: ignore[method-assign]
     ada.schedule = LabelSchedule(PreferenceSettings(teacher="human"), env_steps=1000)
     for asked, answered in ((100.0, 130.0), (190.0, 250.0)):
         now = asked
@@ -132,9 +136,7 @@ def test_the_next_round_comes_as_long_after_this_one_as_this_one_after_the_last(
     assert told[1].waiting_for == "the agent to learn from this round"
 
 
-def test_what_people_wait_for_depends_on_clips_first_answers_and_version(ada: People) -> None:
-    told: list[Any] = []
-    ada.page.tell = told.append  # type: ignore[method-assign]
+def test_what_people_wait_for_depends_on_clips_first_answers_and_version(ada: People, told: list[Any]) -> None:
     first = ada.schedule.first_fit
     for version, answered, gathered in ((0, 0, 0.5), (0, first - 1, None), (0, first, None), (1, first, None)):
         ada.tell_while_training(100, version, answered, gathered=gathered)
@@ -146,9 +148,7 @@ def test_what_people_wait_for_depends_on_clips_first_answers_and_version(ada: Pe
 
 @pytest.mark.parametrize(("names", "limit", "most"), [("ab", 100, 16), ("ab", 5, 5), ("", 100, 8), ("ab", None, None)])
 def test_few_questions_are_open_for_each_person(names: str, limit: int | None, most: int | None) -> None:
-    page: Any = SimpleNamespace(actor=None, links=dict.fromkeys(names, ""), serve=None)
-    schedule = LabelSchedule(PreferenceSettings(teacher="human", mode="asynchronous"), env_steps=1000)
-    made = People(page, schedule, 1000, Heard(), share=1.0, limit=limit, annotators=tuple(names))
+    made = people_at([], [], LabelSchedule(ASYNCHRONOUS, env_steps=1000), Heard(), names, limit)
     assert made.questions.limit == most
 
 
@@ -176,7 +176,7 @@ def test_open_pages_get_an_episode_of_the_trained_policy_before_they_hear_of_the
 
 
 def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_handle, "ASK_EVERY", 0.0)
+    monkeypatch.setattr(people, "ASK_EVERY", 0.0)
     told: list[Any] = []
     untold = [2, 1, 0]
 
@@ -209,7 +209,7 @@ def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_a_resumed_run_shows_error_rates_before_its_next_fit(
-    tmp_path: Path, mode: Any, left: list[tuple[Any, ...]]
+    tmp_path: Path, mode: Any, told: list[Any], left: list[tuple[Any, ...]]
 ) -> None:
     preferences = PreferenceSettings(mode=mode, comparisons=20, initial_comparisons=12, rounds=4)
     with ring_in(tmp_path, preferences) as ring:
@@ -217,35 +217,21 @@ def test_a_resumed_run_shows_error_rates_before_its_next_fit(
         (tmp_path / "checkpoint").mkdir()
         ring.save(tmp_path / "checkpoint")
     assert found.keys() == {"oracle"}
-    told: list[Any] = []
-    page: Any = SimpleNamespace(
-        actor=None,
-        links={},
-        serve=None,
-        tell=told.append,
-        suspect=lambda suspicions: None,
-        farewell=lambda *how: left.append(how),
-    )
     with ring_in(tmp_path, preferences) as ring:
-        people = People(page, ring.schedule, 1000, Heard(), share=1.0, limit=None, annotators=("oracle",))
-        ring.actors.people = people  # who are not asked
+        ring.actors.people = people_at(told, left, ring.schedule, Heard())  # who are not asked
         ring.load(tmp_path / "checkpoint")
-        deadline = time.monotonic() + 20
-        while not told and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: told)
         assert told[0].error_rates == found
 
 
-def test_people_hear_of_each_rounds_wait_and_of_what_its_fit_found(tmp_path: Path, left: list[tuple[Any, ...]]) -> None:
+def test_people_hear_of_each_rounds_wait_and_of_what_its_fit_found(
+    tmp_path: Path, told: list[Any], left: list[tuple[Any, ...]], heard: Heard
+) -> None:
     preferences = PreferenceSettings(comparisons=20, initial_comparisons=12, rounds=4, schedule="constant")
-    told, heard, now, progress = list[Any](), Heard(), 100.0, list[float]()
-    page: Any = SimpleNamespace(
-        actor=None, links={}, serve=None, tell=told.append,
-        suspect=lambda suspicions: None, farewell=lambda *how: left.append(how),
-    )  # fmt: skip
+    now, progress = 100.0, list[float]()
     with ring_in(tmp_path, preferences) as ring:
         ring.begin(200)
-        people = People(page, ring.schedule, 1000, heard, share=1.0, limit=None, annotators=("oracle",))
+        people = people_at(told, left, ring.schedule, heard)
         people._waiting._clock = lambda: now
         ring.actors.people, fit = people, ring.actors.fit  # who are not asked
 

@@ -27,13 +27,6 @@ def test_a_reward_trainer_with_a_gpu_has_a_bundle_of_its_own_before_the_last() -
     assert not others
 
 
-def test_a_learner_and_the_reward_trainer_may_share_a_gpu_or_have_one_each() -> None:
-    node = {"CPU": 4.0, "GPU": 1.0}
-    assert missing([{"CPU": 0.0, "GPU": 0.5}, *ring_bundles(0.5)], [node]) is None
-    assert missing([{"CPU": 0.0, "GPU": 1.0}, *ring_bundles(1.0)], [node]) is not None
-    assert missing([{"CPU": 0.0, "GPU": 1.0}, *ring_bundles(1.0)], [node, node]) is None
-
-
 @pytest.mark.parametrize(
     ("apart", "gpus", "shares"), [(True, 0.0, False), (False, 0.0, True), (False, 0.5, False), (True, 0.5, False)]
 )

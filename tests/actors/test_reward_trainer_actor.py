@@ -1,5 +1,4 @@
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from rlhf_ray.actors.ring_actors import RewardTrainerActor, StateLostError
 from rlhf_ray.data.comparisons import Changes
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
-from rlhf_ray.store import PreferenceStore
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
 FIRST, SECOND = Changes(6, some_comparisons(6, seed=1)), Changes(10, some_comparisons(4, seed=2))
@@ -49,27 +47,6 @@ def test_fitting_the_same_version_again_returns_it_without_fitting_again() -> No
     assert _same(_version(actor), _version(undisturbed))
 
 
-def test_a_version_is_whole_and_what_is_published_holds_nothing_of_the_optimiser() -> None:
-    _, reward, state = _actor().fit(3, 1, FIRST)
-    assert reward["version"] == 1
-    assert {"reward_mean", "reward_std"} < set(reward)
-    assert reward is state["ensemble"]
-    assert state["optimizer"]
-
-
-def test_a_restarted_trainer_says_that_it_lost_its_state_and_goes_on_when_given_it_back() -> None:
-    undisturbed = _actor()
-    _, _, state = undisturbed.fit(5, 1, FIRST)
-    restarted = _actor()
-    with pytest.raises(StateLostError, match="at version 0; it can't make version 2 next"):
-        restarted.fit(5, 2, SECOND)
-    restarted.load_state(state, FIRST)
-    undisturbed.fit(5, 2, SECOND)
-    fit, _, _ = restarted.fit(5, 2, SECOND)
-    assert fit.report.comparisons == 10
-    assert _same(_version(restarted), _version(undisturbed))
-
-
 def test_a_version_cannot_be_skipped_or_gone_back_to() -> None:
     actor = _actor()
     actor.fit(1, 1, FIRST)
@@ -79,21 +56,6 @@ def test_a_version_cannot_be_skipped_or_gone_back_to() -> None:
             actor.fit(1, version, SECOND)
     assert _version(actor)["version"] == 2
     assert len(actor.trainer.comparisons.keys) == 6  # nothing of what was refused was taken in
-
-
-def test_a_fit_without_new_comparisons_fits_the_old_ones() -> None:
-    actor = _actor()
-    first, _, _ = actor.fit(5, 1, FIRST)
-    second, _, _ = actor.fit(50, 2, NOTHING)
-    assert second.report.comparisons == first.report.comparisons == 6
-    assert second.report.train_loss < first.report.train_loss
-
-
-def test_what_is_held_out_is_what_the_settings_say() -> None:
-    settings = PreferenceSettings(held_out_share=0.5)
-    actor = RewardTrainerActor(RewardModelSettings(hidden=(8,)), settings, VECTORS, FORCES, seed=0)
-    fit, _, _ = actor.fit(1, 1, Changes(60, some_comparisons(60)))
-    assert 15 <= fit.report.held_out <= 45
 
 
 def test_changes_are_taken_in_and_where_everything_was_withdrawn_no_version_is_made(
@@ -114,19 +76,3 @@ def test_changes_are_taken_in_and_where_everything_was_withdrawn_no_version_is_m
     assert state["ensemble"]["version"] == 2
     fit, _, _ = actor.fit(5, 3, FIRST)
     assert (fit.report.version, fit.report.comparisons) == (3, 6)
-
-
-def test_a_trainer_restored_from_the_store_has_what_was_answered_and_takes_it_once(tmp_path: Path) -> None:
-    store = PreferenceStore(tmp_path)
-    undisturbed, restarted = _actor(), _actor()
-    for i, answers in enumerate((FIRST, SECOND)):
-        assert answers.held is not None
-        store.commit(answers.held, annotator="oracle")
-        last = undisturbed.trainer.comparisons.keys and 6
-        _, _, state = undisturbed.fit(5, i + 1, store.since(last or 0))
-        if i == 0:
-            kept = state
-    restarted.load_state(kept, store.since(0, 6))
-    fit, _, _ = restarted.fit(5, 2, store.since(0))  # the first ones again
-    assert fit.report.comparisons == 10
-    assert _same(_version(restarted), _version(undisturbed))

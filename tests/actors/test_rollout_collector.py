@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rlhf_ray.actors.rollout_collector import HOLDS, RolloutCollector
+from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.queries.pool import CutFragments
 from rlhf_ray.settings import ResolvedFragments
@@ -137,23 +137,6 @@ def test_with_a_random_action_share_of_0_all_actions_are_the_policys() -> None:
     assert env.actions == [0.25] * 50
     assert clips.policy_version == 7
     assert (_fragments(clips).policy_versions == 7).all()
-
-
-def test_the_random_action_share_is_the_share_of_random_actions() -> None:
-    env = Counting(Walk((1000,)))
-    _collector(env, random_action_share=0.3).collect(4000, 4, 0, 7, lambda: AlwaysUp(0.25))
-    share = np.mean(np.array(env.actions) != 0.25)
-    assert abs(share - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 4000)
-
-
-def test_the_policy_is_asked_about_the_current_observation() -> None:
-    class NumberOfTheStep(AlwaysUp):
-        def act(self, observation: Any, rng: np.random.Generator) -> Any:
-            return np.array([observation[0] / 1000], np.float32)
-
-    env = Counting(Walk((10,)))
-    _collector(env, random_action_share=0.0).collect(20, 1, 0, 7, lambda: NumberOfTheStep(0.0))
-    assert env.actions == pytest.approx([step / 1000 for step in range(10)] * 2)
 
 
 class Remembers:
@@ -300,28 +283,6 @@ def test_varied_clips_are_of_whole_episodes_one_for_each_mean_length_at_least(
     env.spec = gym.envs.registration.EnvSpec("Walk-v0", max_episode_steps=20)
     _collector(env, varied=True).collect(steps, 2, 0, part=part)
     assert env.episode == rollouts - 1
-
-
-@pytest.mark.parametrize(("rollout", "hold"), enumerate(HOLDS))
-def test_a_held_action_lasts_its_number_of_steps_on_average(rollout: int, hold: int) -> None:
-    collector = _collector(Walk((10_000,)), varied=True)
-    assert collector._hold(rollout) == collector._hold(rollout + len(HOLDS)) == hold
-    act = collector._act(None, np.random.default_rng(0), 0.0, hold)
-    steps = 300 * hold
-    actions = np.array([act(np.zeros(3)) for _ in range(steps)])[:, 0]
-    stretches = 1 + (np.diff(actions) != 0).sum()
-    # Their lengths are geometric: mean h, variance h (h - 1).
-    assert abs(steps / stretches - hold) <= 5 * (hold * (hold - 1) / stretches) ** 0.5
-
-
-def test_each_part_goes_on_with_the_next_mean_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    collector = RolloutCollector(partial(Drawn, (20,)), ResolvedFragments(length=5), 0)
-    asked: list[int] = []
-    monkeypatch.setattr(collector, "_hold", lambda rollout: (asked.append(rollout), 1)[1])
-    collector.collect(20, 2, 0, part=3)
-    collector.collect(20, 2, 0)
-    collector.film(20, 2, 0, 0, episode=False, part=4)
-    assert asked == [2, 3, 0, 1, 3, 4]  # the film first goes on with an episode
 
 
 def test_other_processes_come_first_once_nobody_waits_for_the_first_clips(monkeypatch: pytest.MonkeyPatch) -> None:

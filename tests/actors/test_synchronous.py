@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,15 @@ import numpy as np
 import pytest
 import ray
 
-from rlhf_ray.actors.local import LocalExecutor
+from rlhf_ray.actors.executor import LocalExecutor
 from rlhf_ray.actors.ring import RoundReport
 from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.comparisons import Comparisons
-from rlhf_ray.data.errors import LostFragmentsError, SettingError
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings
+from rlhf_ray.data.errors import LostFragmentsError
+from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.store import PreferenceStore
-from tests.actors.rings import FRAGMENTS, REWARD_MODEL, at, ring_in
-from tests.made_up import Walk, same_comparisons
+from tests.actors.rings import REWARD_MODEL, at, ring_in
+from tests.made_up import labels_in, same_comparisons
 
 PREFERENCES = PreferenceSettings(
     schedule="constant",
@@ -66,8 +65,7 @@ def _run(
 
 def _outcome(ring: SynchronousRing, folder: Path, reports: list[RoundReport]) -> Outcome:
     reward = {name: value.copy() for name, value in ring.newest_reward().items()}
-    comparisons = PreferenceStore(folder / "store").load()
-    assert comparisons is not None
+    comparisons = labels_in(folder / "store")
     return Outcome(reports, reward, comparisons, ring.env_steps)
 
 
@@ -185,8 +183,7 @@ def test_a_ring_that_begins_again_with_what_it_had_stored_comes_to_the_same_bit_
 
 
 def test_a_checkpoint_holds_the_answers_up_to_then_and_no_pickle(undisturbed: Outcome, folder: Path) -> None:
-    copy = PreferenceStore(folder / "checkpoint" / "preferences").load()
-    assert copy is not None
+    copy = labels_in(folder / "checkpoint" / "preferences")
     assert same_comparisons(copy, undisturbed.comparisons[: sum(LABELS[:CHECKPOINT])])
     files = {file for file in (folder / "checkpoint").rglob("*") if file.is_file()}
     assert {file.parent.name for file in files if not file.suffix} == {"last"}  # the store's marker
@@ -213,46 +210,9 @@ def test_the_pairs_of_labels_that_are_there_are_not_asked_again(
     with ring_in(tmp_path, asking) as ring:  # of the same seed: the same fragments, and the same draw of pairs
         ring.adopt(tmp_path / "given")
         ring.begin(200)
-    held = PreferenceStore(tmp_path / "store").load()
-    assert held is not None
+    held = labels_in(tmp_path / "store")
     assert len(held) == 2 * first
     assert len({frozenset(pair) for pair in PreferenceStore(tmp_path / "store").pairs()}) == 2 * first
-
-
-def test_nothing_random_changes_the_fragments_or_pairs_but_the_seed(undisturbed: Outcome, tmp_path: Path) -> None:
-    with ring_in(tmp_path, PREFERENCES, seed=1) as ring:
-        ring.begin(200)
-    other = PreferenceStore(tmp_path / "store").load()
-    assert other is not None
-    assert not set(other.pairs.ids) & set(undisturbed.comparisons.pairs.ids)
-
-
-def test_episodes_of_different_lengths_are_an_error_that_names_the_setting(tmp_path: Path) -> None:
-    with (
-        ring_in(tmp_path, PREFERENCES, make_env=partial(Walk, (20, 12), numbered=False)) as ring,
-        pytest.raises(SettingError) as error,
-    ):
-        ring.begin(200)
-    assert str(error.value).startswith("preferences.allow_variable_horizon is False, ")
-    assert "episodes of 12 to 20 steps" in str(error.value)
-
-
-def test_fragments_longer_than_the_episodes_are_an_error_that_names_the_setting(tmp_path: Path) -> None:
-    long = FragmentSettings(length=21, initial_env_steps=200)
-    with ring_in(tmp_path, PREFERENCES, fragments=long) as ring, pytest.raises(SettingError) as error:
-        ring.begin(200)
-    assert str(error.value).startswith("fragments.length is 21, ")
-    assert "[20] steps" in str(error.value)
-    assert "reduce fragments.length" in str(error.value)
-
-
-def test_what_exploration_has_no_room_for_is_not_explored(tmp_path: Path) -> None:
-    with ring_in(tmp_path, PREFERENCES) as ring:
-        ring.begin(200)
-        ring.advance(at(1 / 6, room=FRAGMENTS.exploration_env_steps - 1))
-        assert ring.env_steps == 200
-        ring.advance(at(2 / 6, room=FRAGMENTS.exploration_env_steps))
-        assert ring.env_steps == 260
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])

@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 import torch
 from ray.rllib.core.columns import Columns
-from ray.rllib.utils.spaces.space_utils import unsquash_action
 
-from rlhf_ray.policies.actions import to_env_actions, to_env_actions_tensor
-from rlhf_ray.rllib.policy import CollectorPolicy, PolicyMaker, policy_spec
+from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
 from rlhf_ray.settings import PPOSettings, SettingError
 
 BOUNDED = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
-UNBOUNDED = gym.spaces.Box(-np.inf, np.inf, (2,))
 IMAGE = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
 
 
@@ -25,22 +22,6 @@ def build(observation_space: Any, action_space: Any, **settings: Any) -> Any:
     spec.observation_space, spec.action_space = observation_space, action_space
     torch.manual_seed(0)
     return spec.build()
-
-
-@pytest.mark.parametrize("space", [BOUNDED, UNBOUNDED])
-def test_actions_become_what_rllib_gives_the_environment(space: gym.spaces.Box) -> None:
-    actions = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32) * 2
-    expected = np.stack([unsquash_action(action, space) for action in actions])
-    np.testing.assert_allclose(to_env_actions(actions, space), expected, rtol=1e-6)
-    np.testing.assert_allclose(to_env_actions_tensor(torch.as_tensor(actions), space).numpy(), expected, rtol=1e-6)
-
-
-def test_discrete_actions_stay_as_they_are() -> None:
-    actions = np.array([0, 2, 1], dtype=np.int32)
-    space = gym.spaces.Discrete(3)
-    np.testing.assert_array_equal(to_env_actions(actions, space), actions)
-    assert to_env_actions(actions, space).dtype == np.int64
-    assert to_env_actions_tensor(torch.as_tensor(actions), space).tolist() == [0, 2, 1]
 
 
 def test_the_deterministic_policy_takes_the_most_likely_action() -> None:
@@ -93,13 +74,3 @@ def test_a_network_that_does_not_fit_is_refused(network: Any, space: Any) -> Non
 def test_images_too_small_for_the_convolutions_are_refused() -> None:
     with pytest.raises(SettingError, match="too small"):
         build(gym.spaces.Box(0, 255, (20, 20, 3), np.uint8), gym.spaces.Discrete(2), network="nature")
-
-
-def test_a_policy_maker_makes_the_policy_it_was_given_the_weights_of() -> None:
-    space, actions = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(3)
-    module = build(space, actions)
-    with torch.no_grad():
-        module.network.actor[-1].weight.mul_(100.0)
-    made = PolicyMaker(policy_spec(PPOSettings()), space, actions, module.get_state())()
-    observations = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    np.testing.assert_array_equal(made.best(observations), CollectorPolicy(module).best(observations))

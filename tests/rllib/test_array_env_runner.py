@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -13,17 +12,15 @@ import pytest
 import torch
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.utils.metrics import RLMODULE_INFERENCE_TIMER
 
 from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.policies.actions import log_probability
-from rlhf_ray.rllib import PreferencePPOConfig, array_env_runner
-from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, _Categorical, _Gaussian, needs_episodes
+from rlhf_ray.rllib import PreferencePPOConfig
+from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, _Draws, needs_episodes
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.reference import ReferencePPOConfig
-from rlhf_ray.settings import Experiment, PPOSettings
 from tests.rllib.test_ppo_learner import configured, learner_of
-from tests.whole_runs import small
+from tests.whole_runs import running, small
 
 NEEDS_ENVPOOL = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="EnvPool is not installed")
 
@@ -94,17 +91,6 @@ def test_log_probabilities_are_the_network_s_of_the_actions(environment: str) ->
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_rollout() -> None:
-    rollouts = []
-    for _ in range(2):
-        _, runner = runners("Pendulum-v1")
-        torch.manual_seed(9)
-        rollouts.append(runner.sample()[0])
-        runner.stop()
-    np.testing.assert_array_equal(rollouts[0].observations, rollouts[1].observations)
-
-
-@pytest.mark.slow
 def test_whole_episodes_come_as_rllib_s_and_rollouts_begin_anew_after_them() -> None:
     _, runner = runners("Pendulum-v1", num_envs=2, rollout_length=50)
     runner.sample()
@@ -161,14 +147,11 @@ def test_a_learner_actor_gets_arrays_and_takes_our_steps(env_runners: int) -> No
     of = small().with_agent_settings(num_learners=1, num_env_runners=env_runners)
     mode: Any = "asynchronous" if env_runners else "synchronous"
     of = dataclasses.replace(of, preferences=dataclasses.replace(of.preferences, mode=mode))
-    algorithm = PreferencePPOConfig.from_experiment(of).build_algo()
-    try:
+    with running(PreferencePPOConfig.from_experiment(of).build_algo()) as algorithm:
         assert algorithm.config.env_runner_cls is ArrayEnvRunner
         [found] = algorithm.learner_group.foreach_learner(lambda learner: learner.own_steps is not None)
         assert found.get()
         assert algorithm.train()["learners"][DEFAULT_MODULE_ID]["reward_version"] == 1
-    finally:
-        algorithm.stop()
 
 
 class Sometimes(gym.Env[Any, Any]):
@@ -202,85 +185,27 @@ def test_success_and_other_infos_are_metrics_of_both_runners() -> None:
     gym.registry.pop("Sometimes-v0")
 
 
-class Numbered(gym.Env[Any, Any]):
-    """Episodes of given lengths; each reward is the episode's number, from 1."""
-
-    observation_space, action_space = gym.spaces.Box(-1, 1, (1,), np.float32), gym.spaces.Discrete(2)
-    lengths, number = (2, 3, 4), 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.left = self.lengths[self.number % len(self.lengths)]
-        self.number += 1
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.left -= 1
-        return np.zeros(1, np.float32), float(self.number), self.left == 0, False, {}
-
-
-def test_episodes_go_on_over_rollouts_with_their_own_lengths_returns_and_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two copies; a step of both takes 1.25 s, 0.25 s of them for the policy. Between episodes is a step of a reset."""
-    monkeypatch.setitem(gym.registry, "Numbered-v0", gym.envs.registration.EnvSpec("Numbered-v0", Numbered))
-    settings = PPOSettings(num_envs=2, rollout_length=10, minibatch_size=10, hidden=(4,))
-    config = ReferencePPOConfig.from_experiment(Experiment(environment="Numbered-v0", ppo=settings))
-    config.validate()
-    runner = ArrayEnvRunner(config=config, worker_index=0, num_workers=0)
-    runner.env.unwrapped.envs[1].unwrapped.lengths = (5, 2)
-    now = 0.0
-
-    def policy(seen: Any) -> Any:
-        nonlocal now
-        now += 0.25
-        return np.zeros((2, 2), np.float32)
-
-    def converted(action: Any, space: Any) -> Any:
-        nonlocal now
-        now += 1.0
-        return action
-
-    monkeypatch.setattr(array_env_runner, "time", SimpleNamespace(perf_counter=lambda: now))
-    monkeypatch.setattr(array_env_runner, "to_env_actions", converted)
-    monkeypatch.setattr(array_env_runner, "outputs_of", lambda network: policy)
-    rollouts = [runner.sample(num_timesteps=wanted, explore=False)[0] for wanted in (9, 9, 9, 2, 9)]
-    assert [len(rollout) for rollout in rollouts] == [9, 9, 9, 2, 10]
-    assert [rollout.starts.tolist() for rollout in rollouts] == [[0, 0], [2, 5], [4, 2], [2, 2], [0, 1]]
-    lengths = [2, 3, 4, 2, 3, 4, 5, 2, 5, 2, 5]  # six of the first copy, five of the other, in 25 steps by hand
-    returns = [n * number for n, number in zip(lengths, [*range(1, 7), *range(1, 6)], strict=True)]
-    found = {name: float(of.peek()) for name, of in runner.get_metrics().items() if hasattr(of, "peek")}
-    assert found["num_episodes_lifetime"] == len(lengths)
-    assert found["num_env_steps_sampled_lifetime"] == 39
-    assert found["episode_len_mean"] == pytest.approx(np.mean(lengths))
-    assert found["episode_return_mean"] == pytest.approx(np.mean(returns))
-    seconds = 1.25 * (sum(lengths) + 1)  # with one reset, the last step of the fourth rollout
-    assert found["episode_duration_sec_mean"] == pytest.approx(seconds / len(lengths))
-    assert found[RLMODULE_INFERENCE_TIMER] == pytest.approx(0.25)
-    for of in ({"num_episodes": 1}, {"num_timesteps": 3, "random_actions": True}):
-        assert all(episode.t_started == 0 for episode in runner.sample(explore=False, **of))
-        assert runner.sample(num_timesteps=4, explore=False)[0].starts.tolist() == [0, 0]
-    runner.stop()
-
-
 @pytest.mark.parametrize("choices", [(3,), (2, 3)])
 def test_actions_are_drawn_with_the_probabilities_of_the_policy(choices: tuple[int, ...]) -> None:
     logits = np.random.default_rng(0).normal(size=sum(choices)).astype(np.float32)
     parts = np.split(logits, np.cumsum(choices)[:-1])
     rows, calls = 200, 100
-    acting = _Categorical(choices, torch.Generator().manual_seed(0))
+    acting = _Draws(choices, torch.Generator().manual_seed(0))
     drawn = np.concatenate([np.reshape(acting(np.tile(logits, (rows, 1))), (rows, -1)) for _ in range(calls)])
     for component, part in zip(drawn.T, parts, strict=True):
         wanted = np.exp(part) / np.exp(part).sum()
         error = np.sqrt(wanted * (1 - wanted) / len(component))
         assert (np.abs(np.bincount(component, minlength=len(part)) / len(component) - wanted) < 5 * error).all()
-    best = np.reshape(_Categorical(choices, None)(logits[None]), -1)
+    best = np.reshape(_Draws(choices, None)(logits[None]), -1)
     assert best.tolist() == [int(part.argmax()) for part in parts]
 
 
 def test_box_actions_are_drawn_with_the_mean_and_deviation_of_the_policy() -> None:
     mean, log_std = np.array([0.5, -2.0]), np.log([0.1, 3.0])
     outputs = np.tile(np.concatenate([mean, log_std]), (200, 1)).astype(np.float32)
-    acting = _Gaussian(torch.Generator().manual_seed(0))
+    acting = _Draws((), torch.Generator().manual_seed(0))
     drawn = np.concatenate([acting(outputs) for _ in range(100)])
     assert len(np.unique(drawn[:, 0])) > 0.99 * len(drawn)  # no noise is used again
     assert np.abs(drawn.mean(0) - mean) == pytest.approx(0, abs=5 * 3 / np.sqrt(len(drawn)))
     assert drawn.std(0) == pytest.approx(np.exp(log_std), rel=5 / np.sqrt(2 * len(drawn)))
-    assert _Gaussian(None)(outputs)[0] == pytest.approx(mean)
+    assert _Draws((), None)(outputs)[0] == pytest.approx(mean)

@@ -13,8 +13,8 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
-from rlhf_ray.store import PreferenceStore
 from tests.kills import Killer
+from tests.made_up import labels_in
 from tests.whole_runs import stored_by
 
 
@@ -62,8 +62,7 @@ def test_a_run_whose_actors_are_killed_keeps_every_label_once_and_comes_to_its_e
     finally:
         killer.stop()
         algorithm.stop()
-    stored = PreferenceStore(tmp_path / "store").load()
-    assert stored is not None
+    stored = labels_in(tmp_path / "store")
     assert len(stored) == len(set(stored.pairs.ids))
     assert acknowledged <= set(stored.pairs.ids)
     assert 50 <= len(stored) <= 60  # the last may still have been asked about when the run came to its end

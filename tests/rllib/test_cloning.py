@@ -12,7 +12,6 @@ import torch
 
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.policies.actions import to_env_actions, to_policy_actions
 from rlhf_ray.rllib import cloning
 from rlhf_ray.rllib.cloning import LEAST_LOG_STD, clone
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
@@ -31,15 +30,6 @@ def policy(action_space: gym.Space[Any], observation_space: gym.spaces.Box = SEE
 
 def seen(n: int) -> Any:
     return np.random.default_rng(0).uniform(-1, 1, (n, 3)).astype(np.float32)
-
-
-@pytest.mark.parametrize("space", [BOUNDED, gym.spaces.Box(-np.inf, np.inf, (2,)), gym.spaces.Discrete(3)])
-def test_actions_go_to_the_policys_scale_and_back(space: gym.Space[Any]) -> None:
-    space.seed(0)
-    actions = np.stack([space.sample() for _ in range(20)])
-    np.testing.assert_allclose(to_env_actions(to_policy_actions(actions, space), space), actions, rtol=1e-5, atol=1e-5)
-    if space is BOUNDED:
-        assert to_policy_actions(np.array([[2.0, 0.0], [9.0, -9.0]]), space).tolist() == [[1.0, -1.0], [1.0, -1.0]]
 
 
 def test_a_policy_of_continuous_actions_does_what_was_shown_and_keeps_something_to_try_out() -> None:
@@ -87,15 +77,6 @@ def test_a_policy_that_normalises_knows_the_demonstrations_before_it_learns_from
     clone(module, Demonstrations(shown, np.zeros(60, np.int64)), epochs=1)
     assert int(module.network.statistics.count) == 60
     np.testing.assert_allclose(module.network.statistics.mean, shown.mean(0), atol=1e-4)
-
-
-def test_images_are_taken_as_they_are() -> None:
-    space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
-    images = np.zeros((24, 36, 36, 3), np.uint8)
-    images[12:] = 200
-    module = policy(gym.spaces.Discrete(2), space)
-    clone(module, Demonstrations(images, np.arange(24) // 12), epochs=15, minibatch_size=12, learning_rate=1e-3, seed=0)
-    assert CollectorPolicy(module).best(images).tolist() == [0] * 12 + [1] * 12
 
 
 @pytest.mark.parametrize("memory", ["gru", "lstm"])

@@ -16,8 +16,8 @@ from rlhf_ray import cli, tune_configs
 from rlhf_ray.agents.true_return import TrueReturn
 from rlhf_ray.data.recordings import load_transitions
 from rlhf_ray.data.vector_rollout import VectorRollout
-from rlhf_ray.rllib.expert import CLIP, ReturnScaled
 from rlhf_ray.rllib.policy import built, policy_spec
+from rlhf_ray.rllib.reference import CLIP, ReturnScaled
 from rlhf_ray.runs import expert
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy

@@ -19,7 +19,7 @@ from rlhf_ray.envs.checked import CheckedEnv
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.settings import to_json
 from rlhf_ray.sweeps.trial import ENV_STEPS, REFUSAL, TRIAL, TRIALS, final
-from tests.whole_runs import small
+from tests.whole_runs import running, small
 
 
 def make_late(context: Any) -> Any:
@@ -64,14 +64,11 @@ def config(**env_config: Any) -> PreferencePPOConfig:
 def test_a_fault_on_the_way_ends_the_run_at_once(runners: int, ring: str, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue(ring)
     made = config().env_runners(num_env_runners=runners, num_envs_per_env_runner=2)
-    algorithm = made.build_algo()
-    try:
+    with running(made.build_algo()) as algorithm:
         algorithm.train()
         began = time.monotonic()
         with pytest.raises(RuntimeError) as error:
             algorithm.train()
-    finally:
-        algorithm.stop()
     fault = cause(error.value)
     assert isinstance(fault, FaultyEnvironmentError)
     assert str(fault).startswith(
@@ -83,12 +80,9 @@ def test_a_fault_on_the_way_ends_the_run_at_once(runners: int, ring: str, reques
 @pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_fault_among_the_first_clips_ends_the_run_at_once() -> None:
-    algorithm = config(last=50).env_runners(num_env_runners=0, num_envs_per_env_runner=2).build_algo()
-    try:
-        with pytest.raises(RuntimeError) as error:
-            algorithm.train()
-    finally:
-        algorithm.stop()
+    alone = config(last=50).env_runners(num_env_runners=0, num_envs_per_env_runner=2)
+    with running(alone.build_algo()) as algorithm, pytest.raises(RuntimeError) as error:
+        algorithm.train()
     assert "late, step 10 of episode 3: step() raised SystemExit" in str(cause(error.value))
 
 

@@ -28,6 +28,7 @@ from rlhf_ray.runs.agents import named_agent
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interpret import steps_of_run
 from rlhf_ray.settings import PPOSettings
+from tests.whole_runs import running
 
 COMMANDS = (
     "evaluate RUN --episodes 1",
@@ -82,15 +83,12 @@ def test_what_only_needs_the_policy_opens_no_pickle(what, run, planted, tmp_path
 
 def test_what_needs_pickles_asks_before_it_opens_them(run, planted, capsys):
     checkpoint = run.checkpoint()
-    algorithm = preference_config(run.experiment()).build_algo()
-    try:
+    with running(preference_config(run.experiment()).build_algo()) as algorithm:
         for restore in (PreferencePPO.from_checkpoint, algorithm.restore_from_path, algorithm.restore):
             with pytest.raises(SettingError, match=f"{run.path} has pickles, .* add --allow-pickle {run.path} "):
                 restore(str(checkpoint))
         with pytest.raises(SettingError, match="has pickles"):
             algorithm.restore_from_path(str(checkpoint / "learner_group"), component="learner_group")
-    finally:
-        algorithm.stop()
     _extend(run)
     with pytest.raises(SystemExit):
         cli.main(["train", "--resume", str(run.path)])

@@ -21,6 +21,7 @@ from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.policy import ActorCritic, CollectorPolicy
 from rlhf_ray.settings import FragmentSettings, SettingError
 from tests.rllib.test_tune import Mine, tiny
+from tests.whole_runs import running
 
 
 class Another(Mine):
@@ -155,8 +156,7 @@ def test_callbacks_networks_evaluation_and_schedules_go_with_the_ring(tmp_path: 
     config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
     config.training(lr=[[0, 1e-3], [1000, 1e-5]], grad_clip=0.25, lambda_=0.5)
     config.evaluation(evaluation_interval=2, evaluation_duration=1)
-    algorithm = config.build_algo()
-    try:
+    with running(config.build_algo()) as algorithm:
         first, second = algorithm.train(), algorithm.train()
         assert seen == [1, 2]
         for result in (first, second):
@@ -169,12 +169,7 @@ def test_callbacks_networks_evaluation_and_schedules_go_with_the_ring(tmp_path: 
         policy = algorithm._policy()()
         assert type(policy.module) is DefaultPPOTorchRLModule
         algorithm.save_to_path(str(tmp_path / "checkpoint"))
-    finally:
-        algorithm.stop()
-    restored = PreferencePPO.from_checkpoint(str(tmp_path / "checkpoint"))
-    try:
+    with running(PreferencePPO.from_checkpoint(str(tmp_path / "checkpoint"))) as restored:
         result = restored.train()
         assert (result["env_runners"]["Mine"], result["env_runners"]["Another"]) == (1, 1)
         assert result["env_runners"]["fragments_failed"] == 0
-    finally:
-        restored.stop()

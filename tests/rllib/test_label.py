@@ -16,6 +16,7 @@ from rlhf_ray.runs.label import _Clips, label
 from rlhf_ray.settings import Experiment, FragmentSettings, LabellingSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.person import Person
+from tests.made_up import labels_in
 
 PAGE = LabellingSettings(annotators=("ada",), port=0, catch_share=0.0)
 
@@ -79,8 +80,7 @@ def test_people_label_what_random_actions_do_from_the_first_two_clips_on_and_lat
     assert _label("Pendulum-v1", tmp_path / "store", "Pendulum-v1", 4) == 4
     assert filmed[0] == (2, False)  # the first pair needs no more; an episode comes later
     assert _label("Pendulum-v1", tmp_path / "store", "Pendulum-v1", 6, seed=1) == 6
-    stored = PreferenceStore(tmp_path / "store").load()
-    assert stored is not None
+    stored = labels_in(tmp_path / "store")
     assert stored.pairs.left.length == 8
     assert set(stored.pairs.left.policy_versions) == {-1}
     better = stored.pairs.left.returns() > stored.pairs.right.returns()

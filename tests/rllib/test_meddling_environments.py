@@ -21,6 +21,7 @@ from rlhf_ray.settings import (
     RewardModelSettings,
     SACSettings,
 )
+from tests.whole_runs import running
 
 
 def seed_everything(env: gym.Env[Any, Any]) -> None:
@@ -93,24 +94,26 @@ AGENTS: dict[str, dict[str, Any]] = {
 """PPO as fast as it gets, PPO with RLlib's own env runner and gradient steps, and SAC."""
 
 
-def trained(agent: str, how: str) -> dict[str, Any]:
-    """The weights of agent and reward model after a short training."""
+def short(agent: str, environment: str) -> Any:
+    """The configuration of a short training."""
     experiment = Experiment(
-        environment=f"tests/Meddles{how}-v0",
+        environment=environment,
         total_env_steps=400,
         fragments=FragmentSettings(length=5, initial_env_steps=80, pool=40),
         preferences=PreferenceSettings(comparisons=20, initial_comparisons=10, rounds=2),
         reward_model=RewardModelSettings(hidden=(8,), ensemble_size=2, dropout=0.2, initial_updates=3, updates=2),
         **AGENTS[agent],
     )
-    algorithm = preference_config(experiment).build_algo()
-    try:
+    return preference_config(experiment)
+
+
+def trained(agent: str, how: str) -> dict[str, Any]:
+    """The weights of agent and reward model after a short training."""
+    with running(short(agent, f"tests/Meddles{how}-v0").build_algo()) as algorithm:
         while not algorithm.finished:
             algorithm.train()
         weights = algorithm.learner_group.get_weights()
         return {f"{module}.{name}": value for module in weights for name, value in weights[module].items()}
-    finally:
-        algorithm.stop()
 
 
 @pytest.mark.slow

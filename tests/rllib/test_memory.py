@@ -18,14 +18,13 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from rlhf_ray.policies import ActorCriticNetwork
 from rlhf_ray.policies.actions import best, log_probability, to_env_actions
-from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.agents import agent_of
-from rlhf_ray.rllib.expert import ExpertLearner, ExpertPPOConfig, ReturnScaled
 from rlhf_ray.rllib.policy import STATE, CollectorPolicy, built, policy_spec
-from rlhf_ray.rllib.rllib_internals import learner_connectors, local_learner
+from rlhf_ray.rllib.reference import ExpertLearner, ExpertPPOConfig, ReturnScaled
+from rlhf_ray.rllib.rllib_internals import learner_pipeline, local_learner
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, SettingError
-from tests.rllib.test_resume import assert_same, outcome
-from tests.whole_runs import small
+from tests.whole_runs import check_resumes, running, small
 
 VECTORS = gym.spaces.Box(-1.0, 1.0, (3,))
 
@@ -89,7 +88,7 @@ def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_a
     config.learners(learner_class=Watched)
     algorithm = config.build_algo()
     learner = local_learner(algorithm.learner_group)
-    try:
+    with running(algorithm):
         kinds: set[str] = set()
         for iteration in range(3):
             algorithm.train()
@@ -124,10 +123,8 @@ def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_a
         whole, parts = gradient(learner, seen), torch.arange(len(real)).tensor_split(3)
         shares = [real[rows].sum() / real.sum() * gradient(learner, of_rows(seen, rows)) for rows in parts]
         torch.testing.assert_close(sum(shares), whole, rtol=1e-3, atol=1e-5)  # losses are means, in any division
-        (scaled,) = [each for each in learner_connectors(learner) if isinstance(each, ReturnScaled)]
+        (scaled,) = [each for each in learner_pipeline(learner).connectors if isinstance(each, ReturnScaled)]
         assert scaled.gamma == ppo.gamma  # not another return's
-    finally:
-        algorithm.stop()
 
 
 def of_rows(batch: dict[str, Any], rows: torch.Tensor) -> dict[str, Any]:
@@ -199,32 +196,6 @@ def test_an_episode_begins_with_the_first_memory_and_then_keeps_its_own(memory: 
     np.testing.assert_allclose(made.best(observations[2, :1])[0], expected([2], 0), rtol=1e-5)
 
 
-def test_the_first_memory_has_a_gradient_where_an_episode_begins_and_only_there() -> None:
-    module = module_of()
-    for begun, moves in ((0.0, True), (1.0, False)):
-        state = {STATE: torch.cat([torch.zeros(2, 6), torch.full((2, 1), begun)], 1)}
-        outputs = module.forward_train({Columns.OBS: torch.rand(2, 5, 3), Columns.STATE_IN: state})
-        module.zero_grad()
-        outputs[Columns.ACTION_DIST_INPUTS].square().sum().backward()
-        gradient = module.network.first_memory.grad
-        assert moves == bool(gradient is not None and gradient.abs().min() > 0)
-
-
-def test_padding_changes_nothing() -> None:
-    module = module_of()
-    state = {STATE: torch.cat([torch.rand(2, 6), torch.ones(2, 1)], 1)}
-    batch: dict[str, Any] = {
-        Columns.OBS: torch.rand(2, 5, 3),
-        Columns.STATE_IN: state,
-        Columns.SEQ_LENS: torch.tensor([5, 3]),
-    }
-    padded = module.forward_train(batch)[Columns.ACTION_DIST_INPUTS]
-    alone = module.forward_train(
-        {Columns.OBS: batch[Columns.OBS][1:, :3], Columns.STATE_IN: {name: of[1:] for name, of in state.items()}}
-    )
-    torch.testing.assert_close(padded[1:, :3], alone[Columns.ACTION_DIST_INPUTS])
-
-
 def test_minibatches_too_small_for_a_sequence_are_refused() -> None:
     PPOSettings(rollout_length=64, minibatch_size=32)
     with pytest.raises(
@@ -250,23 +221,7 @@ def test_a_run_with_memory_learns_from_preferences_and_resumes_exactly(tmp_path:
     )
     if memory != "gru":
         config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8], use_lstm=True, lstm_cell_size=6))
-    algorithm = config.build_algo()
-    try:
-        while not algorithm.finished:
-            algorithm.train()
-            if algorithm.training_iteration == 2:
-                algorithm.save_to_path(str(tmp_path / "checkpoint"))
-        assert algorithm.training_iteration == 4
-        undisturbed = outcome(algorithm)
-    finally:
-        algorithm.stop()
-    algorithm = PreferencePPO.from_checkpoint(str(tmp_path / "checkpoint"))
-    try:
-        while not algorithm.finished:
-            algorithm.train()
-        assert_same(undisturbed, outcome(algorithm))
-    finally:
-        algorithm.stop()
+    check_resumes(config, tmp_path / "checkpoint")
     agent = agent_of(tmp_path / "checkpoint")
     assert agent.memory_size == (6 if memory == "gru" else 12)
 

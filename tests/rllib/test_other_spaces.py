@@ -15,7 +15,7 @@ from rlhf_ray.policies.actions import best, entropy, log_probability, sample
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
-from tests.whole_runs import stored_by
+from tests.whole_runs import running, stored_by
 
 SWITCHES = spaces.MultiDiscrete([2, 3])
 
@@ -73,8 +73,7 @@ def test_an_iteration_of_each_kind(kind: str) -> None:
             network="auto" if kind == "NamedVectors" else "small",
         ),
     )
-    algorithm = PreferencePPOConfig.from_experiment(experiment).build_algo()
-    try:
+    with running(PreferencePPOConfig.from_experiment(experiment).build_algo()) as algorithm:
         result = algorithm.train()
         assert np.isfinite(result["learners"][DEFAULT_MODULE_ID]["total_loss"])
         assert result["learners"][DEFAULT_MODULE_ID]["learned_reward_std"] > 0
@@ -84,8 +83,6 @@ def test_an_iteration_of_each_kind(kind: str) -> None:
         assert pairs.left.actions.dtype == np.int64
         first = pairs.left.actions.reshape(*pairs.left.rewards.shape, -1)[..., 0]
         assert np.array_equal(pairs.left.rewards, first + (kind == "CameraAndSpeed"))
-    finally:
-        algorithm.stop()
 
 
 def test_the_policy_of_several_components_is_rllibs_and_ours() -> None:

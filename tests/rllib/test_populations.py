@@ -90,31 +90,64 @@ def test_trials_take_turns_and_whoever_takes_over_another_differs_from_it(
     assert seed != 3
 
 
-@pytest.mark.parametrize("schedule", ["pbt", "pb2"])
-def test_nobody_waits_for_a_look_that_all_have_come_to(schedule: Schedule) -> None:
-    class Controller:
-        search_alg = None
+class Controller:
+    """Tune's, as far as a scheduler needs it."""
 
-        def get_trials(self) -> list[Trial]:
-            return trials
+    search_alg = None
 
-        get_live_trials = get_trials
+    def __init__(self, *trials: Trial) -> None:
+        self.trials, self._cached_trial_decisions = trials, dict[str, str]()
 
-        def _schedule_trial_save(self, trial: Trial, result: Any) -> None:
-            return None
+    def get_trials(self) -> tuple[Trial, ...]:
+        return self.trials
 
-    population = scheduler(schedule, SPACE, BUDGET)
+    def get_live_trials(self) -> set[Trial]:
+        return {trial for trial in self.trials if not trial.is_finished()}
+
+    def _schedule_trial_save(self, trial: Trial, result: Any) -> None: ...
+
+
+def population_of(schedule: Schedule, *trials: Trial) -> tuple[Any, Any]:
+    """A scheduler with these trials, all of them running, and its controller."""
+    population, controller = scheduler(schedule, SPACE, BUDGET), Controller(*trials)
     population.set_search_properties("objective", "max")
-    controller, trials = Controller(), [Trial("made_up", stub=True) for _ in range(2)]
-    for objective, trial in enumerate(trials):
-        trial.config = {"ppo.gamma": 0.9 + objective / 100, **COMMON}
+    for number, trial in enumerate(trials):
+        trial.config = {"ppo.gamma": 0.9 + number / 100, **COMMON}
         trial.status = Trial.RUNNING
         population.on_trial_add(controller, trial)
-    for objective, trial in enumerate(trials):
-        result = {"env_steps": STEPS, "objective": objective, "training_iteration": 1}
+    return population, controller
+
+
+def look(population: Any, controller: Any, trials: list[Trial]) -> None:
+    """The trials come to where they are compared, and pause."""
+    for number, trial in enumerate(trials):
+        result = {"env_steps": STEPS, "objective": number, "training_iteration": 1}
         assert population.on_trial_result(controller, trial, result) == "PAUSE"
         trial.status = Trial.PAUSED
+
+
+@pytest.mark.parametrize("schedule", ["pbt", "pb2"])
+def test_nobody_waits_for_a_look_that_all_have_come_to(schedule: Schedule) -> None:
+    trials = [Trial("made_up", stub=True) for _ in range(2)]
+    population, controller = population_of(schedule, *trials)
+    look(population, controller, trials)
     assert population.choose_trial_to_run(controller) in trials
+
+
+@pytest.mark.parametrize("schedule", ["pbt", "pb2"])
+@pytest.mark.parametrize("ending", ["fails", "ends"])
+def test_a_population_does_not_wait_for_a_trial_that_is_lost(schedule: Schedule, ending: str) -> None:
+    *there, lost = trials = [Trial("made_up", stub=True) for _ in range(3)]
+    population, controller = population_of(schedule, *trials)
+    look(population, controller, there)
+    assert population.choose_trial_to_run(controller) is None
+    if ending == "fails":
+        lost.status = Trial.ERROR
+        population.on_trial_error(controller, lost)
+    else:
+        lost.status = Trial.TERMINATED
+        population.on_trial_complete(controller, lost, {})
+    assert population.choose_trial_to_run(controller) in there
 
 
 @pytest.mark.usefixtures("seeded")
@@ -153,10 +186,6 @@ class _State:
 def test_what_a_trial_that_is_taken_over_has_still_to_save_does_not_stop_it_later(
     schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Controller:
-        def __init__(self) -> None:
-            self._cached_trial_decisions: dict[str, str] = {}
-
     population = scheduler(schedule, SPACE, 1000)
     controller, trial = Controller(), Trial("made_up", stub=True)
 

@@ -17,10 +17,9 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from rlhf_ray import envs
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
 from rlhf_ray.rllib.env_runner import EnvRunner
-from rlhf_ray.rllib.expert import ExpertPPOConfig
 from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.learner import PPOLearner, overridden
-from rlhf_ray.rllib.reference import ReferencePPOConfig
+from rlhf_ray.rllib.reference import ExpertPPOConfig, ReferencePPOConfig
 from rlhf_ray.settings import Experiment, PPOSettings
 
 
@@ -167,7 +166,9 @@ def test_rollouts_as_arrays_give_the_rows_of_episodes(environment: str, monkeypa
         for at, rows in rollout.pieces()
     ]
     learner = learner_of(config, environment)
-    monkeypatch.setattr("rlhf_ray.rllib.learner.learner_connectors", lambda learner: [ReadsNext()])
+    monkeypatch.setattr(
+        "rlhf_ray.rllib.learner.learner_pipeline", lambda learner: SimpleNamespace(connectors=[ReadsNext()])
+    )
     columns, rows = learner._rows_of_arrays(arrays)
     assert len(rows) == len(rollout) >= 200
     assert len(columns["obs"]) == len(rollout)

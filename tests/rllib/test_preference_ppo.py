@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import functools
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from ray.actor import ActorMethod
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
@@ -26,7 +29,8 @@ from rlhf_ray.settings import (
     SettingError,
 )
 from rlhf_ray.store import PreferenceStore
-from tests.whole_runs import stored_by
+from tests import whole_runs
+from tests.whole_runs import outcome, running, stored_by
 
 in_process = pytest.mark.usefixtures("ring_in_process")
 
@@ -46,34 +50,19 @@ def small(**changes: Any) -> Experiment:
 
 def run(experiment: Experiment, checkpoint: Path | None = None) -> dict[str, Any]:
     """Train to the end of the budget; what two equal runs have to agree on. Perhaps save a checkpoint after each iteration."""
-    algorithm = PreferencePPOConfig.from_experiment(experiment).build_algo()
-    try:
+    with running(PreferencePPOConfig.from_experiment(experiment).build_algo()) as algorithm:
         results = []
         while not algorithm.finished:
             results.append(algorithm.train())
             if checkpoint is not None:
                 algorithm.save_to_path(str(checkpoint))
-        comparisons = stored_by(algorithm)
-        return {
-            "ids": comparisons.pairs.ids,
-            "preferences": comparisons.preferences.tolist(),
-            "reward": algorithm.ring.newest_reward(),
-            "policy": algorithm.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID],
-            "returns": [result["env_runners"].get("episode_return_mean") for result in results],
-            "env_steps": algorithm.env_steps,
-            "iterations": len(results),
-        }
-    finally:
-        algorithm.stop()
+        returns = [result["env_runners"].get("episode_return_mean") for result in results]
+        return outcome(algorithm) | {"returns": returns, "iterations": len(results)}
 
 
 def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
-    for name in ("ids", "preferences", "env_steps"):
-        assert first[name] == second[name], name
+    whole_runs.assert_same(first, second)
     np.testing.assert_array_equal(first["returns"], second["returns"])
-    for group in ("reward", "policy"):
-        for name, value in first[group].items():
-            np.testing.assert_array_equal(value, second[group][name], err_msg=f"{group} {name}")
 
 
 @pytest.mark.slow
@@ -86,7 +75,7 @@ def test_pretraining_comes_before_the_first_labels_and_counts_towards_the_budget
     )
     algorithm = PreferencePPOConfig.from_experiment(of).build_algo()
     rows = []
-    try:
+    with running(algorithm):
         assert algorithm.begin()
         while not algorithm.finished:
             result = algorithm.train()
@@ -99,18 +88,13 @@ def test_pretraining_comes_before_the_first_labels_and_counts_towards_the_budget
                 algorithm.save_to_path(str(tmp_path))
         module = algorithm.learner_group._learner.module[REWARD_MODULE_ID].unwrapped()
         assert int(module.novelty.seen) == 2 * 800  # later versions of the reward left the memory as it was
-    finally:
-        algorithm.stop()
     assert [row[0] for row in rows] == [800, 1600, 500 + 3 * 800, 500 + 4 * 800]
     assert [row[1:3] for row in rows] == [[0, 0], [0, 0], [10, 1], [30, 2]]
     assert rows[0][3:] == pytest.approx([0, 1], abs=1e-5)  # normalised
-    resumed = PreferencePPOConfig.from_experiment(of).build_algo()
-    try:
+    with running(PreferencePPOConfig.from_experiment(of).build_algo()) as resumed:
         resumed.restore_from_path(str(tmp_path))
         learned = resumed.train()["learners"]["default_policy"]
         assert [learned["learned_reward_mean"], learned["learned_reward_std"]] == rows[1][3:]
-    finally:
-        resumed.stop()
 
 
 @pytest.mark.slow
@@ -126,15 +110,12 @@ def test_the_policy_normalises_observations_and_the_reward_sees_them_as_they_are
         memory=memory,  # type: ignore[arg-type]
         normalize_observations=True,
     )
-    algorithm = PreferencePPOConfig.from_experiment(small(ppo=ppo)).build_algo()
-    try:
+    with running(PreferencePPOConfig.from_experiment(small(ppo=ppo)).build_algo()) as algorithm:
         algorithm.train()
         result = algorithm.train()
         folder = algorithm.save_to_path(str(tmp_path))
         weights = algorithm.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID]
         seen = stored_by(algorithm).pairs.left.observations
-    finally:
-        algorithm.stop()
     assert weights["statistics.count"] == 2 * 4 * 201  # each observation of two rollouts of four whole episodes, once
     deviation = np.sqrt(weights["statistics.squares"] / weights["statistics.count"])
     # The random policy's, roughly: of other episodes, and few.
@@ -156,34 +137,6 @@ def test_a_run_meets_its_budgets_exactly_and_repeats_bit_for_bit(tmp_path: Path)
     assert run(small(seed=4, total_env_steps=500 + 800))["ids"][:10] != first["ids"][:10]
 
 
-@pytest.mark.soak
-@pytest.mark.usefixtures("ray_session")
-def test_with_two_env_runners_a_run_repeats_bit_for_bit() -> None:
-    ppo = PPOSettings(num_envs=2, num_env_runners=2, rollout_length=200, minibatch_size=200, epochs=2, hidden=(16,))
-    experiment = small(ppo=ppo)
-    first, second = run(experiment), run(experiment)
-    assert len(first["ids"]) == 30
-    assert first["env_steps"] == 2_900
-    assert_same(first, second)
-
-
-@pytest.mark.slow
-@in_process
-def test_steps_that_do_not_fill_an_iteration_go_to_the_first_clips() -> None:
-    outcome = run(small(total_env_steps=500 + 3 * 800 + 137))
-    assert outcome["env_steps"] == 500 + 3 * 800 + 137
-    assert outcome["iterations"] == 3
-
-
-@pytest.mark.slow
-@in_process
-def test_exploratory_steps_count_and_labels_still_add_up() -> None:
-    fragments = FragmentSettings(length=10, initial_env_steps=500, pool=60, exploration_env_steps=100)
-    outcome = run(small(fragments=fragments, total_env_steps=500 + 3 * 800 + 2 * 100))
-    assert outcome["env_steps"] == 500 + 3 * 800 + 2 * 100
-    assert len(outcome["ids"]) == 30
-
-
 @pytest.mark.slow
 @in_process
 @pytest.mark.parametrize("arrays", [True, False])
@@ -194,8 +147,7 @@ def test_the_learner_sees_the_learned_reward_of_each_real_step_and_metrics_the_t
     config = PreferencePPOConfig.from_experiment(small(reward_model=reward_model))
     if not arrays:
         config.callbacks(on_episode_end=lambda **arguments: None)  # needs RLlib's episodes
-    algorithm = config.build_algo()
-    try:
+    with running(config.build_algo()) as algorithm:
         result = algorithm.train()
         ensemble = algorithm.reward_model()
         assert int(ensemble.version) == result["learners"][DEFAULT_MODULE_ID]["reward_version"] == 1
@@ -230,23 +182,18 @@ def test_the_learner_sees_the_learned_reward_of_each_real_step_and_metrics_the_t
             applied = np.clip(actions * 2.0, -2.0, 2.0)
             expected = ensemble.predict(observations[:-1], applied, observations[1:], ended)
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    finally:
-        algorithm.stop()
 
 
 @pytest.mark.slow
 @in_process
 def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None:
     config = PreferencePPOConfig.from_experiment(small()).preferences(store=tmp_path / "store")
-    algorithm = config.build_algo()
-    try:
+    with running(config.build_algo()) as algorithm:
         algorithm.train()
         algorithm.train()
         algorithm.save_to_path(str(tmp_path / "checkpoint"))
         state = read_nested(tmp_path / "checkpoint" / "ring")
         reward = algorithm.ring.newest_reward()
-    finally:
-        algorithm.stop()
     shutil.move(tmp_path / "checkpoint", tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "store")
 
@@ -256,8 +203,7 @@ def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None
     assert len(PreferenceStore(tmp_path / "elsewhere" / "preferences")) == state["answered"]
 
     _global_registry.unregister(ENV_CREATOR, algorithm.config.env)  # as in a process that never set it
-    restored = PreferencePPO.from_checkpoint(str(tmp_path / "elsewhere"))
-    try:
+    with running(PreferencePPO.from_checkpoint(str(tmp_path / "elsewhere"))) as restored:
         (tmp_path / "again").mkdir()
         restored.ring.save(tmp_path / "again")
         again = read_nested(tmp_path / "again" / "ring")
@@ -279,8 +225,6 @@ def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None
         assert restored.ring.answered == 30
         assert restored.env_steps == 2_900
         assert not (tmp_path / "store").exists()  # the restored one has a store of its own
-    finally:
-        restored.stop()
 
 
 @pytest.mark.slow
@@ -333,3 +277,34 @@ def test_ray_is_started_with_room_for_the_ring_and_the_env_runners(monkeypatch: 
 def test_a_setting_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(SettingError, match=r"has no setting lenght; did you mean length\?"):
         PreferencePPOConfig().fragments(lenght=10)
+
+
+RUNNERS, ITERATIONS = 2, 3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_calls_of_an_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    ppo = PPOSettings(
+        num_envs=2, num_env_runners=RUNNERS, rollout_length=200, minibatch_size=200, epochs=2, hidden=(16,)
+    )
+    algorithm = PreferencePPOConfig.from_experiment(small(total_env_steps=500 + 4 * 800, ppo=ppo)).build_algo()
+    counts = Counter[str]()
+    remote = ActorMethod._remote
+
+    @functools.wraps(remote)
+    def counted(method: Any, *arguments: Any, **keywords: Any) -> Any:
+        kind = method._actor._ray_actor_creation_function_descriptor.class_name.rpartition(".")[2]
+        counts[kind] += 1
+        return remote(method, *arguments, **keywords)
+
+    try:
+        algorithm.train()  # begins
+        monkeypatch.setattr(ActorMethod, "_remote", counted)
+        for _ in range(ITERATIONS):
+            algorithm.train()
+    finally:
+        monkeypatch.undo()
+        algorithm.stop()
+    assert counts.pop("ArrayEnvRunner") == 2 * RUNNERS * ITERATIONS  # sample, and take new weights
+    assert 0 < counts.total() <= 8 * ITERATIONS  # of the ring, which asks and fits in two of them

@@ -10,6 +10,7 @@ import pytest
 from rlhf_ray import tune_configs
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.settings import Experiment
+from tests.whole_runs import running
 
 NEEDS = {
     "ant": "mujoco",
@@ -57,8 +58,7 @@ def test_each_preset_fits_its_environment_and_has_a_fast_variant(name: str) -> N
 )
 def test_a_fast_variant_runs_to_its_end(name: str, tmp_path: Path) -> None:
     experiment = _fast(name)
-    algorithm = preference_config(experiment).preferences(store=tmp_path / "store").build_algo()
-    try:
+    with running(preference_config(experiment).preferences(store=tmp_path / "store").build_algo()) as algorithm:
         while not algorithm.finished:
             result = algorithm.train()
         # Where an episode ends, an environment copy is reset, which is no step.
@@ -70,8 +70,6 @@ def test_a_fast_variant_runs_to_its_end(name: str, tmp_path: Path) -> None:
         # gathers more first clips and has no steps left for its second round.
         assert result["preferences"]["reward_version"] in (1, 2)
         assert math.isfinite(result["learners"]["default_policy"]["learned_reward_mean"])
-    finally:
-        algorithm.stop()
 
 
 @pytest.mark.parametrize("name", tune_configs.names())

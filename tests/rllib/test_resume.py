@@ -8,63 +8,38 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rlhf_ray.cli import main
-from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.settings import PPOSettings
-from rlhf_ray.store import PreferenceStore
-from tests.whole_runs import differences, finish, kill_everything, left_behind, options, small, start, stored_by
-
-
-def outcome(algorithm: PreferencePPO) -> dict[str, Any]:
-    comparisons = stored_by(algorithm)
-    return {
-        "ids": comparisons.pairs.ids,
-        "preferences": comparisons.preferences.tolist(),
-        "reward": dict(algorithm.ring.newest_reward()),
-        "policy": algorithm.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID],
-        "env_steps": algorithm.env_steps,
-    }
-
-
-def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
-    for name in ("ids", "preferences", "env_steps"):
-        assert first[name] == second[name], name
-    for group in ("reward", "policy"):
-        for name, value in first[group].items():
-            np.testing.assert_array_equal(value, second[group][name], err_msg=f"{group} {name}")
+from tests.made_up import labels_in, wait_for
+from tests.whole_runs import (
+    check_resumes,
+    differences,
+    finish,
+    kill_everything,
+    left_behind,
+    options,
+    outcome,
+    running,
+    small,
+    start,
+)
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_with_two_env_runners_too(tmp_path: Path) -> None:
     ppo = PPOSettings(num_envs=2, num_env_runners=2, rollout_length=150, minibatch_size=200, epochs=2, hidden=(16,))
-    algorithm = PreferencePPOConfig.from_experiment(small(ppo=ppo)).build_algo()
-    try:
-        while not algorithm.finished:
-            algorithm.train()
-            if algorithm.training_iteration == 2:
-                algorithm.save_to_path(str(tmp_path / "checkpoint"))
-        undisturbed = outcome(algorithm)
-    finally:
-        algorithm.stop()
-    algorithm = PreferencePPO.from_checkpoint(str(tmp_path / "checkpoint"))
-    try:
-        while not algorithm.finished:
-            algorithm.train()
-        assert_same(undisturbed, outcome(algorithm))
-    finally:
-        algorithm.stop()
+    check_resumes(PreferencePPOConfig.from_experiment(small(ppo=ppo)), tmp_path / "checkpoint")
 
 
 @pytest.mark.slow
@@ -81,22 +56,15 @@ def test_an_asynchronous_run_goes_on_with_its_newest_reward_its_labels_and_anoth
         experiment, preferences=dataclasses.replace(experiment.preferences, mode="asynchronous")
     )
     store = tmp_path / "store"
-    algorithm = PreferencePPOConfig.from_experiment(experiment).preferences(store=store).build_algo()
-    try:
+    with running(PreferencePPOConfig.from_experiment(experiment).preferences(store=store).build_algo()) as algorithm:
         for _ in range(2):
             algorithm.train()
-        deadline = time.monotonic() + 60
-        while algorithm.ring.version < 2:  # ahead of the learner, which has not asked since
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: algorithm.ring.version >= 2)  # ahead of the learner, which has not asked since
         algorithm.save_to_path(str(tmp_path / "checkpoint"))
         before, version = outcome(algorithm), algorithm.ring.version
-    finally:
-        algorithm.stop()
     ppo = dataclasses.replace(experiment.ppo, num_envs=2, num_env_runners=runners)
     config = PreferencePPOConfig.from_experiment(dataclasses.replace(experiment, ppo=ppo)).preferences(store=store)
-    algorithm = config.build_algo()
-    try:
+    with running(config.build_algo()) as algorithm:
         algorithm.restore_from_path(str(tmp_path / "checkpoint"))
         assert algorithm.training_iteration == 2
         assert algorithm.env_steps == before["env_steps"]
@@ -113,13 +81,8 @@ def test_an_asynchronous_run_goes_on_with_its_newest_reward_its_labels_and_anoth
         after = outcome(algorithm)
         assert after["ids"][: len(before["ids"])] == before["ids"]
         assert len(after["ids"]) == len(set(after["ids"])) <= 40
-        deadline = time.monotonic() + 60
-        while algorithm.ring.version == version:  # the fit to the last labels need not be over yet
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: algorithm.ring.version > version)  # the fit to the last labels need not be over yet
         assert algorithm.env_steps <= experiment.total_env_steps
-    finally:
-        algorithm.stop()
 
 
 @pytest.fixture
@@ -158,10 +121,7 @@ def test_a_run_killed_with_everything_it_started_goes_on_elsewhere_and_comes_to_
     run = tmp_path / "killed"
     words = ["train", "Pendulum-v1", "--run-dir", str(run), "--evaluation-episodes", "2", *options(small())]
     process = begin(*words, program=TELLS_WHAT_IT_IMPORTS)
-    deadline = time.monotonic() + 600
-    while len(read_metrics(run / "metrics.jsonl")) < 3 and process.poll() is None:  # after the first checkpoint
-        assert time.monotonic() < deadline, "the run does not get on"
-        time.sleep(0.02)
+    wait_for(lambda: len(read_metrics(run / "metrics.jsonl")) >= 3 or process.poll() is not None, 600)
     assert process.poll() is None, process.communicate()
     kill_everything(process)
     assert (tmp_path / "imported").read_text() == "set()"
@@ -193,18 +153,14 @@ def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_
 ) -> None:
     folder = tmp_path / "sweep"
     process = begin(str(folder), program=SWEEP)
-    deadline = time.monotonic() + 600
-    while not (checkpoints := list(folder.glob("*/checkpoint_*"))):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "the sweep does not get on"
-        time.sleep(0.1)
+    wait_for(lambda: list(folder.glob("*/checkpoint_*")) or process.poll() is not None, 600)
+    assert process.poll() is None, process.communicate()
+    checkpoints = list(folder.glob("*/checkpoint_*"))
     kill_everything(process)
     store = checkpoints[0].parent / "preferences"
-    before = PreferenceStore(store).load()
-    assert before is not None
+    before = labels_in(store)
     finish(begin(str(folder), "go on", program=SWEEP))
-    after = PreferenceStore(store).load()
-    assert after is not None
+    after = labels_in(store)
     assert after.pairs.ids[: len(before)] == before.pairs.ids
     assert len(after) == len(set(after.pairs.ids)) == 40
     rows = [json.loads(line) for line in (store.parent / "result.json").read_text().splitlines()]
@@ -220,11 +176,8 @@ def test_a_sweep_that_is_terminated_ends_as_by_ctrl_c(
     folder = tmp_path / "sweep"
     vary = ["--vary", "ppo.gamma=0.9,0.99", "--trials", "1", "--evaluation-episodes", "2", "--run-dir", str(folder)]
     process = begin("tune", "Pendulum-v1", *vary, *options(small()))
-    deadline = time.monotonic() + 600
-    while not list(folder.glob("*/checkpoint_*")):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "the sweep does not get on"
-        time.sleep(0.1)
+    wait_for(lambda: list(folder.glob("*/checkpoint_*")) or process.poll() is not None, 600)
+    assert process.poll() is None, process.communicate()
     for _ in range(2):  # `timeout` signals the process, and then its whole group
         os.killpg(process.pid, signal.SIGTERM)
     said, _ = process.communicate(timeout=300)

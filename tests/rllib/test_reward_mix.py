@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium as gym
@@ -13,9 +14,16 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.policies.actions import to_env_actions
 from rlhf_ray.rllib import PreferencePPOConfig, PreferenceSACConfig
-from rlhf_ray.rllib.connectors import HistoryReward
-from rlhf_ray.rllib.learned_reward import REPLAYED, REWARD_MODULE_ID, LearnedReward, RewardModule, reward_spec
+from rlhf_ray.rllib.learned_reward import (
+    REPLAYED,
+    REWARD_MODULE_ID,
+    HistoryReward,
+    LearnedReward,
+    RewardModule,
+    reward_spec,
+)
 from rlhf_ray.settings import Experiment, RewardModelSettings
 
 OBSERVATIONS, ACTIONS = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Box(-2.0, 2.0, (1,))
@@ -109,11 +117,6 @@ def test_episodes_get_the_mixture(share: float, appended: int) -> None:
     assert metrics.get("mixed_reward_mean") == (pytest.approx(by_hand.mean(), abs=1e-5) if share else None)
 
 
-def test_without_a_share_the_learned_reward_is_not_touched() -> None:
-    rewards = torch.randn(5)
-    assert module(0.0).mixed(rewards, torch.full((5,), torch.nan)) is rewards
-
-
 def test_the_novelty_of_the_pretraining_is_not_mixed() -> None:
     rewards, own = torch.randn(5), torch.ones(5)
     assert module(0.5, pretrains=True, version=0).mixed(rewards, own) is rewards
@@ -149,3 +152,21 @@ def test_the_setting_reaches_the_learners_module(kind: Any, share: float) -> Non
 def test_other_shares_are_refused(share: Any, said: str) -> None:
     with pytest.raises(SettingError, match=f"reward_mix is '?{share}.*{said}"):
         Experiment(reward_mix=share)
+
+
+@pytest.mark.parametrize("appended", [0, 1])
+def test_a_reward_that_reads_history_sees_the_steps_before_a_piece(appended: int) -> None:
+    torch.manual_seed(0)
+    reward: RewardModule = reward_spec(RewardModelSettings(network="gru", hidden=(8, 8)), OBSERVATIONS, ACTIONS).build()
+    reward.ensemble.window.fill_(4)
+    assert reward.ensemble.reads_history
+    whole = episode(12)
+    actions = torch.as_tensor(to_env_actions(whole.get_actions(), ACTIONS))
+    members = reward.ensemble.episode_rewards(torch.as_tensor(whole.get_observations()), actions, False)
+    expected = reward.ensemble.combine(members).numpy()[5 : 12 - appended]
+    pieces = [whole.slice(slice(5, 12), len_lookback_buffer=5)]
+    before = copy.deepcopy(pieces[0].get_rewards())
+    given: dict[str, Any] = {Columns.LOSS_MASK: {}} if appended else {}
+    HistoryReward()(rl_module=Modules(reward), batch=given, episodes=pieces)
+    assert pieces[0].get_rewards() == pytest.approx([*expected, *[0.0] * appended], abs=1e-5)
+    assert not np.allclose(before, pieces[0].get_rewards())

@@ -28,9 +28,8 @@ from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.reference import ReferenceSACConfig
 from rlhf_ray.rllib.rllib_internals import local_learner
-from rlhf_ray.rllib.sac_learner import SACLearner
+from rlhf_ray.rllib.sac_learner import SACLearner, TransitionBuffer
 from rlhf_ray.rllib.sac_module import SoftActorCritic, SquashedGaussian
-from rlhf_ray.rllib.sac_replay import TransitionBuffer
 from rlhf_ray.runs.new_run import new_run
 from rlhf_ray.runs.train import train
 from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SACSettings, SettingError, to_json
@@ -38,8 +37,7 @@ from rlhf_ray.settings.start import Start
 from rlhf_ray.sweeps import apply
 from rlhf_ray.sweeps.trial import TRIAL, TRIALS
 from tests.made_up import Walk
-from tests.rllib.test_resume import assert_same, outcome
-from tests.whole_runs import small
+from tests.whole_runs import assert_same, outcome, running, small
 
 BOUNDS = gym.spaces.Box(-3.0, 1.0, (1,), np.float32)
 """Not symmetric: policy actions are not the environment's."""
@@ -138,21 +136,6 @@ def test_each_row_has_its_own_next_observation_whatever_is_next_to_it_and_the_ri
     assert seen == set(newest)
 
 
-def test_a_restored_buffer_is_the_same_one() -> None:
-    buffer, other = TransitionBuffer(30), TransitionBuffer(5)
-    for seed in range(4):
-        buffer.add([episode(11, seed=seed)])
-    other.load(buffer.state())
-    for each in (buffer, other):
-        each.add([episode(4, seed=9)])
-    samples = []
-    for each in (buffer, other):
-        torch.manual_seed(1)
-        samples.append(each.sample(100))
-    for name, values in samples[0].items():
-        torch.testing.assert_close(values, samples[1][name], rtol=0, atol=0)
-
-
 # The learner.
 
 
@@ -197,22 +180,6 @@ def test_gradient_steps_add_up_to_their_share_of_the_steps_after_the_first(learn
     assert due[:2] == [0, 0]
     assert sum(due) == int(0.5 * (334 - 60))
     assert min(due) >= 0
-
-
-def test_gradient_steps_come_in_parts_with_mean_metrics(learner: SACLearner, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner.replay.add([episode(30, seed=0)])
-    size, taken, logged = learner.config.train_batch_size_per_learner, list[int](), dict[str, Any]()
-
-    def step(batch: Any, *others: Any) -> torch.Tensor:
-        taken.append(len(batch.rewards))
-        return torch.arange(4.0) + len(taken)
-
-    monkeypatch.setattr("rlhf_ray.rllib.sac_learner.ROWS", 2 * size)
-    monkeypatch.setattr(learner.steps, "step", step)
-    monkeypatch.setattr(learner.metrics, "log_dict", lambda values, **how: logged.update(values))
-    learner._learn(5)
-    assert taken == [size] * 5
-    assert [logged[name] for name in ("critic_loss", "value_mean", "actor_loss", "entropy")] == [3, 4, 5, 6]
 
 
 def test_an_update_moves_actor_critics_targets_and_temperature_but_not_the_reward(
@@ -296,7 +263,7 @@ def test_a_restored_run_is_the_undisturbed_one_and_budgets_are_exact(tmp_path: P
     experiment = dataclasses.replace(experiment, preferences=preferences, sac=sac)
     algorithm = PreferenceSACConfig.from_experiment(experiment).build_algo()
     results = []
-    try:
+    with running(algorithm):
         while not algorithm.finished:
             results.append(algorithm.train())
             if algorithm.training_iteration == 4:
@@ -304,8 +271,6 @@ def test_a_restored_run_is_the_undisturbed_one_and_budgets_are_exact(tmp_path: P
         undisturbed, replayed = outcome(algorithm), local_learner(algorithm.learner_group).replay.state()
         module = local_learner(algorithm.learner_group).module[DEFAULT_MODULE_ID].unwrapped()
         check_statistics(module, algorithm.env_runner.module, replayed, normalises=bool(pretraining))
-    finally:
-        algorithm.stop()
     assert undisturbed["env_steps"] == experiment.total_env_steps
     assert len(undisturbed["ids"]) == 20
     assert replayed["added"] == 8 * 40 + pretraining
@@ -316,16 +281,13 @@ def test_a_restored_run_is_the_undisturbed_one_and_budgets_are_exact(tmp_path: P
 
     policy = load_policy(tmp_path / "checkpoint")
     assert np.abs(policy.best(np.zeros((3, 3), np.float32)) + 1.0).max() <= 2.0
-    again = PreferenceSAC.from_checkpoint(str(tmp_path / "checkpoint"))
-    try:
+    with running(PreferenceSAC.from_checkpoint(str(tmp_path / "checkpoint"))) as again:
         assert local_learner(again.learner_group).replay.added == 4 * 40
         while not again.finished:
             again.train()
         assert_same(undisturbed, outcome(again))
         for name, values in local_learner(again.learner_group).replay.state()["columns"].items():
             np.testing.assert_array_equal(values, replayed["columns"][name])
-    finally:
-        again.stop()
 
 
 def check_statistics(module: Any, of_runner: Any, replayed: dict[str, Any], normalises: bool) -> None:

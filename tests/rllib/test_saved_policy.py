@@ -17,8 +17,6 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib import checkpoint_parts
 from rlhf_ray.rllib.policy import CollectorPolicy, built, policy_spec
 from rlhf_ray.rllib.sac_module import SoftActorCritic
-from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.policies import newest_agent, newest_policy
 from rlhf_ray.settings import PPOSettings
 
 VECTOR, IMAGE = gym.spaces.Box(-2.0, 2.0, (3,)), gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
@@ -90,13 +88,3 @@ def test_damage_is_one_line_and_networks_of_others_are_left_to_rllib(tmp_path: P
     (tmp_path / "policy" / WEIGHTS_FILE).write_bytes(b"nothing")
     with pytest.raises(SettingError, match="damaged"):
         SavedPolicy.load(tmp_path / "policy")
-
-
-def test_a_run_keeps_the_policy_of_its_newest_checkpoint(trained_run: RunFolder) -> None:
-    policy, iteration = newest_policy(trained_run)
-    assert iteration == int(trained_run.checkpoint().name)
-    theirs = checkpoint_parts.load_policy(trained_run.checkpoint())
-    assert policy.maker().digest() == theirs.maker().digest()
-    assert newest_agent(trained_run).name == f"{trained_run.path.name}, iteration {iteration}"
-    older = RunFolder.of_policy(min(trained_run.checkpoints.glob("[0-9]*")))
-    assert newest_policy(older)[1] < iteration

@@ -102,16 +102,6 @@ def test_a_run_repeats_its_episodes_and_none_of_another_iteration() -> None:
 
 
 @pytest.mark.slow
-def test_actions_have_a_stream_of_their_own_too() -> None:
-    def noise(index: int, **of: Any) -> float:
-        made(EnvRunner, index, **of)
-        return float(torch.rand(()))
-
-    drawn = [noise(1), noise(2), noise(1, seed=1), noise(1, evaluation=True)]
-    assert len(set(drawn)) == 4
-
-
-@pytest.mark.slow
 def test_a_restarted_env_runner_repeats_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [starts(made(EnvRunner, index)) for index in (1, 2)]
     monkeypatch.setattr(env_runner, "was_restarted", lambda: True)

@@ -19,6 +19,7 @@ from rlhf_ray.settings import (
     PreferenceSettings,
     RewardModelSettings,
 )
+from tests.whole_runs import running
 
 LENGTH = 7
 
@@ -39,8 +40,7 @@ def _experiment(memory: Any) -> Experiment:
 @pytest.mark.usefixtures("ring_in_process")
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_the_learner_sees_the_reward_of_each_step_after_its_episodes_steps_before(memory: Any) -> None:
-    algorithm = PreferencePPOConfig.from_experiment(_experiment(memory)).build_algo()
-    try:
+    with running(PreferencePPOConfig.from_experiment(_experiment(memory)).build_algo()) as algorithm:
         result = algorithm.train()
         assert result["learners"][DEFAULT_MODULE_ID]["reward_version"] == 1
         ensemble, learner = algorithm.reward_model(), algorithm.learner_group._learner
@@ -73,5 +73,3 @@ def test_the_learner_sees_the_reward_of_each_step_after_its_episodes_steps_befor
                     expected = ((raw - ensemble.reward_mean) / ensemble.reward_std).mean()
                     assert got[t] == pytest.approx(float(expected), abs=1e-4)
         assert sum(len(actions) > 60 for _, actions in whole.values()), "no episode went over a rollout's end"
-    finally:
-        algorithm.stop()

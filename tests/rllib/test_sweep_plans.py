@@ -11,7 +11,6 @@ import pytest
 import ray
 import torch
 from ray import tune
-from ray.tune.experiment import Trial
 
 from rlhf_ray import tune_configs
 from rlhf_ray.data.places import JOB
@@ -130,13 +129,6 @@ def test_what_does_not_go_together_is_said(arguments: Any, message: str) -> None
         check_strategies(*arguments)
 
 
-def test_what_goes_together_is_let_through() -> None:
-    for search in ("random", "optuna"):
-        for schedule in ("none", "asha"):
-            check_strategies(search, schedule, {"fragments.length": tune.choice([5, 10])}, 1, 1)  # type: ignore[arg-type]
-    check_strategies("random", "pbt", {**GAMMA, "fragments.length": tune.choice([5, 10])}, 4, None)
-
-
 def test_population_based_training_changes_what_may_change_and_keeps_it_in_its_range() -> None:
     space = {
         **GAMMA,
@@ -173,43 +165,6 @@ def test_asha_stops_who_does_worse_than_others_at_a_fifth_of_the_steps() -> None
         early = asha.on_trial_result(None, trial, {"env_steps": 199, "objective": objective})
         decisions[objective] = early, asha.on_trial_result(None, trial, {"env_steps": 200, "objective": objective})
     assert decisions == {5.0: ("CONTINUE", "CONTINUE"), 1.0: ("CONTINUE", "STOP"), 9.0: ("CONTINUE", "CONTINUE")}
-
-
-@pytest.mark.parametrize("schedule", ["pbt", "pb2"])
-@pytest.mark.parametrize("ending", ["fails", "ends"])
-def test_a_population_does_not_wait_for_a_trial_that_is_lost(schedule: Any, ending: str) -> None:
-    population = scheduler(schedule, {"ppo.gamma": tune.uniform(0.9, 0.99)}, 1000)
-    population.set_search_properties("objective", "max")
-
-    class Controller:
-        search_alg = None
-
-        def __init__(self) -> None:
-            self.trials = [Trial("a", stub=True) for _ in range(3)]
-
-        def get_trials(self) -> list[Trial]:
-            return self.trials
-
-        def get_live_trials(self) -> set[Trial]:
-            return {trial for trial in self.trials if not trial.is_finished()}
-
-    controller = Controller()
-    *there, lost = controller.trials
-    for trial in controller.trials:
-        population.on_trial_add(controller, trial)  # type: ignore[arg-type]
-    for trial in there:
-        result = {"env_steps": 200, "objective": 1.0, "training_iteration": 2}
-        assert population.on_trial_result(controller, trial, result) == "PAUSE"  # type: ignore[arg-type]
-        trial.status = Trial.PAUSED
-    lost.status = Trial.RUNNING
-    assert population.choose_trial_to_run(controller) is None  # type: ignore[arg-type]
-    if ending == "fails":
-        lost.status = Trial.ERROR
-        population.on_trial_error(controller, lost)  # type: ignore[arg-type]
-    else:
-        lost.status = Trial.TERMINATED
-        population.on_trial_complete(controller, lost, {})  # type: ignore[arg-type]
-    assert population.choose_trial_to_run(controller) in there  # type: ignore[arg-type]
 
 
 def test_the_same_seed_draws_the_same_settings() -> None:
@@ -373,20 +328,6 @@ def test_people_are_told_where_they_label_once(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv(JOB, "{}")  # everyone with the cluster's token reads what a job prints
     Announcer(said.append).on_step_end(0, [trial])
     assert said[2:] == [f"trial_t1: annotators' links are in {tmp_path}/links.json"]
-
-
-def test_a_started_trial_is_told() -> None:
-    class Trial:
-        def __str__(self) -> str:
-            return "trial_t1"
-
-        def is_finished(self) -> bool:
-            return False
-
-    said: list[str] = []
-    announcer = Announcer(said.append)
-    announcer.on_trial_start(0, [Trial()], Trial())
-    assert said == ["trial_t1: started, 0 trials done"]
 
 
 def test_a_plan_that_cannot_work_is_refused() -> None:

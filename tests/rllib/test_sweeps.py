@@ -27,7 +27,8 @@ from rlhf_ray.settings import Experiment, load_experiment
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.sweeps import Plan, apply, strategies, sweep
 from rlhf_ray.sweeps.trial import experiment_of
-from tests.whole_runs import small
+from tests.made_up import wait_for
+from tests.whole_runs import running, small
 
 
 @pytest.fixture(autouse=True)
@@ -129,10 +130,7 @@ def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_trai
     assert "Traceback" not in printed + caplog.text
     for trial in outcome.trials:
         assert list((folder / trial["name"]).glob("events.out.tfevents.*"))  # TensorBoard
-    deadline = time.monotonic() + 20
-    while trials_processes():
-        assert time.monotonic() < deadline, "a trial's process is left over"
-        time.sleep(0.1)
+    wait_for(lambda: not trials_processes(), 20)
 
 
 @pytest.mark.soak
@@ -195,12 +193,9 @@ def test_settings_that_change_at_a_checkpoint_take_effect_with_the_next_update(
         "total_env_steps": 500 + 6 * 600,
     }
     config = PreferencePPOConfig.from_experiment(apply(small(), changed)).preferences(store=tmp_path / "store")
-    algorithm = config.build_algo()
-    try:
+    with running(config.build_algo()) as algorithm:
         algorithm.restore_from_path(str(trained_run.checkpoint()))
         result = algorithm.train()
-    finally:
-        algorithm.stop()
     policy = result["learners"]["default_policy"]
     assert policy["default_optimizer_learning_rate"] == pytest.approx(0.0123)
     assert policy["curr_entropy_coeff"] == pytest.approx(0.75)

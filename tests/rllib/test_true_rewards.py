@@ -9,14 +9,13 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 
 from rlhf_ray.policies.ppo_update import PPOUpdate
 from rlhf_ray.policies.sac_update import SACUpdate
-from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.learned_reward import LearnedReward
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.rllib_internals import local_learner
-from rlhf_ray.rllib.sac_replay import TransitionBuffer
-from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.rllib.sac_learner import TransitionBuffer
 from tests.generous import LEAST, LENGTH, largest
-from tests.rllib.test_meddling_environments import AGENTS
+from tests.rllib.test_meddling_environments import AGENTS, short
+from tests.whole_runs import running
 
 READ = (
     (RLModule, ("forward_exploration", "forward_train")),
@@ -46,19 +45,6 @@ def spied(method: Any) -> Any:
     return spy
 
 
-def config_of(agent: str) -> Any:
-    return preference_config(
-        Experiment(
-            environment="tests/Generous-v0",
-            total_env_steps=400,
-            fragments=FragmentSettings(length=5, initial_env_steps=80, pool=40),
-            preferences=PreferenceSettings(comparisons=20, initial_comparisons=10, rounds=2),
-            reward_model=RewardModelSettings(hidden=(8,), ensemble_size=1, initial_updates=3, updates=2),
-            **AGENTS[agent],
-        )
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", AGENTS)
 def test_no_part_of_the_agent_gets_the_true_reward(agent: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -66,14 +52,11 @@ def test_no_part_of_the_agent_gets_the_true_reward(agent: str, monkeypatch: pyte
     for kind, names in READ:
         for name in names:
             monkeypatch.setattr(kind, name, spied(getattr(kind, name)))
-    algorithm = config_of(agent).build_algo()
-    try:
+    with running(short(agent, "tests/Generous-v0").build_algo()) as algorithm:
         while not algorithm.finished:
             result = algorithm.train()
         assert result["env_runners"]["episode_return_mean"] > LENGTH * LEAST
         note("learner", vars(local_learner(algorithm.learner_group)))
         algorithm.save_to_path(tmp_path / "checkpoint")
-    finally:
-        algorithm.stop()
     assert len(SEEN) > 2
     assert {name: number for name, number in SEEN.items() if number > LEAST / 2} == {}

@@ -20,6 +20,7 @@ from rlhf_ray.settings import (
     PreferenceSettings,
     RewardModelSettings,
 )
+from tests.whole_runs import running
 
 
 class Mine(RLlibCallback):  # type: ignore[misc]
@@ -86,29 +87,12 @@ def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
     assert not [name for name in ray.util.list_named_actors() if name.startswith("ring-")]
 
 
-@pytest.mark.soak
-@pytest.mark.usefixtures("ray_session")
-def test_tunes_own_criterion_ends_a_trial_before_its_budget(tmp_path: Path) -> None:
-    (trial,) = tune.run(
-        PreferencePPO,
-        config=tiny().to_dict(),
-        stop={"training_iteration": 1},
-        storage_path=str(tmp_path),
-        verbose=0,
-    ).trials
-    assert trial.last_result["preferences"]["env_steps"] == 600
-    assert not trial.last_result["preferences"]["finished"]
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("ring_in_process")
 def test_train_goes_on_beyond_the_budget_for_whoever_calls_it(tmp_path: Path) -> None:
     asynchronous = PreferenceSettings(mode="asynchronous", comparisons=8, initial_comparisons=4, rounds=1)
     config = tiny(preferences=asynchronous).preferences(store=tmp_path / "store")
-    algorithm = config.build_algo()
-    try:
+    with running(config.build_algo()) as algorithm:
         done = [algorithm.train()["done"] for _ in range(3)]
         assert done == [False, True, True]
         assert algorithm.env_steps == 1400
-    finally:
-        algorithm.stop()

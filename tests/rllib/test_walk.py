@@ -15,10 +15,11 @@ import pytest
 import rlhf_ray
 from rlhf_ray import tune_configs
 from rlhf_ray.rllib.choice import preference_config
+from tests.whole_runs import running
 
 PACKAGE = f"{Path(rlhf_ray.__file__).parent}/"
 
-MOST_FILES = 88
+MOST_FILES = 78
 """Lower it with each simplification."""
 
 MOST_MOVES = 21
@@ -70,16 +71,15 @@ class Walk:
 def test_an_iteration_with_a_round_touches_few_files(tmp_path: Path) -> None:
     walk = Walk()
     experiment = tune_configs.fast(tune_configs.load("pendulum").experiment)
-    with walk.threads():
-        algorithm = preference_config(experiment).preferences(run_dir=tmp_path / "run").build_algo()
-        try:
+    with (
+        walk.threads(),
+        running(preference_config(experiment).preferences(run_dir=tmp_path / "run").build_algo()) as algorithm,
+    ):
+        algorithm.train()
+        rounds = algorithm.ring.rounds_held
+        with walk.counted():
             algorithm.train()
-            rounds = algorithm.ring.rounds_held
-            with walk.counted():
-                algorithm.train()
-            assert algorithm.ring.rounds_held == rounds + 1
-        finally:
-            algorithm.stop()
+        assert algorithm.ring.rounds_held == rounds + 1
     assert len(walk.files) <= MOST_FILES, sorted(walk.files)
     steps = walk.moves["rllib/array_env_runner.py", "rllib/env_runner.py"]
     assert steps > 100

@@ -18,7 +18,7 @@ from rlhf_ray import cli
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
-from rlhf_ray.rllib.starting import policy_weights
+from rlhf_ray.rllib.starting import check_policy, policy_weights
 from rlhf_ray.runs.callbacks import Callback
 from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.runs.new_run import new_run
@@ -32,8 +32,8 @@ from rlhf_ray.settings import (
 )
 from rlhf_ray.settings.start import Start
 from rlhf_ray.store import PreferenceStore
-from tests.made_up import some_comparisons
-from tests.whole_runs import small
+from tests.made_up import labels_in, some_comparisons
+from tests.whole_runs import running, small
 
 
 def spaces_of(config: PreferencePPOConfig) -> tuple[Any, Any]:
@@ -133,12 +133,10 @@ def test_a_run_that_is_going_on_is_evaluated_at_its_newest_whole_checkpoint(
 def test_a_run_starts_from_stored_labels_and_asks_only_for_what_is_missing(
     trained_run: RunFolder, tmp_path: Path, mode: Any
 ) -> None:
-    given = PreferenceStore(trained_run.preferences).load()
-    assert given is not None
+    given = labels_in(trained_run.preferences)
     experiment = small(seed=4, preferences=asking(comparisons=46, initial_comparisons=42, mode=mode))
     folder, outcome = go(tmp_path / "run", experiment, Start(labels=str(trained_run.path)))
-    stored = PreferenceStore(folder.preferences).load()
-    assert stored is not None
+    stored = labels_in(folder.preferences)
     assert stored.pairs.ids[:40] == given.pairs.ids
     rows = read_metrics(folder.metrics)
     assert rows[0]["comparisons"] >= 42
@@ -232,24 +230,18 @@ def test_a_checkpoint_with_a_fitted_reward_is_moved_and_goes_on(tmp_path: Path) 
     reward.save(tmp_path / "reward")
     config = PreferencePPOConfig.from_experiment(small()).start_from(reward_model=tmp_path / "reward")
     assert PreferencePPO.default_resource_request(config).bundles == [{"CPU": 1.0}]
-    algorithm = config.build_algo()
-    try:
+    with running(config.build_algo()) as algorithm:
         result = algorithm.train()
         assert result["preferences"]["comparisons"] == 0
         assert result["preferences"]["env_steps"] == 600
         algorithm.save_to_path(str(tmp_path / "checkpoint"))
-    finally:
-        algorithm.stop()
     shutil.rmtree(tmp_path / "reward")
     shutil.move(tmp_path / "checkpoint", tmp_path / "moved")
-    restored = PreferencePPO.from_checkpoint(str(tmp_path / "moved"))
-    try:
+    with running(PreferencePPO.from_checkpoint(str(tmp_path / "moved"))) as restored:
         result = restored.train()
         assert result["learners"]["default_policy"]["reward_version"] == 7
         for name, value in reward.state().items():
             np.testing.assert_array_equal(restored.reward_model().state()[name], value)
-    finally:
-        restored.stop()
 
 
 @pytest.mark.slow
@@ -257,12 +249,10 @@ def test_a_checkpoint_with_a_fitted_reward_is_moved_and_goes_on(tmp_path: Path) 
 def test_a_fitted_reward_does_not_hide_that_episodes_have_different_lengths(tmp_path: Path) -> None:
     config = PreferencePPOConfig.from_experiment(small(environment="CartPole-v1"))
     RewardEnsemble(*spaces_of(config), RewardModelSettings()).save(tmp_path / "reward")
-    algorithm = config.start_from(reward_model=tmp_path / "reward").build_algo()
-    try:
-        with pytest.raises(SettingError, match=r"allow_variable_horizon is False, but episodes of \d+ to \d+ steps"):
-            algorithm.train()
-    finally:
-        algorithm.stop()
+    message = r"allow_variable_horizon is False, but episodes of \d+ to \d+ steps"
+    config = config.start_from(reward_model=tmp_path / "reward")
+    with running(config.build_algo()) as algorithm, pytest.raises(SettingError, match=message):
+        algorithm.train()
 
 
 @pytest.mark.slow
@@ -281,8 +271,7 @@ def test_a_policy_is_recorded_cloned_and_trained_on(
     assert "pretraining the policy on 600 demonstrated steps" in capsys.readouterr().out
     cloned = load_file(folder.start / "policy.safetensors")
     config = PreferencePPOConfig.from_experiment(folder.experiment()).preferences(store=tmp_path / "store")
-    algorithm = config.start_from(policy=folder.start / "policy.safetensors").build_algo()
-    try:
+    with running(config.start_from(policy=folder.start / "policy.safetensors").build_algo()) as algorithm:
         for weights in (
             algorithm.learner_group.get_weights()["default_policy"],
             algorithm.env_runner.module.get_state(),
@@ -291,15 +280,10 @@ def test_a_policy_is_recorded_cloned_and_trained_on(
                 np.testing.assert_array_equal(np.asarray(value), cloned[name])
         assert algorithm.training_iteration == 0
         assert algorithm.env_steps == 0
-    finally:
-        algorithm.stop()
     config = PreferencePPOConfig.from_experiment(folder.experiment()).preferences(store=tmp_path / "other")
-    algorithm = config.start_from(demonstrations=demos, cloning_epochs=5).build_algo()
-    try:
+    with running(config.start_from(demonstrations=demos, cloning_epochs=5).build_algo()) as algorithm:
         for name, value in algorithm.learner_group.get_weights()["default_policy"].items():
             np.testing.assert_array_equal(np.asarray(value), cloned[name])  # the same as from the command line
-    finally:
-        algorithm.stop()
 
 
 def test_demonstrations_that_cannot_be_cloned_from_are_refused_at_once(tmp_path: Path) -> None:
@@ -373,3 +357,32 @@ def test_a_fitted_reward_and_questions_do_not_go_together(tmp_path: Path) -> Non
     config = PreferencePPOConfig.from_experiment(small()).start_from(reward_model=tmp_path).reward_model(hidden=(3,))
     with pytest.raises(SettingError, match="is already fitted, but reward_model has other settings"):
         config.check_environment()
+
+
+PPO = {"actor.0.weight": np.zeros((8, 3)), "critic.0.weight": np.zeros((8, 3))}
+SAC = {"network.actor.weight": np.zeros((8, 3)), "network.log_alpha": np.zeros(())}
+STATISTICS = {"statistics.mean": np.zeros(3)}
+
+
+@pytest.mark.parametrize("weights", [PPO, SAC, PPO | STATISTICS, {"own.weight": np.zeros(2)}])
+def test_weights_of_the_same_names_and_shapes_fit(weights: dict[str, Any]) -> None:
+    check_policy(weights, weights, "run", "ppo")
+    check_policy(weights, weights | {"formal.seen.low": np.zeros(3)}, "run", "ppo")  # as before there were these
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected", "agent", "said"),
+    [
+        (PPO, SAC, "sac", "its network.actor.weight does not exist, but .* agent=sac"),
+        (SAC, PPO, "ppo", "its actor.0.weight does not exist, but .* agent=ppo"),
+        (PPO | STATISTICS, PPO, "ppo", "run normalises its .* but ppo.normalize_observations is False: set it to True"),
+        (PPO, PPO | STATISTICS, "ppo", "run does not normalise its .* is True: set it to False"),
+        (PPO, PPO | {"actor.0.weight": np.zeros((8, 4))}, "ppo", r"its actor.0.weight has .*\(8, 3\), .* \(8, 4\)"),
+        (PPO, PPO | {"value": np.zeros(2)}, "ppo", r"its value does not exist, but .* it has the shape \(2,\)"),
+        (PPO | {"value": np.zeros(2)}, PPO, "ppo", r"its value has the shape \(2,\), but .* it does not exist"),
+        ({"own.weight": np.zeros(2)}, PPO, "ppo", "its actor.0.weight does not exist"),
+    ],
+)
+def test_what_does_not_fit_is_named(weights: dict[str, Any], expected: dict[str, Any], agent: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        check_policy(weights, expected, "run", agent)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlhf_ray import cli
-from rlhf_ray.actors.inside_player import InsidePlayer
+from rlhf_ray.actors.episode_player import InsidePlayer
 from rlhf_ray.agents.agent import NetworkAgent
 from rlhf_ray.agents.recorded import InsidePlan, load_episodes
 from rlhf_ray.data import recording_writer

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlhf_ray.actors.local import LocalExecutor
+from rlhf_ray.actors.executor import LocalExecutor
 from rlhf_ray.wrappers import learning
 from tests.wrappers.in_process import SettledFragments, SettledRing
 

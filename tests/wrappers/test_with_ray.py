@@ -15,7 +15,7 @@ import gymnasium as gym
 import pytest
 import ray
 
-from rlhf_ray.actors.local import LocalExecutor
+from rlhf_ray.actors.executor import LocalExecutor
 from rlhf_ray.settings import PreferenceSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesVectorEnv
