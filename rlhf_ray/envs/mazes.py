@@ -11,9 +11,8 @@ from gymnasium import spaces
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs.formula import Formula, Shaping
-from rlhf_ray.envs.grid_states import GridStates
-from rlhf_ray.envs.options import checked_option
+from rlhf_ray.envs.formula import Formula, Shaping, checked_option
+from rlhf_ray.envs.gridworld import GridStates
 from rlhf_ray.reward.functions import TableReward
 
 MOVES = ((0, 0), (-1, 0), (0, 1), (1, 0), (0, -1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -10,12 +9,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from examples.worlds import WORLDS
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.envs import make_batch
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.envs.gym_batch import GymBatch
+from rlhf_ray.envs.batches import GymBatch
+from tests.envs.worlds import Gives
 
-FIELDS = ("observations", "rewards", "terminated", "truncated")
+FIELDS = ("observations", "rewards", "terminated", "truncated", "causes")
 
 
 def check_states(name: str, before: int = 8, after: int = 12) -> EnvBatch:
@@ -32,14 +33,17 @@ def check_states(name: str, before: int = 8, after: int = 12) -> EnvBatch:
     for t in range(before, before + after):
         ours, theirs = batch.step(actions[t]), other.step(actions[t][order])
         for field in FIELDS:
-            np.testing.assert_array_equal(getattr(theirs, field), getattr(ours, field)[order])
+            np.testing.assert_array_equal(getattr(theirs, field), np.array(getattr(ours, field))[order])
     other.close()
     return batch
 
 
 @pytest.mark.parametrize(
     "name",
-    ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "fixed/CartPole-v1", "rlhf_ray/MovingDot-v0", "rlhf_ray/CoinFlip-v0"],
+    [
+        *("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "fixed/CartPole-v1"),
+        *(f"rlhf_ray/{name}-v0" for name in ("MovingDot", "CoinFlip", *WORLDS)),
+    ],
 )
 def test_restored_states_repeat_everything(name: str) -> None:
     check_states(name).close()
@@ -115,10 +119,8 @@ class Odd(gym.Env[Any, Any]):
 
 
 @pytest.fixture
-def odd() -> Iterator[None]:
+def odd() -> None:
     gym.register(NAME, entry_point=Odd, max_episode_steps=5)
-    yield
-    del gym.registry[NAME]
 
 
 def test_a_state_that_is_not_plain_is_one_line_unless_the_environment_saves_itself(odd: None) -> None:
@@ -164,26 +166,15 @@ def test_unknown_names_say_the_closest() -> None:
         make_batch("procgen/coinrun-simple", 1)
 
 
-class Tells(gym.Env[Any, Any]):
+class Tells(Gives):
     """Says about itself what its class has, and edits so."""
 
-    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
     said: Any = MappingProxyType({"hue": 1.0})
     edited: Any = np.ones(2, np.float32)
     edits: Any = ("paint",)
-    steps = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        self.steps = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
-        self.steps += 1
-        return np.zeros(2, np.float32), 0.0, False, False, {}
 
     def describe(self) -> Any:
-        return self.said(self.steps) if callable(self.said) else self.said
+        return self.said(self.t) if callable(self.said) else self.said
 
     def edit(self, name: str) -> Any:
         if isinstance(self.edited, Exception):
@@ -192,12 +183,12 @@ class Tells(gym.Env[Any, Any]):
 
 
 @pytest.fixture
-def tells(monkeypatch: pytest.MonkeyPatch) -> Iterator[GymBatch]:
-    gym.register("Tells-v0", entry_point=lambda: Tells())
+def tells() -> GymBatch:
+    box = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    gym.register("Tells-v0", entry_point=lambda: Tells(box, lambda step: np.zeros(2, np.float32)))
     batch = GymBatch("Tells-v0", 2)
     batch.reset([0, 1])
-    yield batch
-    del gym.registry["Tells-v0"]
+    return batch
 
 
 def test_names_of_edits_may_be_a_list(tells: GymBatch) -> None:
