@@ -12,7 +12,7 @@ from rlhf_ray.actors.actor_ring import ActorRing
 from rlhf_ray.actors.executor import Actor
 from rlhf_ray.actors.page_handle import PageHandle
 from rlhf_ray.actors.people import STOPPED_WITHIN, People
-from rlhf_ray.labelling.open_pages import OPEN_FOR
+from rlhf_ray.labelling.situation import OPEN_FOR
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.runs.health import nobody_answers
 from rlhf_ray.settings import PreferenceSettings

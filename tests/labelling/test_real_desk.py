@@ -5,7 +5,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,6 @@ from playwright.sync_api import Browser, BrowserContext, Error, Page, expect
 from tests.labelling.at_the_page import lease_of, press, wait_for_pair, wait_saved
 from tests.labelling.fake_desk import Served, served
 from tests.labelling.office import Office, pairs_of
-
-
-@pytest.fixture
-def office(tmp_path: Path) -> Office:
-    return Office(tmp_path / "store")
 
 
 @pytest.fixture
