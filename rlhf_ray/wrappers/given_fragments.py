@@ -14,12 +14,7 @@ from rlhf_ray.queries.pool import CutFragments, FragmentPool, PoolReport
 
 
 class GivenFragments:
-    """Passes fragments to the pool, and tracks when there are enough to ask about.
-
-    Args:
-        actors: the ring's actors.
-        asks: whether the ring asks questions.
-    """
+    """Passes fragments to the pool, and tracks when there are enough to ask about, if the ring ``asks``."""
 
     def __init__(self, actors: RingActors, *, asks: bool):
         self.actors, self.asks = actors, asks

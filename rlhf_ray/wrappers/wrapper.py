@@ -29,10 +29,18 @@ from rlhf_ray.envs.observations import UnfitError, as_array, converted
 from rlhf_ray.labelling.camera import fps_of
 from rlhf_ray.queries.gatherers import who_sees_films
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
-from rlhf_ray.wrappers.arguments import Transform, Wait, check_wait, seen_space, transform_for
 from rlhf_ray.wrappers.learning import LearningSession
 from rlhf_ray.wrappers.recorder import LatestStep, Recorder
-from rlhf_ray.wrappers.session import WINDOW, FixedSession, RewardSession
+from rlhf_ray.wrappers.session import (
+    WINDOW,
+    FixedSession,
+    RewardSession,
+    Transform,
+    Wait,
+    check_wait,
+    seen_space,
+    transform_for,
+)
 
 FIRST_WINDOW_CLIPS = 4
 """Length of the windows for people's first clips, in clip lengths: such a window contains two completely rendered clips."""
