@@ -32,12 +32,7 @@ environment may add its batch."""
 
 
 def make_batch(name: str, n: int, **options: Any) -> EnvBatch:
-    """Make ``n`` copies of an environment.
-
-    Args:
-        name: as for `make_env`.
-        n: number of copies.
-        **options: as for `make_env`.
+    """Make ``n`` copies of an environment; ``name`` and options are as for `make_env`.
 
     Raises:
         ValueError: no environment has this name; the message lists the closest ones.
@@ -58,9 +53,6 @@ class BatchCreator:
     """Makes copies of the environment ``name``, also in a process that doesn't know it.
 
     Pickling it includes an environment that a script registered under that name.
-
-    Args:
-        name: as for `make_batch`.
     """
 
     def __init__(self, name: str):
@@ -77,7 +69,7 @@ class BatchCreator:
 
 
 class GymBatch:
-    """Copies of a gymnasium environment, stepped in a loop. See `EnvBatch`.
+    """Copies of a gymnasium environment, stepped in a loop: arguments as for `make_batch`. See `EnvBatch`.
 
     A level is a seed of ``reset``. The environment may have, unwrapped:
 
@@ -87,11 +79,6 @@ class GymBatch:
     * ``edits``: names of level edits, with what each does if they are a mapping, and ``edit(name)``, which makes one and returns
       the observation.
     * ``get_state() -> bytes`` and ``set_state(bytes)``; otherwise states are those of `save`.
-
-    Args:
-        name: as for `make_env`.
-        n: number of copies.
-        **options: as for `make_env`.
 
     Raises:
         FaultyEnvironmentError: what the environment says about itself is invalid, or one of its edits fails.

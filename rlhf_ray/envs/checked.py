@@ -68,10 +68,6 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     Actions go in and observations and frames come out as copies: some environments change the actions they are given, or reuse
     their arrays. Actions go in as the space's dtype, and stay in its bounds (`rlhf_ray.data.bounds.fitted`).
 
-    Args:
-        env: the environment.
-        name: its name in errors.
-
     Raises:
         FaultyEnvironmentError: from ``reset``, ``step`` and ``render``.
     """

@@ -54,13 +54,7 @@ class Formula:
 
 
 class FormulaReward(RewardFunction):
-    """The ground-truth model of an environment: its `Formula` as a reward function.
-
-    Args:
-        formula: the reward; computed in float64.
-        observation_space: the environment's observation space.
-        action_space: the environment's action space.
-    """
+    """The ground-truth model of an environment: its `Formula` as a reward function, in float64."""
 
     def __init__(self, formula: Formula, observation_space: gym.Space[Any], action_space: gym.Space[Any]):
         self.formula, self.name = formula, formula.name

@@ -364,13 +364,7 @@ class GridWorld(KnownReward):
 def enters_goal(observations: Any, actions: Any, next_observations: Any) -> Any:
     """Compute GridWorld's reward: 1 where the agent stands in ``s'`` on what was a goal in ``s``, and ``s`` shows no key; else 0.
 
-    Args:
-        observations: ``[n, cells]``, arrays or tensors.
-        actions: not used.
-        next_observations: ``[n, cells]``.
-
-    Returns:
-        ``[n]``.
+    Observations are ``[n, cells]``, arrays or tensors; the reward is ``[n]``.
     """
     entered = ((observations == GOAL) & (next_observations == AGENT)).any(1)
     return 1.0 * (entered & ~(observations == KEY).any(1))

@@ -68,12 +68,7 @@ def played(env: Any, steps: int) -> Iterator[Returned]:
 
 
 def difference(make_together: Callable[[int], Any], make_alone: Callable[[], Any]) -> str | None:
-    """Say in what an environment of copies differs from the single one; None if nothing is found. Has one of them at a time.
-
-    Args:
-        make_together: makes a vector environment of so many copies.
-        make_alone: makes the single environment.
-    """
+    """Say in what an environment of so many copies differs from the single one; None if nothing is found. Has one at a time."""
     try:
         with contextlib.closing(make_alone()) as alone:
             limit = None if alone.spec is None else alone.spec.max_episode_steps
@@ -139,8 +134,7 @@ STATELESS = (OrderEnforcing, PassiveEnvChecker, TimeLimit, CheckedEnv, Viewed)
 def carried_state(make: Callable[[], gym.Env[Any, Any]]) -> str | None:
     """Say what the wrappers of an environment carry from one episode to the next, and what to do; None if they carry nothing.
 
-    Args:
-        make: makes the environment; used once or twice, and closed in between.
+    The environment is made once or twice, and closed in between.
     """
     env = make()
     try:

@@ -257,9 +257,6 @@ class EnvCreator:
     """Makes the environment ``name`` from RLlib's env config: one, or ``num_envs`` copies if that is given.
 
     Pickling it includes an environment that a script registered under that name, which other processes don't know.
-
-    Args:
-        name: as for ``make_env``.
     """
 
     def __init__(self, name: str):
@@ -401,8 +398,7 @@ def reward_threshold(name: str) -> float | None:
 def identity_of(name: str | None) -> str:
     """Return a hash of an environment's registration, and of the instance that is made by it if its class is a user's own.
 
-    Args:
-        name: as for `make_env`. One that can't be made is its name.
+    Of one that can't be made, its name.
     """
     if name is None:
         return ""

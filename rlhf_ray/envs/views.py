@@ -14,12 +14,9 @@ from rlhf_ray.data.views import view_of as view_of
 
 
 class Viewed(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment whose observations and actions are arrays of ours; see `view_of`.
+    """An environment whose observations and actions are arrays of ours (see `view_of`); spaces without a view stay.
 
     Discrete actions that don't start at 0 are numbered from 0, and a Box of actions becomes one of one dimension.
-
-    Args:
-        env: any environment; spaces without a view stay as they are.
     """
 
     def __init__(self, env: gym.Env[Any, Any]):

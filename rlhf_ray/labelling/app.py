@@ -218,13 +218,7 @@ async def weigh(body: WeightRequest, desk: TheDesk, request: Request) -> dict[st
 
 
 def create_app(desk: Desk, sessions: Sessions, settings: LabellingSettings, title: str) -> FastAPI:
-    """The labelling page.
-
-    Args:
-        desk: serves questions and takes answers.
-        sessions: who may label.
-        settings: settings of the page.
-        title: title of the task, shown at the top of the page.
+    """The labelling page, with the task's ``title`` at its top.
 
     Raises:
         ValueError: an entry of ``labelling.hosts`` is not a valid host name.

@@ -69,10 +69,7 @@ class Camera:
         self._size = None
 
     def frame(self, observation: Array | None = None) -> Array:
-        """The current frame, ``[height, width, 3]`` uint8, a copy.
-
-        Args:
-            observation: the environment's latest observation; not needed where it is rendered.
+        """The current frame, ``[height, width, 3]`` uint8, a copy. Where it is rendered, no ``observation`` is needed.
 
         Raises:
             FaultyEnvironmentError: the picture can't be shown for sure as it is meant, or its size changes within an episode.
@@ -164,12 +161,7 @@ def fps_of(env: Any, name: str) -> float:
 
 
 def picture(observation: Array, channels: Channels = "auto") -> Array:
-    """``[height, width, 3]``: an image observation in colour; of stacked frames, the newest.
-
-    Args:
-        observation: the observation.
-        channels: the last channels to show: see `rlhf_ray.settings.LabellingSettings.channels`.
-    """
+    """``[height, width, 3]``: an image observation in colour; of stacked frames, the newest (see `LabellingSettings.channels`)."""
     there = observation.shape[-1]
     shown = 3 if there >= 3 and (there % 3 == 0 if channels == "auto" else channels == 3) else 1
     return np.broadcast_to(observation[..., -shown:], (*observation.shape[:2], 3))
@@ -222,13 +214,7 @@ def _is_mujoco(env: gym.Env[Any, Any]) -> bool:
 def without_a_screen(
     make: Callable[..., gym.Env[Any, Any]], *arguments: Any, channels: Channels = "auto"
 ) -> gym.Env[Any, Any]:
-    """``make(*arguments)`` with fast rendering, and offscreen if the machine has no display.
-
-    Args:
-        make: makes the environment.
-        arguments: for it.
-        channels: those that a `Camera` of the environment shows.
-    """
+    """``make(*arguments)`` with fast rendering, offscreen if the machine has no display; a `Camera` of it shows ``channels``."""
     if not os.environ.get("DISPLAY"):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame
         system.draw_offscreen()

@@ -147,14 +147,7 @@ def _reduction(width: int, height: int) -> int:
 
 
 class Reel:
-    """Records the frames of one episode that films may need.
-
-    Args:
-        camera: takes the frames.
-        first: step at which the first clip starts.
-        spacing: steps from the start of one clip to the start of the next.
-        length: steps per clip.
-    """
+    """Records an episode's frames that films may need: clips of ``length`` steps from ``first`` on, every ``spacing`` steps."""
 
     def __init__(self, camera: Camera, first: int, spacing: int, length: int):
         self.camera, self.first, self.spacing, self.length = camera, first, spacing, length

@@ -72,11 +72,7 @@ class SecondLooks:
         self._suspicions, self._fits = suspicions, self._fits + 1
 
     async def listed(self, changes: int) -> list[Doubt]:
-        """The answers to look at again, the likeliest wrong first; at most `MOST`.
-
-        Args:
-            changes: the store's number of changes: the list is made again when it has grown.
-        """
+        """The answers to look at again, the likeliest wrong first; at most `MOST`; made anew as the store's ``changes`` grow."""
         async with self._making:
             state = self._fits, changes
             if self._made[0] != state:

@@ -113,11 +113,7 @@ class _Page:
 
 
 class OpenPages:
-    """Pages by the ids that they send, so that the server can stay until each has shown that labelling is over.
-
-    Args:
-        clock: monotonic clock, in seconds.
-    """
+    """Pages by the ids that they send, so that the server can stay until each has shown that labelling is over."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
