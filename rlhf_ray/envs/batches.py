@@ -230,7 +230,8 @@ def save(env: gym.Env[Any, Any], name: str) -> dict[str, Any]:
     Raises:
         SettingError: ``env``, called ``name``, can't be saved.
     """
-    if _has_own(env):
+    # MuJoCo's environments have another ``set_state``, without a ``get_state``.
+    if hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state"):
         inner = base64.b64encode(env.unwrapped.get_state()).decode()  # type: ignore[attr-defined]
         return {"own": inner, "layers": [_attributes(layer, name) for layer in _layers(env)[:-1]]}
     return {"layers": [_attributes(layer, name) for layer in _layers(env)]}
@@ -247,11 +248,6 @@ def restore(env: gym.Env[Any, Any], saved: dict[str, Any]) -> None:
                 setattr(layer, name, of_json(value))
     if "own" in saved:
         env.unwrapped.set_state(base64.b64decode(saved["own"]))  # type: ignore[attr-defined]
-
-
-def _has_own(env: gym.Env[Any, Any]) -> bool:
-    """Whether the environment saves itself. MuJoCo's environments have another ``set_state``, without a ``get_state``."""
-    return hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state")
 
 
 def _layers(env: Any) -> list[Any]:

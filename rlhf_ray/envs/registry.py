@@ -369,19 +369,14 @@ def _unknown(name: str) -> str:
     own = _REGISTERED.get(module, [])
     if 0 < len(own) <= MOST_LISTED:
         return f"There is no environment {name!r}; the module {module} registers {', '.join(own)}."
-    known = {known_name.lower(): known_name for known_name in own or [*gymnasium.registry, *procgen_names()]}
+    games = [f"{PROCGEN_PREFIX}{game}-{mode}" for game in procgen.GAMES for mode in procgen.modes_of(game)]
+    known = {known_name.lower(): known_name for known_name in own or [*gymnasium.registry, *games]}
     wanted = (name if own else name.rpartition(":")[2]).lower()
     if wanted not in known and (theirs := envpool.spelled(wanted)):
         return f"There is no environment {name!r}, but EnvPool has {theirs}."
     nearest = difflib.get_close_matches(wanted, known, n=5)
     hint = f"The closest names are {', '.join(known[key] for key in nearest)}. " if nearest else ""
     return f"There is no environment {name!r}. {hint}{_ACCEPTED_FORMS}"
-
-
-def procgen_names() -> list[str]:
-    """Return the names of all procgen environments: every game in each of its modes."""
-    games = procgen.GAMES
-    return [f"{PROCGEN_PREFIX}{game}-{mode}" for game in games for mode in procgen.modes_of(game)]
 
 
 def reward_threshold(name: str) -> float | None:

@@ -198,35 +198,27 @@ def test_names_of_edits_may_be_a_list(tells: GymBatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("what", "value", "message"),
     [
-        ({"hue": "red"}, r"describe\(\)\['hue'\] is 'red'; it must be a number"),
-        ({"hue": None}, r"describe\(\)\['hue'\] is None; it must be a number"),
-        ([1.0], "returns a list; it must return a dict"),
-        (lambda step: {"hue": 1.0} | ({"size": 2.0} if step else {}), "says size at some steps only"),
+        ("said", {"hue": "red"}, r"Tells-v0: describe\(\)\['hue'\] is 'red'; it must be a number"),
+        ("said", {"hue": None}, r"Tells-v0: describe\(\)\['hue'\] is None; it must be a number"),
+        ("said", [1.0], "Tells-v0: .*returns a list; it must return a dict"),
+        (
+            "said",
+            lambda step: {"hue": 1.0} | ({"size": 2.0} if step else {}),
+            "Tells-v0: .*says size at some steps only",
+        ),
+        ("edited", None, "returns None; it must return the new observation"),
+        ("edited", np.ones(3), r"returns an array of shape \[3\]; .*of shape \[2\]"),
+        ("edited", KeyError("paint"), r"edit\('paint'\) raises KeyError"),
     ],
 )
-def test_what_an_environment_says_wrongly_is_named(
-    said: Any, message: str, tells: GymBatch, monkeypatch: pytest.MonkeyPatch
+def test_what_an_environment_says_wrongly_and_an_edit_that_fails_are_named(
+    what: str, value: Any, message: str, tells: GymBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tells, "said", staticmethod(said) if callable(said) else said)
-    with pytest.raises(FaultyEnvironmentError, match=f"Tells-v0: .*{message}"):  # noqa: PT012 - one of both
+    monkeypatch.setattr(Tells, what, staticmethod(value) if callable(value) else value)
+    with pytest.raises(FaultyEnvironmentError, match=message):  # noqa: PT012 - one of them
         tells.describe()
         tells.step(np.array([0, 0]))
         tells.describe()
-
-
-@pytest.mark.parametrize(
-    ("edited", "message"),
-    [
-        (None, "returns None; it must return the new observation"),
-        (np.ones(3), r"returns an array of shape \[3\]; .*of shape \[2\]"),
-        (KeyError("paint"), r"edit\('paint'\) raises KeyError"),
-    ],
-)
-def test_an_edit_that_fails_is_named(
-    edited: Any, message: str, tells: GymBatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Tells, "edited", edited)
-    with pytest.raises(FaultyEnvironmentError, match=message):
         tells.edit("paint")

@@ -6,6 +6,7 @@ import json
 import random
 import secrets
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 from PIL import Image
 
 from rlhf_ray.data.answers import ANSWERS
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.situation import Situation
 from rlhf_ray.measure.error_rates import ErrorRate
-from rlhf_ray.store import PreferenceStore
+from rlhf_ray.store import Event, PreferenceStore
 from tests.labelling.office import Office, pairs_of
 
 pytestmark = pytest.mark.anyio
@@ -292,3 +294,15 @@ async def test_statistics_and_weights_are_the_stores(office: Office) -> None:
     assert values["labels"] == 1
     assert [(one["error_rate"], one["error_rate_kind"]) for one in values["annotators"]] == [(0.12, "some")]
     assert [(one["name"], one["labels"], one["weight"]) for one in values["annotators"]] == [("ada", 1, 0.5)]
+
+
+async def test_answers_that_are_later_than_a_clock_that_was_set_back_are_not_of_this_minute(office: Office) -> None:
+    pairs, now = pairs_of(3), datetime.now(UTC)
+    sides = zip(pairs.left.ids(), pairs.right.ids(), (-30, 3600, 86400), strict=True)
+    events = [
+        Event(f"{i}", "label", "ada", left, right, 1.0, t_answered=now + timedelta(seconds=later))
+        for i, (left, right, later) in enumerate(sides)
+    ]
+    office.store.record(events, Fragments.concatenate([pairs.left, pairs.right]))
+    assert (await office.desk.progress("ada"))["per_minute"] == 1
+    assert office.queue.total("ada") == 3
