@@ -232,7 +232,7 @@ def save(env: gym.Env[Any, Any], name: str) -> dict[str, Any]:
     """
     # MuJoCo's environments have another ``set_state``, without a ``get_state``.
     if hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state"):
-        inner = base64.b64encode(env.unwrapped.get_state()).decode()  # type: ignore[attr-defined]
+        inner = base64.b64encode(env.unwrapped.get_state()).decode()
         return {"own": inner, "layers": [_attributes(layer, name) for layer in _layers(env)[:-1]]}
     return {"layers": [_attributes(layer, name) for layer in _layers(env)]}
 

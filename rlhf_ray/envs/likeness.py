@@ -179,11 +179,7 @@ def statistics_of(env: Any) -> list[str]:
 
 
 def _episode(env: gym.Env[Any, Any]) -> tuple[list[Any], list[Any]]:
-    """Play the beginning of an episode, always with one seed and its actions.
-
-    Returns:
-        What the environment gives, and in short what it gives without its wrappers.
-    """
+    """Play an episode's beginning, always with one seed; return what the environment gives, and without its wrappers in short."""
     inner: Any = env.unwrapped
     reset, step, raw = inner.reset, inner.step, list[Any]()
 

@@ -176,7 +176,8 @@ class Maze(gymnasium.Env[int, np.int64]):
         """Steps from each state to the goal, via the key in a key maze, ``[states]``."""
 
         def to(cell: tuple[int, int]) -> IntArray:
-            return np.abs(self._rows - cell[0]) + np.abs(self._columns - cell[1])
+            steps: IntArray = np.abs(self._rows - cell[0]) + np.abs(self._columns - cell[1])
+            return steps
 
         if not self.key:
             return to(self.goal_at).astype(np.float64)

@@ -200,9 +200,6 @@ def make_vector_env(name: str, num_envs: int, worker_processes: int = 1, **optio
             Results don't depend on it.
         **options: as for ``make_env``.
 
-    Returns:
-        The vector environment.
-
     Raises:
         ValueError: no environment has this name (the message lists the closest ones), or ``num_envs`` is below 1.
         ImportError: procgen is missing for a procgen game, or ale-py for an Atari game.

@@ -191,8 +191,7 @@ class Desk:
     ) -> ShownQuestion | None:
         """Undo the latest answer of ``annotator``, or their answer with event id ``target``, also if it was changed since.
 
-        Returns:
-            The pair to show again; None if there is nothing to undo.
+        Returns the pair to show again; None if there is nothing to undo.
 
         Raises:
             ValueError: the event id is another event's, or the clips can't be shown again.

@@ -19,7 +19,7 @@ from tests.envs.worlds import Gives
 FIELDS = ("observations", "rewards", "terminated", "truncated", "causes")
 
 
-def check_states(name: str, before: int = 8, after: int = 12) -> EnvBatch:
+def check_states(name: str, before: int = 8, after: int = 60) -> EnvBatch:
     """States restored in another order, in another batch, repeat everything."""
     batch, other = make_batch(name, 3), make_batch(name, 3)
     batch.action_space.seed(0)
