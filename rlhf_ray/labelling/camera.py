@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from rlhf_ray.data import system
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.envs.checked import RAISED, TRIED_STEPS, fault
+from rlhf_ray.envs.checked import RAISED, fault, try_out
 from rlhf_ray.settings.labelling import Channels
 
 RENDERED_SIDE = 256
@@ -92,22 +91,6 @@ class Camera:
             ) from None
         self._size = made.shape
         return made
-
-    def try_out(self) -> None:
-        """Take the pictures of a few steps of a new episode, to find odd ones before people are asked.
-
-        Raises:
-            FaultyEnvironmentError: the environment has a fault, or a picture can't be shown.
-        """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # gymnasium's: of what is raised here, or harmless
-            self.env.action_space.seed(0)
-            self.frame(self.env.reset(seed=0)[0])
-            for _ in range(TRIED_STEPS):
-                observation, _, terminated, truncated, _ = self.env.step(self.env.action_space.sample())
-                self.frame(observation)
-                if terminated or truncated:
-                    break
 
 
 def _shown(rendered: Any) -> Array:
@@ -190,7 +173,7 @@ def tried_fps(why: str, make_env: Callable[[], gym.Env[Any, Any]]) -> float:
     try:
         camera = camera_for(why, env)
         if not camera.pixelated:
-            camera.try_out()
+            try_out(env, camera.frame)
         return camera.fps
     finally:
         env.close()  # type: ignore[no-untyped-call]
